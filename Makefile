@@ -1,0 +1,91 @@
+# One-line wrappers around plain pip. `make demo` and `make test` set everything up in .venv on a machine that has Python 3.11
+# or newer with venv and headers, a C compiler and make.
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+FILE ?= README.md
+DEVICE ?=
+ARGS ?=
+SOAK_SECONDS ?= 3600
+TESTS ?= tests
+
+# The first interpreter that is new enough; PYTHON=… chooses another.
+NEW_ENOUGH := -c "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))"
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14; do \
+	"$$p" $(NEW_ENOUGH) >/dev/null 2>&1 && { command -v "$$p"; break; }; done)
+
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE $(shell find src -name '*.py' -o -name '*.pyi' -o -name 'py.typed' -o -name '*.[ch]')
+DEVICE_ARGUMENT := $(if $(DEVICE),--device $(DEVICE))
+
+.PHONY: demo test bench soak lint format types docs model wheel gpu clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/installed ## two processes share FILE (default: README.md) on DEVICE
+	$(BIN)/xpushare demo --file "$(FILE)" $(DEVICE_ARGUMENT) $(ARGS)
+
+test: $(VENV)/installed $(VENV)/test ## the tests, without the long soak
+	$(BIN)/python -m pytest -m "not soak" --basetemp build/pytest $(TESTS) $(ARGS)
+
+soak: $(VENV)/installed $(VENV)/test ## the long tests, SOAK_SECONDS altogether
+	XPUSHARE_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m soak --timeout 0 --basetemp build/pytest $(TESTS) $(ARGS)
+
+bench: $(VENV)/installed $(VENV)/bench ## latency and bandwidth against what one would pick instead
+	$(BIN)/xpushare bench $(DEVICE_ARGUMENT) $(ARGS)
+
+gpu: $(VENV)/installed $(VENV)/test $(VENV)/cuda ## what needs an NVIDIA GPU; fails where there is none
+	$(BIN)/xpushare info --device 'cuda:*'
+	$(BIN)/xpushare demo --file "$(FILE)" --device cuda:0
+	$(BIN)/python -m pytest -m cuda --basetemp build/pytest $(TESTS) $(ARGS)
+
+lint: $(VENV)/lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/lint
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/installed $(VENV)/lint
+	$(BIN)/mypy --strict
+	$(BIN)/pyright
+
+docs: $(VENV)/docs ## into site/
+	$(BIN)/mkdocs build --strict
+
+model: ## the event protocol, checked by spin
+	docs/model/check
+
+wheel: $(VENV)/build ## into dist/
+	$(BIN)/python -m build --wheel --outdir dist
+
+clean:
+	rm -rf build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf "$(VENV)"
+
+$(VENV)/made:
+	@test -n "$(PYTHON)" || { echo "xpushare needs Python 3.11 or newer with its venv module (Debian: python3-venv); none was found. PYTHON=… names one"; exit 1; }
+	@"$(PYTHON)" $(NEW_ENOUGH) || { echo "$(PYTHON) is older than Python 3.11 or lacks the venv module (Debian: python3-venv)"; exit 1; }
+	@command -v cc >/dev/null || { echo "xpushare needs a C compiler (Debian: gcc)"; exit 1; }
+	"$(PYTHON)" -m venv "$(VENV)"
+	$(PIP) install --quiet --upgrade "pip>=25.1"  # older ones know no --group
+	touch $@
+
+$(VENV)/installed: $(VENV)/made $(SOURCES)
+	$(PIP) install --quiet .
+	touch $@
+
+# Tools: the dependency groups and extras of pyproject.toml.
+$(VENV)/test $(VENV)/docs $(VENV)/build: $(VENV)/%: $(VENV)/made pyproject.toml
+	$(PIP) install --quiet --group $*
+	touch $@
+
+# mypy and pyright check what the tests import, too; pyright's own node comes from the package index.
+$(VENV)/lint: $(VENV)/made pyproject.toml
+	$(PIP) install --quiet --group lint --group test "pyright[nodejs]"
+	touch $@
+
+$(VENV)/bench $(VENV)/cuda: $(VENV)/%: $(VENV)/installed pyproject.toml
+	$(PIP) install --quiet ".[$*]"
+	touch $@

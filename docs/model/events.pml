@@ -1,0 +1,718 @@
+/* The event protocol of docs/events-protocol.md, one slot.  See README.md.
+ *
+ * Every atomic { A(me); ... } is one access to shared memory (or one system call) by one live process; what else stands in
+ * it touches only the process's own variables and ghosts.  A process stops for ever between any two of them when killed.
+ */
+#ifndef N
+#define N 2                 /* member processes */
+#endif
+#ifndef DEATHS
+#define DEATHS 1
+#endif
+#ifndef M
+#define M 3                 /* highest point looked at */
+#endif
+#ifndef PROG0
+#define PROG0 0
+#endif
+#ifndef PROG1
+#define PROG1 0
+#endif
+#ifndef PROG2
+#define PROG2 0
+#endif
+#ifndef PROG3
+#define PROG3 0
+#endif
+#ifndef START
+#define START 255           /* mask of those attached to the slot at the start */
+#endif
+#ifndef MORTAL
+#define MORTAL 255
+#endif
+#ifndef WARDENS
+#define WARDENS 255         /* mask of members whose warden reaps */
+#endif
+#ifndef QUEUES
+#define QUEUES 255          /* mask of members with a queue */
+#endif
+#ifndef DEVICE
+#define DEVICE 0            /* mask of members whose queue is a device's: completes by a plain store */
+#endif
+#ifndef STUCK
+#define STUCK 0             /* mask of members whose queue runs for ever */
+#endif
+#ifndef FACTS
+#define FACTS 2
+#endif
+#ifndef MAXOUT
+#define MAXOUT 3
+#endif
+
+#define BIT(x) (1 << (x))
+#define A(x)   alive[x]
+#define FREE 0
+#define ATTACHED 1
+#define DYING 2
+#define NONE 15
+
+/* ---- the slot and the commons ---- */
+byte value;
+byte pP; bit pI; byte pM = NONE;        /* one word: pending */
+byte lhi, llo;                          /* one word: lost */
+byte orphan;
+bit waiters;
+byte att;                               /* attached */
+byte fp[FACTS]; byte fm[FACTS];         /* one word each */
+byte state[N];
+byte lock[N];                           /* 0, or 1 + the process that holds the byte */
+
+/* seq, seen from each sleeper: bit set = bumped since that process last read it.  asleep: queued on the futex */
+byte chg, asleep;
+
+/* ---- processes ---- */
+bool alive[N];
+byte target[N];                         /* the point that the main thread waits for */
+byte qn[N]; byte qp[N]; byte qc[N];     /* queue: points submitted (at most 2), first, chain-wait target of the first */
+byte qp2[N]; byte qc2[N];
+byte qhost[N];                          /* bit k: k-th is completed by the host */
+byte chained[N];                        /* the newest own point that was completed by the host because it was chained */
+bool qoff[N];
+byte again[N];                          /* 1 + value when the reap of this member was put off */
+byte watched[N];
+byte once[N];
+
+/* ---- ghosts ---- */
+byte gmax;                              /* highest point that truly completed */
+byte geff;
+byte st[M+1];                           /* 0 future 1 pending 2 done 3 lost */
+byte own[M+1];                          /* who submitted; NONE: a host signal or nobody */
+bool odead[M+1];                        /* its owner died (or left) owing it */
+byte budget = DEATHS;
+bool died;                              /* a member that was attached died */
+byte leftP;                             /* 1 + pending point when the last to leave died; 0: it left cleanly, or nobody left */
+
+hidden byte t, u, tc, tn, te, tb, to;
+hidden byte tx;
+
+inline chk() {                          /* after every change of value, pending or lost */
+  d_step {
+    tc = value;
+    if :: pI && pP > tc -> tc = pP :: else fi;
+    te = (tc > lhi -> tc : lhi);
+    assert(te >= geff);                 /* property 4: never back */
+    geff = te;
+    assert(te <= pP);
+    t = 1; tx = false;
+    do
+    :: t <= M ->
+       if
+       :: tc > lhi -> tn = (t <= tc -> 2 : (t <= pP -> 1 : 0))
+       :: else -> tn = (t <= llo -> 2 : (t <= lhi -> 3 : (t <= pP -> 1 : 0)))
+       fi;
+       if :: odead[t] && t > gmax -> tx = true :: else fi;
+       assert(!(st[t] == 2 && tn != 2));              /* done stays done */
+       assert(!(st[t] == 3 && tn < 2));               /* lost stays lost, or is healed */
+       assert(tn != 2 || t <= gmax);                  /* property 3: nothing invented */
+       assert(tn != 3 || t > gmax);                   /* property 2: nothing lost that completed */
+       assert(tn != 3 || tx);                         /* ... nor without an owner's death at or before it */
+       st[t] = tn; tn = 0;
+       t++
+    :: else -> break
+    od;
+    t = 0; tc = 0; te = 0; tx = false
+  }
+}
+
+/* read the state: L, P, C, L.  locals: h o (lost) p pi pm (pending) v c (value) ef g */
+inline rd() {
+  do
+  :: atomic { A(me) -> h = lhi; o = llo; g = gmax }
+     atomic { A(me) -> p = pP; pi = pI; pm = pM }
+     atomic { A(me) -> v = value }
+     atomic { A(me) -> if
+       :: lhi == h && llo == o ->
+          c = v; if :: pi && p > c -> c = p :: else fi;
+          ef = (c > h -> c : h); break
+       :: else fi }
+  od
+}
+#define ISDONE(n) ((c > h && n <= c) || (c <= h && n <= o))
+#define ISLOST(n) (c <= h && n > o && n <= h)
+#define OUT (p > ef -> p - ef : 0)
+
+inline raise(n) {                       /* upward only */
+  do
+  :: atomic { A(me) -> v = value; if :: v >= n -> break :: else fi }
+     atomic { A(me) -> if :: value == v -> value = n; chk(); break :: else fi }
+  od
+}
+
+inline wakeall() {
+  atomic { A(me) -> chg = 255 }         /* seq += 1 */
+  atomic { A(me) -> asleep = 0 }        /* futex_wake(all) */
+}
+
+inline wake() {
+  atomic { A(me) -> x = waiters }
+  if
+  :: atomic { A(me) && x -> x = waiters; waiters = 0 }
+     if
+     :: atomic { A(me) && x -> x = 0; chg = 255 }
+        atomic { A(me) -> asleep = 0 }
+     :: !x
+     fi
+  :: !x
+  fi
+}
+
+/* the lowest outstanding point that member d owes -> q; 0 none.  Leaves a fresh state in h o p pi pm c ef */
+inline low(d) {
+  do
+  :: rd();
+     if
+     :: OUT == 0 -> q = 0; break
+     :: else ->
+        x = 0;
+        do
+        :: x < FACTS -> atomic { A(me) -> lfp[x] = fp[x]; lfm[x] = fm[x]; x++ }
+        :: else -> break
+        od;
+        atomic { A(me) -> x = 0; if      /* facts are kept while their point is outstanding: look whether it still was */
+          :: lhi == h && llo == o -> if
+             :: value == v ->
+                d_step {
+                  q = 0; t = ef + 1;
+                  do
+                  :: t <= p && q == 0 ->
+                     tb = 99; to = pm; u = 0;
+                     do
+                     :: u < FACTS ->
+                        if :: lfp[u] >= t && lfp[u] < tb -> tb = lfp[u]; to = lfm[u] :: else fi; u++
+                     :: else -> break
+                     od;
+                     if :: to == d -> q = t :: else fi; t++
+                  :: else -> break
+                  od;
+#ifdef LOSE_ALL                         /* as first written: whoever owes anything loses everything outstanding */
+                  if :: q -> q = ef + 1 :: else fi;
+#endif
+                  t = 0; tb = 0; to = 0; u = 0;
+                  lfp[0] = 0; lfm[0] = 0; lfp[FACTS-1] = 0; lfm[FACTS-1] = 0
+                };
+                break
+             :: else fi
+          :: else fi }
+     fi
+  od
+}
+
+/* how many members other than `not` and `not2` are attached and alive -> y */
+inline living(not, not2) {
+  y = 0; z = 0; 
+  atomic { A(me) -> k = att }
+  do
+  :: z < N && z != not && z != not2 && (k & BIT(z)) ->
+     atomic { A(me) -> x = (z == me || (lock[z] != 0 && lock[z] != me + 1)) }   /* F_GETLK */
+#ifndef NO_DYING
+     if
+     :: atomic { A(me) && x -> x = 0; if :: state[z] == ATTACHED -> y++ :: else fi; z++ }
+     :: atomic { !x -> z++ }
+     fi
+#else
+#ifdef ORPHAN_BLIND
+     x = 1;
+#endif
+     atomic { y = y + x; x = 0; z++ }
+#endif
+  :: z < N && !(z != not && z != not2 && (k & BIT(z))) -> z++
+  :: z >= N -> break
+  od;
+  atomic { z = 0; k = 0 }
+}
+
+inline lose() {                         /* after low(): q == ef + 1 */
+  do
+  :: OUT == 0 -> break
+  :: else ->
+#ifdef SWAP_LOSE                        /* mutant: release before the record */
+     raise(p);
+#endif
+     if
+     :: atomic { A(me) && lhi == h && llo == o ->
+          llo = (c > h -> c : o); lhi = p; chk(); } break
+     :: atomic { A(me) && !(lhi == h && llo == o) -> skip }
+        rd()
+     fi
+  od;
+#ifdef LOSE_RETURNS
+  if :: OUT != 0 -> raise(p) :: else fi
+#else
+  if :: OUT != 0 -> h = p :: else fi;
+  raise(h)
+#endif
+}
+
+/* what reap and exit do with the slot; q != 0 afterwards: put off, an earlier living signaller's point is outstanding */
+inline leave(d, isdeath) {
+  low(d);
+  if
+  :: q == ef + 1 && q != 0 -> lose(); q = 0
+  :: else -> 
+#ifndef NO_FINISH
+     if :: h > v -> raise(h) :: else fi;          /* finish what a dead reaper left */
+#endif
+  fi;
+#ifndef NO_FINISH
+  atomic { A(me) -> x = (pI -> pP : 0) }        /* finish what a dead host signaller left */
+  if :: x -> y = x; x = 0; raise(y); y = 0 :: else -> skip fi;
+#endif
+  if
+  :: isdeath ->
+     living(d, NONE);
+     if
+     :: y <= 1 -> atomic { A(me) -> x = pP + 1 }
+        atomic { A(me) -> orphan = x; x = 0; y = 0 }
+     :: else -> y = 0
+     fi
+  :: else
+  fi;
+#ifdef CLEAR_FIRST
+  if :: q == 0 -> atomic { A(me) -> att = att & ~BIT(d); if :: !isdeath -> leftP = 0 :: else fi } :: else fi;
+#endif
+#ifdef FLAG_WAKE
+  wake();
+#else
+  wakeall();
+#endif
+#ifndef CLEAR_FIRST
+  if :: q == 0 -> atomic { A(me) -> att = att & ~BIT(d); if :: !isdeath -> leftP = 0 :: else fi } :: else fi;
+#endif
+  atomic { k = (q -> c + 1 : 0); h = 0; o = 0; p = 0; pi = 0; pm = 0; v = 0; c = 0; ef = 0; g = 0 }
+}
+
+#define OP(w) ((w >> (4 * pc)) & 15)
+/* 1 host signal  2 queue signal  3 read  4..7 wait for point 1..4  8 attach  9 close  10 leave for good  11 the same or not */
+
+proctype Main(byte me) {
+  byte pc, op, h, o, p, pm, v, c, ef, g, x, y, z, k, q, n;
+  bit pi;
+  byte lfp[FACTS]; byte lfm[FACTS];
+next:
+  atomic { A(me) ->
+    op = (me == 0 -> OP(PROG0) : (me == 1 -> OP(PROG1) : (me == 2 -> OP(PROG2) : OP(PROG3))));
+    pc++; h = 0; o = 0; p = 0; pi = 0; pm = 0; v = 0; c = 0; ef = 0; g = 0; n = 0; x = 0; q = 0; y = 0; z = 0 }
+  if
+  :: op == 0 -> goto stop
+
+  :: op == 1 ->                         /* host signal */
+     do
+     :: rd();
+        if
+        :: OUT > 0 -> break             /* refused */
+        :: else ->
+           if
+           :: atomic { A(me) && pP == p && pI == pi && pM == pm ->
+                pP = p + 1; pI = 1; pM = me;
+                assert(p + 1 > geff); if :: p + 1 <= M -> own[p+1] = NONE :: else fi;
+#ifndef HOST_LATE
+                gmax = p + 1; 
+#endif
+                chk() }
+              raise(p + 1);
+              wake();
+              break
+           :: atomic { A(me) && !(pP == p && pI == pi && pM == pm) -> skip }
+           fi
+        fi
+     od; goto next
+
+  :: op == 2 ->                         /* queue signal */
+     do
+     :: rd();
+        if :: pi && p > v -> raise(p) :: else fi;
+        n = 0;
+#ifndef NO_FACTS
+        if
+        :: OUT > 0 && pm != me ->
+           x = 0; n = 1; k = NONE;
+           do
+           :: x < FACTS ->
+              atomic { A(me) -> lfp[x] = fp[x]; lfm[x] = fm[x];
+                if :: lfp[x] == p -> n = 0 :: lfp[x] != p && lfp[x] <= ef && k == NONE -> k = x :: else fi; x++ }
+           :: else -> break
+           od;
+           x = 0;
+           if
+           :: n && k != NONE ->
+              atomic { A(me) -> if :: fp[k] == lfp[k] && fm[k] == lfm[k] -> fp[k] = p; fm[k] = pm; n = 0
+                         :: else -> n = 2 fi }
+           :: else
+           fi;
+           atomic { k = 0; lfp[0] = 0; lfm[0] = 0; lfp[FACTS-1] = 0; lfm[FACTS-1] = 0 }
+        :: else
+        fi;
+#endif
+        if
+        :: n == 1 || OUT >= MAXOUT -> n = 0; break          /* refused */
+        :: n == 2 -> n = 0
+        :: else ->
+           if
+           :: atomic { A(me) && pP == p && pI == pi && pM == pm ->
+                pP = p + 1; pI = 0;
+#ifndef OWNER_LATE
+                pM = me;
+#endif
+                if :: p + 1 <= M -> own[p+1] = me :: else fi;
+                chk() }
+#ifdef OWNER_LATE
+              atomic { A(me) -> pM = me }
+#endif
+              atomic { A(me) ->         /* give it to the queue: step 5 */
+                n = (OUT > 0 && (pm != me || qn[me] == 0) -> p : 0);
+#ifdef NO_CHAIN
+                n = 0;
+#endif
+                if :: n || (chained[me] > ef) -> chained[me] = p + 1; qhost[me] = qhost[me] | BIT(qn[me]) :: else fi;
+                if :: qn[me] == 0 -> qp[me] = p + 1; qc[me] = n
+                   :: else -> qp2[me] = p + 1; qc2[me] = n fi;
+                qn[me]++; n = 0 }
+              break
+           :: atomic { A(me) && !(pP == p && pI == pi && pM == pm) -> skip }
+           fi
+        fi
+     od; goto next
+
+  :: op == 3 ->                         /* a reader */
+     rd();
+     atomic { A(me) -> d_step {
+       n = 1;
+       do
+       :: n <= M ->
+          assert(!ISDONE(n) || n <= gmax);
+          assert(!ISLOST(n) || n > g);
+          assert(n > g || ISDONE(n));              /* whatever had completed is seen */
+          n++
+       :: else -> break
+       od; n = 0 } }
+     /* property 5: the owner of an outstanding point can be told */
+     if
+     :: OUT > 0 -> atomic { A(me) -> assert(pI || pP > M || own[pP] == pM) }
+     :: else
+     fi;
+     goto next
+
+  :: op >= 4 && op <= 7 ->
+     goto wait
+
+  :: op == 8 ->                         /* open the event */
+     atomic { A(me) -> lock[me] = me + 1 }
+     atomic { A(me) -> state[me] = ATTACHED }
+     atomic { A(me) -> att = att | BIT(me); leftP = 0 }
+     wake(); goto next
+
+  :: op == 9 ->                         /* close it, owing nothing */
+     atomic { A(me) && qn[me] == 0 -> att = att & ~BIT(me); leftP = 0 }
+     wake(); goto next
+
+  :: op == 10 || op == 11 ->
+     if :: op == 11 -> goto next :: true fi;
+     atomic { A(me) -> qoff[me] = 1;      /* queues are gone: nothing more completes */
+       d_step { t = 1; do :: t <= M -> if :: own[t] == me && t > gmax -> odead[t] = 1 :: else fi; t++ :: else -> break od; t = 0 } }
+#ifndef NO_DYING
+     atomic { A(me) -> state[me] = DYING }
+#endif
+     leave(me, false);
+     if
+     :: q == 0 -> atomic { A(me) -> state[me] = FREE }
+     :: else -> q = 0                    /* put off: left to a reaper */
+     fi;
+     atomic { A(me) -> alive[me] = false; lock[me] = 0; qn[me] = 0; qp[me] = 0; qp2[me] = 0; qc[me] = 0; qc2[me] = 0; }
+     goto stop
+  fi;
+
+wait:
+  n = op - 3;
+  do
+  ::
+#ifdef SEQ_LATE                         /* as first written: waiters = 1, then s = seq */
+#ifndef NO_WAITERS
+     atomic { A(me) -> waiters = 1 }
+#endif
+     atomic { A(me) -> chg = chg & ~BIT(me) }
+#else
+     atomic { A(me) -> chg = chg & ~BIT(me) }
+#ifdef NO_WAITERS                       /* mutant: the flag set once only */
+     if :: target[me] == 0 -> atomic { A(me) -> waiters = 1; target[me] = n } :: else fi;
+#else
+     atomic { A(me) -> waiters = 1 }
+#endif
+#endif
+     atomic { A(me) -> watched[me] = att & ~BIT(me); target[me] = n }
+     rd();
+     if
+     :: ISDONE(n) -> atomic { A(me) -> assert(n <= gmax); break }
+     :: ISLOST(n) -> atomic { A(me) -> assert(n > g); break }
+     :: !ISDONE(n) && !ISLOST(n) ->
+        assert(n > g);
+        if
+        :: n > p ->
+           atomic { A(me) -> x = (orphan == p + 1) }
+           if
+           :: x -> x = 0; living(me, NONE);
+              if
+              :: y == 0 -> 
+                 atomic { A(me) -> x = (pP == p) }
+                 if :: x -> atomic { A(me) -> assert(died); break } :: else fi
+              :: else -> y = 0
+              fi
+           :: else
+           fi
+        :: else ->
+#ifndef NO_EARLY                        /* a dead member owes a point up to n: lost already, though its loss be put off */
+           living(me, NONE);
+           /* the waiter looks at each attached member; the dead ones: */
+           k = 0; z = 0;
+           do
+           :: z < N && z != me && (watched[me] & BIT(z)) ->
+              atomic { A(me) -> x = (lock[z] == 0 || lock[z] == me + 1 || state[z] == DYING) }
+              if
+              :: x -> low(z); if :: q != 0 && q <= n -> k = 1 :: else fi; q = 0
+              :: else
+              fi; z++
+           :: z < N && !(z != me && (watched[me] & BIT(z))) -> z++
+           :: z >= N -> break
+           od;
+           z = 0; y = 0; x = 0;
+           if
+           :: k -> k = 0; atomic { A(me) -> assert(n > g); 
+                d_step { t = 1; tx = 0; do :: t <= n -> if :: odead[t] && t > g -> tx = 1 :: else fi; t++ :: else -> break od; assert(tx); t = 0; tx = 0 };
+                break }
+           :: else
+           fi
+#else
+           skip
+#endif
+        fi;
+        atomic { h = 0; o = 0; p = 0; pi = 0; pm = 0; v = 0; c = 0; ef = 0; g = 0; x = 0; y = 0 }
+        atomic { A(me) -> if :: !(chg & BIT(me)) -> asleep = asleep | BIT(me) :: else fi }   /* futex_wait */
+        atomic { A(me) && !(asleep & BIT(me)) -> skip }
+     fi
+  od;
+  target[me] = 0;
+  goto next;
+stop:
+  atomic { A(me) -> op = 0; pc = 0; n = 0 }
+}
+
+proctype Queue(byte me) {
+  byte v, n, x;
+  do
+  :: atomic { A(me) && qn[me] && !qoff[me] && !(STUCK & BIT(me)) && value >= qc[me] ->    /* the chain wait is over */
+       n = qp[me] }
+#define COMPLETED if :: n > lhi && n > gmax -> gmax = n :: else fi
+     if
+     :: atomic { A(me) && !qoff[me] && (DEVICE & BIT(me)) && 
+#ifdef PLAIN_STORE                      /* as first written */
+                 1
+#else
+                 !(qhost[me] & 1)
+#endif
+                 -> COMPLETED; value = n; chk(); chg = 255; asleep = 0 }     /* waiters poll where devices complete */
+     :: atomic { A(me) && !qoff[me] && (!(DEVICE & BIT(me)) 
+#ifndef PLAIN_STORE
+                 || (qhost[me] & 1)
+#endif
+                 ) -> v = value }
+        do
+        :: v >= n -> break
+        :: else ->
+           if
+           :: atomic { A(me) && !qoff[me] && value == v -> COMPLETED; value = n; chk() } break
+           :: atomic { A(me) && !qoff[me] && value != v -> v = value }
+           fi
+        od;
+        v = 0;
+        wake()
+     fi;
+     atomic { A(me) && !qoff[me] -> n = 0; qp[me] = qp2[me]; qc[me] = qc2[me]; qp2[me] = 0; qc2[me] = 0; qn[me]--; qhost[me] = qhost[me] >> 1 }
+  od
+}
+
+#ifdef STRICT_WATCH
+#define SEES(d) (watched[me] & BIT(d))
+#else
+#define SEES(d) true
+#endif
+#ifdef ONE_TRY                          /* as first written: taken by somebody: leave it to them */
+#define TRY(d) !(once[me] & BIT(d))
+#define LOCKABLE(d) true
+#else
+#define TRY(d) true
+#define LOCKABLE(d) (lock[d] == 0)
+#endif
+#define DEAD(d) (A(me) && d != me && !alive[d] && state[d] != FREE && (lock[d] == 0 || lock[d] != d + 1) && LOCKABLE(d) && TRY(d) && SEES(d) && (again[d] == 0 || again[d] != value + 1))
+
+proctype Warden(byte me) {
+  byte d, h, o, p, pm, v, c, ef, g, x, y, z, k, q;
+  bit pi;
+  byte lfp[FACTS]; byte lfm[FACTS];
+  do
+  :: atomic {
+       if
+       :: DEAD(0) -> d = 0
+       :: DEAD(1) -> d = 1
+#if N > 2
+       :: DEAD(2) -> d = 2
+#endif
+#if N > 3
+       :: DEAD(3) -> d = 3
+#endif
+       fi;
+#ifdef ONE_TRY
+       once[me] = once[me] | BIT(d);
+       if :: lock[d] == 0 -> lock[d] = me + 1 :: else -> d = NONE fi
+#else
+       lock[d] = me + 1
+#endif
+     }
+     if
+     :: d == NONE -> d = 0
+     :: else ->
+        atomic { A(me) -> x = state[d] }
+        if
+        :: x == FREE -> x = 0; atomic { A(me) -> lock[d] = 0 }
+        :: else ->
+#ifndef NO_DYING
+           atomic { A(me) -> state[d] = DYING }
+#endif
+           atomic { A(me) -> x = ((att & BIT(d)) != 0) }
+           if
+           :: x -> x = 0; leave(d, true)
+           :: else                       /* the bit stays while it owes */
+           fi;
+           if
+           :: q == 0 -> atomic { A(me) -> state[d] = FREE }
+              atomic { A(me) -> lock[d] = 0; again[d] = 0; k = 0; d = 0 }
+           :: else -> atomic { A(me) -> lock[d] = 0; q = 0; again[d] = k; k = 0; d = 0 }
+           fi
+        fi
+     fi
+  od
+}
+
+inline kill(i) {
+  d_step {
+    alive[i] = false;
+    asleep = asleep & ~BIT(i);
+    t = 0;
+    do :: t < N -> if :: lock[t] == i + 1 -> lock[t] = 0 :: else fi; t++ :: else -> break od;
+    t = 1;
+    do :: t <= M -> if :: own[t] == i && t > gmax -> odead[t] = 1 :: else fi; t++ :: else -> break od;
+    t = 0;
+    if :: att & BIT(i) -> died = true; leftP = pP + 1 :: else fi;
+    qn[i] = 0; qp[i] = 0; qc[i] = 0; qp2[i] = 0; qc2[i] = 0; qhost[i] = 0; chained[i] = 0; target[i] = 0; watched[i] = 0; once[i] = 0;
+    budget--
+  }
+}
+
+proctype Killer() {
+  do
+  :: atomic { budget && alive[0] && (MORTAL & 1) -> kill(0) }
+  :: atomic { budget && alive[1] && (MORTAL & 2) -> kill(1) }
+#if N > 2
+  :: atomic { budget && alive[2] && (MORTAL & 4) -> kill(2) }
+#endif
+#if N > 3
+  :: atomic { budget && alive[3] && (MORTAL & 8) -> kill(3) }
+#endif
+  :: break
+  od;
+  budget = 0
+}
+
+init {
+  byte i, k, e;
+  atomic {
+    own[0] = NONE; i = 1; do :: i <= M -> own[i] = NONE; i++ :: else -> break od;
+    i = 0;
+    do
+    :: i < N ->
+       alive[i] = true;
+       if :: START & BIT(i) -> lock[i] = i + 1; state[i] = ATTACHED; att = att | BIT(i) :: else fi;
+#ifdef MEMBERS                          /* members of the commons that do not have the event open */
+       if :: MEMBERS & BIT(i) -> lock[i] = i + 1; state[i] = ATTACHED :: else fi;
+#endif
+       i++
+    :: else -> break
+    od;
+    i = 0;
+    do
+    :: i < N ->
+       run Main(i);
+       if :: QUEUES & BIT(i) -> run Queue(i) :: else fi;
+       if :: WARDENS & BIT(i) -> run Warden(i) :: else fi;
+       i++
+    :: else -> break
+    od;
+    i = 0;
+    run Killer()
+  }
+  timeout ->                            /* nothing moves any more: what is left must be right */
+  atomic {
+    e = (value > lhi -> value : lhi);
+    if :: pI && pP > e -> e = pP :: else fi;
+    k = 0; i = 0;
+    do
+    :: i < N ->
+       if :: alive[i] && (WARDENS & BIT(i)) -> k = 1 :: else fi; i++
+    :: else -> break
+    od;
+    if
+    :: k ->                             /* somebody is left to see deaths */
+       assert(value >= e);              /* 1: device waits on what is done or lost are released */
+       i = 0;
+       do
+       :: i < N ->
+          if
+          :: !alive[i] ->               /* 6 */
+             assert(STUCK || again[i] == value + 1 || state[i] == FREE);
+             assert(STUCK || !(att & BIT(i)));
+             assert(lock[i] == 0);
+          :: else ->
+             assert(qn[i] == 0 || (STUCK & BIT(i)) || STUCK);     /* 1: no chain wait hangs */
+             if
+             :: (asleep & BIT(i)) ->
+                k = target[i];
+                if
+                :: k <= pP ->
+                   assert(k > e);                                  /* 1: done or lost, and asleep */
+                   e++;
+                   do
+                   :: e <= k -> assert(e > M || !odead[e]); e++     /* 1: a dead owner's */
+                   :: else -> break
+                   od
+                :: else ->
+                   assert(leftP != pP + 1 || (att & ~BIT(i)) != 0); /* the last other member died */
+                   e = 0; k = 0;                                   /* lost by the orphan rule, and asleep */
+                   do
+                   :: e < N -> if :: e != i && (att & BIT(e)) && alive[e] -> k = 1 :: else fi; e++
+                   :: else -> break
+                   od;
+                   assert(orphan != pP + 1 || k)
+                fi;
+                e = (value > lhi -> value : lhi)
+             :: else
+             fi
+          fi; i++
+       :: else -> break
+       od;
+       i = 1;
+       do                               /* 6: nothing is outstanding that the dead owe */
+       :: i <= M -> assert(!(st[i] == 1 && odead[i]) || STUCK); i++
+       :: else -> break
+       od
+    :: else
+    fi
+  }
+}

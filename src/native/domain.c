@@ -1,0 +1,720 @@
+/* Membership in a commons: claiming an index, telling the living from the dead, reaping, holders and slots. */
+#include "events.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* A dying process drops its locks before its driver fds are closed; its end is the pidfd. Wait for that, but not for ever: an
+ * exec drops the lock too, and the pid in the member record may be a lie. */
+#define DYING_NS 300000000u
+
+pthread_mutex_t xp_mu = PTHREAD_MUTEX_INITIALIZER;
+xp_domain *xp_domains;
+
+void xp_domain_ref(xp_domain *d) { __atomic_fetch_add(&d->refs, 1, __ATOMIC_RELAXED); }
+
+void xp_domain_unref(xp_domain *d)
+{
+    if (__atomic_sub_fetch(&d->refs, 1, __ATOMIC_ACQ_REL))
+        return;
+    if (d->base)
+        munmap(d->base, XP_COMMONS_SIZE);
+    if (d->bell >= 0)
+        close(d->bell);
+    free(d->released);
+    free(d->slots_live);
+    free(d);
+}
+
+static uint64_t pid_namespace(void)
+{
+    struct stat st;
+    return stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
+}
+
+/* --- alive or dead -------------------------------------------------------------------------------------------------------- */
+
+enum life { LIVING, DYING, DEAD, NOBODY };
+
+static enum life life_of(xp_domain *d, uint32_t m, int *pid)
+{
+    *pid = 0;
+    if (m == d->member || d->fd < 0) {
+        *pid = m == d->member ? getpid() : 0;
+        return LIVING;
+    }
+    if (xp_lock_holder(d->fd, XP_LIFE_BYTE + (int64_t)m, pid) != 0) {
+        d->dying_since[m] = 0;
+        return LIVING;
+    }
+    xp_member *record = xp_member_at(d, m);
+    if (XP_LOAD(&record->state) == 0)
+        return NOBODY;
+    int pidfd = d->pidfds[m], mine = -1;
+    int declared = (int)XP_RELAXED(&record->pid);
+    if (pidfd < 0 && declared > 0 && XP_RELAXED(&record->pid_namespace) == pid_namespace())
+        pidfd = mine = xp_pidfd_open(declared);
+    bool ended = pidfd < 0 || xp_pidfd_readable(pidfd);
+    if (mine >= 0)
+        close(mine);
+    uint64_t now = xp_now();
+    if (!ended && d->dying_since[m] == 0)
+        d->dying_since[m] = now;
+    return ended || now - d->dying_since[m] > DYING_NS ? DEAD : DYING;
+}
+
+bool xp_alive(xp_domain *d, uint32_t m)
+{
+    int pid;
+    enum life life = life_of(d, m, &pid);
+    return life == LIVING || life == DYING;
+}
+
+bool xp_others_alive(xp_domain *d, const uint64_t *mask)
+{
+    bool alive = false;
+    pthread_mutex_lock(&d->mu);
+    for (uint32_t i = 0; i < XP_MASK_WORDS && !alive; i++)
+        XP_EACH_BIT(XP_LOAD(&mask[i]), bits) {
+            uint32_t m = i * 64 + (uint32_t)__builtin_ctzll(bits);
+            if (m != d->member && (alive = xp_alive(d, m)))
+                break;
+        }
+    pthread_mutex_unlock(&d->mu);
+    return alive;
+}
+
+/* Take `m` out of every slot and entry; what it owes is lost. With d->mu. */
+static void sweep(xp_domain *d, uint32_t m, uint32_t cause)
+{
+    xp_commons *c = (xp_commons *)d->base;
+    uint64_t pid = XP_RELAXED(&xp_member_at(d, m)->pid);
+    uint8_t known[XP_MEMBERS] = {0}; /* 1 alive, 2 not: asked once per member */
+    uint32_t used = XP_LOAD(&c->slots_used);
+    for (uint32_t i = 0; i < used && i < XP_SLOTS; i++) {
+        xp_words *w = xp_words_at(d, i);
+        bool attached = xp_bit(w->attached, m);
+        xp_view v;
+        xp_read(w, &v);
+        bool owes = xp_owes(w, &v, m);
+        if (!attached && !owes)
+            continue;
+        if (owes)
+            xp_lose(d, w, cause, pid);
+        if (cause == XP_CAUSE_DEATH) {
+            int living = 0;
+            for (uint32_t k = 0; k < XP_MASK_WORDS && living < 2; k++)
+                XP_EACH_BIT(XP_LOAD(&w->attached[k]), bits) {
+                    uint32_t other = k * 64 + (uint32_t)__builtin_ctzll(bits);
+                    if (other == m)
+                        continue;
+                    if (!known[other])
+                        known[other] = xp_alive(d, other) ? 1 : 2;
+                    living += known[other] == 1;
+                }
+            if (living < 2) {
+                xp_read(w, &v);
+                XP_STORE_RELAXED(&w->cause, cause);
+                XP_STORE_RELAXED(&w->blame, pid);
+                XP_STORE(&w->orphan, v.top + 1);
+            }
+        }
+        xp_clear(w->attached, m);
+        xp_wake(d, w);
+    }
+    used = XP_LOAD(&c->entries_used);
+    uint64_t *holders = (uint64_t *)(d->base + XP_COMMONS_HOLDERS);
+    for (uint32_t i = 0; i < used && i < XP_ENTRIES; i++)
+        if (xp_bit(holders + i * XP_MASK_WORDS, m))
+            xp_clear(holders + i * XP_MASK_WORDS, m);
+}
+
+int xp_reap(xp_domain *d, uint32_t m, bool sure)
+{
+    if (m == d->member || d->fd < 0)
+        return 0;
+    int pid;
+    enum life life = life_of(d, m, &pid);
+    if (life == LIVING || life == NOBODY) {
+        xp_clear(d->retry, m);
+        return 0;
+    }
+    /* The life byte stays free meanwhile, so that everybody keeps seeing the dead as dead. */
+    if ((life == DYING && !sure) || xp_lock(d->fd, XP_REAP_BYTE + (int64_t)m, true) != 0) {
+        xp_set(d->retry, m);
+        return -1;
+    }
+    int reaped = 0;
+    xp_member *record = xp_member_at(d, m);
+    if (xp_lock_holder(d->fd, XP_LIFE_BYTE + (int64_t)m, &pid) == 0 && XP_LOAD(&record->state) != 0) {
+        sweep(d, m, XP_CAUSE_DEATH);
+        XP_STORE(&record->state, 0);
+        reaped = 1;
+    }
+    xp_lock(d->fd, XP_REAP_BYTE + (int64_t)m, false);
+    xp_unwatch(d, m);
+    xp_clear(d->retry, m);
+    xp_clear(d->polled, m);
+    d->dying_since[m] = 0;
+    return reaped;
+}
+
+/* --- joining and leaving -------------------------------------------------------------------------------------------------------- */
+
+/* One index: 1 ours, 0 not this one, -1 errno. With the domain not shared yet. */
+static int claim(xp_domain *d, uint32_t m)
+{
+    int rc = xp_lock(d->fd, XP_REAP_BYTE + (int64_t)m, true), pid, ours = 0;
+    if (rc) {
+        errno = rc;
+        return rc == EAGAIN ? 0 : -1;
+    }
+    enum life life = life_of(d, m, &pid);
+    if (life == DEAD)
+        sweep(d, m, XP_CAUSE_DEATH);
+    if (life == DEAD || life == NOBODY) {
+        xp_member *record = xp_member_at(d, m);
+        XP_STORE(&record->state, 0);
+        rc = xp_lock(d->fd, XP_LIFE_BYTE + (int64_t)m, true);
+        if (rc == 0) {
+            struct timespec t;
+            clock_gettime(CLOCK_REALTIME, &t);
+            XP_STORE_RELAXED(&record->pid, (uint32_t)getpid());
+            XP_STORE_RELAXED(&record->pid_namespace, pid_namespace());
+            XP_STORE_RELAXED(&record->attached_ns, (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec);
+            d->member = m;
+            XP_STORE(&record->state, 1);
+            ours = 1;
+        } else if (rc != EAGAIN) {
+            ours = -1;
+        }
+    }
+    xp_lock(d->fd, XP_REAP_BYTE + (int64_t)m, false);
+    errno = rc;
+    return ours;
+}
+
+/* What is wrong with the file; NULL if nothing. */
+static const char *map_commons(xp_domain *d, const uint8_t *cookie)
+{
+    struct stat st;
+    if (fstat(d->fd, &st) < 0)
+        return "fstat fails on the commons";
+    int seals = fcntl(d->fd, F_GET_SEALS);
+    if (seals < 0 || !(seals & F_SEAL_SHRINK))
+        return "the commons is no memfd sealed against shrinking";
+    if (st.st_size != (off_t)XP_COMMONS_SIZE)
+        return "the commons has the wrong size";
+    d->dev = st.st_dev;
+    d->ino = st.st_ino;
+    d->base = mmap(NULL, XP_COMMONS_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, d->fd, 0);
+    if (d->base == MAP_FAILED) {
+        d->base = NULL;
+        return "the commons cannot be mapped";
+    }
+    xp_commons *c = (xp_commons *)d->base;
+    if (d->owner) {
+        memcpy(c->cookie, cookie, XP_COOKIE);
+        c->version = XP_VERSION;
+        __atomic_thread_fence(__ATOMIC_SEQ_CST);
+        memcpy(c->magic, "XPUSHCOM", 8);
+    } else if (memcmp(c->magic, "XPUSHCOM", 8) != 0 || c->version != XP_VERSION) {
+        return "not a commons of this version";
+    } else if (memcmp(c->cookie, cookie, XP_COOKIE) != 0) {
+        return "the commons of another exporter (its cookie differs)";
+    }
+    return NULL;
+}
+
+static void unlist(xp_domain *d)
+{
+    for (xp_domain **p = &xp_domains; *p; p = &(*p)->next)
+        if (*p == d) {
+            *p = d->next;
+            return;
+        }
+}
+
+/* 0; or errno; or -1 with *wrong set. Everything but the object itself; no GIL. */
+static int join(xp_domain *d, const uint8_t *cookie, const char **wrong)
+{
+    if ((*wrong = map_commons(d, cookie)))
+        return -1;
+    pthread_mutex_lock(&xp_mu);
+    for (xp_domain *o = xp_domains; o; o = o->next)
+        if (o->dev == d->dev && o->ino == d->ino)
+            *wrong = "this process is a member of that commons already";
+    if (*wrong == NULL) {
+        d->next = xp_domains;
+        xp_domains = d;
+    }
+    pthread_mutex_unlock(&xp_mu);
+    if (*wrong)
+        return -1;
+    int rc = 0;
+    pthread_mutex_lock(&d->mu);
+    if (d->owner)
+        rc = claim(d, 0);
+    for (uint32_t m = 1; m < XP_MEMBERS && !d->owner && rc == 0; m++)
+        rc = claim(d, m);
+    int error = rc < 0 ? errno : d->owner ? EAGAIN : ENOSPC;
+    if (rc == 1) {
+        /* An exec must end the membership, whoever passed the fds on. */
+        fcntl(d->fd, F_SETFD, FD_CLOEXEC);
+        fcntl(d->bell, F_SETFD, FD_CLOEXEC);
+        XP_STORE(&d->left, 0);
+    }
+    pthread_mutex_unlock(&d->mu);
+    if (rc == 1)
+        return 0;
+    pthread_mutex_lock(&xp_mu);
+    unlist(d);
+    pthread_mutex_unlock(&xp_mu);
+    return error;
+}
+
+/* The clean exit; also what ends a domain that this process got by a fork. No GIL needed. */
+static void leave(xp_domain *d)
+{
+    if (d->born != XP_RELAXED(&xp_fork_count))
+        return; /* the fork handler closed the fds; the mapping goes with the last reference */
+    pthread_mutex_lock(&xp_mu);
+    if (XP_LOAD(&d->left)) {
+        pthread_mutex_unlock(&xp_mu);
+        return;
+    }
+    XP_STORE(&d->left, 1);
+    unlist(d);
+    xp_nodes_drop(d, NULL);
+    pthread_mutex_unlock(&xp_mu);
+    pthread_mutex_lock(&d->mu);
+    sweep(d, d->member, XP_CAUSE_EXIT);
+    for (uint32_t m = 0; m < XP_MEMBERS; m++)
+        xp_unwatch(d, m);
+    xp_unwatch_bell(d);
+    XP_STORE(&xp_member_at(d, d->member)->state, 0);
+    close(d->fd); /* drops the lock */
+    d->fd = -1;
+    pthread_mutex_unlock(&d->mu);
+}
+
+/* --- the type ---------------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *weakrefs;
+    xp_domain *d;
+} xp_domain_object;
+
+static xp_domain *domain(PyObject *self) { return ((xp_domain_object *)self)->d; }
+
+/* NULL with an exception where the object may not touch shared memory. */
+static xp_domain *member(PyObject *self)
+{
+    xp_domain *d = domain(self);
+    if (xp_usable(d))
+        return d;
+    PyErr_SetString(PyExc_ValueError, XP_RELAXED(&d->left) ? "this process has left the domain"
+                                                           : "the domain is from before a fork");
+    return NULL;
+}
+
+static PyObject *domain_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"fd", "bell", "cookie", "owner", NULL};
+    static uint64_t serials;
+    int fd, bell, owner;
+    Py_buffer cookie;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iiy*p", names, &fd, &bell, &cookie, &owner))
+        return NULL;
+    uint8_t bytes[XP_COOKIE];
+    bool fits = cookie.len == XP_COOKIE;
+    if (fits)
+        memcpy(bytes, cookie.buf, XP_COOKIE);
+    PyBuffer_Release(&cookie);
+    if (!fits) {
+        PyErr_SetString(PyExc_ValueError, "a cookie has 16 bytes");
+        return NULL;
+    }
+    xp_domain_object *self = (xp_domain_object *)PyType_GenericAlloc(type, 0);
+    xp_domain *d = self ? calloc(1, sizeof *d) : NULL;
+    if (d && owner) {
+        d->released = malloc(XP_SLOTS * sizeof *d->released);
+        d->slots_live = calloc(XP_SLOTS / 64, sizeof *d->slots_live);
+    }
+    if (d == NULL || (owner && (d->released == NULL || d->slots_live == NULL))) {
+        if (d) {
+            free(d->released);
+            free(d->slots_live);
+            free(d);
+        }
+        Py_XDECREF((PyObject *)self);
+        return self ? PyErr_NoMemory() : NULL;
+    }
+    d->refs = 1;
+    d->born = XP_RELAXED(&xp_fork_count);
+    d->left = 1;
+    d->owner = owner != 0;
+    d->member = XP_NO_MEMBER;
+    d->serial = __atomic_add_fetch(&serials, 1, __ATOMIC_RELAXED);
+    d->fd = fd;
+    d->bell = bell;
+    memcpy(d->cookie, bytes, XP_COOKIE);
+    pthread_mutex_init(&d->mu, NULL);
+    for (uint32_t i = 0; i < XP_MEMBERS; i++)
+        d->pidfds[i] = -1;
+    const char *wrong = NULL;
+    int rc;
+    Py_BEGIN_ALLOW_THREADS
+    rc = join(d, bytes, &wrong);
+    Py_END_ALLOW_THREADS
+    if (rc != 0) {
+        d->bell = -1; /* the fds stay the caller's */
+        xp_domain_unref(d);
+        Py_DECREF(self);
+        if (wrong) {
+            PyErr_SetString(PyExc_ValueError, wrong);
+            return NULL;
+        }
+        return xp_oserror_of(rc, "joining the commons");
+    }
+    self->d = d;
+    return (PyObject *)self;
+}
+
+static void domain_dealloc(PyObject *self)
+{
+    xp_domain *d = domain(self);
+    xp_clear_weakrefs(self, ((xp_domain_object *)self)->weakrefs);
+    if (d) {
+        Py_BEGIN_ALLOW_THREADS
+        leave(d);
+        xp_domain_unref(d);
+        Py_END_ALLOW_THREADS
+    }
+    xp_free(self);
+}
+
+xp_domain *xp_domain_of(PyObject *object)
+{
+    if (PyType_GetSlot(Py_TYPE(object), Py_tp_dealloc) == (void *)domain_dealloc)
+        return member(object);
+    PyErr_SetString(PyExc_TypeError, "a Domain is wanted");
+    return NULL;
+}
+
+static PyObject *domain_leave(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    Py_BEGIN_ALLOW_THREADS
+    leave(domain(self));
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *domain_members(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_domain *d = member(self);
+    PyObject *list = d ? PyList_New(0) : NULL;
+    for (uint32_t m = 0; list && m < XP_MEMBERS; m++) {
+        xp_member *record = xp_member_at(d, m);
+        if (XP_LOAD(&record->state) == 0)
+            continue;
+        int pid;
+        enum life life;
+        Py_BEGIN_ALLOW_THREADS
+        pthread_mutex_lock(&d->mu);
+        life = life_of(d, m, &pid);
+        pthread_mutex_unlock(&d->mu);
+        Py_END_ALLOW_THREADS
+        if (life == NOBODY)
+            continue;
+        PyObject *item = Py_BuildValue("(IiKN)", m, pid, (unsigned long long)XP_RELAXED(&record->attached_ns),
+                                       PyBool_FromLong(life == LIVING || life == DYING));
+        if (item == NULL || PyList_Append(list, item) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(item);
+    }
+    return list;
+}
+
+static long reap_all(xp_domain *d)
+{
+    long count = 0;
+    for (uint32_t m = 0; m < XP_MEMBERS; m++)
+        if (m != d->member && XP_LOAD(&xp_member_at(d, m)->state) != 0)
+            count += xp_reap(d, m, false) == 1;
+    return count;
+}
+
+static PyObject *domain_reap(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_domain *d = member(self);
+    if (d == NULL)
+        return NULL;
+    long count;
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&d->mu);
+    count = reap_all(d);
+    pthread_mutex_unlock(&d->mu);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLong(count);
+}
+
+/* --- holders and opens ------------------------------------------------------------------------------------------------------- */
+
+static xp_domain *entry_arg(PyObject *self, PyObject *arg, uint32_t *entry)
+{
+    xp_domain *d = member(self);
+    if (d == NULL || xp_as_u32(arg, entry) < 0)
+        return NULL;
+    if (*entry < XP_ENTRIES)
+        return d;
+    PyErr_SetString(PyExc_ValueError, "no such entry");
+    return NULL;
+}
+
+static uint64_t *holders_at(xp_domain *d, uint32_t entry)
+{
+    return (uint64_t *)(d->base + XP_COMMONS_HOLDERS) + (size_t)entry * XP_MASK_WORDS;
+}
+
+static int32_t *opens_at(xp_domain *d, uint32_t entry) { return (int32_t *)(d->base + XP_COMMONS_OPENS) + entry; }
+
+static PyObject *domain_hold(PyObject *self, PyObject *arg)
+{
+    uint32_t entry;
+    xp_domain *d = entry_arg(self, arg, &entry);
+    if (d == NULL)
+        return NULL;
+    uint32_t *used = &((xp_commons *)d->base)->entries_used, old = XP_LOAD(used);
+    for (int i = 0; i < XP_TRIES && old <= entry && !XP_CAS(used, &old, entry + 1); i++)
+        ;
+    xp_set(holders_at(d, entry), d->member);
+    Py_RETURN_NONE;
+}
+
+static PyObject *domain_drop(PyObject *self, PyObject *arg)
+{
+    uint32_t entry;
+    xp_domain *d = entry_arg(self, arg, &entry);
+    if (d == NULL)
+        return NULL;
+    xp_clear(holders_at(d, entry), d->member);
+    Py_RETURN_NONE;
+}
+
+static PyObject *domain_holders(PyObject *self, PyObject *arg)
+{
+    uint32_t entry, found[XP_MEMBERS], n = 0;
+    xp_domain *d = entry_arg(self, arg, &entry);
+    if (d == NULL)
+        return NULL;
+    uint64_t *mask = holders_at(d, entry);
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&d->mu);
+    for (uint32_t i = 0; i < XP_MASK_WORDS; i++)
+        XP_EACH_BIT(XP_LOAD(&mask[i]), bits) {
+            uint32_t m = i * 64 + (uint32_t)__builtin_ctzll(bits);
+            if (m == d->member)
+                continue;
+            xp_reap(d, m, false);
+            if (xp_alive(d, m))
+                found[n++] = m;
+        }
+    pthread_mutex_unlock(&d->mu);
+    Py_END_ALLOW_THREADS
+    PyObject *list = PyList_New(n);
+    for (uint32_t i = 0; list && i < n; i++) {
+        PyObject *v = PyLong_FromUnsignedLong(found[i]);
+        if (v == NULL || PyList_SetItem(list, i, v) < 0)
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyObject *domain_set_opens(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    uint32_t entry;
+    int count;
+    xp_domain *d;
+    if (xp_arity("set_opens", n, 2, 2) < 0 || (d = entry_arg(self, args[0], &entry)) == NULL ||
+        xp_as_int(args[1], &count) < 0)
+        return NULL;
+    XP_STORE(opens_at(d, entry), count);
+    Py_RETURN_NONE;
+}
+
+static PyObject *domain_take_open(PyObject *self, PyObject *arg)
+{
+    uint32_t entry;
+    xp_domain *d = entry_arg(self, arg, &entry);
+    if (d == NULL)
+        return NULL;
+    int32_t *opens = opens_at(d, entry), left = XP_LOAD(opens);
+    for (int i = 0; i < XP_TRIES && left > 0; i++)
+        if (XP_CAS(opens, &left, left - 1))
+            Py_RETURN_TRUE;
+    Py_RETURN_FALSE;
+}
+
+static PyObject *domain_opens_left(PyObject *self, PyObject *arg)
+{
+    uint32_t entry;
+    xp_domain *d = entry_arg(self, arg, &entry);
+    if (d == NULL)
+        return NULL;
+    int32_t left = XP_LOAD(opens_at(d, entry));
+    return PyLong_FromLong(left > 0 ? left : 0);
+}
+
+/* --- slots ------------------------------------------------------------------------------------------------------------------ */
+
+static xp_domain *owner_arg(PyObject *self)
+{
+    xp_domain *d = member(self);
+    if (d && !d->owner) {
+        PyErr_SetString(PyExc_ValueError, "only the owner of a commons gives slots");
+        return NULL;
+    }
+    return d;
+}
+
+/* Is nobody alive attached? Clears the bits of the others. With d->mu. */
+static bool slot_free(xp_domain *d, uint32_t index)
+{
+    uint64_t *mask = xp_words_at(d, index)->attached;
+    for (uint32_t i = 0; i < XP_MASK_WORDS; i++)
+        XP_EACH_BIT(XP_LOAD(&mask[i]), bits) {
+            uint32_t m = i * 64 + (uint32_t)__builtin_ctzll(bits);
+            if (xp_alive(d, m))
+                return false;
+            xp_clear(mask, m);
+        }
+    return true;
+}
+
+/* The first of `most` released slots that nobody uses; XP_SLOTS if none. With d->mu. */
+static uint32_t recycle(xp_domain *d, uint32_t most)
+{
+    for (uint32_t i = d->released_count < most ? d->released_count : most; i; i--) {
+        uint32_t index = d->released[d->released_at];
+        bool usable = slot_free(d, index);
+        d->released_at = (d->released_at + 1) % XP_SLOTS;
+        if (usable) {
+            d->released_count--;
+            return index;
+        }
+        d->released[(d->released_at + d->released_count - 1) % XP_SLOTS] = index;
+    }
+    return XP_SLOTS;
+}
+
+static uint32_t new_slot(xp_domain *d)
+{
+    uint32_t index = recycle(d, 16);
+    if (index == XP_SLOTS && d->next_slot < XP_SLOTS) {
+        index = d->next_slot++;
+        XP_STORE(&((xp_commons *)d->base)->slots_used, d->next_slot);
+    }
+    if (index == XP_SLOTS)
+        index = recycle(d, XP_SLOTS);
+    if (index == XP_SLOTS)
+        return index;
+    xp_words *w = xp_words_at(d, index);
+    XP_STORE(&w->pending, 0);
+    XP_STORE(&w->lost, 0);
+    XP_STORE(&w->value, 0);
+    XP_STORE(&w->orphan, 0);
+    XP_STORE(&w->waiters, 0);
+    XP_STORE(&w->async_waiters, 0);
+    XP_STORE(&w->cause, 0);
+    XP_STORE(&w->blame, 0);
+    XP_STORE(&w->device, 0);
+    for (uint32_t i = 0; i < XP_FACTS; i++)
+        XP_STORE(&w->facts[i], 0);
+    d->slots_live[index / 64] |= 1ull << index % 64;
+    return index;
+}
+
+static PyObject *domain_new_slot(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_domain *d = owner_arg(self);
+    if (d == NULL)
+        return NULL;
+    uint32_t index;
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&d->mu);
+    index = new_slot(d);
+    pthread_mutex_unlock(&d->mu);
+    Py_END_ALLOW_THREADS
+    return index == XP_SLOTS ? xp_oserror_of(ENOSPC, "new_slot") : PyLong_FromUnsignedLong(index);
+}
+
+static PyObject *domain_release_slot(PyObject *self, PyObject *arg)
+{
+    xp_domain *d = owner_arg(self);
+    uint32_t index;
+    if (d == NULL || xp_as_u32(arg, &index) < 0)
+        return NULL;
+    bool live;
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&d->mu);
+    live = index < XP_SLOTS && (d->slots_live[index / 64] >> index % 64 & 1);
+    if (live) {
+        d->slots_live[index / 64] &= ~(1ull << index % 64);
+        d->released[(d->released_at + d->released_count++) % XP_SLOTS] = index;
+    }
+    pthread_mutex_unlock(&d->mu);
+    Py_END_ALLOW_THREADS
+    if (!live) {
+        PyErr_SetString(PyExc_ValueError, "no slot in use");
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *domain_fd(PyObject *self, void *Py_UNUSED(c)) { return PyLong_FromLong(XP_RELAXED(&domain(self)->fd)); }
+static PyObject *domain_bell(PyObject *self, void *Py_UNUSED(c)) { return PyLong_FromLong(domain(self)->bell); }
+static PyObject *domain_member(PyObject *self, void *Py_UNUSED(c)) { return PyLong_FromUnsignedLong(domain(self)->member); }
+static PyObject *domain_address(PyObject *self, void *Py_UNUSED(c))
+{
+    return PyLong_FromUnsignedLongLong((uintptr_t)domain(self)->base);
+}
+
+static PyGetSetDef domain_getset[] = {
+    {"fd", domain_fd, NULL, NULL, NULL},
+    {"bell", domain_bell, NULL, NULL, NULL},
+    {"member", domain_member, NULL, NULL, NULL},
+    {"address", domain_address, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMethodDef domain_methods[] = {
+    {"leave", domain_leave, METH_NOARGS, NULL},
+    {"members", domain_members, METH_NOARGS, NULL},
+    {"reap", domain_reap, METH_NOARGS, NULL},
+    {"hold", domain_hold, METH_O, NULL},
+    {"drop", domain_drop, METH_O, NULL},
+    {"holders", domain_holders, METH_O, NULL},
+    {"set_opens", XP_FAST(domain_set_opens), METH_FASTCALL, NULL},
+    {"take_open", domain_take_open, METH_O, NULL},
+    {"opens_left", domain_opens_left, METH_O, NULL},
+    {"new_slot", domain_new_slot, METH_NOARGS, NULL},
+    {"release_slot", domain_release_slot, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef domain_members_def[] = {XP_WEAKREFS(xp_domain_object), {NULL, 0, 0, 0, NULL}};
+
+static PyType_Slot domain_slots[] = {
+    {Py_tp_new, domain_new},         {Py_tp_dealloc, domain_dealloc},      {Py_tp_getset, domain_getset},
+    {Py_tp_methods, domain_methods}, {Py_tp_members, domain_members_def}, {0, NULL},
+};
+static PyType_Spec domain_spec = {"xpushare._native.Domain", sizeof(xp_domain_object), 0, Py_TPFLAGS_DEFAULT,
+                                  domain_slots};
+
+int xp_init_domain(PyObject *module) { return xp_add_type(module, &domain_spec); }

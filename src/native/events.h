@@ -1,0 +1,123 @@
+/* Domains, slots and the warden: the C side, used by threads with and without the GIL.
+ *
+ * Mutexes, outermost first: xp_life_mu (start and stop of the warden), send_mu (warden.c: serving), xp_mu (domain list, nodes, due
+ * tokens), domain->mu (its fd, watches, reaping), warden_mu (warden.c: epoll). No thread takes the GIL while it holds one of them. */
+#ifndef XP_EVENTS_H
+#define XP_EVENTS_H
+
+#include "xp.h"
+
+#include <sys/types.h>
+
+#define XP_NO_MEMBER UINT32_MAX
+#define XP_TRIES (1 << 20) /* of a compare-and-swap that a hostile peer may disturb for ever */
+
+typedef struct xp_domain {
+    unsigned refs, born; /* born: fork count at its making */
+    int left;            /* no member any more (or not yet) */
+    bool owner;
+    uint32_t member;
+    uint64_t serial; /* never used twice: what epoll events name */
+    char *base;
+    dev_t dev;
+    ino_t ino;
+    uint8_t cookie[XP_COOKIE];
+    struct xp_domain *next; /* xp_mu */
+    int rescan;             /* the warden shall look at this domain's nodes */
+
+    pthread_mutex_t mu;
+    int fd;   /* closed by leave, under mu: closing another fd of this file would drop the lock */
+    int bell; /* open until the last reference goes, so that signallers need no mutex */
+    bool bell_watched;
+    uint64_t watched[XP_MASK_WORDS]; /* pidfd in the warden's epoll; read without mu */
+    uint64_t polled[XP_MASK_WORDS];  /* cannot be watched: the lock is polled while nodes exist */
+    uint64_t retry[XP_MASK_WORDS];   /* dead, but not reaped yet */
+    int pidfds[XP_MEMBERS];
+    uint64_t dying_since[XP_MEMBERS];
+    /* owner only: slots */
+    uint32_t next_slot, released_at, released_count; /* a ring of released indices */
+    uint32_t *released;
+    uint64_t *slots_live; /* bits */
+} xp_domain;
+
+typedef struct xp_slot {
+    unsigned refs;
+    int gone; /* detached */
+    uint32_t index;
+    xp_domain *d;
+    xp_words *w;
+    unsigned misses; /* spins in a row that did not pay */
+    pthread_mutex_t mu;
+    uint64_t last_point, last_queue; /* of this process's submits; mu */
+} xp_slot;
+
+typedef struct xp_node { /* a token to report or a guard */
+    struct xp_node *next;
+    xp_slot *slot;
+    uint64_t point, token;
+    bool guard;
+} xp_node;
+
+extern pthread_mutex_t xp_life_mu, xp_mu;
+extern xp_domain *xp_domains; /* xp_mu */
+
+static inline xp_member *xp_member_at(const xp_domain *d, uint32_t m)
+{
+    return (xp_member *)(d->base + XP_COMMONS_MEMBERS) + m;
+}
+
+static inline xp_words *xp_words_at(const xp_domain *d, uint32_t i) { return (xp_words *)(d->base + XP_COMMONS_SLOTS) + i; }
+
+static inline bool xp_bit(const uint64_t *mask, uint32_t m) { return XP_LOAD(&mask[m / 64]) >> (m % 64) & 1; }
+static inline void xp_set(uint64_t *mask, uint32_t m) { __atomic_fetch_or(&mask[m / 64], 1ull << m % 64, __ATOMIC_SEQ_CST); }
+static inline void xp_clear(uint64_t *mask, uint32_t m)
+{
+    __atomic_fetch_and(&mask[m / 64], ~(1ull << m % 64), __ATOMIC_SEQ_CST);
+}
+#define XP_EACH_BIT(word, bits) for (uint64_t bits = (word); bits; bits &= bits - 1)
+
+/* May objects of this domain touch shared memory? */
+static inline bool xp_usable(const xp_domain *d)
+{
+    return XP_LIKELY(!XP_RELAXED(&d->left) && d->born == XP_RELAXED(&xp_fork_count));
+}
+
+/* --- domain.c ------------------------------------------------------------------------------------------------------------- */
+xp_domain *xp_domain_of(PyObject *object); /* borrowed; NULL with TypeError */
+void xp_domain_ref(xp_domain *d);
+void xp_domain_unref(xp_domain *d);
+bool xp_alive(xp_domain *d, uint32_t m);         /* with d->mu */
+int xp_reap(xp_domain *d, uint32_t m, bool sure); /* with d->mu: 1 reaped, 0 nothing to do, -1 to be tried again */
+bool xp_others_alive(xp_domain *d, const uint64_t *mask); /* takes d->mu */
+
+/* --- slot.c --------------------------------------------------------------------------------------------------------------- */
+enum { XP_PENDING = 0, XP_DONE = 1, XP_LOST = 2 };
+
+typedef struct {
+    uint64_t pending, top, value, hi, lo, effective, lost;
+} xp_view;
+
+void xp_read(const xp_words *w, xp_view *v);
+int xp_state(const xp_view *v, uint64_t point);
+int xp_full_state(xp_slot *s, uint64_t point); /* orphaned futures too; may take d->mu */
+bool xp_owes(const xp_words *w, const xp_view *v, uint32_t m);
+void xp_owing(const xp_words *w, uint64_t *mask); /* adds everybody who owes */
+void xp_lose(xp_domain *d, xp_words *w, uint32_t cause, uint64_t pid);
+void xp_abandon(xp_slot *s, uint64_t point); /* lose a future point, for a device that waits for it */
+void xp_wake(xp_domain *d, xp_words *w);
+void xp_slot_ref(xp_slot *s);
+void xp_slot_unref(xp_slot *s);
+
+/* --- warden.c ------------------------------------------------------------------------------------------------------------- */
+enum { XP_WATCHED, XP_RETRY, XP_POLLED };
+
+int xp_warden_start(void);                        /* 0 or errno */
+int xp_watch(xp_domain *d, uint32_t m);           /* with d->mu: XP_WATCHED (or dead and done with), XP_RETRY, XP_POLLED */
+void xp_unwatch(xp_domain *d, uint32_t m);        /* with d->mu */
+void xp_unwatch_bell(xp_domain *d);               /* with d->mu */
+int xp_watch_attached(xp_slot *s);                /* and those who owe; takes d->mu; the worst of xp_watch */
+int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, bool guard); /* 0, 1 already done or lost, -1 no memory, errno */
+void xp_node_cancel(xp_slot *s, uint64_t token);
+void xp_nodes_drop(xp_domain *d, xp_slot *s); /* with xp_mu: of a slot, or of all of d: tokens become due */
+
+#endif

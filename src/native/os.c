@@ -1,0 +1,207 @@
+/* System calls, clocks and the small helpers between C and Python. */
+#include "xp.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <math.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+
+unsigned xp_fork_count;
+
+uint64_t xp_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+bool xp_may_spin(void)
+{
+    /* The answer is kept for a second: affinity changes seldom and asking costs as much as a short wait. */
+    static uint64_t fresh_until;
+    static int answer;
+    uint64_t now = xp_now();
+    if (now >= XP_RELAXED(&fresh_until)) {
+        cpu_set_t set;
+        int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 2; /* EINVAL: more CPUs than the set has */
+        XP_STORE_RELAXED(&answer, n);
+        XP_STORE_RELAXED(&fresh_until, now + 1000000000u);
+    }
+    return XP_RELAXED(&answer) > 1;
+}
+
+int xp_futex_wait(uint32_t *word, uint32_t expected, uint64_t timeout_ns)
+{
+    struct timespec t, *limit = NULL;
+    if (timeout_ns != XP_FOREVER) {
+        t.tv_sec = (time_t)(timeout_ns / 1000000000u);
+        t.tv_nsec = (long)(timeout_ns % 1000000000u);
+        limit = &t;
+    }
+    return syscall(SYS_futex, word, FUTEX_WAIT, expected, limit, NULL, 0) == 0 ? 0 : errno;
+}
+
+int xp_futex_wake(uint32_t *word, int count) { return (int)syscall(SYS_futex, word, FUTEX_WAKE, count, NULL, NULL, 0); }
+
+int xp_pidfd_open(int pid) { return (int)syscall(SYS_pidfd_open, pid, 0); /* close-on-exec by itself */ }
+
+bool xp_pidfd_readable(int pidfd)
+{
+    struct pollfd p = {.fd = pidfd, .events = POLLIN};
+    return poll(&p, 1, 0) == 1 && (p.revents & POLLIN);
+}
+
+int xp_lock(int fd, int64_t at, bool take)
+{
+    struct flock l = {.l_type = take ? F_WRLCK : F_UNLCK, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
+    int rc;
+    do
+        rc = fcntl(fd, F_SETLK, &l);
+    while (rc < 0 && errno == EINTR);
+    return rc == 0 ? 0 : errno == EACCES ? EAGAIN : errno;
+}
+
+int xp_lock_holder(int fd, int64_t at, int *pid)
+{
+    struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
+    if (fcntl(fd, F_GETLK, &l) < 0)
+        return -1;
+    if (l.l_type == F_UNLCK)
+        return 0;
+    *pid = l.l_pid > 0 ? l.l_pid : 0;
+    return 1;
+}
+
+PyObject *xp_oserror_of(int error, const char *call)
+{
+    char text[128];
+    PyObject *value = Py_BuildValue("(iN)", error,
+                                    PyUnicode_FromFormat("%s: %s", call, strerror_r(error, text, sizeof text)));
+    if (value) {
+        PyErr_SetObject(PyExc_OSError, value);
+        Py_DECREF(value);
+    }
+    return NULL;
+}
+
+PyObject *xp_oserror(const char *call) { return xp_oserror_of(errno, call); }
+
+int xp_seconds(PyObject *obj, uint64_t *ns)
+{
+    if (obj == NULL || obj == Py_None) {
+        *ns = XP_FOREVER;
+        return 0;
+    }
+    double s = PyFloat_AsDouble(obj);
+    if (s == -1.0 && PyErr_Occurred())
+        return -1;
+    if (isnan(s)) {
+        PyErr_SetString(PyExc_ValueError, "a time must be a number");
+        return -1;
+    }
+    *ns = s <= 0 ? 0 : s > 1e9 ? XP_FOREVER : (uint64_t)(s * 1e9);
+    return 0;
+}
+
+void xp_free(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    freefunc f = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    f(self);
+    Py_DECREF(type);
+}
+
+void xp_clear_weakrefs(PyObject *self, PyObject *list)
+{
+    if (list)
+        PyObject_ClearWeakRefs(self);
+}
+
+int xp_add_type(PyObject *module, PyType_Spec *spec)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
+    if (type == NULL)
+        return -1;
+    int rc = PyModule_AddType(module, (PyTypeObject *)type);
+    Py_DECREF(type);
+    return rc;
+}
+
+int xp_arity(const char *name, Py_ssize_t got, Py_ssize_t least, Py_ssize_t most)
+{
+    if (got >= least && got <= most)
+        return 0;
+    PyErr_Format(PyExc_TypeError, "%s() takes %zd to %zd arguments, got %zd", name, least, most, got);
+    return -1;
+}
+
+int xp_as_u64(PyObject *obj, uint64_t *out)
+{
+    *out = PyLong_AsUnsignedLongLong(obj);
+    return *out == UINT64_MAX && PyErr_Occurred() ? -1 : 0;
+}
+
+int xp_as_u32(PyObject *obj, uint32_t *out)
+{
+    uint64_t v;
+    if (xp_as_u64(obj, &v) < 0)
+        return -1;
+    if (v > UINT32_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "does not fit in 32 bits");
+        return -1;
+    }
+    *out = (uint32_t)v;
+    return 0;
+}
+
+int xp_as_int(PyObject *obj, int *out)
+{
+    long v = PyLong_AsLong(obj);
+    if (v == -1 && PyErr_Occurred())
+        return -1;
+    if (v < INT32_MIN || v > INT32_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "does not fit in 32 bits");
+        return -1;
+    }
+    *out = (int)v;
+    return 0;
+}
+
+int xp_as_dims(PyObject *obj, const char *what, int64_t *out, int *n)
+{
+    *n = -1;
+    if (obj == NULL || obj == Py_None)
+        return 0;
+    Py_ssize_t len = PyTuple_Check(obj) ? PyTuple_Size(obj) : -1;
+    if (len < 0 || len > XP_MAX_DIMS) {
+        PyErr_Format(len < 0 ? PyExc_TypeError : PyExc_ValueError, "%s must be a tuple of at most %d ints", what,
+                     XP_MAX_DIMS);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < len; i++) {
+        out[i] = PyLong_AsLongLong(PyTuple_GetItem(obj, i));
+        if (out[i] == -1 && PyErr_Occurred())
+            return -1;
+    }
+    *n = (int)len;
+    return 0;
+}
+
+PyObject *xp_dims_tuple(const int64_t *values, int n)
+{
+    PyObject *tuple = PyTuple_New(n);
+    for (int i = 0; tuple && i < n; i++) {
+        PyObject *v = PyLong_FromLongLong(values[i]);
+        if (v == NULL || PyTuple_SetItem(tuple, i, v) < 0)
+            Py_CLEAR(tuple);
+    }
+    return tuple;
+}

@@ -1,0 +1,665 @@
+/* Event slots: docs/events-protocol.md, step by step. */
+#include "events.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define INSTANT (1ull << 20)
+#define MEMBER(word) ((uint32_t)((word) & 0xfffff))
+
+/* --- reading ---------------------------------------------------------------------------------------------------------------- */
+
+static inline void read_slot(const xp_words *w, xp_view *v)
+{
+    uint64_t lost, pending, value;
+    for (int i = 0;; i++) {
+        lost = XP_ACQUIRE(&w->lost);
+        pending = XP_ACQUIRE(&w->pending);
+        value = XP_ACQUIRE(&w->value);
+        if (XP_LIKELY(XP_ACQUIRE(&w->lost) == lost) || i == 1000) /* a peer that never stops writing gets what it gets */
+            break;
+    }
+    uint64_t count = lost & XP_OUTSTANDING_MAX;
+    v->pending = pending;
+    v->lost = lost;
+    v->top = pending >> 21;
+    v->hi = lost >> 20;
+    v->lo = v->hi > count ? v->hi - count : 0;
+    v->value = (pending & INSTANT) && value < v->top ? v->top : value; /* a host's signal is complete once it is seen */
+    v->effective = v->value > v->hi ? v->value : v->hi;
+}
+
+static inline int state_of(const xp_view *v, uint64_t point)
+{
+    if (v->value > v->hi)
+        return point <= v->value ? XP_DONE : XP_PENDING;
+    return point <= v->lo ? XP_DONE : point <= v->hi ? XP_LOST : XP_PENDING;
+}
+
+void xp_read(const xp_words *w, xp_view *v) { read_slot(w, v); }
+int xp_state(const xp_view *v, uint64_t point) { return state_of(v, point); }
+
+int xp_full_state(xp_slot *s, uint64_t point)
+{
+    xp_view v;
+    read_slot(s->w, &v);
+    int state = state_of(&v, point);
+    if (state != XP_PENDING || point <= v.top || XP_LOAD(&s->w->orphan) != v.top + 1)
+        return state;
+    return xp_others_alive(s->d, s->w->attached) ? XP_PENDING : XP_LOST;
+}
+
+bool xp_owes(const xp_words *w, const xp_view *v, uint32_t m)
+{
+    if (v->top <= v->effective)
+        return false;
+    if (MEMBER(v->pending) == m)
+        return true; /* outstanding, so not instant */
+    for (uint32_t i = 0; i < XP_FACTS; i++) {
+        uint64_t fact = XP_ACQUIRE(&w->facts[i]);
+        if (MEMBER(fact) == m && fact >> 20 > v->effective)
+            return true;
+    }
+    return false;
+}
+
+void xp_owing(const xp_words *w, uint64_t *mask)
+{
+    xp_view v;
+    read_slot(w, &v);
+    if (v.top <= v.effective)
+        return;
+    uint32_t m = MEMBER(v.pending);
+    if (m < XP_MEMBERS)
+        mask[m / 64] |= 1ull << m % 64;
+    for (uint32_t i = 0; i < XP_FACTS; i++) {
+        uint64_t fact = XP_ACQUIRE(&w->facts[i]);
+        m = MEMBER(fact);
+        if (fact >> 20 > v.effective && m < XP_MEMBERS)
+            mask[m / 64] |= 1ull << m % 64;
+    }
+}
+
+/* --- writing ---------------------------------------------------------------------------------------------------------------- */
+
+static inline void raise_value(xp_words *w, uint64_t to)
+{
+    uint64_t old = XP_RELAXED(&w->value);
+    for (int i = 0; old < to && i < XP_TRIES; i++)
+        if (XP_CAS(&w->value, &old, to))
+            return;
+}
+
+static void ring(int bell)
+{
+    uint64_t one = 1, all;
+    /* Nobody reads a bell in normal life; one that somebody filled up is emptied, and a full one never blocks us. */
+    struct pollfd p = {.fd = bell, .events = POLLOUT};
+    if (poll(&p, 1, 0) == 1 && (p.revents & POLLOUT)) {
+        if (write(bell, &one, sizeof one) == sizeof one)
+            return;
+    } else if (poll(&(struct pollfd){.fd = bell, .events = POLLIN}, 1, 0) == 1 && read(bell, &all, sizeof all) > 0) {
+        if (write(bell, &one, sizeof one) == sizeof one)
+            return;
+    }
+}
+
+static inline void wake(xp_domain *d, xp_words *w)
+{
+    if (XP_UNLIKELY(XP_LOAD(&w->waiters)) && XP_EXCHANGE(&w->waiters, 0)) {
+        __atomic_fetch_add(&w->seq, 1, __ATOMIC_SEQ_CST);
+        xp_futex_wake(&w->seq, INT32_MAX);
+    }
+    if (XP_UNLIKELY(XP_LOAD(&w->async_waiters)) && XP_EXCHANGE(&w->async_waiters, 0))
+        ring(d->bell);
+}
+
+void xp_wake(xp_domain *d, xp_words *w) { wake(d, w); }
+
+void xp_lose(xp_domain *d, xp_words *w, uint32_t cause, uint64_t pid)
+{
+    xp_view v;
+    for (int i = 0; i < XP_TRIES; i++) {
+        read_slot(w, &v);
+        if (v.top <= v.effective)
+            return;
+        uint64_t lo = v.value > v.hi ? v.value : v.lo, count = v.top - lo;
+        if (count > XP_OUTSTANDING_MAX)
+            count = XP_OUTSTANDING_MAX;
+        uint64_t old = v.lost;
+        if (!XP_CAS(&w->lost, &old, v.top << 20 | count))
+            continue;
+        XP_STORE_RELAXED(&w->cause, cause);
+        XP_STORE_RELAXED(&w->blame, pid);
+        raise_value(w, v.top); /* lets devices go */
+        wake(d, w);
+        return;
+    }
+}
+
+void xp_abandon(xp_slot *s, uint64_t point)
+{
+    xp_words *w = s->w;
+    for (int i = 0; i < XP_TRIES; i++) {
+        xp_view v;
+        read_slot(w, &v);
+        if (state_of(&v, point) != XP_PENDING)
+            return;
+        uint64_t old = v.pending;
+        if (v.top < point) {
+            if (!XP_CAS(&w->pending, &old, point << 21 | s->d->member))
+                continue;
+            uint64_t mark = v.top + 1; /* later points stay orphaned */
+            XP_CAS(&w->orphan, &mark, point + 1);
+        }
+        xp_lose(s->d, w, XP_CAUSE_DEATH, XP_RELAXED(&w->blame));
+        return;
+    }
+}
+
+/* --- the type ---------------------------------------------------------------------------------------------------------------- */
+
+void xp_slot_ref(xp_slot *s) { __atomic_fetch_add(&s->refs, 1, __ATOMIC_RELAXED); }
+
+void xp_slot_unref(xp_slot *s)
+{
+    if (__atomic_sub_fetch(&s->refs, 1, __ATOMIC_ACQ_REL))
+        return;
+    xp_domain_unref(s->d);
+    free(s);
+}
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *weakrefs, *domain;
+    xp_slot *s;
+} xp_slot_object;
+
+static inline xp_slot *slot(PyObject *self)
+{
+    xp_slot *s = ((xp_slot_object *)self)->s;
+    if (XP_LIKELY(!XP_RELAXED(&s->gone)) && xp_usable(s->d))
+        return s;
+    PyErr_SetString(PyExc_ValueError, XP_RELAXED(&s->gone) || XP_RELAXED(&s->d->left) ? "the slot is detached"
+                                                                                      : "the slot is from before a fork");
+    return NULL;
+}
+
+static PyObject *slot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"domain", "index", NULL};
+    PyObject *o_domain, *o_index;
+    uint32_t index;
+    xp_domain *d;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO", names, &o_domain, &o_index) ||
+        (d = xp_domain_of(o_domain)) == NULL || xp_as_u32(o_index, &index) < 0)
+        return NULL;
+    if (index >= XP_SLOTS || index >= XP_LOAD(&((xp_commons *)d->base)->slots_used)) {
+        PyErr_SetString(PyExc_ValueError, "no such slot");
+        return NULL;
+    }
+    xp_slot_object *self = (xp_slot_object *)PyType_GenericAlloc(type, 0);
+    xp_slot *s = self ? calloc(1, sizeof *s) : NULL;
+    if (s == NULL) {
+        Py_XDECREF((PyObject *)self);
+        return self ? PyErr_NoMemory() : NULL;
+    }
+    s->refs = 1;
+    s->index = index;
+    s->d = d;
+    s->w = xp_words_at(d, index);
+    pthread_mutex_init(&s->mu, NULL);
+    xp_domain_ref(d);
+    self->domain = Py_NewRef(o_domain);
+    self->s = s;
+    xp_set(s->w->attached, d->member);
+    wake(d, s->w); /* sleepers must get to know of the new member */
+    return (PyObject *)self;
+}
+
+static void detach(xp_slot *s)
+{
+    if (XP_EXCHANGE(&s->gone, 1) || !xp_usable(s->d))
+        return;
+    pthread_mutex_lock(&xp_mu);
+    xp_nodes_drop(s->d, s);
+    pthread_mutex_unlock(&xp_mu);
+    xp_clear(s->w->attached, s->d->member);
+    wake(s->d, s->w);
+}
+
+static void slot_dealloc(PyObject *self)
+{
+    xp_slot_object *o = (xp_slot_object *)self;
+    xp_clear_weakrefs(self, o->weakrefs);
+    if (o->s) {
+        Py_BEGIN_ALLOW_THREADS
+        detach(o->s);
+        xp_slot_unref(o->s);
+        Py_END_ALLOW_THREADS
+    }
+    Py_XDECREF(o->domain);
+    xp_free(self);
+}
+
+static PyObject *slot_detach(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    Py_BEGIN_ALLOW_THREADS
+    detach(((xp_slot_object *)self)->s);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static int as_point(PyObject *arg, uint64_t *point)
+{
+    if (xp_as_u64(arg, point) < 0)
+        return -1;
+    if (*point <= XP_POINT_MAX)
+        return 0;
+    PyErr_SetString(PyExc_ValueError, "a point has 43 bits");
+    return -1;
+}
+
+static PyObject *slot_state(PyObject *self, PyObject *arg)
+{
+    xp_slot *s = slot(self);
+    uint64_t point;
+    if (s == NULL || as_point(arg, &point) < 0)
+        return NULL;
+    return PyLong_FromLong(xp_full_state(s, point));
+}
+
+static PyObject *exhausted(const char *what)
+{
+    PyErr_SetString(PyExc_ValueError, what);
+    return NULL;
+}
+
+static PyObject *slot_signal(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_slot *s = slot(self);
+    if (s == NULL)
+        return NULL;
+    for (int i = 0; i < XP_TRIES; i++) {
+        xp_view v;
+        read_slot(s->w, &v);
+        if (v.top > v.effective)
+            return exhausted("another signaller's point is pending");
+        if (v.top >= XP_POINT_MAX)
+            return exhausted("no points left");
+        uint64_t old = v.pending, point = v.top + 1;
+        if (!XP_CAS(&s->w->pending, &old, point << 21 | INSTANT | s->d->member))
+            continue;
+        raise_value(s->w, point);
+        wake(s->d, s->w);
+        return PyLong_FromUnsignedLongLong(point);
+    }
+    return exhausted("a peer does not let this event be signalled");
+}
+
+/* Record that `pending`'s member submitted its point, before another member's point hides it. False: no room. */
+static bool record(xp_words *w, const xp_view *v)
+{
+    uint32_t m = MEMBER(v->pending);
+    uint64_t fact = v->top << 20 | m;
+    for (uint32_t i = 0; i < XP_FACTS; i++) { /* a newer point of the same member says all that the older one did */
+        uint64_t old = XP_LOAD(&w->facts[i]);
+        while (old && MEMBER(old) == m && old >> 20 > v->effective) {
+            if (old >= fact || XP_CAS(&w->facts[i], &old, fact))
+                return true;
+        }
+    }
+    for (uint32_t i = 0; i < XP_FACTS; i++) {
+        uint64_t old = XP_LOAD(&w->facts[i]);
+        if ((old == 0 || old >> 20 <= v->effective) && XP_CAS(&w->facts[i], &old, fact))
+            return true;
+    }
+    return false;
+}
+
+/* NULL, or what is wrong. With s->mu. */
+static const char *submit(xp_slot *s, uint64_t queue, uint64_t *point, uint64_t *after)
+{
+    xp_words *w = s->w;
+    uint32_t me = s->d->member;
+    for (int i = 0; i < XP_TRIES; i++) {
+        xp_view v;
+        read_slot(w, &v);
+        if (v.pending & INSTANT)
+            raise_value(w, v.top); /* the new word will not say that it is complete */
+        bool outstanding = v.top > v.effective, mine = MEMBER(v.pending) == me;
+        if (outstanding && !mine && !record(w, &v))
+            return "too many signallers";
+        if ((outstanding && v.top - v.effective >= XP_OUTSTANDING_MAX) || v.top >= XP_POINT_MAX)
+            return "too many points are outstanding";
+        uint64_t old = v.pending;
+        if (!XP_CAS(&w->pending, &old, (v.top + 1) << 21 | me))
+            continue;
+        *point = v.top + 1;
+        *after = outstanding && !(mine && s->last_point == v.top && s->last_queue == queue) ? v.top : 0;
+        s->last_point = *point;
+        s->last_queue = queue;
+        return NULL;
+    }
+    return "a peer does not let this event be signalled";
+}
+
+static PyObject *slot_submit(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"queue", "device", NULL};
+    xp_slot *s = slot(self);
+    PyObject *o_queue;
+    uint64_t queue, point = 0, after = 0;
+    int device = 0;
+    if (s == NULL || !PyArg_ParseTupleAndKeywords(args, kwargs, "O|p", names, &o_queue, &device) ||
+        xp_as_u64(o_queue, &queue) < 0)
+        return NULL;
+    if (queue == 0)
+        return exhausted("a queue's number is not 0");
+    if (device && XP_LOAD(&s->w->device) == 0) {
+        XP_STORE(&s->w->device, 1);
+        wake(s->d, s->w); /* sleepers must start to poll */
+    }
+    const char *wrong;
+    pthread_mutex_lock(&s->mu); /* never held while anything blocks */
+    wrong = submit(s, queue, &point, &after);
+    pthread_mutex_unlock(&s->mu);
+    return wrong ? exhausted(wrong) : Py_BuildValue("(KK)", (unsigned long long)point, (unsigned long long)after);
+}
+
+static PyObject *slot_complete(PyObject *self, PyObject *arg)
+{
+    xp_slot *s = slot(self);
+    uint64_t point;
+    if (s == NULL || as_point(arg, &point) < 0)
+        return NULL;
+    if (point > XP_LOAD(&s->w->pending) >> 21)
+        return exhausted("a point that nobody submitted");
+    raise_value(s->w, point);
+    wake(s->d, s->w);
+    Py_RETURN_NONE;
+}
+
+static PyObject *slot_fail(PyObject *self, PyObject *arg)
+{
+    xp_slot *s = slot(self);
+    int cause;
+    if (s == NULL || xp_as_int(arg, &cause) < 0)
+        return NULL;
+    if (cause != XP_CAUSE_QUEUE && cause != XP_CAUSE_EXIT)
+        return exhausted("cause must be 2 or 3");
+    xp_view v;
+    read_slot(s->w, &v);
+    if (xp_owes(s->w, &v, s->d->member))
+        xp_lose(s->d, s->w, (uint32_t)cause, (uint64_t)getpid());
+    Py_RETURN_NONE;
+}
+
+static PyObject *slot_owes(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_slot *s = slot(self);
+    if (s == NULL)
+        return NULL;
+    xp_view v;
+    read_slot(s->w, &v);
+    return PyBool_FromLong(xp_owes(s->w, &v, s->d->member));
+}
+
+static PyObject *slot_blame(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_slot *s = slot(self);
+    if (s == NULL)
+        return NULL;
+    return Py_BuildValue("(IK)", XP_RELAXED(&s->w->cause), (unsigned long long)XP_RELAXED(&s->w->blame));
+}
+
+static PyObject *slot_attached(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_slot *s = slot(self);
+    PyObject *list = s ? PyList_New(0) : NULL;
+    for (uint32_t i = 0; list && i < XP_MASK_WORDS; i++)
+        XP_EACH_BIT(XP_LOAD(&s->w->attached[i]), bits) {
+            PyObject *v = PyLong_FromUnsignedLong(i * 64 + (unsigned long)__builtin_ctzll(bits));
+            int rc = v ? PyList_Append(list, v) : -1;
+            Py_XDECREF(v);
+            if (rc < 0) {
+                Py_CLEAR(list);
+                break;
+            }
+        }
+    return list;
+}
+
+/* --- waiting ---------------------------------------------------------------------------------------------------------------- */
+
+/* A signal that comes just before the futex call does not interrupt it, one that another thread takes never does: so look now
+ * and then. */
+#define LONGEST_SLEEP_NS 500000000u
+#define RETRY_NS 10000000u
+#define POLL_NS 200000000u
+
+static int spin_for(xp_slot *s, uint64_t point, uint64_t until)
+{
+    do {
+        for (int i = 0; i < 16; i++) {
+            xp_view v;
+            read_slot(s->w, &v);
+            int state = state_of(&v, point);
+            if (state != XP_PENDING)
+                return state;
+            xp_pause();
+        }
+    } while (xp_now() < until && !XP_RELAXED(&s->gone));
+    return XP_PENDING;
+}
+
+/* One sleep at most: the state if it is no longer pending; else *rc is futex_wait's result. No GIL. */
+static int sleep_once(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, int *rc)
+{
+    xp_words *w = s->w;
+    *rc = 0;
+    XP_STORE(&w->waiters, 1);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST); /* the reads of the state that follow are acquire only */
+    uint32_t seq = XP_LOAD(&w->seq);
+    xp_warden_start(); /* where no thread can be had, members count as polled */
+    int watch = xp_watch_attached(s);
+    int state = xp_full_state(s, point);
+    uint64_t now = xp_now();
+    if (state != XP_PENDING || now >= end || XP_LOAD(&s->gone) || !xp_usable(s->d))
+        return state;
+    uint64_t most = watch == XP_RETRY ? RETRY_NS : watch == XP_POLLED ? POLL_NS : LONGEST_SLEEP_NS;
+    if (XP_LOAD(&w->device)) { /* nobody wakes us: an eighth of what we waited so far */
+        uint64_t nap = (now - start) / 8;
+        nap = nap < 20000 ? 20000 : nap > 1000000 ? 1000000 : nap;
+        most = nap < most ? nap : most;
+    }
+    *rc = xp_futex_wait(&w->seq, seq, end - now < most ? end - now : most);
+    xp_view v;
+    read_slot(w, &v);
+    return state_of(&v, point);
+}
+
+static PyObject *wait_slow(PyObject *self, xp_slot *s, uint64_t point, uint64_t timeout, double spin)
+{
+    uint64_t start = xp_now(), end = timeout == XP_FOREVER ? XP_FOREVER : start + timeout;
+    int state = XP_PENDING;
+    uint64_t full = spin > 0 ? (uint64_t)(spin < 1 ? spin * 1e9 : 1e9) : 0;
+    /* After misses in a row a spin gets short: the other side is slow, or wants the CPU that the spin keeps. Now and then a
+     * whole one finds out whether that has changed. */
+    unsigned misses = XP_RELAXED(&s->misses);
+    if (full && xp_may_spin()) {
+        uint64_t until = start + (misses % 64 < 4 ? full >> misses % 64 * 2 : 0);
+        Py_BEGIN_ALLOW_THREADS
+        state = spin_for(s, point, until < end ? until : end);
+        Py_END_ALLOW_THREADS
+        XP_STORE_RELAXED(&s->misses, state == XP_PENDING ? misses + 1 : 0);
+    }
+    while (state == XP_PENDING) { /* also where there is no time to sleep: deaths are seen */
+        int rc;
+        Py_BEGIN_ALLOW_THREADS
+        state = sleep_once(s, point, start, end, &rc);
+        Py_END_ALLOW_THREADS
+        if (rc && rc != EAGAIN && rc != EINTR && rc != ETIMEDOUT)
+            return xp_oserror_of(rc, "futex");
+        if (state == XP_PENDING && PyErr_CheckSignals() < 0)
+            return NULL;
+        if (state == XP_PENDING && slot(self) == NULL)
+            return NULL;
+        if (state == XP_PENDING && xp_now() >= end)
+            break;
+    }
+    return PyLong_FromLong(state);
+}
+
+static PyObject *slot_wait(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names)
+{
+    xp_slot *s = slot(self);
+    PyObject *timeout = NULL, *o_spin = NULL;
+    uint64_t point;
+    if (s == NULL || xp_arity("wait", n, 1, 3) < 0 || as_point(args[0], &point) < 0)
+        return NULL;
+    if (n > 1)
+        timeout = args[1];
+    if (n > 2)
+        o_spin = args[2];
+    for (Py_ssize_t i = 0, k = names ? PyTuple_Size(names) : 0; i < k; i++) {
+        PyObject *name = PyTuple_GetItem(names, i);
+        if (PyUnicode_CompareWithASCIIString(name, "timeout") == 0 && timeout == NULL) {
+            timeout = args[n + i];
+        } else if (PyUnicode_CompareWithASCIIString(name, "spin") == 0 && o_spin == NULL) {
+            o_spin = args[n + i];
+        } else {
+            PyErr_Format(PyExc_TypeError, "wait() got an unexpected argument '%U'", name);
+            return NULL;
+        }
+    }
+    xp_view v;
+    read_slot(s->w, &v);
+    int state = state_of(&v, point);
+    if (state != XP_PENDING)
+        return PyLong_FromLong(state);
+    double spin = 50e-6;
+    uint64_t ns;
+    if (xp_seconds(timeout, &ns) < 0)
+        return NULL;
+    if (o_spin) {
+        spin = PyFloat_AsDouble(o_spin);
+        if (spin == -1.0 && PyErr_Occurred())
+            return NULL;
+    }
+    return wait_slow(self, s, point, ns, spin);
+}
+
+static PyObject *slot_notify(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    xp_slot *s = slot(self);
+    uint64_t point, token;
+    if (s == NULL || xp_arity("notify", n, 2, 2) < 0 || as_point(args[0], &point) < 0 || xp_as_u64(args[1], &token) < 0)
+        return NULL;
+    int rc;
+    Py_BEGIN_ALLOW_THREADS
+    rc = xp_node_add(s, point, token, false);
+    Py_END_ALLOW_THREADS
+    return rc > 1 ? xp_oserror_of(rc - 1, "starting the warden") : rc < 0 ? PyErr_NoMemory() : PyBool_FromLong(rc);
+}
+
+static PyObject *slot_guard(PyObject *self, PyObject *arg)
+{
+    xp_slot *s = slot(self);
+    uint64_t point;
+    if (s == NULL || as_point(arg, &point) < 0)
+        return NULL;
+    xp_view v;
+    read_slot(s->w, &v);
+    if (point > v.effective && point - v.effective > XP_OUTSTANDING_MAX)
+        return exhausted("a device cannot wait for a point so far ahead");
+    int rc;
+    Py_BEGIN_ALLOW_THREADS
+    rc = xp_node_add(s, point, 0, true);
+    Py_END_ALLOW_THREADS
+    if (rc > 1)
+        return xp_oserror_of(rc - 1, "starting the warden");
+    if (rc < 0)
+        return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+static PyObject *slot_cancel(PyObject *self, PyObject *arg)
+{
+    uint64_t token;
+    if (xp_as_u64(arg, &token) < 0)
+        return NULL;
+    xp_slot *s = ((xp_slot_object *)self)->s; /* also of a detached slot: its tokens are due */
+    Py_BEGIN_ALLOW_THREADS
+    xp_node_cancel(s, token);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *slot_index(PyObject *self, void *Py_UNUSED(c))
+{
+    return PyLong_FromUnsignedLong(((xp_slot_object *)self)->s->index);
+}
+
+static PyObject *slot_address(PyObject *self, void *Py_UNUSED(c))
+{
+    return PyLong_FromUnsignedLongLong((uintptr_t)((xp_slot_object *)self)->s->w);
+}
+
+static PyObject *slot_value(PyObject *self, void *Py_UNUSED(c))
+{
+    xp_slot *s = slot(self);
+    if (s == NULL)
+        return NULL;
+    xp_view v;
+    read_slot(s->w, &v);
+    return PyLong_FromUnsignedLongLong(v.effective);
+}
+
+static PyObject *slot_pending(PyObject *self, void *Py_UNUSED(c))
+{
+    xp_slot *s = slot(self);
+    return s ? PyLong_FromUnsignedLongLong(XP_ACQUIRE(&s->w->pending) >> 21) : NULL;
+}
+
+static PyGetSetDef slot_getset[] = {
+    {"index", slot_index, NULL, NULL, NULL},
+    {"address", slot_address, NULL, NULL, NULL},
+    {"value", slot_value, NULL, NULL, NULL},
+    {"pending", slot_pending, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMethodDef slot_methods[] = {
+    {"state", slot_state, METH_O, NULL},
+    {"signal", slot_signal, METH_NOARGS, NULL},
+    {"submit", XP_FAST(slot_submit), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"complete", slot_complete, METH_O, NULL},
+    {"fail", slot_fail, METH_O, NULL},
+    {"owes", slot_owes, METH_NOARGS, NULL},
+    {"wait", XP_FAST(slot_wait), METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"blame", slot_blame, METH_NOARGS, NULL},
+    {"attached", slot_attached, METH_NOARGS, NULL},
+    {"notify", XP_FAST(slot_notify), METH_FASTCALL, NULL},
+    {"cancel", slot_cancel, METH_O, NULL},
+    {"guard", slot_guard, METH_O, NULL},
+    {"detach", slot_detach, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef slot_members[] = {XP_WEAKREFS(xp_slot_object), {NULL, 0, 0, 0, NULL}};
+
+static PyType_Slot slot_slots[] = {
+    {Py_tp_new, slot_new},         {Py_tp_dealloc, slot_dealloc}, {Py_tp_getset, slot_getset},
+    {Py_tp_methods, slot_methods}, {Py_tp_members, slot_members}, {0, NULL},
+};
+static PyType_Spec slot_spec = {"xpushare._native.Slot", sizeof(xp_slot_object), 0, Py_TPFLAGS_DEFAULT, slot_slots};
+
+int xp_init_slot(PyObject *module)
+{
+    if (PyModule_AddIntConstant(module, "PENDING", XP_PENDING) < 0 || PyModule_AddIntConstant(module, "DONE", XP_DONE) < 0 ||
+        PyModule_AddIntConstant(module, "LOST", XP_LOST) < 0)
+        return -1;
+    return xp_add_type(module, &slot_spec);
+}

@@ -1,0 +1,1060 @@
+/* The warden: one thread per process that never takes the GIL. Serves fds, sees members die, polls what devices complete, reports tokens. */
+#include "events.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#ifndef SYS_epoll_pwait2
+#define SYS_epoll_pwait2 441
+#endif
+
+#define CONNECTIONS 16
+#define BACKLOG 128
+#define CONNECTION_NS 1000000000u
+#define FDS_AT_ONCE 253u /* SCM_MAX_FD */
+#define POLL_FIRST_NS 20000u
+#define POLL_LAST_NS 1000000u
+#define GUARD_LAST_NS 50000000u /* a guard alone only wants to know when it may go: deaths come by themselves */
+#define RETRY_NS 10000000u
+#define LOCKS_NS 200000000u
+
+enum { OK = 0, MALFORMED, OTHER_USER, NOT_LIVE, BUSY, DRIVER_ERROR };
+enum { KIND_WAKE = 1, KIND_LISTEN, KIND_CONNECTION, KIND_BELL, KIND_PIDFD };
+#define NAME(kind, serial, member) ((uint64_t)(kind) << 60 | ((serial) & ((1ull << 50) - 1)) << 10 | (member))
+
+pthread_mutex_t xp_life_mu = PTHREAD_MUTEX_INITIALIZER;
+
+static pthread_mutex_t warden_mu = PTHREAD_MUTEX_INITIALIZER; /* the fds below */
+static struct {
+    bool running;
+    int stop;
+    pthread_t thread;
+    int epoll, wake, listen;
+    uint64_t paused; /* until when nobody is let in, for want of fds; 0 not */
+    struct {
+        int fd;
+        uint64_t serial, deadline;
+    } connections[CONNECTIONS];
+} W = {.epoll = -1, .wake = -1, .listen = -1};
+
+/* with xp_mu */
+static xp_node *nodes, *due_first, **due_last = &due_first;
+static int notify_fd = -1;
+
+typedef int (*make_fd)(int *fd, uint64_t object, int64_t a, uint64_t b);
+typedef struct offer {
+    struct offer *next;
+    uint32_t entry, count;
+    uint64_t generation;
+    make_fd make;
+    int64_t a;
+    uint64_t b;
+    uint64_t objects[];
+} offer;
+
+#define OFFER_BUCKETS 256u
+static pthread_mutex_t send_mu = PTHREAD_MUTEX_INITIALIZER; /* held while fds of an entry are on their way out */
+static struct {
+    xp_table *table;
+    int table_fd;
+    xp_domain *domain;
+    offer *offers[OFFER_BUCKETS];
+} serving;
+
+/* --- watching ---------------------------------------------------------------------------------------------------------------- */
+
+static int epoll_add(int fd, uint32_t events, uint64_t name)
+{
+    struct epoll_event e = {.events = events, .data.u64 = name};
+    return epoll_ctl(W.epoll, EPOLL_CTL_ADD, fd, &e);
+}
+
+static void kick(void)
+{
+    uint64_t one = 1;
+    pthread_mutex_lock(&warden_mu);
+    if (W.running && write(W.wake, &one, sizeof one) < 0) {
+        /* EAGAIN: it is woken already */
+    }
+    pthread_mutex_unlock(&warden_mu);
+}
+
+int xp_watch(xp_domain *d, uint32_t m)
+{
+    if (m == d->member || d->fd < 0 || xp_bit(d->watched, m))
+        return XP_WATCHED;
+    for (int i = 0; i < 8; i++) {
+        int pid, again;
+        if (xp_lock_holder(d->fd, XP_LIFE_BYTE + (int64_t)m, &pid) <= 0)
+            return xp_reap(d, m, false) < 0 ? XP_RETRY : XP_WATCHED;
+        if (pid == 0)
+            break;
+        int pidfd = xp_pidfd_open(pid);
+        if (pidfd < 0 && errno == ESRCH)
+            continue;
+        if (pidfd < 0)
+            break;
+        /* Still the holder: so the pidfd is the holder's, not that of a later process with its number. */
+        if (xp_lock_holder(d->fd, XP_LIFE_BYTE + (int64_t)m, &again) != 1 || again != pid) {
+            close(pidfd);
+            continue;
+        }
+        pthread_mutex_lock(&warden_mu);
+        int rc = W.running ? epoll_add(pidfd, EPOLLIN, NAME(KIND_PIDFD, d->serial, m)) : -1;
+        pthread_mutex_unlock(&warden_mu);
+        if (rc < 0) {
+            close(pidfd);
+            break;
+        }
+        d->pidfds[m] = pidfd;
+        xp_clear(d->polled, m);
+        xp_set(d->watched, m);
+        return XP_WATCHED;
+    }
+    xp_set(d->polled, m);
+    return XP_POLLED;
+}
+
+void xp_unwatch(xp_domain *d, uint32_t m)
+{
+    if (d->pidfds[m] < 0)
+        return;
+    pthread_mutex_lock(&warden_mu);
+    if (W.running)
+        epoll_ctl(W.epoll, EPOLL_CTL_DEL, d->pidfds[m], NULL);
+    pthread_mutex_unlock(&warden_mu);
+    close(d->pidfds[m]);
+    d->pidfds[m] = -1;
+    xp_clear(d->watched, m);
+}
+
+int xp_watch_attached(xp_slot *s)
+{
+    xp_domain *d = s->d;
+    int worst = XP_WATCHED;
+    uint64_t owing[XP_MASK_WORDS] = {0};
+    xp_owing(s->w, owing); /* they may have detached since */
+    for (uint32_t i = 0; i < XP_MASK_WORDS; i++) {
+        uint64_t missing = (XP_LOAD(&s->w->attached[i]) | owing[i]) & ~XP_LOAD(&d->watched[i]);
+        if (d->member / 64 == i)
+            missing &= ~(1ull << d->member % 64);
+        if (XP_LIKELY(missing == 0))
+            continue;
+        pthread_mutex_lock(&d->mu);
+        XP_EACH_BIT(missing, bits) {
+            int how = xp_watch(d, i * 64 + (uint32_t)__builtin_ctzll(bits));
+            if (how != XP_WATCHED && worst != XP_RETRY)
+                worst = how;
+        }
+        pthread_mutex_unlock(&d->mu);
+    }
+    return worst;
+}
+
+/* With d->mu. Edge-triggered and never read: the bell is one eventfd for all members, each write wakes every epoll that has it. */
+static int watch_bell(xp_domain *d)
+{
+    int rc = 0;
+    pthread_mutex_lock(&warden_mu);
+    if (!d->bell_watched && W.running) {
+        rc = epoll_add(d->bell, EPOLLIN | EPOLLET, NAME(KIND_BELL, d->serial, 0));
+        d->bell_watched = rc == 0;
+    }
+    pthread_mutex_unlock(&warden_mu);
+    return rc < 0 ? errno : 0;
+}
+
+void xp_unwatch_bell(xp_domain *d)
+{
+    pthread_mutex_lock(&warden_mu);
+    if (d->bell_watched && W.running) /* by hand: the other members' copies would keep it in there */
+        epoll_ctl(W.epoll, EPOLL_CTL_DEL, d->bell, NULL);
+    d->bell_watched = false;
+    pthread_mutex_unlock(&warden_mu);
+}
+
+/* --- tokens and guards (with xp_mu) ------------------------------------------------------------------------------------------------ */
+
+static void make_due(xp_node *node)
+{
+    xp_slot_unref(node->slot);
+    node->slot = NULL;
+    node->next = NULL;
+    *due_last = node;
+    due_last = &node->next;
+    uint64_t one = 1;
+    if (notify_fd >= 0 && write(notify_fd, &one, sizeof one) < 0) {
+        /* EAGAIN: readable already */
+    }
+}
+
+static void finish_node(xp_node *node)
+{
+    if (!node->guard) {
+        make_due(node);
+        return;
+    }
+    xp_slot_unref(node->slot);
+    free(node);
+}
+
+void xp_nodes_drop(xp_domain *d, xp_slot *s)
+{
+    for (xp_node **p = &nodes; *p;) {
+        xp_node *node = *p;
+        if (s ? node->slot != s : node->slot->d != d) {
+            p = &node->next;
+            continue;
+        }
+        *p = node->next;
+        finish_node(node); /* who waits for the token finds the slot detached */
+    }
+}
+
+int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, bool guard)
+{
+    int rc = xp_warden_start();
+    if (rc)
+        return rc + 1;
+    xp_domain *d = s->d;
+    xp_node *node = malloc(sizeof *node);
+    if (node == NULL)
+        return -1;
+    *node = (xp_node){NULL, s, point, token, guard};
+    pthread_mutex_lock(&xp_mu);
+    if (XP_LOAD(&s->gone) || XP_LOAD(&d->left)) {
+        pthread_mutex_unlock(&xp_mu);
+        free(node);
+        return 1;
+    }
+    pthread_mutex_lock(&d->mu);
+    rc = watch_bell(d);
+    pthread_mutex_unlock(&d->mu);
+    if (rc) {
+        pthread_mutex_unlock(&xp_mu);
+        free(node);
+        return rc + 1;
+    }
+    XP_STORE(&s->w->async_waiters, 1);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    int watch = xp_watch_attached(s);
+    int state = xp_full_state(s, point);
+    if (state == XP_LOST && guard)
+        xp_abandon(s, point);
+    if (state == XP_PENDING) {
+        xp_slot_ref(s);
+        node->next = nodes;
+        nodes = node;
+    }
+    pthread_mutex_unlock(&xp_mu);
+    if (state != XP_PENDING) {
+        free(node);
+        return 1;
+    }
+    if (watch != XP_WATCHED || XP_LOAD(&s->w->device)) {
+        XP_STORE(&d->rescan, 1);
+        kick();
+    }
+    return 0;
+}
+
+void xp_node_cancel(xp_slot *s, uint64_t token)
+{
+    pthread_mutex_lock(&xp_mu);
+    for (xp_node **p = &nodes; *p;) {
+        xp_node *node = *p;
+        if (node->slot != s || node->guard || node->token != token) {
+            p = &node->next;
+            continue;
+        }
+        *p = node->next;
+        xp_slot_unref(node->slot);
+        free(node);
+    }
+    for (xp_node **p = &due_first; *p;) {
+        xp_node *node = *p;
+        if (node->token != token) {
+            p = &node->next;
+            continue;
+        }
+        *p = node->next;
+        free(node);
+    }
+    due_last = &due_first;
+    while (*due_last)
+        due_last = &(*due_last)->next;
+    pthread_mutex_unlock(&xp_mu);
+}
+
+/* What the nodes want next: 2 tokens that a device completes, 1 only guards of that kind, 0 none. */
+static int service(bool polling)
+{
+    int wanted = 0;
+    pthread_mutex_lock(&xp_mu);
+    xp_domain *scanned[32];
+    int n = 0;
+    for (xp_domain *d = xp_domains; d; d = d->next)
+        if (XP_LOAD(&d->rescan)) {
+            if (n == 32) { /* the rest next time */
+                kick();
+                break;
+            }
+            XP_STORE(&d->rescan, 0);
+            scanned[n++] = d;
+        }
+    for (xp_node **p = &nodes; *p;) {
+        xp_node *node = *p;
+        xp_slot *s = node->slot;
+        bool device = XP_LOAD(&s->w->device) != 0, scan = false;
+        for (int i = 0; i < n && !scan; i++)
+            scan = scanned[i] == s->d;
+        int state = XP_PENDING;
+        if (scan || (polling && device)) {
+            if (scan) {
+                if (XP_LOAD(&s->w->async_waiters) == 0)
+                    XP_STORE(&s->w->async_waiters, 1);
+                __atomic_thread_fence(__ATOMIC_SEQ_CST);
+                xp_watch_attached(s);
+            }
+            state = xp_full_state(s, node->point);
+        }
+        if (state == XP_PENDING) {
+            if (device && wanted < 2)
+                wanted = node->guard ? 1 : 2;
+            p = &node->next;
+            continue;
+        }
+        if (node->guard && state == XP_LOST)
+            xp_abandon(s, node->point);
+        *p = node->next;
+        finish_node(node);
+    }
+    pthread_mutex_unlock(&xp_mu);
+    return wanted;
+}
+
+/* --- deaths ------------------------------------------------------------------------------------------------------------------- */
+
+/* With a reference; NULL when it is gone. */
+static xp_domain *find_domain(uint64_t serial)
+{
+    pthread_mutex_lock(&xp_mu);
+    xp_domain *d = xp_domains;
+    while (d && d->serial != serial)
+        d = d->next;
+    if (d)
+        xp_domain_ref(d);
+    pthread_mutex_unlock(&xp_mu);
+    return d;
+}
+
+static void on_pidfd(uint64_t serial, uint32_t m)
+{
+    xp_domain *d = find_domain(serial);
+    if (d == NULL)
+        return;
+    pthread_mutex_lock(&d->mu);
+    if (d->pidfds[m] >= 0 && xp_pidfd_readable(d->pidfds[m])) {
+        xp_unwatch(d, m);
+        xp_reap(d, m, true);
+        if (xp_alive(d, m)) /* somebody new has the index already */
+            xp_watch(d, m);
+    }
+    pthread_mutex_unlock(&d->mu);
+    XP_STORE(&d->rescan, 1);
+    xp_domain_unref(d);
+}
+
+/* Members whose death cannot be told by a pidfd, and dead ones that are not reaped yet. Returns when to come again. */
+static uint64_t check_locks(bool act, uint64_t retry_ns)
+{
+    uint64_t again = XP_FOREVER, after = 0;
+    for (;;) { /* domains in the order of their serials, one at a time, so that xp_mu is not held while one is reaped */
+        xp_domain *d = NULL;
+        bool waited = false;
+        pthread_mutex_lock(&xp_mu);
+        for (xp_domain *o = xp_domains; o; o = o->next)
+            if (o->serial > after && (d == NULL || o->serial < d->serial))
+                d = o;
+        if (d)
+            xp_domain_ref(d);
+        for (xp_node *node = nodes; d && node && !waited; node = node->next)
+            waited = node->slot->d == d;
+        pthread_mutex_unlock(&xp_mu);
+        if (d == NULL)
+            return again;
+        after = d->serial;
+        for (uint32_t i = 0; i < XP_MASK_WORDS; i++) {
+            uint64_t retry = XP_LOAD(&d->retry[i]), polled = waited ? XP_LOAD(&d->polled[i]) : 0;
+            if ((retry | polled) == 0)
+                continue;
+            if (act) {
+                pthread_mutex_lock(&d->mu);
+                XP_EACH_BIT(retry | polled, bits) {
+                    uint32_t m = i * 64 + (uint32_t)__builtin_ctzll(bits);
+                    if (xp_reap(d, m, false) == 1)
+                        XP_STORE(&d->rescan, 1);
+                    else if (!xp_alive(d, m))
+                        xp_clear(d->polled, m);
+                }
+                pthread_mutex_unlock(&d->mu);
+                retry = XP_LOAD(&d->retry[i]);
+                polled &= XP_LOAD(&d->polled[i]);
+            }
+            uint64_t wish = retry ? retry_ns : polled ? LOCKS_NS : XP_FOREVER;
+            again = wish < again ? wish : again;
+        }
+        xp_domain_unref(d);
+    }
+}
+
+/* --- serving fds --------------------------------------------------------------------------------------------------------------- */
+
+/* False: the connection is of no more use. */
+static bool reply(int fd, uint32_t status, const int *fds, uint32_t count, uint32_t total)
+{
+    xp_reply r = {{'X', 'P', 'S', 'R'}, status, count, total};
+    struct iovec part = {&r, sizeof r};
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(FDS_AT_ONCE * sizeof(int))];
+    } control;
+    struct msghdr msg = {.msg_iov = &part, .msg_iovlen = 1};
+    if (count) {
+        memset(&control, 0, sizeof control);
+        msg.msg_control = &control;
+        msg.msg_controllen = CMSG_SPACE(count * sizeof(int));
+        struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(count * sizeof(int));
+        memcpy(CMSG_DATA(c), fds, count * sizeof(int));
+    }
+    if (sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
+        return true;
+    if (count && (errno == EBADF || errno == EINVAL || errno == ETOOMANYREFS))
+        return reply(fd, errno == ETOOMANYREFS ? BUSY : DRIVER_ERROR, NULL, 0, 0);
+    return false;
+}
+
+static offer **find_offer(uint32_t entry)
+{
+    offer **p = &serving.offers[entry % OFFER_BUCKETS];
+    while (*p && (*p)->entry != entry)
+        p = &(*p)->next;
+    return p;
+}
+
+static bool send_hello(int fd)
+{
+    xp_domain *d = serving.domain;
+    int self = xp_pidfd_open(getpid());
+    pthread_mutex_lock(&d->mu); /* the commons' fd must not be closed and its number used again meanwhile */
+    int fds[4] = {serving.table_fd, d->fd, d->bell, self};
+    bool good = d->fd >= 0 && self >= 0;
+    good = good ? reply(fd, OK, fds, 4, 4) : reply(fd, d->fd < 0 ? NOT_LIVE : DRIVER_ERROR, NULL, 0, 0);
+    pthread_mutex_unlock(&d->mu);
+    if (self >= 0)
+        close(self);
+    return good;
+}
+
+static bool send_made(int fd, const xp_request *q)
+{
+    const offer *o = *find_offer(q->entry);
+    if (o == NULL || o->generation != q->generation)
+        return reply(fd, NOT_LIVE, NULL, 0, 0);
+    if (q->first >= o->count)
+        return reply(fd, MALFORMED, NULL, 0, 0);
+    int fds[FDS_AT_ONCE];
+    uint32_t want = o->count - q->first, n = 0;
+    want = want < FDS_AT_ONCE ? want : FDS_AT_ONCE;
+    while (n < want) {
+        fds[n] = -1;
+        if (o->make(&fds[n], o->objects[q->first + n], o->a, o->b) != 0 || fds[n] < 0)
+            break;
+        n++;
+    }
+    bool good = n == want ? reply(fd, OK, fds, n, o->count) : reply(fd, DRIVER_ERROR, NULL, 0, o->count);
+    while (n)
+        close(fds[--n]);
+    return good;
+}
+
+/* With send_mu. */
+static bool answer(int fd, const xp_request *q, ssize_t size)
+{
+    if (size != sizeof *q || memcmp(q->magic, "XPSQ", 4) != 0 || q->op < 1 || q->op > 2)
+        return reply(fd, MALFORMED, NULL, 0, 0);
+    if (serving.table == NULL || q->entry >= XP_ENTRIES || memcmp(q->cookie, serving.domain->cookie, XP_COOKIE) != 0)
+        return reply(fd, NOT_LIVE, NULL, 0, 0);
+    const xp_entry *e = (const xp_entry *)((char *)serving.table + XP_TABLE_HEADER) + q->entry;
+    uint8_t differs = 0;
+    if (q->generation == 0 || XP_LOAD(&e->generation) != q->generation)
+        return reply(fd, NOT_LIVE, NULL, 0, 0);
+    for (unsigned i = 0; i < sizeof q->nonce; i++) /* in the same time wherever it differs */
+        differs |= q->nonce[i] ^ e->nonce[i];
+    if (differs)
+        return reply(fd, NOT_LIVE, NULL, 0, 0);
+    if (q->op == 1)
+        return send_hello(fd);
+    if (e->flags & XP_ENTRY_ON_DEMAND)
+        return send_made(fd, q);
+    uint32_t total = e->fd_count < XP_ENTRY_FDS ? e->fd_count : XP_ENTRY_FDS;
+    if (q->first >= total)
+        return reply(fd, MALFORMED, NULL, 0, total);
+    return reply(fd, OK, e->fds + q->first, total - q->first, total);
+}
+
+/* With warden_mu. Whom nobody lets in waits in the backlog. */
+static void let_in(bool yes)
+{
+    struct epoll_event e = {.events = yes ? EPOLLIN : 0, .data.u64 = NAME(KIND_LISTEN, 0, 0)};
+    epoll_ctl(W.epoll, EPOLL_CTL_MOD, W.listen, &e);
+}
+
+static void drop_connection(int i)
+{
+    pthread_mutex_lock(&warden_mu);
+    epoll_ctl(W.epoll, EPOLL_CTL_DEL, W.connections[i].fd, NULL);
+    close(W.connections[i].fd);
+    W.connections[i].fd = -1;
+    W.paused = 0;
+    let_in(true);
+    pthread_mutex_unlock(&warden_mu);
+}
+
+/* With warden_mu: one connection; false when there is no more to do. */
+static bool accept_one(uint64_t now)
+{
+    static uint64_t serials;
+    int i = 0;
+    while (i < CONNECTIONS && W.connections[i].fd >= 0)
+        i++;
+    if (i == CONNECTIONS) {
+        let_in(false); /* until one goes, in a second at the latest */
+        return false;
+    }
+    int fd = accept4(W.listen, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0) {
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            let_in(false); /* instead of being woken for ever */
+            W.paused = now + LOCKS_NS;
+        }
+        return errno == EINTR || errno == ECONNABORTED;
+    }
+    struct ucred peer;
+    socklen_t length = sizeof peer;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0 || peer.uid != geteuid()) {
+        char request[64]; /* unread at the close, it would turn the reply into a reset; one is all an honest client sends */
+        if (recv(fd, request, sizeof request, MSG_DONTWAIT) < 0) {
+            /* not there yet */
+        }
+        reply(fd, OTHER_USER, NULL, 0, 0);
+        close(fd);
+    } else if (epoll_add(fd, EPOLLIN | EPOLLRDHUP, NAME(KIND_CONNECTION, ++serials, (uint64_t)i)) < 0) {
+        close(fd);
+    } else {
+        W.connections[i].fd = fd;
+        W.connections[i].serial = serials;
+        W.connections[i].deadline = now + CONNECTION_NS;
+    }
+    return true;
+}
+
+static void on_listen(uint64_t now)
+{
+    pthread_mutex_lock(&warden_mu);
+    for (int burst = 0; burst < CONNECTIONS && accept_one(now); burst++)
+        ;
+    pthread_mutex_unlock(&warden_mu);
+}
+
+static void on_connection(uint64_t serial, uint32_t i)
+{
+    if (i >= CONNECTIONS || W.connections[i].fd < 0 || W.connections[i].serial != serial)
+        return;
+    char packet[sizeof(xp_request) + 8];
+    /* No room for control data: fds that somebody sends us are closed by the kernel. */
+    ssize_t n = recv(W.connections[i].fd, packet, sizeof packet, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    bool keep = false;
+    if (n > 0) {
+        xp_request q;
+        memset(&q, 0, sizeof q);
+        memcpy(&q, packet, (size_t)n < sizeof q ? (size_t)n : sizeof q);
+        pthread_mutex_lock(&send_mu);
+        keep = answer(W.connections[i].fd, &q, n);
+        pthread_mutex_unlock(&send_mu);
+    }
+    if (!keep)
+        drop_connection((int)i);
+}
+
+/* The earliest deadline of a connection; those that are over are closed. */
+static uint64_t check_connections(uint64_t now)
+{
+    uint64_t earliest = XP_FOREVER;
+    for (int i = 0; i < CONNECTIONS; i++) {
+        if (W.connections[i].fd < 0)
+            continue;
+        if (W.connections[i].deadline <= now)
+            drop_connection(i);
+        else if (W.connections[i].deadline < earliest)
+            earliest = W.connections[i].deadline;
+    }
+    if (W.paused && W.paused <= now) {
+        pthread_mutex_lock(&warden_mu);
+        W.paused = 0;
+        let_in(true);
+        pthread_mutex_unlock(&warden_mu);
+    }
+    return W.paused && W.paused < earliest ? W.paused : earliest;
+}
+
+/* --- the thread ---------------------------------------------------------------------------------------------------------------- */
+
+static int wait_events(struct epoll_event *events, int most, uint64_t ns)
+{
+    static int no_pwait2;
+    if (ns == XP_FOREVER)
+        return epoll_wait(W.epoll, events, most, -1);
+    if (!no_pwait2) {
+        struct timespec t = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+        int n = (int)syscall(SYS_epoll_pwait2, W.epoll, events, most, &t, NULL, 0);
+        if (n >= 0 || (errno != ENOSYS && errno != EPERM))
+            return n;
+        no_pwait2 = 1; /* an old kernel, or a container that hides it */
+    }
+    return epoll_wait(W.epoll, events, most, (int)((ns + 999999u) / 1000000u));
+}
+
+static void *run(void *Py_UNUSED(arg))
+{
+    prctl(PR_SET_NAME, "xpushare-warden");
+    prctl(PR_SET_TIMERSLACK, 1000);
+    uint64_t poll_at = XP_FOREVER, step = POLL_FIRST_NS, locks_at = XP_FOREVER, retry = RETRY_NS;
+    bool look = true;
+    while (!XP_LOAD(&W.stop)) {
+        uint64_t now = xp_now();
+        bool polling = now >= poll_at;
+        if (look || now >= locks_at) {
+            uint64_t again = check_locks(now >= locks_at, retry);
+            if (now >= locks_at)
+                retry = retry < LOCKS_NS ? retry * 2 : LOCKS_NS;
+            uint64_t next = again == XP_FOREVER ? XP_FOREVER : now + again;
+            locks_at = now >= locks_at || next < locks_at || again == XP_FOREVER ? next : locks_at;
+            look = true;
+        }
+        if (look || polling) {
+            if (look)
+                step = POLL_FIRST_NS;
+            int wanted = service(polling || look);
+            uint64_t last = wanted == 1 ? GUARD_LAST_NS : POLL_LAST_NS;
+            poll_at = wanted ? xp_now() + step : XP_FOREVER;
+            step = step + step / 2 < last ? step + step / 2 : last;
+        }
+        uint64_t until = check_connections(now);
+        until = poll_at < until ? poll_at : until;
+        until = locks_at < until ? locks_at : until;
+        now = xp_now();
+        struct epoll_event events[32];
+        int n = wait_events(events, 32, until == XP_FOREVER ? XP_FOREVER : until > now ? until - now : 0);
+        look = false;
+        for (int i = 0; i < n; i++) {
+            uint64_t name = events[i].data.u64, serial = name >> 10 & ((1ull << 50) - 1), drained;
+            uint32_t m = (uint32_t)(name & 1023);
+            xp_domain *d;
+            switch (name >> 60) {
+            case KIND_WAKE:
+                look = read(W.wake, &drained, sizeof drained) > 0 || look;
+                break;
+            case KIND_LISTEN:
+                on_listen(xp_now());
+                break;
+            case KIND_CONNECTION:
+                on_connection(serial, m);
+                break;
+            case KIND_BELL:
+                if ((d = find_domain(serial))) {
+                    XP_STORE(&d->rescan, 1);
+                    xp_domain_unref(d);
+                    look = true;
+                }
+                break;
+            case KIND_PIDFD:
+                on_pidfd(serial, m);
+                retry = RETRY_NS;
+                look = true;
+                break;
+            }
+        }
+    }
+    return NULL;
+}
+
+/* With warden_mu. */
+static void close_fds(void)
+{
+    int *fds[] = {&W.epoll, &W.wake, &W.listen};
+    for (unsigned i = 0; i < 3; i++) {
+        if (*fds[i] >= 0)
+            close(*fds[i]);
+        *fds[i] = -1;
+    }
+    for (int i = 0; i < CONNECTIONS; i++) {
+        if (W.running && W.connections[i].fd >= 0)
+            close(W.connections[i].fd);
+        W.connections[i].fd = -1;
+    }
+}
+
+static int start(void)
+{
+    sigset_t all, old;
+    for (int i = 0; i < CONNECTIONS; i++)
+        W.connections[i].fd = -1;
+    W.epoll = epoll_create1(EPOLL_CLOEXEC);
+    W.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    int rc = W.epoll < 0 || W.wake < 0 || epoll_add(W.wake, EPOLLIN, NAME(KIND_WAKE, 0, 0)) < 0 ? errno : 0;
+    if (rc == 0) {
+        W.stop = 0;
+        W.paused = 0;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &old);
+        rc = pthread_create(&W.thread, NULL, run, NULL);
+        pthread_sigmask(SIG_SETMASK, &old, NULL);
+    }
+    if (rc)
+        close_fds();
+    __atomic_store_n(&W.running, rc == 0, __ATOMIC_SEQ_CST);
+    return rc;
+}
+
+int xp_warden_start(void)
+{
+    if (XP_LIKELY(XP_LOAD(&W.running)))
+        return 0;
+    int rc = 0;
+    pthread_mutex_lock(&xp_life_mu);
+    pthread_mutex_lock(&xp_mu);
+    if (!W.running) {
+        pthread_mutex_lock(&warden_mu);
+        rc = start();
+        pthread_mutex_unlock(&warden_mu);
+        for (xp_node *node = nodes; rc == 0 && node; node = node->next) { /* left from a warden that was closed */
+            pthread_mutex_lock(&node->slot->d->mu);
+            watch_bell(node->slot->d);
+            pthread_mutex_unlock(&node->slot->d->mu);
+            XP_STORE(&node->slot->d->rescan, 1);
+        }
+    }
+    bool kicked = rc == 0 && nodes;
+    pthread_mutex_unlock(&xp_mu);
+    pthread_mutex_unlock(&xp_life_mu);
+    if (kicked)
+        kick();
+    return rc;
+}
+
+static void stop(void)
+{
+    pthread_mutex_lock(&xp_life_mu);
+    if (W.running) {
+        XP_STORE(&W.stop, 1);
+        kick();
+        pthread_join(W.thread, NULL);
+        pthread_mutex_lock(&send_mu);
+        xp_domain *served = serving.domain;
+        serving.table = NULL;
+        serving.domain = NULL;
+        pthread_mutex_unlock(&send_mu);
+        pthread_mutex_lock(&xp_mu);
+        for (xp_domain *d = xp_domains; d; d = d->next) {
+            pthread_mutex_lock(&d->mu);
+            for (uint32_t m = 0; m < XP_MEMBERS; m++)
+                xp_unwatch(d, m);
+            xp_unwatch_bell(d);
+            pthread_mutex_unlock(&d->mu);
+        }
+        pthread_mutex_unlock(&xp_mu);
+        pthread_mutex_lock(&warden_mu);
+        close_fds();
+        __atomic_store_n(&W.running, false, __ATOMIC_SEQ_CST);
+        pthread_mutex_unlock(&warden_mu);
+        if (served)
+            xp_domain_unref(served);
+    }
+    pthread_mutex_unlock(&xp_life_mu);
+}
+
+/* --- fork ---------------------------------------------------------------------------------------------------------------------- */
+
+static void fork_prepare(void)
+{
+    pthread_mutex_lock(&xp_life_mu);
+    pthread_mutex_lock(&xp_mu);
+    pthread_mutex_lock(&warden_mu);
+}
+
+static void fork_parent(void)
+{
+    pthread_mutex_unlock(&warden_mu);
+    pthread_mutex_unlock(&xp_mu);
+    pthread_mutex_unlock(&xp_life_mu);
+}
+
+static void fork_child(void)
+{
+    XP_STORE(&xp_fork_count, xp_fork_count + 1);
+    close_fds(); /* the listening socket above all: else it would outlive the parent */
+    W.running = false;
+    /* The commons' fds at once too: closing one later would drop the locks that this child takes by an fd of its own. */
+    for (xp_domain *d = xp_domains; d; d = d->next) {
+        if (d->fd >= 0)
+            close(d->fd);
+        d->fd = -1;
+        for (uint32_t m = 0; m < XP_MEMBERS; m++)
+            if (d->pidfds[m] >= 0) {
+                close(d->pidfds[m]);
+                d->pidfds[m] = -1;
+            }
+        memset(d->watched, 0, sizeof d->watched);
+        pthread_mutex_init(&d->mu, NULL);
+    }
+    if (notify_fd >= 0)
+        close(notify_fd);
+    notify_fd = -1;
+    xp_domains = NULL;
+    nodes = due_first = NULL; /* the parent's; what they refer to is left mapped */
+    due_last = &due_first;
+    memset(&serving, 0, sizeof serving);
+    pthread_mutex_init(&send_mu, NULL);
+    pthread_mutex_init(&warden_mu, NULL);
+    pthread_mutex_init(&xp_mu, NULL);
+    pthread_mutex_init(&xp_life_mu, NULL);
+}
+
+static void install_fork_handlers(void) { pthread_atfork(fork_prepare, fork_parent, fork_child); }
+
+/* --- functions ------------------------------------------------------------------------------------------------------------------ */
+
+static int serve_on(xp_table *table, int table_fd, xp_domain *d, const char **call)
+{
+    *call = "starting the warden";
+    int rc = xp_warden_start();
+    if (rc)
+        return rc;
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    int at = 1 + (int)strlen(strcpy(name.sun_path + 1, "xpushare/"));
+    for (unsigned i = 0; i < XP_COOKIE; i++)
+        at += snprintf(name.sun_path + at, 3, "%02x", d->cookie[i]);
+    pthread_mutex_lock(&send_mu);
+    pthread_mutex_lock(&warden_mu); /* so that no fork in between leaves a child with the socket */
+    if (serving.table || W.listen >= 0 || !W.running) {
+        *call = serving.table ? "serve (this process does already)" : "serve";
+        rc = EALREADY;
+    } else {
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        *call = "socket";
+        if (fd < 0) {
+            rc = errno;
+        } else if (bind(fd, (struct sockaddr *)&name, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)at)) < 0 ||
+                   listen(fd, BACKLOG) < 0 || epoll_add(fd, EPOLLIN, NAME(KIND_LISTEN, 0, 0)) < 0) {
+            rc = errno;
+            *call = "bind";
+            close(fd);
+        } else {
+            W.listen = fd;
+            xp_domain_ref(d);
+            serving.table = table;
+            serving.table_fd = table_fd;
+            serving.domain = d;
+        }
+    }
+    pthread_mutex_unlock(&warden_mu);
+    pthread_mutex_unlock(&send_mu);
+    return rc;
+}
+
+static PyObject *serve(PyObject *Py_UNUSED(m), PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"table_address", "table_fd", "domain", NULL};
+    PyObject *o_address, *o_domain;
+    uint64_t address;
+    int table_fd, rc;
+    xp_domain *d;
+    const char *call;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OiO", names, &o_address, &table_fd, &o_domain) ||
+        xp_as_u64(o_address, &address) < 0 || (d = xp_domain_of(o_domain)) == NULL)
+        return NULL;
+    xp_table *table = (xp_table *)(uintptr_t)address;
+    if (address < 4096 || address % 8 || !d->owner || memcmp(table->cookie, d->cookie, XP_COOKIE) != 0) {
+        PyErr_SetString(PyExc_ValueError, "not the table of this process and its own domain");
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    rc = serve_on(table, table_fd, d, &call);
+    Py_END_ALLOW_THREADS
+    if (rc)
+        return xp_oserror_of(rc, call);
+    Py_RETURN_NONE;
+}
+
+static PyObject *withdraw(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
+{
+    uint64_t address;
+    uint32_t reason;
+    if (xp_arity("withdraw", n, 2, 2) < 0 || xp_as_u64(args[0], &address) < 0 || xp_as_u32(args[1], &reason) < 0)
+        return NULL;
+    if (address < 4096 || address % 8) {
+        PyErr_SetString(PyExc_ValueError, "no entry's address");
+        return NULL;
+    }
+    xp_entry *e = (xp_entry *)(uintptr_t)address;
+    offer *ended = NULL;
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&send_mu);
+    uint64_t generation = XP_LOAD(&e->generation);
+    if (generation) {
+        XP_STORE(&e->reason, reason);
+        XP_STORE(&e->retired, generation);
+        XP_STORE(&e->generation, 0);
+    }
+    for (unsigned i = 0; i < OFFER_BUCKETS && serving.table; i++) {
+        uint64_t first = (uint64_t)(uintptr_t)serving.table + XP_TABLE_HEADER, entry = (address - first) / sizeof *e;
+        if (address < first || entry >= XP_ENTRIES)
+            break;
+        offer **p = find_offer((uint32_t)entry);
+        if ((ended = *p))
+            *p = ended->next;
+        break;
+    }
+    pthread_mutex_unlock(&send_mu);
+    Py_END_ALLOW_THREADS
+    free(ended);
+    Py_RETURN_NONE;
+}
+
+static PyObject *add_offer(PyObject *Py_UNUSED(m), PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"entry", "generation", "function", "objects", "a", "b", NULL};
+    PyObject *o_entry, *o_generation, *o_function, *objects, *o_a, *o_b;
+    uint64_t generation, function, b;
+    uint32_t entry;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOO", names, &o_entry, &o_generation, &o_function, &objects, &o_a, &o_b) ||
+        xp_as_u32(o_entry, &entry) < 0 || xp_as_u64(o_generation, &generation) < 0 ||
+        xp_as_u64(o_function, &function) < 0 || xp_as_u64(o_b, &b) < 0)
+        return NULL;
+    int64_t a = PyLong_AsLongLong(o_a);
+    Py_ssize_t count = a == -1 && PyErr_Occurred() ? -1 : PySequence_Size(objects);
+    if (count < 0)
+        return NULL;
+    if (entry >= XP_ENTRIES || generation == 0 || function < 4096 || count == 0 || count > INT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, "no such entry, generation or function, or no objects");
+        return NULL;
+    }
+    offer *o = malloc(sizeof *o + (size_t)count * sizeof *o->objects);
+    if (o == NULL)
+        return PyErr_NoMemory();
+    *o = (offer){NULL, entry, (uint32_t)count, generation, (make_fd)(uintptr_t)function, a, b};
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *item = PySequence_GetItem(objects, i);
+        int rc = item ? xp_as_u64(item, &o->objects[i]) : -1;
+        Py_XDECREF(item);
+        if (rc < 0) {
+            free(o);
+            return NULL;
+        }
+    }
+    offer *old;
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&send_mu);
+    offer **p = find_offer(entry);
+    old = *p;
+    o->next = old ? old->next : NULL;
+    *p = o;
+    pthread_mutex_unlock(&send_mu);
+    Py_END_ALLOW_THREADS
+    free(old);
+    Py_RETURN_NONE;
+}
+
+static PyObject *notification_fd(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
+{
+    int fd, error = 0;
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&xp_mu);
+    if (notify_fd < 0) {
+        notify_fd = eventfd(due_first ? 1 : 0, EFD_CLOEXEC | EFD_NONBLOCK);
+        error = errno;
+    }
+    fd = notify_fd;
+    pthread_mutex_unlock(&xp_mu);
+    Py_END_ALLOW_THREADS
+    return fd < 0 ? xp_oserror_of(error, "eventfd") : PyLong_FromLong(fd);
+}
+
+static PyObject *due(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
+{
+    xp_node *list;
+    uint64_t drained;
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&xp_mu);
+    if (notify_fd >= 0 && read(notify_fd, &drained, sizeof drained) < 0) {
+        /* EAGAIN: nothing new */
+    }
+    list = due_first;
+    due_first = NULL;
+    due_last = &due_first;
+    pthread_mutex_unlock(&xp_mu);
+    Py_END_ALLOW_THREADS
+    PyObject *tokens = PyList_New(0);
+    while (list) {
+        xp_node *node = list;
+        list = node->next;
+        PyObject *v = tokens ? PyLong_FromUnsignedLongLong(node->token) : NULL;
+        if (tokens && (v == NULL || PyList_Append(tokens, v) < 0))
+            Py_CLEAR(tokens);
+        Py_XDECREF(v);
+        free(node);
+    }
+    return tokens;
+}
+
+static PyObject *warden_running(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a)) { return PyBool_FromLong(XP_LOAD(&W.running)); }
+
+static PyObject *close_warden(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
+{
+    Py_BEGIN_ALLOW_THREADS
+    stop();
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"serve", XP_FAST(serve), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"withdraw", XP_FAST(withdraw), METH_FASTCALL, NULL},
+    {"offer", XP_FAST(add_offer), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"notification_fd", notification_fd, METH_NOARGS, NULL},
+    {"due", due, METH_NOARGS, NULL},
+    {"warden_running", warden_running, METH_NOARGS, NULL},
+    {"close_warden", close_warden, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+int xp_init_warden(PyObject *module)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, install_fork_handlers);
+    return PyModule_AddFunctions(module, functions);
+}

@@ -1,0 +1,6 @@
+"""`python -m xpushare`: the commands."""
+
+from xpushare.cli import main
+
+if __name__ == "__main__":  # multiprocessing's spawn imports this module in children
+    raise SystemExit(main())

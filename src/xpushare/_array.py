@@ -1,0 +1,335 @@
+"""`SharedArray`: shared memory with a shape and a dtype, readable by every array library."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, final
+
+from xpushare._errors import ForkError, InvalidArgumentError
+from xpushare._native import BufferBase, Span, dlpack_capsule, forks
+from xpushare.core.memory import FORK_ADVICE, Range, piece
+
+if TYPE_CHECKING:
+    from xpushare._device import Device
+    from xpushare._memory import Memory
+
+__all__ = ["SharedArray"]
+
+_DLPACK_CODES: Final = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+_DLPACK_NAMED: Final = {
+    "bfloat16": (4, 16),
+    "float8_e3m4": (7, 8),
+    "float8_e4m3": (8, 8),
+    "float8_e4m3b11fnuz": (9, 8),
+    "float8_e4m3fn": (10, 8),
+    "float8_e4m3fnuz": (11, 8),
+    "float8_e5m2": (12, 8),
+    "float8_e5m2fnuz": (13, 8),
+    "float8_e8m0fnu": (14, 8),
+}
+_CPU_TYPES: Final = (1, 3, 11)  # kDLCPU, kDLCUDAHost, kDLROCMHost: the host reads them
+
+
+def as_dtype(dtype: Any) -> Any:
+    """The NumPy dtype of that name; bfloat16 and the float8 family by their `ml_dtypes` names."""
+    import numpy
+
+    try:
+        return numpy.dtype(dtype)
+    except TypeError:
+        if isinstance(dtype, str):
+            try:
+                import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
+            except ImportError:
+                raise InvalidArgumentError(
+                    f"dtype {dtype!r} is none of NumPy's (bfloat16 and float8 need ml_dtypes)"
+                ) from None
+            if hasattr(ml_dtypes, dtype):
+                return numpy.dtype(getattr(ml_dtypes, dtype))
+        raise InvalidArgumentError(f"{dtype!r} is no dtype") from None
+
+
+def as_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
+    try:
+        found = (operator.index(shape),) if not isinstance(shape, tuple | list) else tuple(map(operator.index, shape))
+    except TypeError:
+        raise InvalidArgumentError(f"a shape is an integer or a tuple of integers, not {shape!r}") from None
+    if any(length < 0 for length in found):
+        raise InvalidArgumentError(f"a shape has no negative length: {found}")
+    return found
+
+
+def c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Strides in bytes of a C-ordered array."""
+    strides: list[int] = []
+    step = itemsize
+    for length in reversed(shape):
+        strides.append(step)
+        step *= max(length, 1)
+    return tuple(reversed(strides))
+
+
+def extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, int]:
+    """First and one-past-last byte that an array touches, relative to its first element."""
+    if 0 in shape:
+        return 0, 0
+    steps = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
+    return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0) + itemsize
+
+
+def same_device(found: tuple[int, int], wanted: tuple[int, int]) -> bool:
+    return found == wanted or (found[0] in _CPU_TYPES and wanted[0] in _CPU_TYPES)
+
+
+@final
+class SharedArray(BufferBase):
+    """An array in shared memory; made by `Memory.as_array`, `VirtualRange.as_array`, `empty` and `attach`.
+
+    `np.asarray(a)`, `memoryview(a)` on host-accessible memory; `torch.from_dlpack(a)`, `jax.dlpack.from_dlpack(a)`,
+    `cupy.from_dlpack(a)` everywhere. Each keeps the memory open also after `close()`.
+    """
+
+    __slots__ = ("_dtype", "_offset", "_pinned", "_range", "_shape", "_strides")
+
+    _range: Range | None
+    _shape: tuple[int, ...]
+    _strides: tuple[int, ...]
+    _offset: int
+    _dtype: Any
+    _pinned: object
+
+    def __new__(cls, *_args: object, **_options: object) -> Self:
+        raise TypeError("a SharedArray is made by Memory.as_array, VirtualRange.as_array, empty and attach")
+
+    @classmethod
+    def _make(
+        cls, source: Range, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...], offset: int
+    ) -> SharedArray:
+        """An array whose first element is `offset` bytes into `source`, checked to lie inside it."""
+        low, high = extent(shape, strides, dtype.itemsize)
+        piece("the memory", source.nbytes, offset + low, high - low)
+        self: SharedArray = BufferBase.__new__(cls)
+        self._range = source
+        self._shape = shape
+        self._strides = strides
+        self._offset = offset
+        self._dtype = dtype
+        self._pinned = None
+        return self
+
+    @classmethod
+    def _over(cls, source: Range, shape: int | tuple[int, ...], dtype: Any, offset: int = 0) -> SharedArray:
+        found = as_dtype(dtype)
+        if found.hasobject:
+            raise InvalidArgumentError("arrays of Python objects cannot be shared")
+        lengths = as_shape(shape)
+        try:
+            start = operator.index(offset)
+        except TypeError:
+            raise InvalidArgumentError(f"offset is an integer, not {type(offset).__name__}") from None
+        return cls._make(source, lengths, found, c_strides(lengths, found.itemsize), start)
+
+    def _use(self) -> Range:
+        found = self._range
+        if found is None:
+            raise InvalidArgumentError("this SharedArray is closed")
+        if found.allocation._forks != forks():
+            raise ForkError(f"this SharedArray {FORK_ADVICE}")
+        return found
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._shape
+
+    @property
+    def dtype(self) -> Any:
+        """A NumPy dtype."""
+        return self._dtype
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one element to the next, per dimension."""
+        return self._strides
+
+    @property
+    def ndim(self) -> int:
+        return len(self._shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self._shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements (urUSM allocations may be larger)."""
+        return self.size * int(self._dtype.itemsize)
+
+    @property
+    def ptr(self) -> int:
+        """Address of the first element."""
+        return self._use().address + self._offset
+
+    @property
+    def device(self) -> Device:
+        return self._use().device
+
+    @property
+    def memory(self) -> Memory:
+        """The memory that the array lies in; a new object that shares the ownership."""
+        from xpushare._memory import Memory
+
+        return Memory._make(self._use())
+
+    @property
+    def read_only(self) -> bool:
+        return self._use().read_only
+
+    @property
+    def is_imported(self) -> bool:
+        return self._use().handle is not None
+
+    @property
+    def closed(self) -> bool:
+        return self._range is None
+
+    def close(self) -> None:
+        """Give up this object's hold; views, capsules and other arrays over the memory stay good. Idempotent."""
+        self._range = None
+
+    def __enter__(self) -> Self:
+        self._use()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def _span(self) -> Span:
+        found = self._use()
+        if not found.allocation.host_accessible:
+            raise BufferError(
+                f"an array on {found.device} is not host-accessible: use torch.from_dlpack, cupy.from_dlpack or "
+                "jax.dlpack.from_dlpack"
+            )
+        code = memoryview_format(self._dtype)
+        owner, read_only = found.hold()
+        return Span(
+            found.address + self._offset,
+            self.nbytes,
+            read_only,
+            owner,
+            self._shape,
+            self._strides,
+            code,
+            self._dtype.itemsize,
+        )
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        import numpy
+
+        found = self._use()
+        if not found.allocation.host_accessible:
+            self._span()
+        low, high = extent(self._shape, self._strides, self._dtype.itemsize)
+        start = found.address + self._offset
+        owner, read_only = found.hold()
+        base: Any = Span(start + low, high - low, read_only, owner)
+        array: Any = numpy.ndarray(self._shape, self._dtype, base, -low, self._strides)
+        if dtype is not None and numpy.dtype(dtype) != array.dtype:
+            if copy is False:
+                raise ValueError(f"a view of dtype {dtype} needs a copy")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        found = self._use()
+        device: tuple[int, int] = found.device._adapter.dlpack_device(found.device._info, found.allocation.kind)
+        return device
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        found = self._use()
+        here = self.__dlpack_device__()
+        if copy:
+            raise BufferError("shared memory is handed over as it is; copy on the consumer's side")
+        if dl_device is not None and not same_device(here, tuple(dl_device)):  # type: ignore[arg-type]
+            raise BufferError(f"the array is on DLPack device {here}, not on {tuple(dl_device)}")
+        if stream is not None and here[0] in _CPU_TYPES and stream != -1:
+            raise BufferError("memory of the host has no streams: stream must be None")
+        itemsize = self._dtype.itemsize
+        if any(stride % itemsize for stride in self._strides):
+            raise BufferError("DLPack counts strides in elements; these are no multiples of the item size")
+        owner, read_only = found.hold()
+        return dlpack_capsule(
+            owner,
+            found.address + self._offset,
+            here,
+            dlpack_type(self._dtype),
+            self._shape,
+            tuple(stride // itemsize for stride in self._strides),
+            read_only,
+            max_version is not None and max_version[0] >= 1,
+        )
+
+    def _interface(self, **more: Any) -> dict[str, Any]:
+        found = self._use()
+        self._pinned, read_only = (
+            found.hold()
+        )  # the consumer holds this object, not a buffer: stay open as long as it lives
+        return {
+            "shape": self._shape,
+            "typestr": self._dtype.str,
+            "strides": self._strides,
+            "data": (found.address + self._offset, read_only),
+            "version": 3,
+            **more,
+        }
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        if not self._use().allocation.host_accessible:
+            raise AttributeError("__array_interface__ is for host-accessible memory")
+        return self._interface()
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self._use().device.backend != "cuda":
+            raise AttributeError("__cuda_array_interface__ is for CUDA memory")
+        return self._interface(stream=None)
+
+    def __repr__(self) -> str:
+        if self._range is None:
+            return "<SharedArray closed>"
+        return f"<SharedArray {self._shape} {self._dtype} on {self._range.device}>"
+
+    def __copy__(self) -> NoReturn:
+        raise TypeError("a SharedArray cannot be copied: it is the memory. numpy.array(a) makes a private copy")
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        self.__copy__()
+
+
+def memoryview_format(dtype: Any) -> str:
+    """PEP 3118's code of a dtype; what it has none for is bytes of the item size."""
+    if dtype.kind == "c":
+        return {8: "Zf", 16: "Zd"}.get(dtype.itemsize, f"{dtype.itemsize}s")
+    if dtype.kind in "iufb" and dtype.isbuiltin == 1 and dtype.char != "g":
+        return str(dtype.char)
+    return f"{dtype.itemsize}s"
+
+
+def dlpack_type(dtype: Any) -> tuple[int, int, int]:
+    """DLPack's (code, bits, lanes) of a dtype; BufferError where it has none."""
+    if not dtype.isnative:
+        raise BufferError(f"DLPack has no type for the foreign byte order of {dtype}")
+    if dtype.name in _DLPACK_NAMED:
+        return (*_DLPACK_NAMED[dtype.name], 1)
+    if dtype.kind not in _DLPACK_CODES:
+        raise BufferError(f"DLPack has no type for {dtype}")
+    return _DLPACK_CODES[dtype.kind], 8 * dtype.itemsize, 1

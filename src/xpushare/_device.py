@@ -1,0 +1,375 @@
+"""Devices and contexts, and the selector language that names them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Literal, NamedTuple, final
+
+from xpushare._aspects import Aspect, Support
+from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError
+
+__all__ = [
+    "Context",
+    "Device",
+    "DeviceLike",
+    "default_device",
+    "device_for_handle",
+    "devices",
+    "resolve",
+    "resolve_context",
+]
+
+_TYPES: Final = {"cpu": "cpu", "gpu": "gpu", "fpga": "accelerator", "accelerator": "accelerator"}
+_KNOWN_BACKENDS: Final = frozenset({"cuda", "hip", "level_zero", "opencl", "native_cpu", "mock", "offload", "*"})
+_ELSEWHERE: Final = "the native part of xpushare is built for Linux only: there are no devices on this platform"
+
+
+class _Filter(NamedTuple):
+    """One filter of a selector: `root` of `root.sub.subsub`; sub-devices do not exist here, so dotted ones match nothing."""
+
+    backend: str
+    root: str
+    dotted: bool
+
+    def matches(self, device: Device) -> bool:
+        if self.dotted or self.backend not in ("*", device.backend):
+            return False
+        return self.root in ("*", str(device.ordinal)) or _TYPES.get(self.root) == device.type
+
+
+class _Selector(NamedTuple):
+    """A parsed ONEAPI_DEVICE_SELECTOR."""
+
+    accept: tuple[_Filter, ...]
+    discard: tuple[_Filter, ...]
+    named: frozenset[str]
+
+    def matches(self, device: Device) -> bool:
+        accepted = any(item.matches(device) for item in self.accept)
+        return accepted and not any(item.matches(device) for item in self.discard)
+
+
+def _parse(text: str) -> _Selector:
+    """`term(;term)*`, term `[!]backend:filter(,filter)*`, filter `*|number|cpu|gpu|fpga[.sub[.subsub]]`; case does not matter."""
+
+    def wrong(why: str) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"device selector {text!r}: {why} (grammar: [!]backend:filter,… ; filter is *, a number, cpu, gpu or fpga)"
+        )
+
+    accept: list[_Filter] = []
+    discard: list[_Filter] = []
+    for term in text.lower().split(";"):
+        body = term.strip()
+        out = body.startswith("!")
+        body = body[out:]
+        if body.count(":") != 1:
+            raise wrong(f"{term.strip()!r} needs one colon")
+        backend, _, filters = body.partition(":")
+        if backend not in _KNOWN_BACKENDS:
+            raise wrong(f"there is no backend {backend!r}")
+        if discard and not out:
+            raise wrong("terms that discard (!) come after those that accept")
+        for item in filters.split(","):
+            parts = item.strip().split(".")
+            if len(parts) > 3:
+                raise wrong(f"{item!r} has too many dots")
+            for part in parts:
+                if not (part == "*" or part.isdecimal() or (part in _TYPES and part is parts[0])):
+                    raise wrong(f"{item!r} is no filter")
+            (discard if out else accept).append(
+                _Filter(backend, str(int(parts[0])) if parts[0].isdecimal() else parts[0], len(parts) > 1)
+            )
+    if not accept:
+        accept.append(_Filter("*", "*", False))
+    return _Selector(tuple(accept), tuple(discard), frozenset(item.backend for item in accept))
+
+
+@final
+class Device:
+    """One device: `Device("cuda:0")`, `Device("gpu")`, `Device("cpu")` or `Device("<uuid>")`.
+
+    Equal when backend and uuid are: the same physical device has the same uuid under any ordinal. Picklable (by backend and
+    uuid). Raises `InvalidArgumentError` where no visible device is meant. Making one starts no driver.
+    """
+
+    __slots__ = ("__weakref__", "_adapter", "_aspects", "_context", "_hash", "_info")
+
+    _hash: int
+    _adapter: Any
+    _info: Any
+    _context: Context | None
+    _aspects: dict[Aspect, Support]
+
+    def __new__(cls, name: str | Device, /) -> Device:
+        if isinstance(name, Device):
+            return name
+        if not isinstance(name, str):
+            raise InvalidArgumentError(f"a device is named by a string such as 'cuda:0', not {type(name).__name__}")
+        return _named(name)
+
+    @property
+    def backend(self) -> str:
+        return str(self._info.backend)
+
+    @property
+    def name(self) -> str:
+        return str(self._info.name)
+
+    @property
+    def uuid(self) -> str:
+        """Names the physical device, in every process of this host."""
+        return str(self._info.uuid)
+
+    @property
+    def type(self) -> Literal["cpu", "gpu", "accelerator"]:
+        found: Literal["cpu", "gpu", "accelerator"] = self._info.type
+        return found
+
+    @property
+    def ordinal(self) -> int:
+        return int(self._info.ordinal)
+
+    @property
+    def driver_version(self) -> str:
+        return str(self._info.driver_version)
+
+    @property
+    def aspects(self) -> frozenset[Aspect]:
+        """What this device certainly can."""
+        return frozenset(aspect for aspect in Aspect if self.has(aspect))
+
+    def has(self, aspect: Aspect | str) -> bool:
+        """True only where `support` says yes."""
+        return self.support(aspect).state == "yes"
+
+    def support(self, aspect: Aspect | str) -> Support:
+        """Whether the device has the aspect and how that is known. May start the driver."""
+        try:
+            wanted = Aspect(aspect)
+        except ValueError:
+            raise InvalidArgumentError(f"{aspect!r} is no aspect; they are {', '.join(Aspect)}") from None
+        return self._ask(wanted)
+
+    def _ask(self, aspect: Aspect) -> Support:
+        found = self._aspects.get(aspect)
+        if found is None:
+            found = self._aspects[aspect] = self._adapter.support(self._info, aspect)
+        return found
+
+    def require(self, aspect: Aspect) -> None:
+        """`FeatureNotSupportedError`, with the reason, unless the device has the aspect."""
+        found = self._ask(aspect)
+        if found.state != "yes":
+            raise FeatureNotSupportedError(f"{self} does not support {aspect}: {found.reason}")
+
+    @property
+    def context(self) -> Context:
+        """The context of this device alone: what serves where a `context` argument is omitted."""
+        if self._context is None:
+            self._context = Context([self])
+        return self._context
+
+    def memory_granularity(self, recommended: bool = False) -> int:
+        """Bytes of which physical memory and mappings must (or should) be multiples (urVirtualMemGranularityGetInfo)."""
+        return int(self._adapter.granularity(self._info, recommended))
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return (self.backend, self.uuid) == (other.backend, other.uuid) if isinstance(other, Device) else NotImplemented
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"<Device {self.backend}:{self.ordinal} {self.name}>"
+
+    def __str__(self) -> str:
+        return f"{self.backend}:{self.ordinal}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return device_for_handle, (self.backend, uuid.UUID(self.uuid).bytes)
+
+
+DeviceLike = Device | str
+
+_known: dict[tuple[str, str], Device] = {}
+_named_by_handles: dict[tuple[str, bytes], Device] = {}
+
+
+def _device(adapter: Any, info: Any) -> Device:
+    key = (info.backend, info.uuid)
+    found = _known.get(key)
+    if found is None:
+        found = object.__new__(Device)
+        found._adapter = adapter
+        found._info = info
+        found._context = None
+        found._aspects = {}
+        found._hash = hash(key)
+        found = _known.setdefault(key, found)
+    return found
+
+
+def _backend_devices(backend: str) -> list[Device]:
+    from xpushare import adapters
+
+    adapter = adapters.adapter(backend)
+    return [_device(adapter, info) for info in adapter.devices()]
+
+
+def devices(selector: str | None = None) -> list[Device]:
+    """The devices of this process, in the order of their backends.
+
+    `selector` has the grammar of `ONEAPI_DEVICE_SELECTOR`, which is honoured too: a device must match both. Backend `mock` exists
+    only when one of them names it. Starts no driver that would make a later fork unsafe. Raises `InvalidArgumentError` for a
+    selector that does not parse.
+    """
+    texts = (os.environ.get("ONEAPI_DEVICE_SELECTOR") or None, selector)
+    selectors = [_parse(text) for text in texts if text is not None]
+    if sys.platform != "linux":
+        return []
+    from xpushare import adapters
+
+    found: list[Device] = []
+    for backend in (*adapters.BACKENDS, *adapters.SELECTED_ONLY):
+        named = [backend in one.named for one in selectors]
+        if not any(named) and backend in adapters.SELECTED_ONLY:
+            continue
+        if all(by_name or "*" in one.named for by_name, one in zip(named, selectors, strict=True)):
+            found += [each for each in _backend_devices(backend) if all(one.matches(each) for one in selectors)]
+    return found
+
+
+def _named(name: str) -> Device:
+    if sys.platform != "linux":
+        raise FeatureNotSupportedError(_ELSEWHERE)
+    text = name.strip()
+    try:
+        wanted = uuid.UUID(text)
+    except ValueError:
+        return _selected(text)
+    for device in devices():
+        if uuid.UUID(device.uuid) == wanted:
+            return device
+    raise InvalidArgumentError(
+        f"device {wanted} is not visible to this process; it may exist (CUDA_VISIBLE_DEVICES and ONEAPI_DEVICE_SELECTOR hide "
+        f"devices). Visible: {_listing()}"
+    )
+
+
+def _listing() -> str:
+    return ", ".join(f"{device} ({device.uuid})" for device in devices()) or "none"
+
+
+def _selected(text: str) -> Device:
+    if text in _TYPES:
+        for device in devices():
+            if device.type == _TYPES[text]:
+                return device
+        raise InvalidArgumentError(f"there is no {text} here. Visible: {_listing()}")
+    backend, _, ordinal = text.partition(":")
+    if backend not in _KNOWN_BACKENDS - {"*"}:
+        raise InvalidArgumentError(
+            f"{text!r} names no device (say 'cuda:0', 'gpu', 'cpu' or a uuid). Visible: {_listing()}"
+        )
+    found = devices(f"{backend}:{ordinal or '*'}")
+    if not found:
+        from xpushare import adapters
+
+        why = ""
+        if backend in (*adapters.BACKENDS, *adapters.SELECTED_ONLY):
+            if not _backend_devices(backend):
+                why = f" ({adapters.adapter(backend).why_none()})"
+        else:
+            why = " (this version has no adapter for that backend)"
+        raise InvalidArgumentError(f"there is no device {text!r} here{why}. Visible: {_listing()}")
+    return found[0]
+
+
+def default_device() -> Device:
+    """The first gpu, else `native_cpu:0`."""
+    found = devices()
+    for device in found:
+        if device.type == "gpu":
+            return device
+    if found:
+        return found[0]
+    raise FeatureNotSupportedError(
+        _ELSEWHERE if sys.platform != "linux" else "ONEAPI_DEVICE_SELECTOR leaves no device to this process"
+    )
+
+
+def device_for_handle(backend: str, device_uuid: bytes) -> Device:
+    """The device that a handle names, by uuid; `InvalidArgumentError` says when this process may not see it."""
+    found = _named_by_handles.get((backend, device_uuid))
+    if found is not None:
+        return found
+    wanted = str(uuid.UUID(bytes=device_uuid))
+    for device in devices(f"{backend}:*"):
+        if device.uuid == wanted:
+            _named_by_handles[backend, device_uuid] = device
+            return device
+    raise InvalidArgumentError(
+        f"the handle is for device {wanted} of {backend}, which this process may not see: check CUDA_VISIBLE_DEVICES and "
+        f"ONEAPI_DEVICE_SELECTOR, or pass device= to open it on one that can reach it. Visible: {_listing()}"
+    )
+
+
+@final
+class Context:
+    """Devices of one backend that share objects (SYCL's context, `urContextCreate`). Compares by its devices; not picklable."""
+
+    __slots__ = ("__weakref__", "_devices")
+
+    def __init__(self, devices: Sequence[DeviceLike] | DeviceLike) -> None:
+        given: Iterable[DeviceLike] = [devices] if isinstance(devices, Device | str) else devices
+        found = tuple(Device(device) for device in given)
+        if not found:
+            raise InvalidArgumentError("a context needs at least one device")
+        if len({device.backend for device in found}) > 1:
+            raise InvalidArgumentError(f"the devices of a context are of one backend, not {', '.join(map(str, found))}")
+        if len(set(found)) != len(found):
+            raise InvalidArgumentError("a device is named twice")
+        self._devices = found
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        return self._devices
+
+    def __eq__(self, other: object) -> bool:
+        return self._devices == other._devices if isinstance(other, Context) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._devices)
+
+    def __repr__(self) -> str:
+        return f"<Context {', '.join(map(str, self._devices))}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a Context cannot be pickled: it belongs to its process. Send the device, and make one there")
+
+
+def resolve(device: DeviceLike | None, context: Context | None) -> tuple[Device, Context]:
+    """The device and context that the two optional arguments of a call mean."""
+    if context is not None and not isinstance(context, Context):
+        raise InvalidArgumentError(f"context= takes a Context, not {type(context).__name__}")
+    if device is None:
+        chosen = context.devices[0] if context is not None else default_device()
+    else:
+        chosen = Device(device)
+    return chosen, resolve_context(chosen, context)
+
+
+def resolve_context(device: Device, context: Context | None) -> Context:
+    if context is None:
+        return device.context
+    if not isinstance(context, Context):
+        raise InvalidArgumentError(f"context= takes a Context, not {type(context).__name__}")
+    if device not in context.devices:
+        raise InvalidArgumentError(f"{device} is not in {context!r}")
+    return context

@@ -1,0 +1,141 @@
+"""The errors, all of them:
+
+XpuShareError(.result: ur.Result, .native: int | None, .reasons: tuple[str, ...])
+ ├─ InvalidArgumentError (ValueError)               misuse by the caller
+ │   └─ InvalidHandleError                          corrupt, forged, wrong kind, version or host
+ ├─ HandleExpiredError                              put, freed, exporter gone, pid or fd reused
+ ├─ FeatureNotSupportedError (NotImplementedError)  the device lacks the aspect
+ ├─ RouteError (PermissionError)                    no way to reach the exporter's object; `reasons` says why, route by route
+ ├─ PeerLostError (ConnectionError)                 the process that owed a signal died or failed
+ ├─ OutOfMemoryError (MemoryError)                  host or device memory, or file descriptors
+ ├─ ForkError (RuntimeError)                        an object of the parent used in a forked child
+ ├─ DeviceError (RuntimeError)                      the driver's own error, with its name and number
+ └─ ur.URError                                      raised by `xpushare.ur` only
+
+Time-outs are the built-in `TimeoutError`, refused buffers `BufferError`.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Any, ClassVar
+
+from xpushare._result import Result
+
+__all__ = [
+    "DeviceError",
+    "FeatureNotSupportedError",
+    "ForkError",
+    "HandleExpiredError",
+    "InvalidArgumentError",
+    "InvalidHandleError",
+    "OutOfMemoryError",
+    "PeerLostError",
+    "RouteError",
+    "XpuShareError",
+    "from_os_error",
+]
+
+
+class XpuShareError(Exception):
+    """Base of every error of this package.
+
+    `result` is Unified Runtime's code for the case, `native` the driver's number or errno where there is one, `reasons` what
+    blocked each way that was tried.
+    """
+
+    default_result: ClassVar[Result] = Result.ERROR_UNKNOWN
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        result: Result | None = None,
+        native: int | None = None,
+        reasons: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.result = self.default_result if result is None else result
+        self.native = native
+        self.reasons = tuple(reasons)
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.result, self.native, self.reasons)
+
+
+def _rebuild(
+    cls: type[XpuShareError], message: str, result: Result, native: int | None, reasons: tuple[str, ...]
+) -> XpuShareError:
+    return cls(message, result=result, native=native, reasons=reasons)
+
+
+class InvalidArgumentError(XpuShareError, ValueError):
+    """Misuse by the caller (SYCL: errc::invalid)."""
+
+    default_result = Result.ERROR_INVALID_ARGUMENT
+
+
+class InvalidHandleError(InvalidArgumentError):
+    """The bytes are no handle of this user, this boot, this version or the expected kind."""
+
+    default_result = Result.ERROR_INVALID_VALUE
+
+
+class HandleExpiredError(XpuShareError):
+    """The handle was good once: it was put, its object freed, or its exporter is gone."""
+
+    default_result = Result.ERROR_INVALID_VALUE
+
+
+class FeatureNotSupportedError(XpuShareError, NotImplementedError):
+    """The device lacks an aspect (SYCL: errc::feature_not_supported)."""
+
+    default_result = Result.ERROR_UNSUPPORTED_FEATURE
+
+
+class RouteError(XpuShareError, PermissionError):
+    """Nothing could carry the exporter's file descriptors here; `reasons` names each route, what blocked it, and the fix."""
+
+    default_result = Result.ERROR_INVALID_ARGUMENT
+
+
+class PeerLostError(XpuShareError, ConnectionError):
+    """The process that owed a signal died, or its queue failed."""
+
+    default_result = Result.ERROR_IN_EVENT_LIST_EXEC_STATUS
+
+
+class OutOfMemoryError(XpuShareError, MemoryError):
+    """Host memory, device memory or file descriptors ran out."""
+
+    default_result = Result.ERROR_OUT_OF_HOST_MEMORY
+
+
+class ForkError(XpuShareError, RuntimeError):
+    """The object belongs to the parent process; a forked child cannot use it."""
+
+    default_result = Result.ERROR_INVALID_OPERATION
+
+
+class DeviceError(XpuShareError, RuntimeError):
+    """The driver refused (SYCL: errc::runtime); the message has the driver's name and number for it."""
+
+    default_result = Result.ERROR_ADAPTER_SPECIFIC
+
+
+def from_os_error(error: OSError, doing: str) -> XpuShareError:
+    """Translate a failed system call: what ran out is `OutOfMemoryError`, everything else `DeviceError`; errno is kept."""
+    text = f"{doing}: {error.strerror or error}"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return OutOfMemoryError(
+            f"{text}; this process has no file descriptor left: close objects or raise `ulimit -n`",
+            native=error.errno,
+            result=Result.ERROR_OUT_OF_RESOURCES,
+        )
+    if error.errno in (errno.ENOMEM, errno.ENOSPC):
+        return OutOfMemoryError(text, native=error.errno)
+    return DeviceError(text, native=error.errno)

@@ -1,0 +1,263 @@
+"""The compiled part: atomics, futexes, mappings, buffers, DLPack capsules, shared event slots and the warden thread.
+
+Mechanism only: no policy, no vendor code. Offsets are those of docs/layout.md, the event protocol is docs/events-protocol.md.
+Failing system calls raise `OSError` with errno and the call's name. Nothing here takes or holds the GIL while it blocks.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, final
+
+# --- layout, for the test that compares both declarations: name -> offset or size -------------------------------------------
+LAYOUT: Final[dict[str, int]]
+
+# --- processes -----------------------------------------------------------------------------------------------------------
+def forks() -> int:
+    """How many times this process line was forked (pthread_atfork): differs between a parent and its child."""
+
+def pidfd_getfd(pidfd: int, fd: int) -> int:
+    """Duplicate `fd` of the process behind `pidfd`; close-on-exec. pidfd_getfd(2)."""
+
+def dead(pidfds: Sequence[int]) -> list[int]:
+    """Those of `pidfds` whose process has died: one poll(2) with no waiting."""
+
+def lock(fd: int, at: int) -> bool:
+    """Take a POSIX write lock on byte `at`, without waiting; False when another process holds it."""
+
+def unlock(fd: int, at: int) -> None: ...
+def lock_holder(fd: int, at: int) -> int | None:
+    """pid of the process holding byte `at` (0 where that pid cannot be seen from here), None when nobody else does. F_GETLK."""
+
+# --- atomics on shared words (addresses must be mapped and aligned; sequentially consistent) ---------------------------------
+def load32(address: int) -> int: ...
+def load64(address: int) -> int: ...
+def store32(address: int, value: int) -> None: ...
+def store64(address: int, value: int) -> None: ...
+def add32(address: int, value: int) -> int:
+    """Add (mod 2**32; `value` may be negative) and return the new value."""
+
+def add64(address: int, value: int) -> int: ...
+def cas32(address: int, expected: int, new: int) -> bool: ...
+def cas64(address: int, expected: int, new: int) -> bool: ...
+def futex_wait(address: int, expected: int, timeout: float | None = None, spin: float = 0.0) -> bool:
+    """Wait until the 32-bit word differs from `expected` or somebody wakes it; False on time-out.
+
+    Spins at most `spin` seconds first, not at all where sched_getaffinity(2) leaves one CPU. Signals run their Python
+    handlers (`KeyboardInterrupt` comes through) and the wait goes on."""
+
+def futex_wake(address: int, count: int = 2**31 - 1) -> int: ...
+
+# --- memory --------------------------------------------------------------------------------------------------------------
+def copy(dst: int, src: int, nbytes: int) -> None:
+    """memmove without the GIL."""
+
+def fill(dst: int, pattern: bytes, nbytes: int) -> None:
+    """Repeat `pattern` over [dst, dst + nbytes) without the GIL; nbytes is a multiple of len(pattern)."""
+
+@final
+class Mapping:
+    """A shared mapping of an fd, unmapped when the object dies. Does not keep the fd."""
+
+    def __init__(self, fd: int, nbytes: int, offset: int = 0, writable: bool = True, populate: bool = False) -> None: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+
+@final
+class Reservation:
+    """Address space (PROT_NONE, MAP_NORESERVE) in which fds are mapped at fixed places; given back when the object dies."""
+
+    def __init__(self, nbytes: int, address: int = 0) -> None:
+        """`address` is a hint that is met (MAP_FIXED_NOREPLACE) or fails with EEXIST."""
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def map(self, at: int, fd: int, offset: int, nbytes: int, access: int) -> None:
+        """mmap(MAP_FIXED | MAP_SHARED) at base + `at`; `access` is 0 none, 1 read, 2 read and write. ValueError outside."""
+
+    def unmap(self, at: int, nbytes: int) -> None:
+        """Back to reserved: one mmap(PROT_NONE, MAP_FIXED)."""
+
+    def protect(self, at: int, nbytes: int, access: int) -> None: ...
+
+# --- buffers and DLPack -----------------------------------------------------------------------------------------------------
+@final
+class Span:
+    """A buffer (format "B" by default) over memory that `owner` keeps alive; every view of it holds the span, and so the owner.
+
+    With `shape`, `strides` (bytes) and `format`, the buffer has that shape; PEP 3118 flags are honoured (BufferError
+    where a consumer asks for contiguous or writable memory and this is not)."""
+
+    def __init__(self, address: int, nbytes: int, readonly: bool, owner: object, shape: tuple[int, ...] | None = None,
+                 strides: tuple[int, ...] | None = None, format: str = "B", itemsize: int = 1) -> None: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def readonly(self) -> bool: ...
+    @property
+    def owner(self) -> object: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class BufferBase:
+    """Base of classes that export a buffer: `memoryview(self)` becomes a view of `self._span()`, a `Span`.
+
+    The view keeps the span, not this object. An exception of `_span` is passed on as it is. Has a weak-reference list; sub-classes may use __slots__."""
+
+    def _span(self) -> Span: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+def dlpack_capsule(owner: object, address: int, device: tuple[int, int], dtype: tuple[int, int, int],
+                   shape: tuple[int, ...], strides: tuple[int, ...] | None, read_only: bool, versioned: bool) -> Any:
+    """A DLPack capsule ("dltensor_versioned" 1.x, or "dltensor") that holds `owner` until its consumer deletes it (from any thread).
+
+    `strides` are in elements, None for C order; `dtype` is (code, bits, lanes). Unversioned and read-only: BufferError."""
+
+@final
+class DLTensor:
+    """What a capsule of another library says; takes the capsule over (renames it "used_…") and calls its deleter when it dies."""
+
+    def __init__(self, capsule: Any) -> None:
+        """ValueError for what is not an unused DLPack capsule, BufferError for a major version other than 1."""
+
+    address: int
+    device: tuple[int, int]
+    dtype: tuple[int, int, int]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    read_only: bool
+
+# --- membership, holders, event slots ----------------------------------------------------------------------------------------
+@final
+class Domain:
+    """This process's membership in one commons. Takes the two fds over and closes them when it dies (then also leaves)."""
+
+    def __init__(self, fd: int, bell: int, cookie: bytes, owner: bool) -> None:
+        """Map the commons (checked: seals, size, magic, cookie; ValueError says what is wrong), claim a member index
+        (0 for the owner, which writes the header; else the first free one, reaping dead ones on the way). A
+        member never closes another fd of this file while it lives. OSError(ENOSPC) when all 1024 are taken."""
+
+    @property
+    def fd(self) -> int: ...
+    @property
+    def bell(self) -> int: ...
+    @property
+    def member(self) -> int: ...
+    @property
+    def address(self) -> int: ...
+    def leave(self) -> None:
+        """Clean exit of this process: docs/events-protocol.md. Idempotent. In a forked child: only unmaps and closes."""
+
+    def members(self) -> list[tuple[int, int, int, bool]]:
+        """(index, pid as seen from here or 0, attach time in ns since the epoch, alive) of every attached member."""
+
+    def reap(self) -> int:
+        """Do the death of every dead member; returns how many there were."""
+
+    # who holds an entry of the owner's table open
+    def hold(self, entry: int) -> None:
+        """Counted in this process: the shared bit is set by the first hold of an entry and cleared by the last drop."""
+
+    def drop(self, entry: int) -> None: ...
+    def holders(self, entry: int) -> list[int]:
+        """Indices of the members other than this process that hold `entry` and are alive; dead ones are reaped first."""
+
+    def set_opens(self, entry: int, count: int) -> None: ...
+    def take_open(self, entry: int) -> bool:
+        """Count one open of a counted export (never below zero); False when they are used up."""
+
+    def give_open(self, entry: int) -> None:
+        """Take one `take_open` back."""
+
+    def opens_left(self, entry: int) -> int: ...
+
+    # slots, owner only
+    def new_slot(self) -> int:
+        """Index of a zeroed slot that nobody alive is attached to. OSError(ENOSPC) when all are in use."""
+
+    def release_slot(self, index: int) -> None:
+        """May be used again once nobody alive is attached."""
+
+PENDING: Final = 0
+DONE: Final = 1
+LOST: Final = 2
+
+@final
+class Slot:
+    """This process's attachment to one event. One object per slot and process; the attachment ends when it dies or by `detach`."""
+
+    def __init__(self, domain: Domain, index: int) -> None: ...
+    @property
+    def domain(self) -> Domain: ...
+    @property
+    def index(self) -> int: ...
+    @property
+    def address(self) -> int:
+        """Of the slot; the value word is its first, for devices."""
+
+    @property
+    def value(self) -> int: ...
+    @property
+    def pending(self) -> int: ...
+    def state(self, point: int) -> int:
+        """PENDING, DONE or LOST now; finds no deaths by itself."""
+
+    def signal(self) -> int:
+        """Host signal. ValueError: another signaller's point is pending."""
+
+    def submit(self, queue: int, device: bool = False) -> tuple[int, int]:
+        """Submit a point for queue number `queue` (process-wide, not 0): (point, point to wait for first or 0).
+
+        ValueError: too many signallers, or too many points outstanding. `device` sets the sticky flag."""
+
+    def complete(self, point: int) -> None: ...
+    def fail(self, cause: int) -> None:
+        """Lose everything outstanding that this process owes (cause 2 or 3 of the protocol); nothing if it owes nothing."""
+
+    def owes(self) -> bool:
+        """This process owes an outstanding point."""
+
+    def wait(self, point: int, timeout: float | None = None, spin: float = 50e-6) -> int:
+        """Wait until `point` is done or lost: DONE, LOST, or PENDING on time-out. Deaths are seen, futures included."""
+
+    def blame(self) -> tuple[int, int]:
+        """(cause, pid) of the last loss; (0, 0) if none."""
+
+    def attached(self) -> list[int]:
+        """Member indices attached, dead ones included."""
+
+    def notify(self, point: int, token: int) -> bool:
+        """Have `token` reported by `due()` once `point` is done or lost; True when it already is (then nothing is registered)."""
+
+    def cancel(self, token: int) -> None: ...
+    def guard(self, point: int) -> None:
+        """A device waits for `point` here: watch the members, so that a loss releases it, until it is done or lost."""
+
+    def detach(self) -> None: ...
+
+# --- the warden ----------------------------------------------------------------------------------------------------------------
+# One native thread per process, all signals blocked, never takes the GIL. Serves fds, watches pidfds, reaps the dead, and reports
+# due tokens. Starts at `serve`, or at the first wait, notify or guard that must sleep; a fork leaves the child without one (mutexes
+# are taken around the fork; the child's copy of the listening socket, epoll and notification fd is closed) until it starts its own.
+def serve(table_address: int, table_fd: int, domain: Domain) -> None:
+    """Listen on the abstract socket of docs/layout.md for this process's table. Once per process."""
+
+def withdraw(entry_address: int, reason: int) -> None:
+    """End an entry: retired, reason, generation = 0 (seq_cst), while the warden sends none of its fds."""
+
+def offer(entry: int, generation: int, function: int, objects: Sequence[int], a: int, b: int) -> None:
+    """Entry `entry` makes its fds on demand: for fd i the warden calls `int function(int *fd, uint64_t objects[i], int64_t a, uint64_t b)`
+    (0 is success) and closes the fd after sending. Forgotten when the entry is withdrawn."""
+
+def notification_fd() -> int:
+    """An eventfd of this process, readable while `due()` has something; for event loops."""
+
+def due() -> list[int]:
+    """Tokens whose points are done or lost, each once; clears the notification."""
+
+def warden_running() -> bool: ...
+def close_warden() -> None:
+    """Stop the thread and close its fds (interpreter exit). Idempotent."""

@@ -1,0 +1,63 @@
+"""Every system call that the package makes from Python, in one place, so that tests can make each fail in turn."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from typing import Final
+
+from xpushare._native import Domain, Mapping, Reservation, pidfd_getfd, serve
+
+__all__ = ["Domain", "Mapping", "Reservation", "connect", "eventfd", "fstat", "memfd", "pidfd_getfd", "pidfd_open", "range_map",
+           "range_protect", "range_unmap", "read_seals", "receive", "resize", "seal", "send", "serve"]  # fmt: skip
+
+F_SEAL_SEAL: Final = 1
+F_SEAL_SHRINK: Final = 2
+F_SEAL_GROW: Final = 4
+F_SEAL_FUTURE_WRITE: Final = 16
+_F_ADD_SEALS: Final = 1033
+_F_GET_SEALS: Final = 1034
+
+eventfd = os.eventfd
+fstat = os.fstat
+pidfd_open = os.pidfd_open
+resize = os.ftruncate
+range_map = Reservation.map
+range_unmap = Reservation.unmap
+range_protect = Reservation.protect
+
+
+def memfd(name: str) -> int:
+    """A new, empty, sealable memfd (memfd_create(2)); close-on-exec."""
+    return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+
+
+def seal(fd: int, seals: int) -> None:
+    fcntl.fcntl(fd, _F_ADD_SEALS, seals)
+
+
+def read_seals(fd: int) -> int:
+    return fcntl.fcntl(fd, _F_GET_SEALS)
+
+
+def connect(address: bytes, timeout: float) -> socket.socket:
+    """A SOCK_SEQPACKET connection to the abstract address (without its leading NUL)."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    try:
+        connection.settimeout(timeout)
+        connection.connect(b"\0" + address)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def send(connection: socket.socket, message: bytes) -> None:
+    connection.send(message)
+
+
+def receive(connection: socket.socket, nbytes: int, fds: int) -> tuple[bytes, list[int]]:
+    """One packet and the fds that came with it (close-on-exec)."""
+    data, received, _flags, _address = socket.recv_fds(connection, nbytes, fds, socket.MSG_CMSG_CLOEXEC)
+    return data, received

@@ -1,0 +1,179 @@
+"""Host memory behind memfds: what `native_cpu` and `mock` share. Every system call goes through a `Calls`, which mock makes fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xpushare import _system
+from xpushare._errors import DeviceError, InvalidHandleError, XpuShareError, from_os_error
+from xpushare.adapters.base import Access, DriverMemory, DriverPhysical, DriverRange, Export, Import
+from xpushare._fds import OwnedFd
+
+__all__ = ["Calls", "HostMemory", "HostPhysical", "HostRange", "memfd_of"]
+
+_PAGE = 4096
+_PROTECTION = {"none": 0, "r": 1, "rw": 2}
+
+
+class Calls:
+    """Makes the driver's calls; `mock` overrides `__call__`."""
+
+    def __call__(self, name: str, *arguments: Any) -> Any:
+        return getattr(_system, name)(*arguments)
+
+    def checked(self, doing: str, name: str, *arguments: Any) -> Any:
+        """Call, translating what the system answers."""
+        try:
+            return self(name, *arguments)
+        except OSError as error:
+            raise from_os_error(error, f"{doing}: {name}") from error
+        except MemoryError as error:
+            raise from_os_error(OSError(12, "no memory"), f"{doing}: {name}") from error
+
+
+def pages(nbytes: int) -> int:
+    return max(_PAGE, (nbytes + _PAGE - 1) // _PAGE * _PAGE)
+
+
+def memfd_of(calls: Calls, doing: str, name: str, nbytes: int) -> OwnedFd:
+    """A memfd of exactly `nbytes` that can neither grow nor shrink."""
+    fd = OwnedFd(calls.checked(doing, "memfd", name))
+    try:
+        calls.checked(doing, "resize", fd.number, nbytes)
+        calls.checked(doing, "seal", fd.number, _system.F_SEAL_SHRINK | _system.F_SEAL_GROW | _system.F_SEAL_SEAL)
+    except BaseException:
+        fd.close()
+        raise
+    return fd
+
+
+def check_imported(calls: Calls, doing: str, what: Import) -> int:
+    """The peer's fd is a memfd that cannot shrink, and as large as its table says."""
+    if len(what.fds) != 1:
+        raise InvalidHandleError(f"{doing}: the exporter sent {len(what.fds)} file descriptors, 1 expected")
+    fd = what.fds[0].number
+    try:
+        seals = calls("read_seals", fd)
+    except OSError as error:
+        raise InvalidHandleError(
+            f"{doing}: the exporter's file descriptor is not a memfd", native=error.errno
+        ) from error
+    if not seals & _system.F_SEAL_SHRINK:
+        raise InvalidHandleError(f"{doing}: the exporter's memory could shrink under us (no F_SEAL_SHRINK)")
+    size = calls.checked(doing, "fstat", fd).st_size
+    if size < what.exposed_nbytes:
+        raise InvalidHandleError(f"{doing}: the exporter's table says {what.exposed_nbytes} bytes, its file has {size}")
+    return fd
+
+
+class HostMemory(DriverMemory):
+    """A mapped memfd. The exporter keeps the fd to hand it out, an importer does not need it."""
+
+    host_accessible = True
+
+    def __init__(self, mapping: _system.Mapping, nbytes: int, fd: OwnedFd | None, inode: int) -> None:
+        self._mapping: _system.Mapping | None = mapping
+        self._fd = fd
+        self._inode = inode
+        self.address = mapping.address
+        self.nbytes = nbytes
+
+    @classmethod
+    def allocate(cls, calls: Calls, nbytes: int) -> HostMemory:
+        doing = f"allocating {nbytes} bytes"
+        exposed = pages(nbytes)
+        fd = memfd_of(calls, doing, "xpushare-memory", exposed)
+        try:
+            inode = calls.checked(doing, "fstat", fd.number).st_ino
+            mapping = calls.checked(doing, "Mapping", fd.number, exposed)
+        except BaseException:
+            fd.close()
+            raise
+        return cls(mapping, nbytes, fd, inode)
+
+    @classmethod
+    def imported(cls, calls: Calls, what: Import) -> HostMemory:
+        doing = f"mapping {what.exposed_nbytes} bytes of another process"
+        fd = check_imported(calls, doing, what)
+        mapping = calls.checked(doing, "Mapping", fd, what.exposed_nbytes, 0, not what.read_only)
+        return cls(mapping, what.nbytes, None, 0)
+
+    def export(self, read_only: bool) -> Export:  # noqa: ARG002 a private read-only mapping needs nothing of the exporter
+        assert self._fd is not None and self._mapping is not None
+        return Export(self.nbytes, self._mapping.nbytes, (self._fd.number,), self._inode)
+
+    def release(self) -> None:
+        self._mapping = None
+        if self._fd is not None:
+            self._fd.close()
+
+
+class HostPhysical(DriverPhysical):
+    """Pages of a memfd."""
+
+    def __init__(self, fd: OwnedFd, nbytes: int, inode: int) -> None:
+        self.fd = fd
+        self.nbytes = nbytes
+        self._inode = inode
+
+    @classmethod
+    def create(cls, calls: Calls, nbytes: int) -> HostPhysical:
+        doing = f"creating {nbytes} bytes of physical memory"
+        fd = memfd_of(calls, doing, "xpushare-physical", nbytes)
+        try:
+            return cls(fd, nbytes, calls.checked(doing, "fstat", fd.number).st_ino)
+        except BaseException:
+            fd.close()
+            raise
+
+    @classmethod
+    def imported(cls, calls: Calls, what: Import) -> HostPhysical:
+        doing = f"importing {what.nbytes} bytes of physical memory"
+        number = check_imported(calls, doing, what)
+        inode = calls.checked(doing, "fstat", number).st_ino
+        return cls(OwnedFd(what.fds[0].take()), what.nbytes, inode)
+
+    def export(self) -> Export:
+        return Export(self.nbytes, self.nbytes, (self.fd.number,), self._inode)
+
+    def release(self) -> None:
+        self.fd.close()
+
+
+class HostRange(DriverRange):
+    """Reserved addresses of this process."""
+
+    host_accessible = True
+
+    def __init__(self, calls: Calls, nbytes: int, address: int) -> None:
+        doing = f"reserving {nbytes} bytes of addresses" + (f" at {address:#x}" if address else "")
+        self._calls = calls
+        self._reservation: _system.Reservation | None = calls.checked(doing, "Reservation", nbytes, address)
+        assert self._reservation is not None
+        self.address = self._reservation.address
+        self.nbytes = nbytes
+
+    def _do(self, doing: str, name: str, *arguments: Any) -> None:
+        assert self._reservation is not None
+        try:
+            self._calls("range_" + name, self._reservation, *arguments)
+        except OSError as error:
+            raise from_os_error(error, f"{doing}: mmap") from error
+
+    def map(self, at: int, physical: DriverPhysical, offset: int, nbytes: int, access: Access) -> None:
+        assert isinstance(physical, HostPhysical)
+        self._do(f"mapping {nbytes} bytes", "map", at, physical.fd.number, offset, nbytes, _PROTECTION[access])
+
+    def unmap(self, at: int, nbytes: int) -> None:
+        self._do(f"unmapping {nbytes} bytes", "unmap", at, nbytes)
+
+    def set_access(self, at: int, nbytes: int, access: Access) -> None:
+        self._do(f"setting the access of {nbytes} bytes", "protect", at, nbytes, _PROTECTION[access])
+
+    def release(self) -> None:
+        self._reservation = None
+
+
+def unexpected(error: BaseException) -> XpuShareError:
+    """What a queue reports for a failure that is not one of ours."""
+    return DeviceError(f"{type(error).__name__}: {error}")

@@ -1,0 +1,240 @@
+"""The driver contract: what one vendor's adapter gives, and what it must guarantee.
+
+An adapter translates these methods to driver calls and driver errors to the package's own. It keeps no tables, caches
+no imports, counts no references, checks no handles and knows nothing of processes: all of that is the same for every vendor and
+lives above. Nothing here has a default that would hide a missing feature: what a device lacks, `support` says, and the
+core asks it first.
+
+Guarantees asked of every method:
+
+1. It raises this package's errors only: `OutOfMemoryError`, `FeatureNotSupportedError`, `InvalidArgumentError`, `DeviceError` with the
+   driver's name and number for the failure, and the name of the call.
+2. When it raises, nothing it acquired on the way remains.
+3. It makes no context on a device it was not asked for, and leaves the caller's current context and captures alone.
+4. Objects it returns own their driver resource; their `release` is called exactly once, from any thread, never in a forked child.
+5. It may be called from several threads at once.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from xpushare._aspects import Aspect, Support
+from xpushare._native import Domain, Slot
+from xpushare._fds import OwnedFd
+
+__all__ = [
+    "Access",
+    "Adapter",
+    "DeviceInfo",
+    "DriverMemory",
+    "DriverPhysical",
+    "DriverQueue",
+    "DriverRange",
+    "Export",
+    "Foreign",
+    "Import",
+    "OnDemand",
+    "Profile",
+    "UsmKind",
+]
+
+UsmKind = Literal["device", "host", "shared"]
+Access = Literal["none", "r", "rw"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """One device as the adapter lists it, found without starting a driver that would make a later fork unsafe."""
+
+    backend: str
+    ordinal: int
+    name: str
+    uuid: str
+    type: Literal["cpu", "gpu", "accelerator"]
+    driver_version: str
+    native: Any = field(default=None, compare=False, repr=False)
+
+
+class Export(NamedTuple):
+    """What lets another process reach a driver object. The fds stay the property of the object that gave them."""
+
+    nbytes: int
+    exposed_nbytes: int
+    fds: tuple[int, ...] = ()
+    inode: int = 0  # of fds[0], where it tells that file from others
+    payload: bytes = b""  # at most 128 bytes, the adapter's own
+    on_demand: OnDemand | None = None
+
+
+class OnDemand(NamedTuple):
+    """Fds made one by one when an importer asks: `int function(int *fd, uint64 objects[i], int64 a, uint64 b)`, 0 is success.
+
+    The function is called by a thread that holds neither the GIL nor a current context."""
+
+    function: int
+    objects: Sequence[int]
+    a: int
+    b: int
+
+
+class Import(NamedTuple):
+    """An export as the importer received it, sizes checked against the exporter's table. Fds not taken are closed afterwards."""
+
+    nbytes: int
+    exposed_nbytes: int
+    payload: bytes
+    fds: Sequence[OwnedFd]
+    read_only: bool
+
+
+class DriverMemory(abc.ABC):
+    """An allocation, or a mapping of another process's: [address, address + nbytes)."""
+
+    address: int
+    nbytes: int
+    host_accessible: bool  # plain loads and stores of this process reach it
+
+    @abc.abstractmethod
+    def export(self, read_only: bool) -> Export:
+        """What another process needs. Repeatable, cheap; `FeatureNotSupportedError` says why this memory cannot be."""
+
+    @abc.abstractmethod
+    def release(self) -> None:
+        """Free or unmap, after device work submitted before has finished, without blocking the caller for it."""
+
+
+class Foreign(NamedTuple):
+    """Memory of another library, found by its address."""
+
+    memory: DriverMemory  # its `release` frees nothing
+    offset: int  # of the address inside it
+
+
+class DriverPhysical(abc.ABC):
+    """Physical memory: pages without an address."""
+
+    nbytes: int
+
+    @abc.abstractmethod
+    def export(self) -> Export: ...
+    @abc.abstractmethod
+    def release(self) -> None:
+        """Give up this handle on the pages; mappings keep them."""
+
+
+class DriverRange(abc.ABC):
+    """Reserved addresses [address, address + nbytes)."""
+
+    address: int
+    nbytes: int
+    host_accessible: bool
+
+    @abc.abstractmethod
+    def map(self, at: int, physical: DriverPhysical, offset: int, nbytes: int, access: Access) -> None: ...
+    @abc.abstractmethod
+    def unmap(self, at: int, nbytes: int) -> None:
+        """One whole mapping; after device work submitted before has finished."""
+
+    @abc.abstractmethod
+    def set_access(self, at: int, nbytes: int, access: Access) -> None: ...
+    @abc.abstractmethod
+    def release(self) -> None:
+        """Give the addresses back; nothing is mapped any more when this is called."""
+
+
+@dataclass(slots=True)
+class Profile:
+    """Times of the last signal of a profiling event, nanoseconds of the device's clock (urEventGetProfilingInfo)."""
+
+    queued: int = 0
+    submit: int = 0
+    start: int = 0
+    end: int = 0
+
+
+class DriverQueue(abc.ABC):
+    """An in-order queue of device work. Operations return when they are queued; failures come out of `synchronize`."""
+
+    @abc.abstractmethod
+    def copy(self, dst: int, src: int, nbytes: int, keep: object) -> None:
+        """`keep` is held until the operation has finished; so in `fill` and `call`."""
+
+    @abc.abstractmethod
+    def fill(self, dst: int, pattern: bytes, nbytes: int, keep: object) -> None: ...
+    @abc.abstractmethod
+    def call(self, function: Callable[[], object]) -> None:
+        """Run `function` in order (only where the device is the host; else `FeatureNotSupportedError`)."""
+
+    @abc.abstractmethod
+    def signal(self, slot: Slot, profile: Profile | None) -> int:
+        """Submit a point of `slot`, completed when the work queued before has finished; its number. Follows docs/events-protocol.md.
+
+        ValueError of `slot.submit` is passed on. Fills `profile` in, where the device has `ext_oneapi_per_event_profiling`."""
+
+    @abc.abstractmethod
+    def wait(self, slot: Slot, point: int) -> None:
+        """Work queued later starts when `point` is done, or lost; a loss comes out of `synchronize`, once."""
+
+    @abc.abstractmethod
+    def synchronize(self, timeout: float | None) -> None:
+        """Wait for everything queued; `TimeoutError`, and what went wrong in the queue since the last call."""
+
+    @abc.abstractmethod
+    def idle(self) -> bool:
+        """Everything queued has finished."""
+
+    @abc.abstractmethod
+    def release(self) -> None:
+        """Finish what is queued, off the caller's thread where it would block; then give the queue up."""
+
+
+class Adapter(abc.ABC):
+    """One vendor. Made once a process, on the first question about its devices."""
+
+    backend: str
+
+    @abc.abstractmethod
+    def devices(self) -> list[DeviceInfo]:
+        """The devices this process may use; an empty list where there is no driver. `why_none` then says what is missing."""
+
+    @abc.abstractmethod
+    def why_none(self) -> str: ...
+    @abc.abstractmethod
+    def support(self, device: DeviceInfo, aspect: Aspect) -> Support: ...
+    @abc.abstractmethod
+    def granularity(self, device: DeviceInfo, recommended: bool) -> int:
+        """Bytes of which physical memory and mappings are multiples."""
+
+    @abc.abstractmethod
+    def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory: ...
+    @abc.abstractmethod
+    def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory: ...
+    @abc.abstractmethod
+    def foreign(self, device: DeviceInfo | None, address: int) -> Foreign | None:
+        """The allocation of another library that `address` lies in; None where this adapter knows nothing of it."""
+
+    @abc.abstractmethod
+    def physical(self, device: DeviceInfo, nbytes: int, enable_ipc: bool) -> DriverPhysical: ...
+    @abc.abstractmethod
+    def import_physical(self, device: DeviceInfo, what: Import) -> DriverPhysical: ...
+    @abc.abstractmethod
+    def reserve(self, device: DeviceInfo, nbytes: int, address: int) -> DriverRange:
+        """`address` 0: anywhere; else exactly there or an error."""
+
+    @abc.abstractmethod
+    def queue(self, device: DeviceInfo) -> DriverQueue: ...
+    @abc.abstractmethod
+    def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:
+        """A queue over another library's stream, which stays theirs; None where `native` is not this vendor's."""
+
+    @abc.abstractmethod
+    def adopt_domain(self, device: DeviceInfo, domain: Domain) -> None:
+        """Make the event slots of `domain` reachable for work on `device`; called once per device and domain, before the first use."""
+
+    @abc.abstractmethod
+    def dlpack_device(self, device: DeviceInfo, kind: UsmKind) -> tuple[int, int]:
+        """DLPack's (device type, device id) of memory of that kind."""

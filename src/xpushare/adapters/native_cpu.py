@@ -1,0 +1,101 @@
+"""`native_cpu`: the host itself. Memory is sealed memfds, queues are threads, events are futexes."""
+
+from __future__ import annotations
+
+import platform
+import uuid
+
+from xpushare._aspects import Aspect, Support
+from xpushare._native import Domain
+from xpushare.adapters._host import Calls, HostMemory, HostPhysical, HostRange
+from xpushare.adapters._host_queue import HostQueue
+from xpushare.adapters.base import (
+    Adapter,
+    DeviceInfo,
+    DriverMemory,
+    DriverPhysical,
+    DriverQueue,
+    DriverRange,
+    Foreign,
+    Import,
+    UsmKind,
+)
+from xpushare.sharing.identity import boot_id
+
+__all__ = ["NativeCpu", "make"]
+
+_KDL_CPU = 1
+
+_SUPPORT = {
+    Aspect.ext_oneapi_ipc_memory: "memory is memfds",
+    Aspect.ext_oneapi_ipc_physical_memory: "physical memory is memfds",
+    Aspect.ext_oneapi_ipc_event: "events are words in shared pages",
+    Aspect.ext_oneapi_virtual_mem: "mmap at fixed addresses",
+    Aspect.ext_oneapi_per_event_profiling: "the host's clock",
+    Aspect.two_way_events: "every process writes the same word",
+    Aspect.host_signal_events: "the host is the device",
+    Aspect.outlives_exporter: "the kernel counts the references on a memfd",
+    Aspect.partial_map: "mmap takes an offset",
+}
+_MISSING = {
+    Aspect.enforced_read_only: "an importer that holds a memfd can map it writable again (F_SEAL_FUTURE_WRITE would bind the exporter too)",
+    Aspect.foreign_memory: "memory of other libraries is private to this process: share(copy=True) copies it",
+}
+
+
+class NativeCpu(Adapter):
+    """One device: all processors and the memory of this host."""
+
+    backend = "native_cpu"
+    calls = Calls()
+
+    def devices(self) -> list[DeviceInfo]:
+        identity = uuid.uuid5(uuid.NAMESPACE_OID, f"xpushare/native_cpu/{boot_id().hex()}")
+        return [
+            DeviceInfo(self.backend, 0, f"Host CPU ({platform.machine()})", str(identity), "cpu", platform.release())
+        ]
+
+    def why_none(self) -> str:
+        return "the host is always there"
+
+    def support(self, device: DeviceInfo, aspect: Aspect) -> Support:
+        if aspect in _SUPPORT:
+            return Support("yes", _SUPPORT[aspect])
+        return Support("no", _MISSING[aspect])
+
+    def granularity(self, device: DeviceInfo, recommended: bool) -> int:
+        return 1 << 21 if recommended else 4096
+
+    def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory:
+        return HostMemory.allocate(self.calls, nbytes)
+
+    def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
+        return HostMemory.imported(self.calls, what)
+
+    def foreign(self, device: DeviceInfo | None, address: int) -> Foreign | None:
+        return None
+
+    def physical(self, device: DeviceInfo, nbytes: int, enable_ipc: bool) -> DriverPhysical:
+        return HostPhysical.create(self.calls, nbytes)
+
+    def import_physical(self, device: DeviceInfo, what: Import) -> DriverPhysical:
+        return HostPhysical.imported(self.calls, what)
+
+    def reserve(self, device: DeviceInfo, nbytes: int, address: int) -> DriverRange:
+        return HostRange(self.calls, nbytes, address)
+
+    def queue(self, device: DeviceInfo) -> DriverQueue:
+        return HostQueue()
+
+    def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:
+        return None
+
+    def adopt_domain(self, device: DeviceInfo, domain: Domain) -> None:
+        pass  # the host reaches its own pages
+
+    def dlpack_device(self, device: DeviceInfo, kind: UsmKind) -> tuple[int, int]:
+        return _KDL_CPU, 0
+
+
+def make() -> Adapter:
+    return NativeCpu()

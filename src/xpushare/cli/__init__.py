@@ -1,0 +1,59 @@
+"""The commands: `xpushare <command>`, also `python -m xpushare <command>`.
+
+A command is one module here, named in `COMMANDS`: its docstring's first line is its help, `add_arguments(parser)` declares its
+arguments, `run(arguments)` does the work and returns the exit status. Exit status: 0 good, 1 the command's own failure, 2 wrong
+usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Final
+
+import xpushare
+
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS: Final = ("demo", "info")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="xpushare", description="Share accelerator memory, physical memory and events between processes."
+    )
+    parser.add_argument("--version", action="version", version=f"xpushare {xpushare.__version__}")
+    commands = parser.add_subparsers(metavar="command", required=True)
+    for name in COMMANDS:
+        module = import_module(f"xpushare.cli.{name}")
+        summary, _, rest = (module.__doc__ or "").partition("\n")
+        command = commands.add_parser(
+            name,
+            help=summary.rstrip("."),
+            description=f"{summary}\n{rest}".strip(),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line (default: this process's); returns the exit status."""
+    arguments = _parser().parse_args(argv)
+    try:
+        status: int = arguments.run(arguments)
+        sys.stdout.flush()
+    except xpushare.XpuShareError as error:
+        print(f"xpushare: {error}", *error.reasons, sep="\n  ", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130  # what a shell reports for SIGINT
+    except BrokenPipeError:
+        # The reader of our output (head, a pager) has left; without this the interpreter complains at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
+    return status

@@ -1,0 +1,488 @@
+"""Two processes share a file's bytes in device memory, step by step, each step checked; prints PASSED or FAILED.
+
+One process (exporter) puts a file into shared memory, another (reader) hashes it there and writes an answer back. Then the
+exporter is killed while the reader reads on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
+
+import xpushare as xs
+from xpushare import Aspect, Device, Memory
+
+__all__ = ["STEPS", "Demo", "Peer", "Side", "Step", "add_arguments", "run"]
+
+_CHUNK: Final = 16 << 20  # bytes staged at a time for devices whose memory the host cannot reach
+_ANSWER: Final = hashlib.sha256().digest_size
+
+Arguments = ParamSpec("Arguments")
+Value = TypeVar("Value")
+
+
+class DemoError(Exception):
+    """A step did not go as it must."""
+
+
+# --- the two processes -----------------------------------------------------------------------------------------------------
+
+
+class Peer:
+    """What functions that run in one of the two processes get: a voice, and a place for what lives from step to step."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.kept: dict[str, Any] = {}
+
+    def say(self, text: str) -> None:
+        self._connection.send(("say", time.monotonic(), text))
+
+
+def _serve(connection: Connection, environment: dict[str, str]) -> None:
+    """Main function of both processes: run what the conductor sends, until it closes the connection."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the conductor ends us
+    os.environ.update(environment)
+    os.environ.pop("XPUSHARE_KEY_FILE", None)
+    peer = Peer(connection)
+    while True:
+        try:
+            function, arguments = connection.recv()
+        except EOFError:
+            return
+        try:
+            connection.send(("value", time.monotonic(), function(peer, *arguments)))
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            text = f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
+            connection.send(("error", time.monotonic(), text))
+
+
+class Side:
+    """One of the two processes as the conductor sees it."""
+
+    def __init__(self, demo: Demo, name: str) -> None:
+        self._demo = demo
+        self.name = name
+        self._connection, theirs = multiprocessing.Pipe()
+        context = multiprocessing.get_context("spawn")
+        environment = {"XPUSHARE_RUNTIME_DIR": demo.folder}
+        self._process = context.Process(target=_serve, args=(theirs, environment), name=f"xpushare demo {name}", daemon=True)
+        self._process.start()
+        theirs.close()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+
+    def call(
+        self, function: Callable[Concatenate[Peer, Arguments], Value], *args: Arguments.args, **_: Arguments.kwargs
+    ) -> Value:
+        """Run `function(peer, *args)` over there within the step's time; its lines are printed here."""
+        try:
+            self._connection.send((function, args))
+            while self._connection.poll(self._demo.seconds_left()):
+                kind, when, content = self._connection.recv()
+                if kind == "value":
+                    value: Value = content
+                    return value
+                if kind == "error":
+                    raise DemoError(f"the {self.name} (pid {self.pid}) failed: {content}")
+                self._demo.say(content, self, when)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            self._process.join(self._demo.seconds_left())
+            raise DemoError(f"the {self.name} (pid {self.pid}) ended, exit status {self._process.exitcode}") from None
+        raise DemoError(f"the {self.name} (pid {self.pid}) has not answered within {self._demo.timeout:g} s")
+
+    def kill(self) -> None:
+        """SIGKILL, by pid; returns when the process is gone."""
+        if self._process.exitcode is None:
+            os.kill(self.pid, signal.SIGKILL)
+        self._process.join(self._demo.seconds_left())
+        if self._process.exitcode is None:
+            raise DemoError(f"the {self.name} (pid {self.pid}) survives SIGKILL")
+
+    def end(self) -> None:
+        """Let the process leave in its own way; kill it when it does not. `DemoError` unless its exit status is 0."""
+        self._connection.close()
+        self._process.join(self._demo.seconds_left())
+        if self._process.exitcode != 0:
+            status = self._process.exitcode
+            self.kill()
+            raise DemoError(f"the {self.name} (pid {self.pid}) ended with {status}" if status else f"the {self.name} hangs at exit")
+
+    def clean_up(self) -> None:
+        """Whatever happened, no process stays."""
+        if self._process.exitcode is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self._process.join(5)
+        self._connection.close()
+
+
+# --- bytes of a device's memory ----------------------------------------------------------------------------------------------
+
+
+def _write(memory: Memory, data: bytes | memoryview) -> None:
+    """Put bytes into memory of any device: directly where the host reaches it, else through a queue."""
+    try:
+        view = memoryview(memory)
+    except BufferError:
+        with xs.Queue(memory.device) as queue, xs.malloc_host(min(_CHUNK, len(data)), memory.device) as staging:
+            for at in range(0, len(data), _CHUNK):
+                piece = data[at : at + _CHUNK]
+                memoryview(staging)[: len(piece)] = piece
+                queue.copy(memory.slice(at, len(piece)), staging, len(piece))
+                queue.synchronize()
+    else:
+        view[: len(data)] = data
+
+
+def _digest(memory: Memory) -> bytes:
+    """SHA-256 of memory of any device."""
+    digest = hashlib.sha256()
+    for piece in _pieces(memory):
+        digest.update(piece)
+    return digest.digest()
+
+
+def _read(memory: Memory) -> bytes:
+    return b"".join(bytes(piece) for piece in _pieces(memory))
+
+
+def _pieces(memory: Memory) -> Any:
+    try:
+        yield memoryview(memory)
+    except BufferError:
+        with xs.Queue(memory.device) as queue, xs.malloc_host(min(_CHUNK, memory.nbytes), memory.device) as staging:
+            for at in range(0, memory.nbytes, _CHUNK):
+                nbytes = min(_CHUNK, memory.nbytes - at)
+                queue.copy(staging, memory.slice(at, nbytes))
+                queue.synchronize()
+                yield memoryview(staging)[:nbytes]
+
+
+# --- what the two processes do -------------------------------------------------------------------------------------------------
+
+
+def _put_file(peer: Peer, path: str, device: str) -> str:
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        memory = xs.malloc_device(size + _ANSWER, device)
+        for at in range(0, size, _CHUNK):
+            _write(memory.slice(at, min(_CHUNK, size - at)), file.read(_CHUNK))
+    peer.kept["memory"] = memory
+    peer.kept["file_nbytes"] = size
+    handle = xs.ipc.memory.get(memory)
+    peer.say(f"put {size} bytes of {path} into {memory!r}")
+    peer.say(f"made a handle of it: {len(bytes(handle))} bytes, as text {str(handle)[:24]}…")
+    return str(handle)
+
+
+def _open_and_hash(peer: Peer, handle: str) -> bytes:
+    memory = xs.ipc.memory.open(handle)
+    peer.kept["memory"] = memory
+    peer.kept["handle"] = handle
+    peer.kept["content"] = memory.slice(0, memory.nbytes - _ANSWER)
+    peer.say(f"opened the handle: {memory!r}")
+    digest = _digest(peer.kept["content"])
+    peer.say(f"SHA-256 of the file's bytes there: {digest.hex()}")
+    return digest
+
+
+def _answer(peer: Peer) -> None:
+    memory: Memory = peer.kept["memory"]
+    digest = _digest(peer.kept["content"])
+    _write(memory.slice(memory.nbytes - _ANSWER, _ANSWER), digest)
+    peer.say(f"wrote the hash back into the last {_ANSWER} bytes of the memory")
+
+
+def _read_answer(peer: Peer) -> bytes:
+    memory: Memory = peer.kept["memory"]
+    answer = _read(memory.slice(memory.nbytes - _ANSWER, _ANSWER))
+    peer.say(f"found the answer in my memory:     {answer.hex()}")
+    return answer
+
+
+class _Reading:
+    """A thread that hashes the memory over and over."""
+
+    def __init__(self, content: Memory, expected: bytes) -> None:
+        self.rounds = 0
+        self.wrong: str | None = None
+        self._content = content
+        self._expected = expected
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                found = _digest(self._content)
+                if found != self._expected:
+                    raise DemoError(f"round {self.rounds + 1} found {found.hex()}")
+                self.rounds += 1
+        except Exception as error:
+            self.wrong = f"{type(error).__name__}: {error}"
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def _start_reading(peer: Peer, expected: bytes) -> None:
+    peer.kept["reading"] = _Reading(peer.kept["content"], expected)
+    peer.say("hashing the memory over and over, in a thread")
+
+
+def _rounds(peer: Peer) -> int:
+    reading: _Reading = peer.kept["reading"]
+    if reading.wrong is not None:
+        raise DemoError(reading.wrong)
+    return reading.rounds
+
+
+def _stop_reading(peer: Peer) -> int:
+    reading: _Reading = peer.kept["reading"]
+    reading.stop()
+    rounds = _rounds(peer)
+    peer.say(f"stopped after {rounds} rounds, all the same")
+    return rounds
+
+
+def _open_again(peer: Peer) -> str:
+    try:
+        xs.ipc.memory.open(peer.kept["handle"])
+    except xs.HandleExpiredError as error:
+        peer.say(f"opening the handle anew is refused: {error}")
+        return "refused"
+    return "opened"
+
+
+def _hash_and_close(peer: Peer) -> bytes:
+    digest = _digest(peer.kept["content"])
+    peer.say(f"SHA-256 once more:                 {digest.hex()}")
+    peer.kept["content"].close()
+    xs.ipc.memory.close(peer.kept["memory"])
+    peer.kept.clear()
+    peer.say("closed the memory; with that it is gone")
+    return digest
+
+
+# --- the steps -------------------------------------------------------------------------------------------------------------------
+
+
+def _step_put(demo: Demo) -> None:
+    demo.handle = demo.exporter.call(_put_file, str(demo.file), str(demo.device))
+
+
+def _step_hash(demo: Demo) -> None:
+    digest = demo.reader.call(_open_and_hash, demo.handle)
+    with demo.file.open("rb") as file:
+        demo.expected = hashlib.file_digest(file, "sha256").digest()
+    demo.say(f"SHA-256 of the file on disk:       {demo.expected.hex()}")
+    demo.check(digest == demo.expected, "the reader's hash is not that of the file")
+
+
+def _step_answer(demo: Demo) -> None:
+    demo.reader.call(_answer)
+    answer = demo.exporter.call(_read_answer)
+    demo.check(answer == demo.expected, "the exporter does not see what the reader wrote")
+
+
+def _step_kill(demo: Demo) -> None:
+    demo.reader.call(_start_reading, demo.expected)
+    before = demo.wait_for_rounds(2)
+    demo.exporter.kill()
+    demo.say(f"killed the exporter (SIGKILL to pid {demo.exporter.pid}) after the reader's round {before}")
+    demo.wait_for_rounds(before + 3)
+    demo.reader.call(_stop_reading)
+
+
+def _step_dead(demo: Demo) -> None:
+    found = demo.reader.call(_open_again)
+    demo.check(found == "refused", "a dead process's handle was opened anew")
+
+
+def _step_close(demo: Demo) -> None:
+    digest = demo.reader.call(_hash_and_close)
+    demo.check(digest == demo.expected, "the content changed after the exporter's death")
+    demo.reader.end()
+
+
+class Step(NamedTuple):
+    """One step: what it shows, what it does (raises when it goes wrong), and the aspect that it needs."""
+
+    title: str
+    do: Callable[[Demo], None]
+    needs: Aspect | None = None
+
+
+STEPS: Final = (
+    Step("a process puts a file into shared memory", _step_put, Aspect.ext_oneapi_ipc_memory),
+    Step("another one opens it and hashes it there", _step_hash, Aspect.ext_oneapi_ipc_memory),
+    Step("it writes an answer back", _step_answer, Aspect.ext_oneapi_ipc_memory),
+    Step("the exporter is killed while its memory is read", _step_kill, Aspect.outlives_exporter),
+    Step("the dead process's handle opens no more", _step_dead, Aspect.outlives_exporter),
+    Step("the content is still there until the reader closes it", _step_close, Aspect.outlives_exporter),
+)
+
+
+# --- the conductor ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Demo:
+    """One run: the conductor, which starts both processes, goes through the steps and judges."""
+
+    device: Device
+    file: Path
+    timeout: float
+    quiet: bool
+    folder: str
+    handle: str = ""
+    expected: bytes = b""
+    lines: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    _begin: float = field(default_factory=time.monotonic)
+    _deadline: float = 0.0
+    _sides: dict[str, Side] = field(default_factory=dict[str, Side])
+
+    @property
+    def exporter(self) -> Side:
+        return self._sides["exporter"]
+
+    @property
+    def reader(self) -> Side:
+        return self._sides["reader"]
+
+    def seconds_left(self) -> float:
+        """Of the step's time."""
+        return max(0.0, self._deadline - time.monotonic())
+
+    def say(self, text: str, side: Side | None = None, when: float | None = None) -> None:
+        """Print a line of one of the processes, or the conductor's own, with its time since the start."""
+        elapsed = (time.monotonic() if when is None else when) - self._begin
+        name, pid = (side.name, side.pid) if side is not None else ("conductor", os.getpid())
+        self.lines.append({"seconds": round(elapsed, 6), "process": name, "pid": pid, "text": text})
+        self._print(f"  {elapsed:8.3f} s  {name:<9} {pid:>7}  {text}")
+
+    def _print(self, text: str) -> None:
+        if not self.quiet:
+            print(text, flush=True)
+
+    @staticmethod
+    def check(good: bool, wrong: str) -> None:
+        if not good:
+            raise DemoError(wrong)
+
+    def wait_for_rounds(self, count: int) -> int:
+        """Until the reader's thread has hashed the memory `count` times."""
+        while (rounds := self.reader.call(_rounds)) < count:
+            if not self.seconds_left():
+                raise DemoError(f"the reader did {rounds} of {count} rounds within {self.timeout:g} s")
+            time.sleep(0.005)
+        return rounds
+
+    def run(self) -> dict[str, Any]:
+        """All steps; what `--json` prints."""
+        results: list[dict[str, Any]] = []
+        self._print(f"{self.device}, {self.device.name}; file {self.file}, {self.file.stat().st_size} bytes")
+        try:
+            for number, step in enumerate(STEPS, 1):
+                self._print(f"{number}. {step.title}")
+                results.append(self._one(step))
+                if results[-1]["state"] == "failed":
+                    break
+        finally:
+            for side in self._sides.values():
+                side.clean_up()
+        passed = all(result["state"] != "failed" for result in results) and any(
+            result["state"] == "passed" for result in results
+        )
+        return {
+            "passed": passed,
+            "device": str(self.device),
+            "device_name": self.device.name,
+            "file": str(self.file),
+            "seconds": round(time.monotonic() - self._begin, 6),
+            "steps": results,
+        }
+
+    def _one(self, step: Step) -> dict[str, Any]:
+        self.lines = []
+        begin = time.monotonic()
+        self._deadline = begin + self.timeout
+        state, why = "passed", None
+        support = self.device.support(step.needs) if step.needs is not None else None
+        if support is not None and support.state != "yes":
+            state, why = "skipped", f"{self.device} has no {step.needs} ({support.reason})"
+        else:
+            try:
+                if not self._sides:
+                    for name in ("exporter", "reader"):
+                        self._sides[name] = Side(self, name)
+                step.do(self)
+            except (DemoError, OSError) as error:
+                state, why = "failed", str(error)
+        seconds = time.monotonic() - begin
+        self._print(f"   {state}, {seconds:.3f} s" + (f": {why}" if why else ""))
+        return {"title": step.title, "state": state, "why": why, "seconds": round(seconds, 6), "lines": self.lines}
+
+
+def _default_file() -> Path:
+    """The README beside the sources; of an installed package, its own compiled part: a file that surely exists."""
+    readme = Path(__file__).parents[3] / "README.md"
+    if readme.is_file() and (readme.parent / "src" / "xpushare").is_dir():
+        return readme
+    from xpushare import _native
+
+    return Path(_native.__file__ or sys.executable)
+
+
+def _file(text: str) -> Path:
+    path = Path(text)
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"{text} is no file")
+    if not path.stat().st_size:
+        raise argparse.ArgumentTypeError(f"{text} is empty: there is nothing to share")
+    return path
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no time: a positive number of seconds")
+    return value
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--file", type=_file, help="the file to share (default: one that comes with the package)")
+    parser.add_argument("--device", help="a device such as cuda:0, gpu or cpu (default: the first gpu, else native_cpu:0)")
+    parser.add_argument("--timeout", type=_seconds, default=30.0, metavar="S", help="seconds for each step (default: 30)")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 when every step that the device supports passed, else 1."""
+    device = Device(arguments.device) if arguments.device else xs.default_device()
+    folder = tempfile.mkdtemp(prefix="xpushare-demo-")
+    try:
+        file = arguments.file if arguments.file is not None else _default_file()
+        result = Demo(device, file, arguments.timeout, arguments.json, folder).run()
+    finally:
+        shutil.rmtree(folder)
+    print(json.dumps(result, indent=2) if arguments.json else ("PASSED" if result["passed"] else "FAILED"), flush=True)
+    return 0 if result["passed"] else 1

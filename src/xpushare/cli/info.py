@@ -1,0 +1,154 @@
+"""Devices, their aspects and the reasons, driver versions, and where this user's runtime folder and key are.
+
+Changes nothing: a folder or key that is not there is reported, not made. Asking a device for its aspects may start its driver.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import xpushare
+from xpushare import Aspect, Device
+
+__all__ = ["add_arguments", "collect", "run"]
+
+_VARIABLES = (
+    "ONEAPI_DEVICE_SELECTOR",
+    "CUDA_VISIBLE_DEVICES",
+    "XPUSHARE_RUNTIME_DIR",
+    "XPUSHARE_KEY_FILE",
+    "UR_ENABLE_LAYERS",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", metavar="SELECTOR", help="these devices only, in the grammar of ONEAPI_DEVICE_SELECTOR")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+
+
+def collect(selector: str | None = None) -> dict[str, Any]:
+    """What `info --json` prints. `InvalidArgumentError` for a selector that does not parse."""
+    found = xpushare.devices(selector)
+    return {
+        "package": _package(),
+        "host": {
+            "python": platform.python_version(),
+            "implementation": platform.python_implementation(),
+            "kernel": platform.release(),
+            "machine": platform.machine(),
+        },
+        "runtime": _runtime() if sys.platform == "linux" else None,
+        "environment": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
+        "devices": [_device(device) for device in found],
+        "backends_without_devices": _missing(),
+    }
+
+
+def _package() -> dict[str, Any]:
+    try:
+        installed: str | None = importlib.metadata.version("xpushare")
+    except importlib.metadata.PackageNotFoundError:
+        installed = None  # run from a source tree
+    package: dict[str, Any] = {
+        "version": xpushare.__version__,
+        "installed_version": installed,
+        "folder": str(Path(xpushare.__file__).parent),
+        "native": None,
+        "formats": None,
+    }
+    if sys.platform == "linux":
+        from xpushare import _native
+        from xpushare.sharing import handle, layout
+
+        package["native"] = _native.__file__
+        package["formats"] = {"handle": handle.VERSION, "table": layout.TABLE_VERSION}
+    return package
+
+
+def _runtime() -> dict[str, Any]:
+    from xpushare.sharing import identity
+
+    folder = identity._choose_dir()  # pyright: ignore[reportPrivateUsage] runtime_dir() would make it
+    explicit = os.environ.get("XPUSHARE_KEY_FILE")
+    key = Path(explicit) if explicit else folder / "key"
+    problem = None
+    if key.exists():
+        try:
+            identity.user_key()
+        except xpushare.InvalidArgumentError as error:
+            problem = str(error)
+    return {
+        "folder": str(folder),
+        "folder_exists": folder.is_dir(),
+        "key": str(key),
+        "key_exists": key.exists(),
+        "key_problem": problem,
+    }
+
+
+def _device(device: Device) -> dict[str, Any]:
+    return {
+        "device": str(device),
+        "backend": device.backend,
+        "ordinal": device.ordinal,
+        "name": device.name,
+        "type": device.type,
+        "uuid": device.uuid,
+        "driver_version": device.driver_version,
+        "memory_granularity": device.memory_granularity(),
+        "memory_granularity_recommended": device.memory_granularity(recommended=True),
+        "aspects": {str(aspect): device.support(aspect)._asdict() for aspect in Aspect},
+    }
+
+
+def _missing() -> dict[str, str]:
+    """Backends of this version that have no device here, whatever the selector says, and why."""
+    if sys.platform != "linux":
+        return {"*": "the native part of xpushare is built for Linux only"}
+    from xpushare import adapters
+
+    every = {backend: adapters.adapter(backend) for backend in adapters.BACKENDS}
+    return {backend: adapter.why_none() for backend, adapter in every.items() if not adapter.devices()}
+
+
+def _text(found: dict[str, Any]) -> str:
+    package, host, runtime = found["package"], found["host"], found["runtime"]
+    lines = [f"xpushare {package['version']}, {host['implementation']} {host['python']}, Linux {host['kernel']} {host['machine']}"]
+    if package["installed_version"] not in (None, package["version"]):
+        lines.append(f"  but version {package['installed_version']} is the installed one")
+    lines.append(f"  native part     {package['native'] or 'none'}")
+    if runtime is not None:
+        made = "" if runtime["folder_exists"] else " (not there yet: the first export makes it)"
+        lines.append(f"  runtime folder  {runtime['folder']}{made}")
+        state = runtime["key_problem"] or ("present" if runtime["key_exists"] else "not there yet")
+        lines.append(f"  key             {runtime['key']} ({state})")
+    lines += [f"  {name}={value}" for name, value in found["environment"].items()]
+    for device in found["devices"]:
+        lines += ["", f"{device['device']}  {device['name']}"]
+        lines.append(f"  {device['type']}, driver {device['driver_version']}, uuid {device['uuid']}")
+        lines.append(
+            f"  memory granularity {device['memory_granularity']} bytes, "
+            f"recommended {device['memory_granularity_recommended']} bytes"
+        )
+        width = max(map(len, device["aspects"]))
+        for name, support in device["aspects"].items():
+            lines.append(f"  {support['state']:<7}  {name:<{width}}  {support['reason']}")
+    if not found["devices"]:
+        lines += ["", "no device"]
+    if found["backends_without_devices"]:
+        lines += ["", *(f"{name}: no device: {why}" for name, why in found["backends_without_devices"].items())]
+    return "\n".join(lines)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 where there is a device, else 1."""
+    found = collect(arguments.device)
+    print(json.dumps(found, indent=2) if arguments.json else _text(found))
+    return 0 if found["devices"] else 1

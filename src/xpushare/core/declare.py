@@ -1,0 +1,61 @@
+"""How an operation is declared, and where the declarations are found.
+
+An operation is a function of `core` decorated with `@operation`. The decorator returns the function itself: a call costs nothing more.
+The faces call operations as attributes of their module (`memory.get(...)`), so that a layer can put a wrapper there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
+
+from xpushare._errors import XpuShareError
+
+__all__ = ["OPERATIONS", "Operation", "operation"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """The declaration of one operation."""
+
+    name: str  # as users write it: "ipc.memory.get"
+    function: Callable[..., Any]
+    ur: tuple[str, ...]  # the UR functions that are this operation
+    rules: tuple[int, ...]  # of API section 3
+    raises: tuple[type[BaseException], ...]
+    makes: str | None  # kind of object that it makes and that has to be given back, for the leak layer
+    ends: str | None  # kind of object that it gives back
+
+    @property
+    def doc(self) -> str:
+        return self.function.__doc__ or ""
+
+    def install(self, function: Callable[..., Any]) -> None:
+        """Make every caller call `function` (a layer's wrapper, or `self.function` again)."""
+        setattr(sys.modules[self.function.__module__], self.function.__name__, function)
+
+
+OPERATIONS: dict[str, Operation] = {}
+
+
+def operation(
+    name: str,
+    *,
+    ur: tuple[str, ...] = (),
+    rules: tuple[int, ...] = (),
+    raises: tuple[type[BaseException], ...] = (XpuShareError,),
+    makes: str | None = None,
+    ends: str | None = None,
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Declare the decorated function as the operation `name`."""
+
+    def declare(function: Callable[P, R]) -> Callable[P, R]:
+        OPERATIONS[name] = Operation(name, function, ur, rules, raises, makes, ends)
+        return function
+
+    return declare

@@ -1,0 +1,217 @@
+"""Operations on events: shared, monotonic timelines."""
+
+from __future__ import annotations
+
+import operator
+import uuid
+from typing import Any, NamedTuple
+
+from xpushare._aspects import Aspect
+from xpushare._device import Context, Device, DeviceLike, resolve, resolve_context
+from xpushare._errors import (
+    FeatureNotSupportedError,
+    ForkError,
+    HandleExpiredError,
+    InvalidArgumentError,
+    InvalidHandleError,
+    OutOfMemoryError,
+    PeerLostError,
+    RouteError,
+    from_os_error,
+)
+from xpushare._native import DONE, LOST, Domain, Slot
+from xpushare.adapters.base import Export, Profile
+from xpushare.core import memory
+from xpushare.core.declare import operation
+from xpushare.core.resources import Timeline
+from xpushare.sharing import node
+from xpushare.sharing.handle import Handle
+from xpushare.timeline.loss import peer_lost
+from xpushare.timeline.waiting import reached as _reached
+
+__all__ = ["Opened", "create", "done", "get", "open_", "put", "reached", "signal", "wait"]
+
+
+class Opened(NamedTuple):
+    """An event of this process: the whole state of an `Event`."""
+
+    timeline: Timeline
+    device: Device
+    context: Context
+    ipc_enabled: bool
+    profile: Profile | None
+    handle: Handle | None  # of an import
+    lease: Any
+
+
+def point_argument(at_least: int | None, slot: Slot) -> int:
+    """The point that a wait means: the newest one known now, or `at_least`."""
+    if at_least is None:
+        return slot.pending
+    try:
+        point = operator.index(at_least)
+    except TypeError:
+        raise InvalidArgumentError(f"at_least is an integer, not {type(at_least).__name__}") from None
+    if not 0 <= point < 1 << 43:
+        raise InvalidArgumentError(f"at_least is the number of a signal: 0 or more, below 2**43, not {point}")
+    return point
+
+
+@operation(
+    "Event",
+    ur=("urEventCreateExp",),
+    raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError),
+    makes="event",
+)
+def create(device: DeviceLike | None, context: Context | None, enable_ipc: bool, enable_profiling: bool) -> Opened:
+    """A new event, complete (both numbers 0)."""
+    chosen, chosen_context = resolve(device, context)
+    if enable_ipc and enable_profiling:
+        raise InvalidArgumentError("an event is either shared (enable_ipc) or profiled (enable_profiling), not both")
+    if enable_ipc:
+        for each in chosen_context.devices:
+            each.require(Aspect.ext_oneapi_ipc_event)
+    if enable_profiling:
+        chosen.require(Aspect.ext_oneapi_per_event_profiling)
+    here = node.current()
+    domain = here.table().domain
+    try:
+        index = domain.new_slot()
+    except OSError as error:
+        raise from_os_error(error, "making an event") from error
+    timeline = Timeline(chosen, Slot(domain, index), domain, own=True)
+    return Opened(timeline, chosen, chosen_context, enable_ipc, Profile() if enable_profiling else None, None, None)
+
+
+@operation(
+    "ipc.event.get",
+    ur=("urIPCGetEventHandleExp",),
+    rules=(1, 5, 8, 9),
+    raises=(InvalidArgumentError, OutOfMemoryError, ForkError),
+    makes="event handle",
+)
+def get(source: Opened, context: Context | None = None, implicit: bool = False) -> Handle:
+    """Export an event that was made with `enable_ipc=True` here; the handle holds the event until `put`."""
+    if source.handle is not None:
+        raise InvalidArgumentError(
+            "an imported event cannot be exported again: send on the handle that it was opened from (`.handle`)"
+        )
+    if not source.ipc_enabled:
+        raise InvalidArgumentError("this event was not made for sharing: Event(enable_ipc=True)")
+    if context is not None:
+        resolve_context(source.device, context)
+    timeline = source.timeline
+    return (
+        node.current()
+        .table()
+        .export(
+            "event",
+            source.device.backend,
+            uuid.UUID(source.device.uuid).bytes,
+            Export(0, 0),
+            timeline,
+            serial=0,
+            slot=timeline.slot.index,
+            implicit=implicit,
+        )
+    )
+
+
+@operation(
+    "ipc.event.open",
+    ur=("urIPCOpenEventHandleExp",),
+    rules=(2, 3, 4, 7, 8, 9),
+    raises=(
+        InvalidHandleError,
+        InvalidArgumentError,
+        HandleExpiredError,
+        RouteError,
+        FeatureNotSupportedError,
+        OutOfMemoryError,
+    ),
+    makes="event",
+)
+def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, context: Context | None = None) -> Opened:
+    """Open a handle: an event that shares its state with the exporter's, signalled and waited on from both ends."""
+    found = memory.expect_kind(handle, "event")
+    chosen, chosen_context = memory.opening_device(found, device, context)
+    for each in chosen_context.devices:
+        each.require(Aspect.ext_oneapi_ipc_event)
+    here = node.current()
+    if here.is_own(found._fields.cookie):
+        return Opened(memory.own_source(here, found), chosen, chosen_context, False, None, found, None)
+
+    def make(domain: Domain, index: int) -> Timeline:
+        try:
+            return Timeline(chosen, Slot(domain, index), domain, own=False)
+        except ValueError as error:
+            raise InvalidHandleError(f"the exporter's table names no event: {error}") from error
+
+    timeline, lease = here.acquire_slot(found, make)
+    return Opened(timeline, chosen, chosen_context, False, None, found, lease)
+
+
+@operation(
+    "ipc.event.put",
+    ur=("urIPCPutEventHandleExp",),
+    rules=(5,),
+    raises=(InvalidHandleError, InvalidArgumentError),
+    ends="event handle",
+)
+def put(handle: Handle | bytes | str) -> None:
+    """Withdraw a handle of this process for new opens; opened events stay good."""
+    memory.put(handle, "event")
+
+
+@operation("Event.signal", ur=("urEnqueueEventsWaitWithBarrierExt",), raises=(InvalidArgumentError,))
+def signal(event: Opened) -> int:
+    """The host signals: the next point, complete at once; its number."""
+    try:
+        point = event.timeline.slot.signal()
+    except ValueError as error:
+        raise InvalidArgumentError(f"{error} (use one event per producer)") from None
+    if event.profile is not None:
+        import time
+
+        now = time.monotonic_ns()
+        event.profile.queued = event.profile.submit = event.profile.start = event.profile.end = now
+    return point
+
+
+@operation("Event.wait", ur=("urEventWait",), raises=(InvalidArgumentError, PeerLostError, TimeoutError))
+def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
+    """Wait on the host for the newest point known now, or for `at_least`."""
+    slot = event.timeline.slot
+    point = slot.pending if at_least is None else point_argument(at_least, slot)
+    state = slot.wait(point, timeout)
+    if state == DONE:
+        return
+    if state == LOST:
+        raise peer_lost(slot, point)
+    raise TimeoutError(
+        f"point {point} of the event has not come within {timeout:g} s (value {slot.value}, pending {slot.pending})"
+    )
+
+
+@operation("Event.done", ur=("urEventGetInfo",), raises=(PeerLostError,))
+def done(event: Opened) -> bool:
+    """Whether the newest point known now is complete; a lost one raises, so that nobody polls for ever."""
+    slot = event.timeline.slot
+    point = slot.pending
+    state = slot.state(point)
+    if state == DONE:
+        return True
+    if state == LOST:
+        raise peer_lost(slot, point)
+    slot.guard(point)  # somebody polls: a death has to be noticed
+    return False
+
+
+@operation("Event.reached", raises=(InvalidArgumentError, PeerLostError))
+async def reached(event: Opened, at_least: int | None) -> None:
+    """Wait in an event loop for the newest point known now, or for `at_least`."""
+    slot = event.timeline.slot
+    point = point_argument(at_least, slot)
+    await _reached(slot, point)
+    if slot.state(point) != DONE and slot.wait(point, 0.0) != DONE:
+        raise peer_lost(slot, point)

@@ -1,0 +1,289 @@
+"""Operations on USM memory."""
+
+from __future__ import annotations
+
+import operator
+import uuid
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from weakref import ref
+
+from xpushare._aspects import Aspect
+from xpushare._device import Context, Device, DeviceLike, device_for_handle, resolve, resolve_context
+from xpushare._errors import (
+    DeviceError,
+    FeatureNotSupportedError,
+    ForkError,
+    HandleExpiredError,
+    InvalidArgumentError,
+    InvalidHandleError,
+    OutOfMemoryError,
+    RouteError,
+)
+from xpushare._native import forks, load64
+from xpushare.adapters.base import Import, UsmKind
+from xpushare.core.declare import operation
+from xpushare.core.resources import Allocation
+from xpushare.sharing import layout, node
+from xpushare.sharing.handle import COUNTED, READ_ONLY, Handle
+from xpushare.sharing.peers import Lease, Peer
+
+__all__ = [
+    "Implicit",
+    "Range",
+    "allocate",
+    "expect_kind",
+    "export_implicitly",
+    "get",
+    "get_range",
+    "open_",
+    "put",
+    "slice_",
+]
+
+FORK_ADVICE = (
+    "belongs to the parent of this process: after a fork the child cannot use it. Start the child with the spawn or forkserver "
+    "method, or send it the handle and open that in the child"
+)
+
+
+class Range(NamedTuple):
+    """A piece of an allocation, and what keeps it open: the whole state of a `Memory`."""
+
+    allocation: Allocation
+    offset: int
+    nbytes: int
+    device: Device
+    context: Context
+    read_only: bool
+    handle: Handle | None  # of an import
+    lease: Any
+
+    @property
+    def address(self) -> int:
+        return self.allocation.address + self.offset
+
+    def hold(self) -> tuple[object, bool]:
+        """What keeps these bytes in place for a buffer, capsule or queue operation, and whether they are read-only."""
+        return self.allocation.hold(self)
+
+
+def size_argument(nbytes: int, name: str = "nbytes") -> int:
+    """`nbytes` as a positive int."""
+    try:
+        value = operator.index(nbytes)
+    except TypeError:
+        raise InvalidArgumentError(f"{name} is an integer, not {type(nbytes).__name__}") from None
+    if value <= 0:
+        raise InvalidArgumentError(f"{name} must be positive, not {value}")
+    return value
+
+
+def piece(what: str, total: int, offset: int, nbytes: int | None) -> tuple[int, int]:
+    """`offset` and `nbytes` (None: to the end), checked to lie in [0, total)."""
+    try:
+        offset = operator.index(offset)
+        nbytes = total - offset if nbytes is None else operator.index(nbytes)
+    except TypeError:
+        raise InvalidArgumentError(f"offset and nbytes of {what} are integers") from None
+    if offset < 0 or nbytes < 0 or offset + nbytes > total:
+        raise InvalidArgumentError(f"bytes {offset} to {offset + nbytes} do not lie in {what} of {total} bytes")
+    return offset, nbytes
+
+
+@operation(
+    "malloc",
+    ur=("urUSMDeviceAlloc", "urUSMHostAlloc", "urUSMSharedAlloc"),
+    raises=(InvalidArgumentError, OutOfMemoryError, FeatureNotSupportedError, DeviceError),
+    makes="memory",
+)
+def allocate(kind: UsmKind, nbytes: int, device: DeviceLike | None, context: Context | None) -> Range:
+    """Allocate USM memory of that kind. Its bytes are zero on the host, unspecified on other devices."""
+    chosen, chosen_context = resolve(device, context)
+    nbytes = size_argument(nbytes)
+    if nbytes >= 1 << 62:
+        raise OutOfMemoryError(f"no device has {nbytes} bytes")
+    driver = chosen._adapter.allocate(chosen._info, kind, nbytes)
+    return Range(Allocation(chosen, driver, kind), 0, nbytes, chosen, chosen_context, False, None, None)
+
+
+@operation("memory.slice", raises=(InvalidArgumentError,), makes="memory")
+def slice_(source: Range, offset: int, nbytes: int) -> Range:
+    """The piece [offset, offset + nbytes) of a range; shares its ownership."""
+    offset, nbytes = piece("memory", source.nbytes, offset, nbytes)
+    return source._replace(offset=source.offset + offset, nbytes=nbytes)
+
+
+@operation(
+    "ipc.memory.get",
+    ur=("urIPCGetMemHandleExp",),
+    rules=(1, 5, 8, 9, 11),
+    raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, ForkError, DeviceError),
+    makes="memory handle",
+)
+def get(
+    source: Range,
+    context: Context | None = None,
+    read_only: bool = False,
+    opens: int | None = None,
+    implicit: bool = False,
+) -> Handle:
+    """Export a range of an allocation of this process; every call makes a distinct handle, which holds the allocation until `put`."""
+    if source.handle is not None:
+        raise InvalidArgumentError(
+            "imported memory cannot be exported again: send on the handle that it was opened from (`.handle`)"
+        )
+    if context is not None:
+        resolve_context(source.device, context)
+    allocation = source.allocation
+    if allocation.foreign_process:
+        raise ForkError(f"this memory {FORK_ADVICE}")
+    device = allocation.device
+    device.require(Aspect.ext_oneapi_ipc_memory)
+    what = allocation.driver.export(read_only)
+    return (
+        node.current()
+        .table()
+        .export(
+            "memory",
+            device.backend,
+            uuid.UUID(device.uuid).bytes,
+            what,
+            allocation,
+            serial=allocation.serial,
+            offset=source.offset,
+            nbytes=source.nbytes,
+            read_only=read_only or source.read_only,
+            foreign=allocation.foreign,
+            implicit=implicit,
+            opens=opens,
+        )
+    )
+
+
+class Implicit:
+    """The handle that pickling a memory makes; withdrawn with the pickled object."""
+
+    __slots__ = ("_forks", "handle")
+
+    def __init__(self, handle: Handle) -> None:
+        self.handle = handle
+        self._forks = forks()
+
+    def __del__(self, _forks: Callable[[], int] = forks, _left: list[bool] = node.left) -> None:
+        if not _left and self._forks == _forks():
+            table = node.current().table_if_any
+            if table is not None:
+                table.withdraw(self.handle, layout.REASON_FREED)
+
+
+def expect_kind(handle: Handle | bytes | str, kind: str) -> Handle:
+    """The verified handle, which must be of that kind."""
+    found = Handle(handle)
+    if found.kind != kind:
+        raise InvalidHandleError(f"this is a handle of {found.kind}, not of {kind}: open it with ipc.{found.kind}.open")
+    return found
+
+
+@operation(
+    "ipc.memory.open",
+    ur=("urIPCOpenMemHandleExp",),
+    rules=(2, 3, 4, 6, 8, 9),
+    raises=(
+        InvalidHandleError,
+        InvalidArgumentError,
+        HandleExpiredError,
+        RouteError,
+        FeatureNotSupportedError,
+        OutOfMemoryError,
+        DeviceError,
+    ),
+    makes="opened memory",
+)
+def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, context: Context | None = None) -> Range:
+    """Open a handle: that very range, mapped here. Cheap when this process has the allocation open already."""
+    found = expect_kind(handle, "memory")
+    fields = found._fields
+    here = node.current()
+    hot: Hot | None = found._hot
+    if hot is not None and hot.node is here and device is None and context is None:
+        again = reopen(hot, found)
+        if again is not None:
+            return again
+    chosen, chosen_context = opening_device(found, device, context)
+    if here.is_own(fields.cookie):
+        allocation: Allocation = own_source(here, found)
+        lease = None
+    else:
+
+        def make(what: Import) -> Allocation:
+            chosen.require(Aspect.ext_oneapi_ipc_memory)
+            return Allocation(chosen, chosen._adapter.import_memory(chosen._info, what), "device", imported=True)
+
+        allocation, lease = here.acquire(found, (chosen, found.read_only), make)
+        if device is None and context is None and not fields.flags & COUNTED:
+            found._hot = Hot(here, ref(allocation), ref(lease.peer), chosen, chosen_context)
+    return Range(allocation, fields.offset, fields.nbytes, chosen, chosen_context, found.read_only, found, lease)
+
+
+class Hot(NamedTuple):
+    """What an open found, kept on its handle so that the next one is cheap. Holds nothing open."""
+
+    node: node.Node
+    allocation: ref[Allocation]
+    peer: ref[Peer]
+    device: Device
+    context: Context
+
+
+def reopen(hot: Hot, handle: Handle) -> Range | None:
+    """The range again, if it is still open here and its exporter still stands by the handle; else None: take the long way."""
+    allocation = hot.allocation()
+    peer = hot.peer()
+    if allocation is None or peer is None:
+        return None
+    fields = handle._fields
+    lease = Lease(peer, fields.entry)
+    hot.node.peers.sweep()
+    if not hot.node.peers.knows(peer) or load64(peer.entry_address(fields.entry)) != fields.generation:
+        return None
+    read_only = bool(fields.flags & READ_ONLY)
+    return Range(allocation, fields.offset, fields.nbytes, hot.device, hot.context, read_only, handle, lease)
+
+
+def opening_device(handle: Handle, device: DeviceLike | None, context: Context | None) -> tuple[Device, Context]:
+    """The device to open on: the asked one, else the one of the context, else the one that the handle names."""
+    if device is not None:
+        chosen = Device(device)
+    else:
+        chosen = device_for_handle(handle.backend, handle._fields.device_uuid)
+        if context is not None and isinstance(context, Context) and chosen not in context.devices:
+            chosen = context.devices[0]
+    if chosen.backend != handle.backend:
+        raise InvalidArgumentError(f"the handle is of backend {handle.backend}; it cannot be opened on {chosen}")
+    return chosen, resolve_context(chosen, context)
+
+
+def own_source(here: node.Node, handle: Handle) -> Any:
+    """The object behind a handle of this very process."""
+    table = here.table()
+    exported = table.find(handle)
+    if handle._fields.flags & COUNTED and not table.domain.take_open(handle._fields.entry):
+        raise HandleExpiredError(f"the handle has expired: {layout.REASONS[layout.REASON_OPENS]}")
+    return exported.source
+
+
+@operation(
+    "ipc.memory.put",
+    ur=("urIPCPutMemHandleExp",),
+    rules=(5,),
+    raises=(InvalidHandleError, InvalidArgumentError),
+    ends="memory handle",
+)
+def put(handle: Handle | bytes | str, kind: str = "memory") -> None:
+    """Withdraw a handle of this process for new opens; what is open stays so."""
+    found = expect_kind(handle, kind)
+    table = node.current().table_if_any
+    if table is None:
+        raise InvalidArgumentError(f"put is for the process that exported: this handle is from pid {found._fields.pid}")
+    table.put(found)

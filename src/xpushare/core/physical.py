@@ -1,0 +1,355 @@
+"""Operations on physical memory and virtual ranges."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from bisect import bisect_right
+from typing import Any, NamedTuple, cast, final
+from weakref import WeakSet
+
+from xpushare._aspects import Aspect
+from xpushare._device import Context, Device, DeviceLike, resolve, resolve_context
+from xpushare._errors import (
+    DeviceError,
+    FeatureNotSupportedError,
+    ForkError,
+    HandleExpiredError,
+    InvalidArgumentError,
+    InvalidHandleError,
+    OutOfMemoryError,
+    RouteError,
+)
+from xpushare._native import forks
+from xpushare.adapters.base import Access, DriverRange, Import
+from xpushare.core import memory
+from xpushare.core.declare import operation
+from xpushare.core.resources import Pages, Resource
+from xpushare.sharing import node
+from xpushare.sharing.handle import Handle
+
+__all__ = [
+    "Held",
+    "Mapped",
+    "Reserved",
+    "access_of",
+    "create",
+    "get",
+    "map_",
+    "open_",
+    "put",
+    "reserve",
+    "set_access",
+    "unmap",
+]
+
+
+class Held(NamedTuple):
+    """Physical memory of this process and what keeps it: the whole state of a `PhysicalMemory`."""
+
+    pages: Pages
+    device: Device
+    context: Context
+    handle: Handle | None  # of an import
+    lease: Any
+
+
+def multiple(name: str, value: int, granularity: int) -> None:
+    if value % granularity:
+        raise InvalidArgumentError(f"{name} must be a multiple of the granularity, {granularity} bytes; {value} is not")
+
+
+@operation(
+    "PhysicalMemory",
+    ur=("urPhysicalMemCreate",),
+    raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError),
+    makes="physical memory",
+)
+def create(nbytes: int, device: DeviceLike | None, context: Context | None, enable_ipc: bool) -> Held:
+    """New physical memory: pages without an address, whole granules."""
+    chosen, chosen_context = resolve(device, context)
+    chosen.require(Aspect.ext_oneapi_virtual_mem)
+    if enable_ipc:
+        chosen.require(Aspect.ext_oneapi_ipc_physical_memory)
+    nbytes = memory.size_argument(nbytes)
+    multiple("nbytes", nbytes, chosen.memory_granularity())
+    if nbytes >= 1 << 62:
+        raise OutOfMemoryError(f"no device has {nbytes} bytes")
+    driver = chosen._adapter.physical(chosen._info, nbytes, enable_ipc)
+    return Held(Pages(chosen, driver, ipc_enabled=enable_ipc, imported=False), chosen, chosen_context, None, None)
+
+
+@operation(
+    "ipc.physical_memory.get",
+    ur=("urIPCGetPhysMemHandleExp",),
+    rules=(1, 5, 8, 9),
+    raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, ForkError, DeviceError),
+    makes="physical memory handle",
+)
+def get(source: Held, context: Context | None = None, implicit: bool = False) -> Handle:
+    """Export physical memory that was made with `enable_ipc=True`, or imported; the handle holds it until `put`."""
+    pages = source.pages
+    if not pages.ipc_enabled:
+        raise InvalidArgumentError("this physical memory was not made for sharing: PhysicalMemory(…, enable_ipc=True)")
+    if context is not None:
+        resolve_context(source.device, context)
+    what = pages.driver.export()
+    return (
+        node.current()
+        .table()
+        .export(
+            "physical_memory",
+            pages.device.backend,
+            uuid.UUID(pages.device.uuid).bytes,
+            what,
+            (pages, source.lease),
+            serial=pages.serial,
+            nbytes=pages.nbytes,
+            implicit=implicit,
+        )
+    )
+
+
+@operation(
+    "ipc.physical_memory.open",
+    ur=("urIPCOpenPhysMemHandleExp",),
+    rules=(2, 3, 4, 6, 7, 8, 9),
+    raises=(
+        InvalidHandleError,
+        InvalidArgumentError,
+        HandleExpiredError,
+        RouteError,
+        FeatureNotSupportedError,
+        OutOfMemoryError,
+        DeviceError,
+    ),
+    makes="physical memory",
+)
+def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, context: Context | None = None) -> Held:
+    """Open a handle: physical memory over the same pages, an ordinary object that outlives its source and can be exported again."""
+    found = memory.expect_kind(handle, "physical_memory")
+    chosen, chosen_context = memory.opening_device(found, device, context)
+    chosen.require(Aspect.ext_oneapi_ipc_physical_memory)
+    here = node.current()
+    if here.is_own(found._fields.cookie):
+        pages, lease = memory.own_source(here, found)
+        return Held(pages, chosen, chosen_context, found, lease)
+
+    def make(what: Import) -> Pages:
+        return Pages(chosen, chosen._adapter.import_physical(chosen._info, what), ipc_enabled=True, imported=True)
+
+    pages, lease = here.acquire(found, (chosen, "physical"), make)
+    return Held(pages, chosen, chosen_context, found, lease)
+
+
+@operation(
+    "ipc.physical_memory.put",
+    ur=("urIPCPutPhysMemHandleExp",),
+    rules=(5,),
+    raises=(InvalidHandleError, InvalidArgumentError),
+    ends="physical memory handle",
+)
+def put(handle: Handle | bytes | str) -> None:
+    """Withdraw a handle of this process for new opens; what is open stays so."""
+    memory.put(handle, "physical_memory")
+
+
+@final
+class Mapped:
+    """One mapping in a range: holds its pages, and knows the buffers that look at it."""
+
+    __slots__ = ("__weakref__", "access", "at", "held", "nbytes", "pins")
+
+    def __init__(self, at: int, nbytes: int, access: Access, held: Held) -> None:
+        self.at = at
+        self.nbytes = nbytes
+        self.access: Access = access
+        self.held = held
+        self.pins: WeakSet[Pin] = WeakSet()
+
+
+@final
+class Pin:
+    """Held by buffers, capsules and queue operations: keeps the range, and forbids unmapping what they look at."""
+
+    __slots__ = ("__weakref__", "_held")
+
+    def __init__(self, *held: object) -> None:
+        self._held = held
+
+
+@final
+class Reserved(Resource):
+    """Reserved addresses and what is mapped in them, in order. Stands where an allocation does in a `Range`."""
+
+    __slots__ = ("_granularity", "_lock", "_mapped", "_starts", "address", "context", "kind", "nbytes")
+
+    driver: DriverRange
+    imported = False
+
+    def __init__(self, device: Device, context: Context, driver: DriverRange, granularity: int) -> None:
+        super().__init__(device, driver)
+        self.context = context
+        self.kind = "device"
+        self.address = driver.address
+        self.nbytes = driver.nbytes
+        self._granularity = granularity
+        self._lock = threading.RLock()
+        self._starts: list[int] = []
+        self._mapped: list[Mapped] = []
+
+    @property
+    def host_accessible(self) -> bool:
+        return self.driver.host_accessible
+
+    @property
+    def foreign_process(self) -> bool:
+        return self._forks != forks()
+
+    def check(self, at: int, nbytes: int) -> tuple[int, int]:
+        """A place in the range, whole granules of it."""
+        at, nbytes = memory.piece("the range", self.nbytes, at, nbytes)
+        if not nbytes:
+            raise InvalidArgumentError("nbytes must be positive")
+        multiple("the address", at, self._granularity)
+        multiple("nbytes", nbytes, self._granularity)
+        return at, nbytes
+
+    def overlapping(self, at: int, nbytes: int) -> list[Mapped]:
+        first = max(bisect_right(self._starts, at) - 1, 0)
+        found = []
+        for mapped in self._mapped[first:]:
+            if mapped.at >= at + nbytes:
+                break
+            if mapped.at + mapped.nbytes > at:
+                found.append(mapped)
+        return found
+
+    def whole(self, at: int, nbytes: int) -> list[Mapped]:
+        """The mappings that exactly fill [at, at + nbytes)."""
+        at, nbytes = self.check(at, nbytes)
+        found = self.overlapping(at, nbytes)
+        end = at
+        for mapped in found:
+            if mapped.at != end:
+                break
+            end += mapped.nbytes
+        if not found or end != at + nbytes:
+            listed = ", ".join(f"[{each.at}, {each.at + each.nbytes})" for each in found) or "none there"
+            raise InvalidArgumentError(f"[{at}, {at + nbytes}) is not made of whole mappings ({listed})")
+        return found
+
+    def hold(self, piece: Any) -> tuple[object, bool]:
+        """Pin the mappings under a piece; every byte of it must be mapped with access."""
+        with self._lock:
+            found = self.overlapping(piece.offset, max(piece.nbytes, 1))
+            end = piece.offset
+            for mapped in found:
+                if mapped.at > end or mapped.access == "none":
+                    break
+                end = mapped.at + mapped.nbytes
+            if end < piece.offset + piece.nbytes:
+                raise InvalidArgumentError(f"byte {end} of the range is not mapped with access")
+            pin = Pin(piece, *found)
+            for mapped in found:
+                mapped.pins.add(pin)
+            return pin, any(mapped.access == "r" for mapped in found)
+
+    def _release(self) -> None:
+        for mapped in self._mapped:
+            self.driver.unmap(mapped.at, mapped.nbytes)
+        self.driver.release()
+
+
+def access_argument(access: str) -> Access:
+    if access in ("rw", "r", "none"):
+        return cast("Access", access)
+    raise InvalidArgumentError(f'access is "rw", "r" or "none", not {access!r}')
+
+
+@operation(
+    "VirtualRange",
+    ur=("urVirtualMemReserve",),
+    raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError),
+    makes="virtual range",
+)
+def reserve(nbytes: int, device: DeviceLike | None, context: Context | None, address: int | None) -> Reserved:
+    """Reserve addresses; nothing is mapped."""
+    chosen, chosen_context = resolve(device, context)
+    chosen.require(Aspect.ext_oneapi_virtual_mem)
+    nbytes = memory.size_argument(nbytes)
+    granularity = chosen.memory_granularity()
+    multiple("nbytes", nbytes, granularity)
+    where = 0
+    if address is not None:
+        where = memory.size_argument(address, "address")
+        multiple("address", where, granularity)
+    if nbytes + where >= 1 << 62:
+        raise OutOfMemoryError(f"no process has {nbytes} bytes of addresses")
+    return Reserved(chosen, chosen_context, chosen._adapter.reserve(chosen._info, nbytes, where), granularity)
+
+
+@operation(
+    "VirtualRange.map",
+    ur=("urVirtualMemMap",),
+    rules=(8,),
+    raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError),
+)
+def map_(reserved: Reserved, source: Held, at: int, offset: int, nbytes: int | None, access: str) -> None:
+    """Map physical memory, or part of it, at `at` bytes into the range; the mapping holds the pages."""
+    wanted = access_argument(access)
+    offset, nbytes = memory.piece("the physical memory", source.pages.nbytes, offset, nbytes)
+    multiple("offset", offset, reserved._granularity)
+    at, nbytes = reserved.check(at, nbytes)
+    if reserved.device.backend != source.device.backend:
+        raise InvalidArgumentError(
+            f"physical memory of {source.device} cannot be mapped in a range of {reserved.device}"
+        )
+    if (offset, nbytes) != (0, source.pages.nbytes) and not reserved.device.has(Aspect.partial_map):
+        raise InvalidArgumentError(f"{reserved.device} maps whole physical memory objects only (it lacks partial_map)")
+    with reserved._lock:
+        if reserved.overlapping(at, nbytes):
+            raise InvalidArgumentError(f"[{at}, {at + nbytes}) is mapped already: unmap it first")
+        reserved.driver.map(at, source.pages.driver, offset, nbytes, wanted)
+        place = bisect_right(reserved._starts, at)
+        reserved._starts.insert(place, at)
+        reserved._mapped.insert(place, Mapped(at, nbytes, wanted, source))
+
+
+@operation("VirtualRange.unmap", ur=("urVirtualMemUnmap",), raises=(InvalidArgumentError, DeviceError))
+def unmap(reserved: Reserved, at: int, nbytes: int) -> None:
+    """Unmap one or several whole mappings. Refused while a buffer or an unfinished queue operation looks at them."""
+    with reserved._lock:
+        found = reserved.whole(at, nbytes)
+        if any(len(mapped.pins) for mapped in found):
+            raise InvalidArgumentError(
+                "arrays, buffers or unfinished queue operations still look at these bytes: drop them first"
+            )
+        for mapped in found:
+            reserved.driver.unmap(mapped.at, mapped.nbytes)
+            place = bisect_right(reserved._starts, mapped.at) - 1
+            del reserved._starts[place], reserved._mapped[place]
+
+
+@operation("VirtualRange.set_access", ur=("urVirtualMemSetAccess",), raises=(InvalidArgumentError, DeviceError))
+def set_access(reserved: Reserved, at: int, nbytes: int, access: str) -> None:
+    """Change the access of one or several whole mappings."""
+    wanted = access_argument(access)
+    with reserved._lock:
+        found = reserved.whole(at, nbytes)
+        if wanted != "rw" and any(len(mapped.pins) for mapped in found):
+            raise InvalidArgumentError(
+                "arrays, buffers or unfinished queue operations still look at these bytes: drop them first"
+            )
+        for mapped in found:
+            reserved.driver.set_access(mapped.at, mapped.nbytes, wanted)
+            mapped.access = wanted
+
+
+@operation("VirtualRange.access", ur=("urVirtualMemGetInfo",), raises=(InvalidArgumentError,))
+def access_of(reserved: Reserved, at: int) -> Access:
+    """The access of the byte at `at`; "none" where nothing is mapped."""
+    at, _ = memory.piece("the range", reserved.nbytes, at, 1)
+    with reserved._lock:
+        found = reserved.overlapping(at, 1)
+        return found[0].access if found else "none"

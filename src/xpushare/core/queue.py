@@ -1,0 +1,157 @@
+"""Operations on queues."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple, final
+
+from xpushare._device import Context, Device, DeviceLike, _device, resolve
+from xpushare._errors import (
+    DeviceError,
+    FeatureNotSupportedError,
+    InvalidArgumentError,
+    OutOfMemoryError,
+    PeerLostError,
+)
+from xpushare.adapters.base import DriverQueue
+from xpushare.core.declare import operation
+from xpushare.core.event import Opened, point_argument
+from xpushare.core.memory import Range, piece
+from xpushare.core.resources import Resource
+
+__all__ = ["Work", "adopt", "copy", "create", "fill", "signal", "submit", "synchronize", "wait"]
+
+
+@final
+class Work(Resource):
+    """A driver queue."""
+
+    __slots__ = ("_reached", "context")
+
+    driver: DriverQueue
+
+    def __init__(self, device: Device, context: Context, driver: DriverQueue) -> None:
+        super().__init__(device, driver)
+        self.context = context
+        self._reached: set[int] = set()
+
+    def reach(self, event: Opened) -> None:
+        """Make the event's slot reachable for this queue's device."""
+        domain = event.timeline.driver
+        if id(domain) not in self._reached:
+            self.device._adapter.adopt_domain(self.device._info, domain)
+            self._reached.add(id(domain))
+
+
+class Operand(NamedTuple):
+    """Bytes that a queue operation reads or writes, and what keeps them in place."""
+
+    address: int
+    nbytes: int
+    keep: object
+    read_only: bool
+
+
+@operation("Queue", ur=("urQueueCreate",), raises=(InvalidArgumentError, OutOfMemoryError, DeviceError), makes="queue")
+def create(device: DeviceLike | None, context: Context | None) -> Work:
+    """A new in-order queue."""
+    chosen, chosen_context = resolve(device, context)
+    return Work(chosen, chosen_context, chosen._adapter.queue(chosen._info))
+
+
+@operation("Queue.from_native", raises=(InvalidArgumentError, FeatureNotSupportedError, DeviceError), makes="queue")
+def adopt(native: object) -> Work:
+    """A queue over another library's stream, ordered with what is queued there; the stream stays theirs."""
+    from xpushare import adapters
+
+    for backend in adapters.BACKENDS:
+        found = adapters.adapter(backend).adopt_queue(native)
+        if found is not None:
+            info, driver = found
+            device = _device(adapters.adapter(backend), info)
+            return Work(device, device.context, driver)
+    raise FeatureNotSupportedError(
+        f"{type(native).__name__} is no stream that an adapter here knows (torch and CuPy streams, __cuda_stream__, a raw CUstream pointer)"
+    )
+
+
+def _operand(
+    queue: Work, what: str, source: Range, offset: int, total: int, nbytes: int | None, write: bool
+) -> Operand:
+    _, length = piece(what, total, 0, nbytes)
+    if source.device.backend != queue.device.backend and not source.allocation.host_accessible:
+        raise InvalidArgumentError(f"{what} is on {source.device}, which a queue of {queue.device} cannot reach")
+    part = source._replace(offset=source.offset + offset, nbytes=length)
+    keep, read_only = part.hold()
+    if write and read_only:
+        raise InvalidArgumentError(f"{what} is read-only")
+    return Operand(part.address, length, keep, read_only)
+
+
+@operation("Queue.copy", ur=("urEnqueueUSMMemcpy",), raises=(InvalidArgumentError, DeviceError))
+def copy(queue: Work, dst: tuple[Range, int, int], src: tuple[Range, int, int], nbytes: int | None) -> None:
+    """Copy `nbytes` (default: all of `src`) from the start of `src` to the start of `dst`; operands are (range, offset, bytes)."""
+    source = _operand(queue, "src", *src, nbytes, False)
+    target = _operand(queue, "dst", *dst, source.nbytes, True)
+    if source.nbytes:
+        queue.driver.copy(target.address, source.address, source.nbytes, (source.keep, target.keep))
+
+
+@operation("Queue.fill", ur=("urEnqueueUSMFill",), raises=(InvalidArgumentError, DeviceError))
+def fill(queue: Work, dst: tuple[Range, int, int], pattern: bytes, nbytes: int | None) -> None:
+    """Repeat `pattern` over the first `nbytes` (default: all) of `dst`."""
+    try:
+        pattern = bytes(memoryview(pattern))
+    except TypeError:
+        raise InvalidArgumentError(f"a pattern is bytes, not {type(pattern).__name__}") from None
+    target = _operand(queue, "dst", *dst, nbytes, True)
+    if not pattern or target.nbytes % len(pattern):
+        raise InvalidArgumentError(f"{target.nbytes} bytes are no multiple of the pattern's {len(pattern)}")
+    if target.nbytes:
+        queue.driver.fill(target.address, pattern, target.nbytes, target.keep)
+
+
+@operation("Queue.submit", raises=(InvalidArgumentError, FeatureNotSupportedError))
+def submit(queue: Work, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+    """Run a callable in order on the queue's thread; its exception comes out of `synchronize`."""
+    if not callable(function):
+        raise InvalidArgumentError(f"submit takes a callable, not {type(function).__name__}")
+    queue.driver.call(functools.partial(function, *arguments))
+
+
+@operation(
+    "Queue.signal",
+    ur=("urEnqueueEventsWaitWithBarrierExt",),
+    raises=(InvalidArgumentError, FeatureNotSupportedError, DeviceError),
+)
+def signal(queue: Work, event: Opened) -> int:
+    """Signal the event when the work queued before has finished; the number of the signal."""
+    queue.reach(event)
+    try:
+        return queue.driver.signal(event.timeline.slot, event.profile)
+    except ValueError as error:
+        if isinstance(error, InvalidArgumentError):
+            raise
+        raise InvalidArgumentError(f"{error} (use one event per producer)") from None
+
+
+@operation(
+    "Queue.wait",
+    ur=("urEnqueueEventsWait", "urEnqueueEventsWaitWithBarrier"),
+    raises=(InvalidArgumentError, FeatureNotSupportedError, DeviceError),
+)
+def wait(queue: Work, event: Opened, at_least: int | None) -> None:
+    """Hold back the work queued later until the newest point known now, or `at_least`, is done."""
+    queue.reach(event)
+    slot = event.timeline.slot
+    queue.driver.wait(slot, point_argument(at_least, slot))
+
+
+@operation("Queue.synchronize", ur=("urQueueFinish",), raises=(TimeoutError, PeerLostError, DeviceError))
+def synchronize(queue: Work, timeout: float | None) -> None:
+    """Wait on the host until everything queued has finished; raises what went wrong since the last call."""
+    if timeout is not None and operator.lt(timeout, 0):
+        raise InvalidArgumentError("timeout is not negative")
+    queue.driver.synchronize(timeout)

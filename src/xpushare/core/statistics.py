@@ -1,0 +1,86 @@
+"""What objects and processes tell about themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xpushare._native import Domain
+from xpushare.core.event import Opened
+from xpushare.core.memory import Range
+from xpushare.core.physical import Held
+from xpushare.sharing import node
+
+__all__ = ["event_statistics", "memory_statistics", "physical_statistics", "shares"]
+
+
+def _exports_of(source: object) -> list[dict[str, Any]]:
+    table = node.current().table_if_any
+    if table is None:
+        return []
+    return [
+        {
+            "generation": each.handle._fields.generation,
+            "nbytes": each.handle.nbytes,
+            "read_only": each.handle.read_only,
+            "importers": len(table.domain.holders(each.handle._fields.entry)),
+        }
+        for each in table.exports()
+        if each.source is source or (isinstance(each.source, tuple) and each.source and each.source[0] is source)
+    ]
+
+
+def memory_statistics(found: Range) -> dict[str, Any]:
+    allocation = found.allocation
+    return {
+        "kind": allocation.kind,
+        "nbytes": found.nbytes,
+        "allocation_nbytes": allocation.nbytes,
+        "imported": found.handle is not None,
+        "exports": _exports_of(allocation),
+    }
+
+
+def physical_statistics(found: Held) -> dict[str, Any]:
+    return {
+        "nbytes": found.pages.nbytes,
+        "imported": found.handle is not None,
+        "ipc_enabled": found.pages.ipc_enabled,
+        "exports": _exports_of(found.pages),
+    }
+
+
+def event_statistics(found: Opened) -> dict[str, Any]:
+    slot = found.timeline.slot
+    domain: Domain = found.timeline.driver
+    attached = set(slot.attached())
+    return {
+        "value": slot.value,
+        "pending": slot.pending,
+        "imported": found.handle is not None,
+        "ipc_enabled": found.ipc_enabled,
+        "processes": [
+            {"pid": pid, "alive": alive, "self": index == domain.member}
+            for index, pid, _since, alive in domain.members()
+            if index in attached
+        ],
+    }
+
+
+def shares() -> list[dict[str, Any]]:
+    """What this process shares now: one row per live export, with its importers."""
+    table = node.current().table_if_any
+    if table is None:
+        return []
+    pids = {index: pid for index, pid, _since, _alive in table.domain.members()}
+    return [
+        {
+            "kind": each.handle.kind,
+            "backend": each.handle.backend,
+            "device": each.handle.device_uuid,
+            "nbytes": each.handle.nbytes,
+            "exporter": each.handle.exporter.pid,
+            "importers": [pids.get(index, 0) for index in table.domain.holders(each.handle._fields.entry)],
+            "text": repr(each.handle),
+        }
+        for each in table.exports()
+    ]

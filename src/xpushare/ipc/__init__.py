@@ -1,0 +1,10 @@
+"""Explicit handles, as SYCL's inter-process communication spells them: `get`, `open`, `close`, `put` for each kind of object."""
+
+from __future__ import annotations
+
+from xpushare.ipc import event as event
+from xpushare.ipc import memory as memory
+from xpushare.ipc import physical_memory as physical_memory
+from xpushare.sharing.handle import Handle as Handle
+
+__all__ = ["Handle", "event", "memory", "physical_memory"]

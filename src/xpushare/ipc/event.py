@@ -1,0 +1,33 @@
+"""`sycl::ext::oneapi::experimental::ipc::event`: handles of events. There is no `close`: the event's own release does it."""
+
+from __future__ import annotations
+
+from xpushare._device import Context, DeviceLike
+from xpushare._errors import InvalidArgumentError
+from xpushare._event import Event
+from xpushare.core import event as _core
+from xpushare.sharing.handle import Handle
+
+__all__ = ["get", "open", "put"]
+
+
+def get(event: Event, *, context: Context | None = None) -> Handle:
+    """A handle of an event made with `enable_ipc=True` in this process; each call makes a distinct one, good until `put`.
+
+    Raises `InvalidArgumentError` for an imported event or one not made for sharing. (urIPCGetEventHandleExp)
+    """
+    if not isinstance(event, Event):
+        raise InvalidArgumentError(f"ipc.event.get takes an Event, not {type(event).__name__}")
+    return _core.get(event._use(), context)
+
+
+def open(  # noqa: A001 the name in SYCL
+    handle: Handle | bytes | str, *, device: DeviceLike | None = None, context: Context | None = None
+) -> Event:
+    """Open a handle: a new `Event` that shares its state with the exporter's. Errors as `ipc.memory.open`. (urIPCOpenEventHandleExp)"""
+    return Event._make(_core.open_(handle, device, context))
+
+
+def put(handle: Handle | bytes | str) -> None:
+    """Withdraw a handle of this process; events opened from it stay good. (urIPCPutEventHandleExp)"""
+    _core.put(handle)

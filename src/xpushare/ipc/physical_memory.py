@@ -1,0 +1,35 @@
+"""`sycl::ext::oneapi::experimental::ipc::physical_memory`: handles of physical memory. No `close`: the last release does it."""
+
+from __future__ import annotations
+
+from xpushare._device import Context, DeviceLike
+from xpushare._errors import InvalidArgumentError
+from xpushare._physical_memory import PhysicalMemory
+from xpushare.core import physical as _core
+from xpushare.sharing.handle import Handle
+
+__all__ = ["get", "open", "put"]
+
+
+def get(physical_memory: PhysicalMemory, *, context: Context | None = None) -> Handle:
+    """A handle of physical memory made with `enable_ipc=True`, or imported; distinct at each call, good until `put`.
+
+    Raises `InvalidArgumentError` when it was not made for sharing. (urIPCGetPhysMemHandleExp)
+    """
+    if not isinstance(physical_memory, PhysicalMemory):
+        raise InvalidArgumentError(
+            f"ipc.physical_memory.get takes a PhysicalMemory, not {type(physical_memory).__name__}"
+        )
+    return _core.get(physical_memory._use(), context)
+
+
+def open(  # noqa: A001 the name in SYCL
+    handle: Handle | bytes | str, *, device: DeviceLike | None = None, context: Context | None = None
+) -> PhysicalMemory:
+    """Open a handle: an ordinary `PhysicalMemory` over the same pages. Errors as `ipc.memory.open`. (urIPCOpenPhysMemHandleExp)"""
+    return PhysicalMemory._make(_core.open_(handle, device, context))
+
+
+def put(handle: Handle | bytes | str) -> None:
+    """Withdraw a handle of this process; what was opened from it stays good. (urIPCPutPhysMemHandleExp)"""
+    _core.put(handle)

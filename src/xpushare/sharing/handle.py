@@ -1,0 +1,260 @@
+"""The 256-byte handle: one declaration of its format, sealing, parsing. docs/layout.md has the same table for people."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import struct
+import uuid
+from typing import Any, Final, NamedTuple, final
+
+from xpushare._errors import InvalidArgumentError, InvalidHandleError
+from xpushare.sharing import identity
+
+__all__ = ["FIELDS", "Exporter", "Fields", "Handle", "decode_text", "encode_text", "keyed_hash"]
+
+MAGIC: Final = b"XPUSHARE"
+VERSION: Final = 1
+KINDS: Final = {1: "memory", 2: "physical_memory", 3: "event"}
+KIND_NUMBERS: Final = {name: number for number, name in KINDS.items()}
+READ_ONLY: Final = 1
+COUNTED: Final = 2
+_KNOWN_FLAGS: Final = READ_ONLY | COUNTED
+SEAL_NBYTES: Final = 32
+_BACKENDS: Final = {
+    name.encode().ljust(16, b"\0"): name for name in ("native_cpu", "cuda", "level_zero", "hip", "opencl", "mock")
+}
+
+# name, struct format; in order, without gaps
+FIELDS: Final = (
+    ("magic", "8s"),
+    ("version", "H"),
+    ("kind", "H"),
+    ("flags", "I"),
+    ("backend", "16s"),
+    ("device_uuid", "16s"),
+    ("boot_id", "16s"),
+    ("pid_namespace", "Q"),
+    ("pid", "I"),
+    ("table_fd", "I"),
+    ("cookie", "16s"),
+    ("generation", "Q"),
+    ("entry", "I"),
+    ("reserved0", "I"),
+    ("nonce", "16s"),
+    ("object", "Q"),
+    ("offset", "Q"),
+    ("nbytes", "Q"),
+    ("exposed_nbytes", "Q"),
+    ("net_namespace", "Q"),
+    ("reserved1", "56s"),
+)
+_STRUCT: Final = struct.Struct("<" + "".join(code for _name, code in FIELDS))
+
+
+class Fields(NamedTuple):
+    """The parsed fields, raw, in the order of the bytes."""
+
+    magic: bytes
+    version: int
+    kind: int
+    flags: int
+    backend: bytes
+    device_uuid: bytes
+    boot_id: bytes
+    pid_namespace: int
+    pid: int
+    table_fd: int
+    cookie: bytes
+    generation: int
+    entry: int
+    reserved0: int
+    nonce: bytes
+    object: int
+    offset: int
+    nbytes: int
+    exposed_nbytes: int
+    net_namespace: int
+    reserved1: bytes
+
+
+class Exporter(NamedTuple):
+    """The process that made a handle."""
+
+    pid: int
+    boot_id: str
+    pid_namespace: int
+
+
+def keyed_hash(data: bytes) -> bytes:
+    """BLAKE2b-256 of `data` under the user's key."""
+    global _blake2b
+    if _blake2b is None:  # loaded at the first handle: OpenSSL behind hashlib is slow to import
+        from hashlib import blake2b as _blake2b
+
+    digest: bytes = _blake2b(data, digest_size=SEAL_NBYTES, key=identity.user_key()).digest()
+    return digest
+
+
+def encode_text(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def decode_text(text: str) -> bytes:
+    """The bytes behind `text`; only the one spelling that `encode_text` makes is accepted."""
+    try:
+        raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (UnicodeEncodeError, binascii.Error) as error:
+        raise InvalidHandleError(f"not the text of a handle: {error}") from None
+    if encode_text(raw) != text:
+        raise InvalidHandleError("not the text of a handle: stray bits at its end")
+    return raw
+
+
+_blake2b: Any = None
+_verified: dict[bytes, Handle] = {}
+_VERIFIED_LIMIT: Final = 1024
+
+
+@final
+class Handle:
+    """A handle, verified: 256 bytes that name one export of one process of this user on this host.
+
+    `Handle(h)` takes a handle, its bytes (any bytes-like object) or its text and raises `InvalidHandleError` for
+    anything else: wrong length, altered bytes, another version, another user's key, another boot or host. `bytes(h)` and
+    `str(h)` give them back. Equal by content, hashable, picklable. Verifying touches no driver and no other process.
+    """
+
+    __slots__ = ("_fields", "_hot", "_raw")
+    NBYTES: Final = 256
+
+    _fields: Fields
+    _raw: bytes
+    _hot: Any  # what the last open of this handle found, for `core.memory.open_`
+
+    def __new__(cls, handle: Handle | bytes | bytearray | memoryview | str, /) -> Handle:
+        if isinstance(handle, Handle):
+            return handle
+        if isinstance(handle, bytes):
+            raw = handle
+        elif isinstance(handle, str):
+            raw = decode_text(handle)
+        elif isinstance(handle, bytearray | memoryview):
+            raw = bytes(handle)
+        else:
+            raise InvalidArgumentError(f"a handle is a Handle, bytes or str, not {type(handle).__name__}")
+        self = _verified.get(raw)
+        if self is None:
+            self = cls._make(raw, _parse(raw))
+            if len(_verified) >= _VERIFIED_LIMIT:
+                _verified.clear()
+            _verified[raw] = self
+        return self
+
+    @classmethod
+    def _make(cls, raw: bytes, fields: Fields) -> Handle:
+        self = object.__new__(cls)
+        self._raw = raw
+        self._fields = fields
+        self._hot = None
+        return self
+
+    @classmethod
+    def _seal(cls, **values: Any) -> Handle:
+        """Make the handle with these fields (of `FIELDS`; what every handle of this boot shares is filled in)."""
+        values = {
+            "magic": MAGIC,
+            "version": VERSION,
+            "boot_id": identity.boot_id(),
+            "reserved0": 0,
+            "reserved1": bytes(56),
+            **values,
+        }
+        body = _STRUCT.pack(*(values[name] for name, _code in FIELDS))
+        return cls._make(body + keyed_hash(body), Fields._make(_STRUCT.unpack(body)))
+
+    @property
+    def kind(self) -> str:
+        """ "memory", "physical_memory" or "event"."""
+        return KINDS[self._fields.kind]
+
+    @property
+    def backend(self) -> str:
+        """Backend of the exporter's device."""
+        return _BACKENDS.get(self._fields.backend) or self._fields.backend.rstrip(b"\0").decode()
+
+    @property
+    def device_uuid(self) -> str:
+        """uuid of the exporter's device."""
+        return str(uuid.UUID(bytes=self._fields.device_uuid))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the shared range (0 for an event)."""
+        return self._fields.nbytes
+
+    @property
+    def exposed_nbytes(self) -> int:
+        """Bytes that an importer could reach: drivers map whole granules."""
+        return self._fields.exposed_nbytes
+
+    @property
+    def read_only(self) -> bool:
+        return bool(self._fields.flags & READ_ONLY)
+
+    @property
+    def exporter(self) -> Exporter:
+        """pid, boot id and pid namespace of the process that made this handle."""
+        return Exporter(self._fields.pid, str(uuid.UUID(bytes=self._fields.boot_id)), self._fields.pid_namespace)
+
+    def __bytes__(self) -> bytes:
+        return self._raw
+
+    def __str__(self) -> str:
+        return encode_text(self._raw)
+
+    def __repr__(self) -> str:
+        access = " read-only" if self.read_only else ""
+        size = f" {self.nbytes} bytes{access}" if self.kind != "event" else ""
+        return f"<Handle {self.kind}{size} on {self.backend}, exported by pid {self._fields.pid}, #{self._fields.generation}>"
+
+    def __eq__(self, other: object) -> bool:
+        return self._raw == other._raw if isinstance(other, Handle) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._raw)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Handle, (self._raw,)
+
+    def __copy__(self) -> Handle:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Handle:
+        return self
+
+
+def _parse(raw: bytes) -> Fields:
+    if len(raw) != Handle.NBYTES:
+        raise InvalidHandleError(f"a handle has {Handle.NBYTES} bytes, this has {len(raw)}")
+    body = raw[:-SEAL_NBYTES]
+    fields = Fields._make(_STRUCT.unpack(body))
+    if fields.magic != MAGIC:
+        raise InvalidHandleError("these bytes are no handle (they do not begin with XPUSHARE)")
+    if fields.version != VERSION:
+        raise InvalidHandleError(
+            f"the handle has format version {fields.version}, this package reads version {VERSION}"
+        )
+    if not hmac.compare_digest(keyed_hash(body), raw[-SEAL_NBYTES:]):
+        raise InvalidHandleError(
+            "the handle's seal does not fit: it was altered on the way, or made with another user's key "
+            "(both processes need the same XPUSHARE_KEY_FILE or XPUSHARE_RUNTIME_DIR)"
+        )
+    if fields.kind not in KINDS or fields.flags & ~_KNOWN_FLAGS or fields.reserved0 or any(fields.reserved1):
+        raise InvalidHandleError(
+            f"the handle says things this version does not know (kind {fields.kind}, flags {fields.flags:#x})"
+        )
+    if fields.boot_id != identity.boot_id():
+        raise InvalidHandleError("the handle comes from another host, or from before the last boot")
+    return fields

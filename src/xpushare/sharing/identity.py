@@ -1,0 +1,131 @@
+"""Who and where this process is: boot, namespaces, the user's private folder and key."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+import threading
+from pathlib import Path
+from typing import Final
+
+from xpushare._errors import InvalidArgumentError
+
+__all__ = ["KEY_NBYTES", "boot_id", "namespace", "runtime_dir", "user_key"]
+
+KEY_NBYTES: Final = 32
+
+_lock = threading.Lock()
+_boot_id: bytes | None = None
+_key: bytes | None = None
+_namespaces: dict[str, int] = {}  # asked once: /proc is slow
+os.register_at_fork(after_in_child=_namespaces.clear)  # a child may begin in another one
+
+
+def boot_id() -> bytes:
+    """The kernel's id of this boot, 16 bytes: what tells two hosts, and two boots of one, apart."""
+    global _boot_id
+    if _boot_id is None:
+        text = Path("/proc/sys/kernel/random/boot_id").read_text()
+        _boot_id = bytes.fromhex(text.strip().replace("-", ""))
+    return _boot_id
+
+
+def namespace(kind: str) -> int:
+    """Inode of this process's namespace of that kind ("pid", "net"); 0 where /proc does not tell."""
+    found = _namespaces.get(kind)
+    if found is None:
+        try:
+            found = os.stat(f"/proc/self/ns/{kind}").st_ino
+        except OSError:
+            found = 0
+        _namespaces[kind] = found
+    return found
+
+
+def _choose_dir() -> Path:
+    if explicit := os.environ.get("XPUSHARE_RUNTIME_DIR"):
+        return Path(explicit)
+    uid = os.geteuid()
+    candidates = [os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{uid}"]
+    for parent in candidates:
+        if parent and os.path.isdir(parent) and os.stat(parent).st_uid == uid:
+            return Path(parent, "xpushare")
+    return Path(tempfile.gettempdir(), f"xpushare-{uid}")
+
+
+def runtime_dir() -> Path:
+    """The folder that only this user can enter; made if missing.
+
+    `XPUSHARE_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/xpushare`, else `/run/user/<uid>/xpushare`, else `xpushare-<uid>` in the
+    temporary folder. Raises `InvalidArgumentError` when it is a link, another user's, or open to others.
+    """
+    path = _choose_dir()
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"cannot make the runtime folder {path}: {error.strerror}; set XPUSHARE_RUNTIME_DIR", native=error.errno
+        ) from error
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise InvalidArgumentError(f"the runtime folder {path} is not a folder")
+    _check_private(str(path), found, "0700")
+    return path
+
+
+def _check_private(name: str, found: os.stat_result, mode: str) -> None:
+    if found.st_uid != os.geteuid():
+        raise InvalidArgumentError(f"{name} belongs to user {found.st_uid}, not to {os.geteuid()}")
+    if found.st_mode & 0o077:
+        raise InvalidArgumentError(
+            f"{name} is open to other users (mode {stat.S_IMODE(found.st_mode):04o}): chmod {mode} it"
+        )
+
+
+def user_key() -> bytes:
+    """The user's key, 32 bytes, read once a process; made in the runtime folder when there is none.
+
+    Raises `InvalidArgumentError` when the file is not 32 bytes, not this user's, or readable by others.
+    """
+    global _key
+    if _key is None:
+        with _lock:
+            explicit = os.environ.get("XPUSHARE_KEY_FILE")
+            path = Path(explicit) if explicit else runtime_dir() / "key"
+            if not explicit and not path.exists():
+                _make_key(path)
+            _key = _read_key(path)
+    return _key
+
+
+def _make_key(path: Path) -> None:
+    # Written aside and linked: whoever looks sees no file or a whole one, and of two makers one wins.
+    fd, temporary = tempfile.mkstemp(dir=path.parent)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(os.urandom(KEY_NBYTES))
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            pass
+    finally:
+        os.unlink(temporary)
+
+
+def _read_key(path: Path) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        raise InvalidArgumentError(f"cannot read the key {path}: {error.strerror}", native=error.errno) from error
+    with os.fdopen(fd, "rb") as file:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise InvalidArgumentError(f"the key {path} is not a file")
+        _check_private(f"the key {path}", found, "0600")
+        key = file.read(KEY_NBYTES + 1)
+    if len(key) != KEY_NBYTES:
+        raise InvalidArgumentError(f"the key {path} must be {KEY_NBYTES} raw bytes")
+    return key

@@ -1,0 +1,40 @@
+"""Offsets in the table and the commons; docs/layout.md explains them, src/native/layout.h has the C side."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+__all__ = ["COMMONS_NBYTES", "ENTRY", "ENTRY_COUNT", "ENTRY_NBYTES", "LIFE", "TABLE", "TABLE_ENTRIES", "TABLE_NBYTES"]
+
+TABLE_MAGIC: Final = b"XPUSHTAB"
+TABLE_VERSION: Final = 1
+# magic, version, pid, cookie, pid namespace, commons fd, bell fd, commons inode
+TABLE: Final = struct.Struct("<8sII16sQIIQ")
+TABLE_ENTRIES: Final = 4096
+ENTRY_NBYTES: Final = 256
+ENTRY_COUNT: Final = 1 << 18
+TABLE_NBYTES: Final = TABLE_ENTRIES + ENTRY_COUNT * ENTRY_NBYTES
+COMMONS_NBYTES: Final = 0x6200000
+LIFE: Final = 0x40000000  # member i is alive while it locks byte LIFE + i of the commons
+
+FDS_INLINE: Final = 8
+PAYLOAD_NBYTES: Final = 128
+# generation, retired, reason, kind, flags, slot, nonce, object, nbytes, exposed, inode, fd_count, payload_nbytes, fds, payload
+ENTRY: Final = struct.Struct(f"<QQIIII16sQQQQII{FDS_INLINE}i8x{PAYLOAD_NBYTES}s")
+RETIRED_AT: Final = 8  # retired, reason: <QI
+assert ENTRY.size == ENTRY_NBYTES
+
+ENTRY_READ_ONLY: Final = 1
+ENTRY_COUNTED: Final = 2
+ENTRY_ON_DEMAND: Final = 4
+
+REASON_PUT: Final = 1
+REASON_FREED: Final = 2
+REASON_OPENS: Final = 3
+REASONS: Final = {
+    REASON_PUT: "it was put",
+    REASON_FREED: "the object behind it was closed before it was opened: keep what you pickle or share alive until the "
+    "receiver has opened it",
+    REASON_OPENS: "its opens are used up",
+}

@@ -1,0 +1,138 @@
+"""This process among the others: its table, its peers, its live objects. One per process; a forked child gets its own."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from bisect import bisect_right, insort
+from typing import Any, final
+from weakref import ref
+
+from xpushare import _native
+from xpushare.sharing.peers import Lease, Peers
+from xpushare.sharing.table import Table
+
+__all__ = ["AddressMap", "Node", "current", "left"]
+
+
+@final
+class AddressMap:
+    """Live allocations of this process by address; holds none of them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._starts: list[int] = []
+        self._by_start: dict[int, ref[Any]] = {}
+
+    def add(self, allocation: Any) -> None:
+        with self._lock:
+            if allocation.address not in self._by_start:
+                insort(self._starts, allocation.address)
+            self._by_start[allocation.address] = ref(allocation)
+
+    def remove(self, address: int, allocation: Any) -> None:
+        """Forget `allocation`; a newer one at the same address stays."""
+        with self._lock:
+            found = self._by_start.get(address)
+            if found is not None and found() in (None, allocation):
+                del self._by_start[address]
+                self._starts.pop(bisect_right(self._starts, address) - 1)
+
+    def find(self, address: int) -> Any | None:
+        """The live allocation that `address` lies in."""
+        with self._lock:
+            at = bisect_right(self._starts, address) - 1
+            if at < 0:
+                return None
+            allocation = self._by_start[self._starts[at]]()
+        if allocation is None or address >= allocation.address + max(allocation.nbytes, 1):
+            return None
+        return allocation
+
+    def all(self) -> list[Any]:
+        with self._lock:
+            found = [reference() for reference in self._by_start.values()]
+        return [allocation for allocation in found if allocation is not None]
+
+
+@final
+class Node:
+    """What `current()` returns."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._table: Table | None = None
+        self.peers = Peers()
+        self.allocations = AddressMap()
+
+    def table(self) -> Table:
+        """This process's table, made at the first need."""
+        if self._table is None:
+            with self._lock:
+                if self._table is None:
+                    self._table = Table()
+                    _at_exit()
+        return self._table
+
+    @property
+    def table_if_any(self) -> Table | None:
+        return self._table
+
+    def is_own(self, cookie: bytes) -> bool:
+        return self._table is not None and self._table.cookie == cookie
+
+    def acquire(self, *arguments: Any, **options: Any) -> tuple[Any, Lease]:
+        """`Peers.acquire`, for a process that leaves cleanly."""
+        _at_exit()
+        return self.peers.acquire(*arguments, **options)
+
+    def acquire_slot(self, *arguments: Any) -> tuple[Any, Lease]:
+        """`Peers.acquire_slot`, likewise."""
+        _at_exit()
+        return self.peers.acquire_slot(*arguments)
+
+    def leave(self) -> None:
+        """Clean exit: owe nothing silently, hold nothing."""
+        self.peers.leave()
+        if self._table is not None:
+            self._table.domain.leave()
+        _native.close_warden()
+
+
+_node = Node()
+left: list[bool] = []  # not empty once this process has left: what dies after that is the kernel's to clean up
+_exit_registered = False
+
+
+def current() -> Node:
+    return _node
+
+
+def _leave() -> None:
+    left.append(True)
+    _node.leave()
+
+
+def _at_exit() -> None:
+    """Leave at the interpreter's exit, also in multiprocessing's forked children, which skip atexit."""
+    global _exit_registered
+    if not _exit_registered:
+        _exit_registered = True
+        atexit.register(_leave)
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            util.Finalize(None, _leave, exitpriority=0)
+
+
+def _after_fork() -> None:
+    global _node, _exit_registered
+    parent, _node = _node, Node()
+    _exit_registered = False
+    left.clear()
+    _parents.append(parent)  # its objects stay as they are: destroying them here is no business of the child
+
+
+_parents: list[Node] = []
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,84 @@
+"""The ways in which an exporter's file descriptors reach an importer, in the order in which they are tried.
+
+A route is a module with `name`, `attach(handle) -> Attachment` and `fetch(attachment, handle, count) -> list[OwnedFd]`, which
+raise `Blocked` when something refuses them (the next route is tried) and `HandleExpiredError` when the exporter is certainly gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from xpushare._errors import RouteError
+from xpushare._fds import OwnedFd
+from xpushare.sharing.handle import Handle
+
+__all__ = ["Attachment", "Blocked", "attach", "fetch"]
+
+
+class Blocked(Exception):
+    """This route is closed; the text says what closed it and what would open it."""
+
+
+@dataclass(slots=True)
+class Attachment:
+    """The fds by which an importer knows an exporter."""
+
+    table: OwnedFd
+    commons: OwnedFd
+    bell: OwnedFd
+    pidfd: OwnedFd | None  # None where the kernel or a namespace keeps it from us
+
+
+class Route(Protocol):
+    """What a route module offers."""
+
+    name: str
+
+    def attach(self, handle: Handle) -> Attachment: ...
+    def fetch(
+        self, attachment: Attachment, handle: Handle, fds: tuple[int, ...] | None, count: int
+    ) -> list[OwnedFd]: ...
+
+
+_known: tuple[Route, ...] = ()
+
+
+def _routes() -> tuple[Route, ...]:
+    global _known
+    if not _known:
+        from xpushare.sharing.routes import pidfd, socket
+
+        _known = (pidfd, socket)
+    return _known
+
+
+def _refused(handle: Handle, reasons: list[str]) -> RouteError:
+    fields = handle._fields
+    listed = "".join(f"\n  - {reason}" for reason in reasons)
+    return RouteError(
+        f"no way to the objects of process {fields.pid}:{listed}\n(`xpushare doctor` tries each way on this machine)",
+        reasons=tuple(reasons),
+    )
+
+
+def attach(handle: Handle) -> Attachment:
+    """Get to know the exporter of `handle`. `RouteError` when every route is blocked."""
+    reasons: list[str] = []
+    for route in _routes():
+        try:
+            return route.attach(handle)
+        except Blocked as blocked:
+            reasons.append(f"{route.name}: {blocked}")
+    raise _refused(handle, reasons)
+
+
+def fetch(attachment: Attachment, handle: Handle, fds: tuple[int, ...] | None, count: int) -> list[OwnedFd]:
+    """The `count` fds of the handle's entry, whose numbers in the exporter are `fds` (None: made on demand, by the socket only)."""
+    reasons: list[str] = []
+    for route in _routes():
+        try:
+            return route.fetch(attachment, handle, fds, count)
+        except Blocked as blocked:
+            reasons.append(f"{route.name}: {blocked}")
+    raise _refused(handle, reasons)

@@ -1,0 +1,118 @@
+"""pidfd_getfd(2): fastest, and refused in many containers (it wants the right to ptrace the exporter)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from pathlib import Path
+from typing import Final
+
+from xpushare import _native, _system
+from xpushare._errors import HandleExpiredError, from_os_error
+from xpushare._fds import OwnedFd
+from xpushare.sharing import identity, layout
+from xpushare.sharing.handle import Handle
+from xpushare.sharing.routes import Attachment, Blocked
+
+__all__ = ["attach", "fetch", "name"]
+
+name = "pidfd_getfd"
+
+
+def _why_not_permitted() -> str:
+    try:
+        scope = Path("/proc/sys/kernel/yama/ptrace_scope").read_text().strip()
+    except OSError:
+        scope = "0"
+    yama = (
+        f"Yama's ptrace_scope is {scope} (0 would allow it, or prctl(PR_SET_PTRACER) in the exporter); "
+        if scope != "0"
+        else ""
+    )
+    return (
+        f"not permitted: {yama}the exporter runs as another user, is not dumpable (prctl PR_SET_DUMPABLE) or has more privileges, "
+        "or seccomp forbids it (in containers: --cap-add=SYS_PTRACE in the importer)"
+    )
+
+
+def _gone(handle: Handle, how: str) -> HandleExpiredError:
+    return HandleExpiredError(f"the exporter, process {handle._fields.pid}, is gone: {how}")
+
+
+def get(pidfd: int, fd: int) -> OwnedFd:
+    """One fd of that process, or `Blocked`, or OSError(EBADF | ESRCH)."""
+    try:
+        return OwnedFd(_system.pidfd_getfd(pidfd, fd))
+    except OSError as error:
+        if error.errno == errno.EPERM:
+            raise Blocked(_why_not_permitted()) from None
+        if error.errno == errno.ENOSYS:
+            raise Blocked("this kernel is older than Linux 5.6, or seccomp hides the call") from None
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise from_os_error(error, "pidfd_getfd") from error
+        raise
+
+
+def attach(handle: Handle) -> Attachment:
+    fields = handle._fields
+    if fields.pid_namespace != identity.namespace("pid") or not fields.pid_namespace:
+        raise Blocked(
+            "the exporter is in another PID namespace (share it: --pid=container:…, hostPID, shareProcessNamespace)"
+        )
+    try:
+        pidfd = OwnedFd(_system.pidfd_open(fields.pid))
+    except ProcessLookupError:
+        raise _gone(handle, "no process has its pid") from None
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise from_os_error(error, "pidfd_open") from error
+        raise Blocked(f"pidfd_open: {error.strerror}") from None
+    try:
+        table = get(pidfd.number, fields.table_fd)
+    except OSError as error:
+        if error.errno in (errno.EBADF, errno.ESRCH):
+            raise _gone(
+                handle, "its pid now belongs to a process without that file descriptor, or it is exiting"
+            ) from None
+        raise Blocked(f"pidfd_getfd: {error.strerror}") from None
+    if not _is_table_of(table, handle):
+        raise _gone(handle, "its pid or file descriptor number was used again by something else")
+    header = _header(table)
+    try:
+        commons = get(pidfd.number, header[5])
+        bell = get(pidfd.number, header[6])
+    except OSError as error:
+        raise _gone(handle, f"it ended while it was being opened ({error.strerror})") from None
+    return Attachment(table, commons, bell, pidfd)
+
+
+def _header(table: OwnedFd) -> tuple[bytes, int, int, bytes, int, int, int, int]:
+    return layout.TABLE.unpack(os.pread(table.number, layout.TABLE.size, 0))
+
+
+def _is_table_of(table: OwnedFd, handle: Handle) -> bool:
+    try:
+        if not _system.read_seals(table.number) & _system.F_SEAL_SHRINK:
+            return False
+        header = _header(table)
+    except (OSError, struct.error):
+        return False
+    return header[0] == layout.TABLE_MAGIC and header[3] == handle._fields.cookie
+
+
+def fetch(attachment: Attachment, handle: Handle, fds: tuple[int, ...] | None, count: int) -> list[OwnedFd]:
+    if fds is None:
+        raise Blocked("these file descriptors are made on demand, by the exporter's socket only")
+    if attachment.pidfd is None or handle._fields.pid_namespace != identity.namespace("pid"):
+        raise Blocked("the exporter is in another PID namespace")
+    got: list[OwnedFd] = []
+    try:
+        got.extend(get(attachment.pidfd.number, fd) for fd in fds[:count])
+    except OSError as error:
+        if _native.dead([attachment.pidfd.number]):
+            raise _gone(handle, "it ended") from None
+        if error.errno == errno.EBADF:
+            raise HandleExpiredError("the handle has expired: the object behind it was freed just now") from None
+        raise Blocked(f"pidfd_getfd: {error.strerror}") from None
+    return got

@@ -1,0 +1,112 @@
+"""The exporter's own socket, SCM_RIGHTS: needs no right over the exporter, only its user and its network namespace."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from typing import Final
+
+from xpushare import _system
+from xpushare._errors import HandleExpiredError, InvalidHandleError, from_os_error
+from xpushare._fds import OwnedFd, close_all
+from xpushare.sharing import identity
+from xpushare.sharing.handle import Handle
+from xpushare.sharing.routes import Attachment, Blocked
+
+__all__ = ["attach", "fetch", "name"]
+
+name = "socket"
+TIMEOUT: Final = 2.0  # seconds for one answer
+BATCH: Final = 253  # fds that one SCM_RIGHTS message can carry
+_REQUEST: Final = struct.Struct("<4sI16sIIQ16s")
+_REPLY: Final = struct.Struct("<4sIII")
+_HELLO: Final = 1
+_FDS: Final = 2
+_OK: Final = 0
+_STATUS: Final = {
+    1: "called our request malformed",
+    2: "serves its own user only",
+    4: "is busy",
+    5: "got an error from its driver",
+}
+_NOT_LIVE: Final = 3
+
+
+def _ask(handle: Handle, op: int, first: int) -> tuple[list[OwnedFd], int]:
+    """One request: the fds, and how many the entry has in all."""
+    fields = handle._fields
+    try:
+        connection = _system.connect(b"xpushare/" + fields.cookie.hex().encode(), TIMEOUT)
+    except ConnectionRefusedError:
+        if fields.net_namespace and fields.net_namespace == identity.namespace("net"):
+            raise HandleExpiredError(
+                f"the exporter, process {fields.pid}, is gone: nobody listens at its socket"
+            ) from None
+        raise Blocked(
+            "nobody listens: the exporter has ended, or is in another network namespace (share it: --network=container:…, hostNetwork, one pod)"
+        ) from None
+    except TimeoutError:
+        raise Blocked(f"the exporter's socket did not take the connection within {TIMEOUT:g} s") from None
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            raise from_os_error(error, "connecting to the exporter") from error
+        raise Blocked(f"connecting to the exporter: {error.strerror}") from None
+    fds: list[OwnedFd] = []
+    try:
+        _pid, uid, _gid = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        if uid != os.geteuid():
+            raise Blocked(f"the exporter's socket belongs to user {uid}, this process runs as {os.geteuid()}")
+        _system.send(
+            connection, _REQUEST.pack(b"XPSQ", op, fields.cookie, fields.entry, first, fields.generation, fields.nonce)
+        )
+        data, numbers = _system.receive(connection, _REPLY.size, BATCH)
+        fds = [OwnedFd(number) for number in numbers]
+        if len(data) != _REPLY.size:
+            raise Blocked("the exporter closed the connection without an answer")
+        magic, status, count, total = _REPLY.unpack(data)
+        if magic != b"XPSR" or (status == _OK and count != len(fds)):
+            if magic == b"XPSR" and count > len(fds):
+                raise from_os_error(OSError(errno.EMFILE, "file descriptors were lost"), "receiving from the exporter")
+            raise InvalidHandleError("the exporter's answer makes no sense")
+        if status == _NOT_LIVE:
+            raise HandleExpiredError("the handle has expired: the exporter withdrew it")
+        if status != _OK:
+            raise Blocked(f"the exporter {_STATUS.get(status, f'answered status {status}')}")
+    except TimeoutError:
+        close_all(fds)
+        raise Blocked(f"the exporter did not answer within {TIMEOUT:g} s") from None
+    except OSError as error:
+        close_all(fds)
+        raise Blocked(f"talking to the exporter: {error.strerror}") from None
+    except BaseException:
+        close_all(fds)
+        raise
+    finally:
+        connection.close()
+    return fds, total
+
+
+def attach(handle: Handle) -> Attachment:
+    fds, _total = _ask(handle, _HELLO, 0)
+    if len(fds) != 4:
+        close_all(fds)
+        raise InvalidHandleError("the exporter's answer makes no sense: four file descriptors make a greeting")
+    return Attachment(*fds)
+
+
+def fetch(attachment: Attachment, handle: Handle, fds: tuple[int, ...] | None, count: int) -> list[OwnedFd]:  # noqa: ARG001
+    got: list[OwnedFd] = []
+    try:
+        while len(got) < count:
+            batch, total = _ask(handle, _FDS, len(got))
+            got += batch
+            if total != count or not batch:
+                raise InvalidHandleError(
+                    f"the exporter's table says {count} file descriptors, its socket sent {len(got)} of {total}"
+                )
+    except BaseException:
+        close_all(got)
+        raise
+    return got

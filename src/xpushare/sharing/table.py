@@ -1,0 +1,245 @@
+"""The table of what this process exports: the one thing that it alone writes and its importers read."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import struct
+import threading
+from collections import deque
+from typing import Any, Final, final
+
+from xpushare import _native, _system
+from xpushare._errors import HandleExpiredError, InvalidArgumentError, OutOfMemoryError, from_os_error
+from xpushare._fds import OwnedFd
+from xpushare.adapters.base import Export
+from xpushare.sharing import identity, layout
+from xpushare.sharing.handle import COUNTED, KIND_NUMBERS, READ_ONLY, Handle
+
+__all__ = ["Exported", "Table"]
+
+_RECYCLE_TRIES: Final = 8
+
+
+@final
+class Exported:
+    """One live export: it holds its source."""
+
+    __slots__ = ("foreign", "handle", "implicit", "source")
+
+    def __init__(self, handle: Handle, source: Any, foreign: bool, implicit: bool) -> None:
+        self.handle = handle
+        self.source = source
+        self.foreign = foreign  # held for importers even after `put`
+        self.implicit = implicit  # made by pickling; ends with its object
+
+
+@final
+class Table:
+    """This process as an exporter. Made at the first export or event; lives until the process ends."""
+
+    def __init__(self) -> None:
+        self.cookie = secrets.token_bytes(16)
+        self._lock = threading.Lock()
+        self._generation = 0
+        self._object = 0
+        self._used = 0
+        self._free: deque[int] = deque()
+        self._exports: dict[int, Exported] = {}
+        self._put: dict[int, int] = {}  # generation -> reason, for the exporter's own message
+        self._lingering: dict[int, Any] = {}  # entry -> foreign source that importers still have open
+        self._serving = False
+        self._make()
+
+    def _make(self) -> None:
+        doing = "making this process's table"
+        try:
+            table = OwnedFd(_system.memfd("xpushare-table"))
+            _system.resize(table.number, layout.TABLE_NBYTES)
+            self._mapping = _system.Mapping(table.number, layout.TABLE_NBYTES)
+            commons = OwnedFd(_system.memfd("xpushare-commons"))
+            _system.resize(commons.number, layout.COMMONS_NBYTES)
+            _system.seal(commons.number, _system.F_SEAL_SHRINK | _system.F_SEAL_GROW | _system.F_SEAL_SEAL)
+            inode = _system.fstat(commons.number).st_ino
+            bell = OwnedFd(_system.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+            _system.seal(
+                table.number,
+                _system.F_SEAL_SHRINK | _system.F_SEAL_GROW | _system.F_SEAL_FUTURE_WRITE | _system.F_SEAL_SEAL,
+            )
+            self.domain = _system.Domain(commons.number, bell.number, self.cookie, True)
+        except OSError as error:
+            raise from_os_error(error, doing) from error
+        commons.take(), bell.take()
+        self._fd = table
+        self.address = self._mapping.address
+        self._view = memoryview(_native.Span(self.address, layout.TABLE_NBYTES, False, self._mapping))
+        layout.TABLE.pack_into(
+            self._view, 0, layout.TABLE_MAGIC, layout.TABLE_VERSION, os.getpid(), self.cookie,
+            identity.namespace("pid"), self.domain.fd, self.domain.bell, inode,
+        )  # fmt: skip
+        self._common = {
+            "pid": os.getpid(),
+            "pid_namespace": identity.namespace("pid"),
+            "net_namespace": identity.namespace("net"),
+            "table_fd": self._fd.number,
+            "cookie": self.cookie,
+        }
+
+    def new_object(self) -> int:
+        """A serial that names an allocation for the importers' caches."""
+        with self._lock:
+            self._object += 1
+            return self._object
+
+    def export(
+        self,
+        kind: str,
+        backend: str,
+        device_uuid: bytes,
+        what: Export,
+        source: Any,
+        *,
+        serial: int,
+        offset: int = 0,
+        nbytes: int = 0,
+        read_only: bool = False,
+        slot: int = 0,
+        foreign: bool = False,
+        implicit: bool = False,
+        opens: int | None = None,
+    ) -> Handle:
+        """Publish one export and make its handle; it holds `source` until `put`."""
+        if len(what.payload) > layout.PAYLOAD_NBYTES:
+            raise InvalidArgumentError(f"an export's payload is at most {layout.PAYLOAD_NBYTES} bytes")
+        if what.on_demand is None and len(what.fds) > layout.FDS_INLINE:
+            raise InvalidArgumentError(f"more than {layout.FDS_INLINE} fds are handed out on demand only")
+        with self._lock:
+            self._start()
+            entry = self._take_entry()
+            self._generation += 1
+            generation = self._generation
+            nonce = secrets.token_bytes(16)
+            try:
+                handle = Handle._seal(
+                    **self._common,
+                    kind=KIND_NUMBERS[kind],
+                    flags=READ_ONLY * read_only | COUNTED * (opens is not None),
+                    backend=backend.encode(),
+                    device_uuid=device_uuid,
+                    generation=generation,
+                    entry=entry,
+                    nonce=nonce,
+                    object=serial,
+                    offset=offset,
+                    nbytes=nbytes,
+                    exposed_nbytes=what.exposed_nbytes,
+                )
+                if opens is not None:
+                    self.domain.set_opens(entry, opens)
+                fds = what.fds if what.on_demand is None else ()
+                count = len(fds) if what.on_demand is None else len(what.on_demand.objects)
+                flags = (
+                    layout.ENTRY_READ_ONLY * read_only
+                    | layout.ENTRY_COUNTED * (opens is not None)
+                    | layout.ENTRY_ON_DEMAND * (what.on_demand is not None)
+                )
+                at = layout.TABLE_ENTRIES + entry * layout.ENTRY_NBYTES
+                retired, reason = struct.unpack_from("<QI", self._view, at + layout.RETIRED_AT)
+                layout.ENTRY.pack_into(
+                    self._view, at, 0, retired, reason, KIND_NUMBERS[kind], flags, slot, nonce, serial, what.nbytes,
+                    what.exposed_nbytes, what.inode, count, len(what.payload),
+                    *(*fds, *[-1] * (layout.FDS_INLINE - len(fds))), what.payload,
+                )  # fmt: skip
+                if what.on_demand is not None:
+                    _native.offer(entry, generation, *what.on_demand)
+            except BaseException:
+                self._free.append(entry)
+                raise
+            self._exports[generation] = Exported(handle, source, foreign, implicit)
+            _native.store64(self._entry_address(entry), generation)  # last: now it is live
+            return handle
+
+    def _start(self) -> None:
+        if not self._serving:
+            try:
+                _system.serve(self.address, self._fd.number, self.domain)
+            except OSError as error:
+                raise from_os_error(error, "starting to serve importers") from error
+            self._serving = True
+
+    def _entry_address(self, entry: int) -> int:
+        return self.address + layout.TABLE_ENTRIES + entry * layout.ENTRY_NBYTES
+
+    def _take_entry(self) -> int:
+        self._sweep()
+        # An entry that a living importer still holds waits: its holder bit must not count for another export.
+        for _ in range(min(_RECYCLE_TRIES, len(self._free))):
+            entry = self._free.popleft()
+            if not self.domain.holders(entry):
+                return entry
+            self._free.append(entry)
+        if self._used == layout.ENTRY_COUNT:
+            raise OutOfMemoryError(f"this process has {layout.ENTRY_COUNT} live exports: put the ones no longer needed")
+        self._used += 1
+        return self._used - 1
+
+    def _sweep(self) -> None:
+        """Let go of foreign memory that nobody has open any more, and of counted exports that are used up."""
+        for entry in [entry for entry in self._lingering if not self.domain.holders(entry)]:
+            del self._lingering[entry]
+            self._free.append(entry)
+
+    def find(self, handle: Handle) -> Exported:
+        """The live export behind a handle of this very process."""
+        fields = handle._fields
+        found = self._exports.get(fields.generation)
+        if found is None or found.handle != handle:
+            raise HandleExpiredError(self.why_expired(fields.generation))
+        return found
+
+    def why_expired(self, generation: int) -> str:
+        return f"the handle has expired: {layout.REASONS[self._put.get(generation, layout.REASON_PUT)]}"
+
+    def put(self, handle: Handle) -> None:
+        """Withdraw the handle. `InvalidArgumentError` when it is not from this process or was put before."""
+        if handle._fields.cookie != self.cookie:
+            raise InvalidArgumentError(
+                f"put is for the process that exported: this handle is from pid {handle._fields.pid}"
+            )
+        if not self.withdraw(handle, layout.REASON_PUT):
+            raise InvalidArgumentError("this handle was put before")
+
+    def withdraw(self, handle: Handle, reason: int) -> bool:
+        """End the export; False when it had ended before (a freed one counts as put by this call)."""
+        fields = handle._fields
+        with self._lock:
+            found = self._exports.get(fields.generation)
+            if found is None or found.handle != handle:
+                if reason == layout.REASON_PUT and self._put.get(fields.generation, reason) != reason:
+                    self._put[fields.generation] = reason
+                    return True
+                return False
+            del self._exports[fields.generation]
+            if reason != layout.REASON_PUT:
+                self._put[fields.generation] = reason
+            _native.withdraw(self._entry_address(fields.entry), reason)
+            if found.foreign and self.domain.holders(fields.entry):
+                self._lingering[fields.entry] = found.source
+            else:
+                self._free.append(fields.entry)
+            self._sweep()
+        del found  # the source may go now, outside the lock: its release may call us
+        return True
+
+    def statistics(self) -> dict[str, int]:
+        with self._lock:
+            return {"exports": len(self._exports), "lingering": len(self._lingering), "entries_used": self._used}
+
+    def exports(self) -> list[Exported]:
+        with self._lock:
+            return list(self._exports.values())
+
+    def abandon(self) -> None:
+        """In a forked child: the table is the parent's."""
+        self._exports.clear()
+        self._lingering.clear()

@@ -1,0 +1,111 @@
+"""The structs that functions of `xpushare.ur` take or answer, as plain dataclasses.
+
+A class is named after UR's C type and has UR's fields without `stype` and `pNext`. Any `int` is accepted; the functions
+refuse bits and values that UR does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+__all__ = [
+    "FIELD_KINDS",
+    "STRUCTURE_TYPES",
+    "ContextProperties",
+    "DevicePartitionProperty",
+    "ExpEnqueueExtProperties",
+    "ExpEventDesc",
+    "PhysicalMemProperties",
+    "QueueProperties",
+    "USMDesc",
+]
+
+
+@dataclass
+class ContextProperties:
+    """`ur_context_properties_t`, for `urContextCreate`."""
+
+    flags: int = 0
+    """`ContextFlags`"""
+
+
+@dataclass
+class QueueProperties:
+    """`ur_queue_properties_t`, for `urQueueCreate`."""
+
+    flags: int = 0
+    """`QueueFlags`"""
+
+
+@dataclass
+class USMDesc:
+    """`ur_usm_desc_t`, for `urUSMHostAlloc`, `urUSMDeviceAlloc` and `urUSMSharedAlloc`."""
+
+    hints: int = 0
+    """`USMAdviceFlags`"""
+    align: int = 0
+    """Alignment in bytes, a power of two; 0 leaves it to the adapter."""
+
+
+@dataclass
+class PhysicalMemProperties:
+    """`ur_physical_mem_properties_t`, for `urPhysicalMemCreate`; `PhysicalMemInfo.PROPERTIES` answers one."""
+
+    flags: int = 0
+    """`PhysicalMemFlags`"""
+
+
+@dataclass
+class ExpEventDesc:
+    """`ur_exp_event_desc_t`, for `urEventCreateExp`."""
+
+    flags: int = 0
+    """`ExpEventFlags`"""
+
+
+@dataclass
+class ExpEnqueueExtProperties:
+    """`ur_exp_enqueue_ext_properties_t`, for `urEnqueueEventsWaitWithBarrierExt`."""
+
+    flags: int = 0
+    """`ExpEnqueueExtFlags`"""
+
+
+@dataclass
+class DevicePartitionProperty:
+    """`ur_device_partition_property_t`; `DeviceInfo.PARTITION_TYPE` answers a list of them."""
+
+    type: int = 0
+    """`DevicePartition`"""
+    value: int = 0
+    """By `type`: compute units per sub-device (`EQUALLY`), of one sub-device (`BY_COUNTS`), or
+    `DeviceAffinityDomainFlags` (`BY_AFFINITY_DOMAIN`)."""
+
+
+FIELD_KINDS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "ContextProperties": {"flags": "flags:ContextFlags"},
+        "QueueProperties": {"flags": "flags:QueueFlags"},
+        "USMDesc": {"hints": "flags:USMAdviceFlags", "align": "uint32"},
+        "PhysicalMemProperties": {"flags": "flags:PhysicalMemFlags"},
+        "ExpEventDesc": {"flags": "flags:ExpEventFlags"},
+        "ExpEnqueueExtProperties": {"flags": "flags:ExpEnqueueExtFlags"},
+        "DevicePartitionProperty": {"type": "enum:DevicePartition", "value": "uint32"},
+    }
+)
+"""What the fields mean: struct -> field -> kind, in the words of `xpushare.ur._spec`."""
+
+STRUCTURE_TYPES: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        "ContextProperties": 0,
+        "QueueProperties": 14,
+        "USMDesc": 7,
+        "PhysicalMemProperties": 37,
+        "ExpEventDesc": 0x8000,
+        "ExpEnqueueExtProperties": 0x4000,
+    }
+)
+"""UR's `stype` of the structs that have one, for adapters that call a C function."""

@@ -1,0 +1,56 @@
+"""What all tests share: a private runtime folder, the end of every child, and a check for leaked file descriptors."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+
+# Before any test module imports xpushare; children inherit it.
+_runtime_dir = tempfile.mkdtemp(prefix="xpushare-tests-")
+os.environ["XPUSHARE_RUNTIME_DIR"] = _runtime_dir
+for _name in ("XPUSHARE_KEY_FILE", "ONEAPI_DEVICE_SELECTOR", "UR_ENABLE_LAYERS"):
+    os.environ.pop(_name, None)
+
+import harness  # noqa: E402
+import pytest  # noqa: E402
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(_runtime_dir, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _no_survivors() -> Iterator[None]:
+    """Kill, by pid, the children that a test left behind; such a test fails."""
+    yield
+    left = list(harness.children)
+    for child in left:
+        child.kill()
+    assert not left, f"the test left {left} running"
+
+
+@pytest.fixture(scope="session")
+def exporting() -> None:
+    """Make this process an exporter once, so that what it opens for good (its table, its warden) is open before a count."""
+    import xpushare as xs
+
+    with xs.malloc_device(4096, "native_cpu:0") as memory:
+        xs.ipc.memory.put(xs.ipc.memory.get(memory))
+
+
+@pytest.fixture
+def no_fd_leak(exporting: None) -> Iterator[None]:  # noqa: ARG001
+    """The test fails when it leaves more file descriptors open in this process than it found."""
+    gc.collect()
+    before = harness.open_fds()
+    yield
+    gc.collect()
+    end = time.monotonic() + 2  # the warden closes its ends a moment later
+    while (left := set(harness.open_fds().items()) - set(before.items())) and time.monotonic() < end:
+        time.sleep(0.02)
+    # A descriptor that was replaced (closed and opened anew) is no leak.
+    assert harness.fd_count() <= len(before), f"leaked file descriptors: {dict(sorted(left))}"

@@ -1,0 +1,318 @@
+"""Domains: joining, dying, holders, slots, forks."""
+
+import fcntl
+import os
+import signal
+import sys
+import threading
+import time
+import weakref
+
+import pytest
+from native_peer import AT, Exporter, make_commons, n, until
+
+
+def test_join_and_leave(exporter, peers):
+    d = exporter.domain
+    assert d.member == 0
+    [(index, pid, when, alive)] = d.members()
+    assert (index, pid, alive) == (0, os.getpid(), True)
+    assert abs(when / 1e9 - time.time()) < 60
+    a, b = peers(), peers()
+    assert [a.run("d.member"), b.run("d.member")] == [1, 2]
+    assert [(m[0], m[1], m[3]) for m in d.members()] == [(0, os.getpid(), True), (1, a.pid, True), (2, b.pid, True)]
+    assert a.run("d.members()") == d.members()
+    a.run("d.leave(); d.leave()")
+    assert [m[0] for m in d.members()] == [0, 2]
+    assert a.run("d.fd") == -1
+    with pytest.raises(ValueError, match="left"):
+        a.run("d.members()")
+    assert peers().run("d.member") == 1
+    assert b.exit() == 0
+    assert [m[0] for m in d.members()] == [0, 1]
+
+
+def test_refusals(exporter):
+    bell = os.eventfd(0)
+
+    def refuse(fd, cookie, match, owner=False, close=True):
+        with pytest.raises(ValueError, match=match):
+            n.Domain(fd, bell, cookie, owner)
+        os.fstat(fd)  # a refused fd stays the caller's
+        os.close(fd)
+
+    refuse(make_commons(seals=0), bytes(16), "sealed")
+    refuse(make_commons(seals=fcntl.F_SEAL_GROW), bytes(16), "sealed")
+    refuse(make_commons(size=4096), bytes(16), "size")
+    refuse(make_commons(), bytes(16), "not a commons")
+    refuse(make_commons(), bytes(15), "16 bytes", owner=True)
+    r, w = os.pipe()
+    os.close(w)
+    refuse(r, bytes(16), "sealed")
+    with pytest.raises(ValueError, match="already"):
+        n.Domain(exporter.domain.fd, bell, exporter.cookie, False)
+    with pytest.raises(ValueError, match="cookie"):
+        n.Domain(exporter.domain.fd, bell, bytes(16), False)
+    os.close(bell)
+
+
+def test_dead_member_is_reaped(exporter, peers):
+    d = exporter.domain
+    a, b = peers(), peers()
+    a.run("d.hold(7); d.hold(8)")
+    b.run("d.hold(7)")
+    assert d.holders(7) == [1, 2]
+    a.kill()
+    assert [(m[0], m[3]) for m in d.members()] == [(0, True), (1, False), (2, True)]
+    assert d.holders(7) == [2]
+    assert d.holders(8) == []
+    assert d.reap() == 0
+    b.run("d.drop(7)")
+    assert d.holders(7) == []
+    b.kill()
+    assert d.reap() == 1
+    assert [m[0] for m in d.members()] == [0]
+
+
+def test_newcomer_reaps_for_the_index(exporter, peers):
+    a = peers()
+    a.run("d.hold(3)")
+    a.kill()
+    b = peers()
+    assert b.run("d.member") == 1
+    assert exporter.domain.holders(3) == []
+
+
+def test_exec_ends_membership(exporter, peers):
+    a = peers()
+    a.send("os.execv('/bin/sleep', ['sleep', '60'])")
+    until(lambda: n.lock_holder(exporter.domain.fd, AT["commons.life"] + 1) is None)
+    until(exporter.domain.reap, 2)  # its process lives on, so only after a grace
+
+
+def test_reap_byte_taken_leaves_it_to_the_other(exporter, peers):
+    a, b = peers(), peers()
+    a.kill()
+    assert b.run(f"n.lock(d.fd, {AT['commons.reap']} + 1)")
+    assert exporter.domain.reap() == 0
+    assert [(m[0], m[3]) for m in exporter.domain.members()] == [(0, True), (1, False), (2, True)]
+    b.run(f"n.unlock(d.fd, {AT['commons.reap']} + 1)")
+    assert exporter.domain.reap() == 1
+
+
+def test_full(exporter, peers):
+    # Nobody needs 1024 processes for that: one other process may hold all the lock bytes.
+    a = peers()
+    a.run(f"[n.lock(d.fd, {AT['commons.life']} + i) for i in range(1, 1024)] and None")
+    with pytest.raises(OSError, match="No space") as info:
+        peers()
+    assert info.value.errno == 28
+
+
+def test_opens(exporter, peers):
+    d, a = exporter.domain, peers()
+    d.set_opens(5, 2)
+    assert a.run("d.opens_left(5)") == 2
+    assert a.run("[d.take_open(5) for _ in range(3)]") == [True, True, False]
+    assert d.opens_left(5) == 0
+    d.set_opens(5, -4)
+    assert not d.take_open(5)
+    for call in (d.hold, d.drop, d.holders, d.take_open, d.opens_left):
+        with pytest.raises(ValueError, match="entry"):
+            call(262144)
+    with pytest.raises(OverflowError):
+        d.hold(-1)
+
+
+def test_slots(exporter, peers):
+    d, a = exporter.domain, peers()
+    with pytest.raises(ValueError, match="owner"):
+        a.run("d.new_slot()")
+    first, second = d.new_slot(), d.new_slot()
+    assert (first, second) == (0, 1)
+    a.run("s = n.Slot(d, 0); s.signal()")
+    with pytest.raises(ValueError, match="no such slot"):
+        a.run("n.Slot(d, 2)")
+    with pytest.raises(ValueError, match="no such slot"):
+        n.Slot(d, 2**31)
+    d.release_slot(0)
+    with pytest.raises(ValueError, match="in use"):
+        d.release_slot(0)
+    assert d.new_slot() == 2  # a peer has it
+    a.run("s.detach()")
+    assert d.new_slot() == 0
+    s = n.Slot(d, 0)
+    assert (s.pending, s.value, s.blame(), s.attached()) == (0, 0, (0, 0), [0])
+    a.run("s = n.Slot(d, 1)")
+    d.release_slot(1)
+    a.kill()
+    assert d.new_slot() == 1  # the dead do not count
+    s.detach()
+    for i in (0, 1, 2):
+        d.release_slot(i)
+    assert sorted(d.new_slot() for _ in range(4)) == [0, 1, 2, 3]
+
+
+def test_slot_exhaustion(exporter):
+    d = exporter.domain
+    for _ in range(AT["commons.slot_count"]):
+        d.new_slot()
+    with pytest.raises(OSError, match="No space"):
+        d.new_slot()
+    d.release_slot(99)
+    assert d.new_slot() == 99
+
+
+def test_lifetimes():
+    e = Exporter()
+    index = e.domain.new_slot()
+    s = n.Slot(e.domain, index)
+    watch, bell = weakref.ref(e.domain), e.domain.bell
+    os.fstat(bell)
+    assert weakref.ref(s)() is s
+    del e
+    assert watch() is not None  # a slot holds its domain
+    assert s.signal() == 1
+    watch().leave()
+    for call in (s.signal, s.owes, s.attached, lambda: s.wait(1), lambda: s.value, lambda: s.notify(1, 1)):
+        with pytest.raises(ValueError, match="detached"):
+            call()
+    s.detach()
+    del s
+    assert watch() is None
+    with pytest.raises(OSError, match="descriptor"):
+        os.fstat(bell)
+
+
+def test_many_threads(exporter):
+    d = exporter.domain
+
+    def work(out):
+        for i in range(200):
+            s = n.Slot(d, d.new_slot())
+            out.append((s.signal(), s.state(1)))
+            d.hold(i)
+            s.detach()
+            d.release_slot(s.index)
+            d.reap()
+
+    outs = [[] for _ in range(4)]
+    threads = [threading.Thread(target=work, args=(o,)) for o in outs]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert outs == [[(1, n.DONE)] * 200] * 4
+
+
+def in_child(work):
+    """Run `work` in a forked child; what it returns goes through repr."""
+    r, w = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.write(w, repr(work()).encode())
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(w)
+    with os.fdopen(r, "rb") as f:
+        got = f.read()
+    _, status = os.waitpid(pid, 0)
+    assert status == 0
+    return eval(got)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_fork(exporter, peers, event):
+    d, a = exporter.domain, peers(event.index)
+    before = n.forks()
+    fd = d.fd
+    assert event.notify(1, 44) is False
+    assert n.warden_running()
+
+    def child():
+        out = [n.forks() - before, n.warden_running(), d.fd]
+        for call in (event.signal, lambda: event.wait(1, 0), d.reap, lambda: event.value, lambda: n.Slot(d, 0)):
+            try:
+                call()
+                out.append("worked")
+            except ValueError as error:
+                out.append("fork" in str(error))
+        event.detach()
+        d.leave()
+        out.append(n.due())
+        try:
+            os.fstat(fd)
+            out.append("open")
+        except OSError:
+            out.append("closed")
+        # A membership of its own, in the same process line.
+        e = Exporter()
+        s = n.Slot(e.domain, e.domain.new_slot())
+        out.append(s.notify(1, 5))
+        s.signal()
+        out.append(until(n.due))
+        out.append(n.warden_running())
+        e.domain.leave()
+        return out
+
+    assert in_child(child) == [1, False, -1, True, True, True, True, True, [], "closed", False, [5], True]
+    assert n.forks() == before
+    assert event.attached() == [0, 1]
+    assert [(m[0], m[3]) for m in d.members()] == [(0, True), (1, True)]
+    assert a.run("d.members()[0][3]") is True
+    event.signal()
+    assert until(n.due) == [44]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_child_of_a_fork_joins_the_parents_commons(exporter, peers):
+    d, a = exporter.domain, peers()
+    dup = os.open(f"/proc/self/fd/{d.fd}", os.O_RDWR | os.O_CLOEXEC)  # closed nowhere in the parent while it is a member
+    bell = os.dup(d.bell)
+
+    def child():
+        mine = n.Domain(dup, bell, exporter.cookie, False)
+        global_d[:] = []  # the inherited object dies in the child: that must not drop the child's own lock
+        a_sees = a.run("[(m[0], m[1], m[3]) for m in d.members()]")
+        return mine.member, a_sees == [(0, os.getppid(), True), (1, a.pid, True), (2, os.getpid(), True)]
+
+    global_d = [d]
+    assert in_child(child) == (2, True)
+    exporter.domain.leave()
+    os.close(dup)
+    os.close(bell)
+
+
+def test_fork_while_threads_work(exporter, event):
+    """Mutexes are not left locked in the child."""
+    stop = threading.Event()
+
+    def work():
+        while not stop.is_set():
+            event.notify(event.pending + 1, 1)
+            event.cancel(1)
+            exporter.domain.reap()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for _ in range(20):
+            pid = os.fork() if sys.version_info < (3, 12) else None
+            if pid is None:
+                break
+            if pid == 0:
+                signal.alarm(10)
+                exporter.domain.leave()
+                e = Exporter()
+                s = n.Slot(e.domain, e.domain.new_slot())
+                s.notify(1, 9)
+                s.signal()
+                until(n.due)
+                os._exit(0)
+            assert os.waitpid(pid, 0)[1] == 0
+    finally:
+        stop.set()
+        thread.join()

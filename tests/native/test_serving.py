@@ -1,0 +1,302 @@
+"""The warden's socket: docs/layout.md."""
+
+import ctypes
+import fcntl
+import os
+import signal
+import socket
+import struct
+import threading
+import time
+
+import pytest
+from native_peer import AT, Peer, n, until
+
+OK, MALFORMED, OTHER_USER, NOT_LIVE, _BUSY, DRIVER = range(6)
+NONCE = bytes(range(16))
+
+
+class Table:
+    """A table served by this process, with one live entry (index 3)."""
+
+    def __init__(self, exporter):
+        self.exporter = exporter
+        self.fd = os.memfd_create("table", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.fd, AT["table.size"])
+        self.mapping = n.Mapping(self.fd, AT["table.size"])
+        self.address = self.mapping.address
+        self.view = memoryview(n.Span(self.address, self.mapping.nbytes, False, self.mapping))
+        self.view[AT["table.cookie"] : AT["table.cookie"] + 16] = exporter.cookie
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        self.pipes = [os.pipe() for _ in range(2)]
+        n.serve(self.address, self.fd, exporter.domain)
+        self.export(3, 77, [p[0] for p in self.pipes])
+
+    def entry(self, index):
+        return self.address + AT["table.header"] + index * AT["entry.size"]
+
+    def export(self, index, generation, fds, flags=0):
+        at = AT["table.header"] + index * AT["entry.size"]
+        self.view[at + AT["entry.nonce"] : at + AT["entry.nonce"] + 16] = NONCE
+        struct.pack_into("<I", self.view, at + AT["entry.flags"], flags)
+        struct.pack_into("<I", self.view, at + AT["entry.fd_count"], len(fds))
+        struct.pack_into(f"<{len(fds)}i", self.view, at + AT["entry.fds"], *fds)
+        n.store64(self.entry(index), generation)
+
+    def connect(self):
+        s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):  # blocking, so that a full backlog is waited for
+            s.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", 10, 0))
+        try:
+            s.connect(b"\0xpushare/" + self.exporter.cookie.hex().encode())
+        except OSError:
+            s.close()
+            raise
+        return s
+
+    def packet(self, op=1, entry=3, first=0, generation=77, nonce=NONCE, cookie=None, magic=b"XPSQ"):
+        return struct.pack("<4sI16sIIQ16s", magic, op, cookie or self.exporter.cookie, entry, first, generation, nonce)
+
+    def ask(self, packet=None, **kw):
+        with self.connect() as s:
+            s.send(self.packet(**kw) if packet is None else packet)
+            return receive(s)
+
+    def close(self):
+        n.close_warden()
+        os.close(self.fd)
+        for pair in self.pipes:
+            for fd in pair:
+                os.close(fd)
+
+
+def receive(s):
+    """(status, fds, total), or None at the end."""
+    data, fds, _, _ = socket.recv_fds(s, 64, 253)
+    if not data:
+        return None
+    magic, status, count, total = struct.unpack("<4sIII", data)
+    assert magic == b"XPSR"
+    assert count == len(fds)
+    return status, fds, total
+
+
+@pytest.fixture
+def table(exporter):
+    t = Table(exporter)
+    yield t
+    t.close()
+
+
+def inodes(fds):
+    got = [os.fstat(fd).st_ino for fd in fds]
+    for fd in fds:
+        os.close(fd)
+    return got
+
+
+def test_hello(table, exporter):
+    status, fds, _ = table.ask(op=1)
+    assert status == OK
+    assert n.dead(fds[3:]) == []
+    with open(f"/proc/self/fdinfo/{fds[3]}") as f:
+        assert f"Pid:\t{os.getpid()}\n" in f.read()
+    assert inodes(fds[:2]) == [os.fstat(table.fd).st_ino, os.fstat(exporter.domain.fd).st_ino]
+    for fd in fds[2:]:
+        os.close(fd)
+
+
+def test_fds(table):
+    status, fds, total = table.ask(op=2)
+    assert (status, total) == (OK, 2)
+    assert inodes(fds) == [os.fstat(p[0]).st_ino for p in table.pipes]
+    status, fds, total = table.ask(op=2, first=1)
+    assert inodes(fds) == [os.fstat(table.pipes[1][0]).st_ino]
+    assert table.ask(op=2, first=2)[0] == MALFORMED
+    with table.connect() as s:  # several questions on one connection
+        for _ in range(3):
+            s.send(table.packet(op=2))
+            status, fds, _ = receive(s)
+            assert status == OK
+            inodes(fds)
+
+
+def test_refusals(table):
+    assert table.ask(nonce=bytes(16))[0] == NOT_LIVE
+    assert table.ask(generation=78)[0] == NOT_LIVE
+    assert table.ask(generation=0)[0] == NOT_LIVE
+    assert table.ask(entry=4)[0] == NOT_LIVE
+    assert table.ask(entry=4, generation=0, nonce=bytes(16))[0] == NOT_LIVE
+    assert table.ask(entry=2**32 - 1)[0] == NOT_LIVE
+    assert table.ask(cookie=bytes(16))[0] == NOT_LIVE
+    assert table.ask(op=3)[0] == MALFORMED
+    assert table.ask(magic=b"XPSX")[0] == MALFORMED
+    assert table.ask(table.packet()[:-1])[0] == MALFORMED
+    assert table.ask(table.packet() + b"x")[0] == MALFORMED
+    assert table.ask(b"x")[0] == MALFORMED
+    table.export(5, 9, [10_000])
+    assert table.ask(op=2, entry=5, generation=9)[0] == DRIVER
+    table.export(5, 10, [])
+    assert table.ask(op=2, entry=5, generation=10)[0] == MALFORMED
+    with table.connect() as s:  # fds that a client sends are not kept
+        before = len(os.listdir("/proc/self/fd"))
+        socket.send_fds(s, [table.packet(nonce=bytes(16))], [table.fd])
+        assert receive(s)[0] == NOT_LIVE
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_withdraw(table):
+    n.withdraw(table.entry(3), 2)
+    assert n.load64(table.entry(3)) == 0
+    assert n.load64(table.entry(3) + AT["entry.retired"]) == 77
+    assert n.load32(table.entry(3) + AT["entry.reason"]) == 2
+    assert table.ask(op=2)[0] == NOT_LIVE
+    n.withdraw(table.entry(3), 1)  # nothing lives there
+    assert n.load32(table.entry(3) + AT["entry.reason"]) == 2
+    with pytest.raises(ValueError):
+        n.withdraw(0, 1)
+
+
+def test_offer(table):
+    calls = []
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_uint64, ctypes.c_int64, ctypes.c_uint64)
+    def make(fd, number, a, b):
+        if number == 666:
+            return 1
+        calls.append((number, a, b))
+        fd[0] = os.memfd_create(f"made-{number}")
+        return 0
+
+    address = ctypes.cast(make, ctypes.c_void_p).value
+    table.export(6, 5, [], flags=4)
+    assert table.ask(op=2, entry=6, generation=5)[0] == NOT_LIVE
+    n.offer(6, 5, address, range(300), -7, 2**63)
+    before = len(os.listdir("/proc/self/fd"))
+    status, fds, total = table.ask(op=2, entry=6, generation=5)
+    assert (status, len(fds), total) == (OK, 253, 300)
+    assert os.readlink(f"/proc/self/fd/{fds[252]}") == "/memfd:made-252 (deleted)"
+    inodes(fds)
+    status, fds, total = table.ask(op=2, entry=6, generation=5, first=253)
+    assert len(inodes(fds)) == 47
+    assert calls == [(i, -7, 2**63) for i in range(300)]
+    assert table.ask(op=2, entry=6, generation=5, first=300)[0] == MALFORMED
+    n.offer(6, 5, address, [1, 666], 0, 0)
+    assert table.ask(op=2, entry=6, generation=5)[0] == DRIVER
+    until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+    n.withdraw(table.entry(6), 1)
+    table.export(6, 6, [], flags=4)
+    assert table.ask(op=2, entry=6, generation=6)[0] == NOT_LIVE  # forgotten with the entry
+    for args in ((2**18, 1, address, [1], 0, 0), (1, 0, address, [1], 0, 0), (1, 1, 0, [1], 0, 0), (1, 1, address, [], 0, 0)):
+        with pytest.raises(ValueError):
+            n.offer(*args)
+
+
+def test_withdraw_waits_for_fds_on_their_way(table):
+    inside, go = threading.Event(), threading.Event()
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_uint64, ctypes.c_int64, ctypes.c_uint64)
+    def make(fd, *_):
+        inside.set()
+        go.wait(10)
+        fd[0] = os.memfd_create("made")
+        return 0
+
+    table.export(6, 5, [], flags=4)
+    n.offer(6, 5, ctypes.cast(make, ctypes.c_void_p).value, [1], 0, 0)
+    with table.connect() as s:
+        s.send(table.packet(op=2, entry=6, generation=5))
+        assert inside.wait(10)
+        done = threading.Event()
+        thread = threading.Thread(target=lambda: (n.withdraw(table.entry(6), 1), done.set()))
+        thread.start()
+        assert not done.wait(0.05)
+        go.set()
+        assert done.wait(10)
+        status, fds, _ = receive(s)
+        assert status == OK
+        inodes(fds)
+        thread.join()
+
+
+def test_bound_and_deadline(table):
+    start = time.monotonic()
+    held = [table.connect() for _ in range(16)]
+    for s in held:
+        s.send(table.packet(generation=1))
+        assert receive(s)[0] == NOT_LIVE
+    assert table.ask(generation=1)[0] == NOT_LIVE  # let in once another is closed, after a second
+    assert 0.9 <= time.monotonic() - start < 5
+    assert receive(held[0]) is None
+    for s in held:
+        s.close()
+    assert table.ask(generation=1)[0] == NOT_LIVE
+
+
+def test_client_that_goes_away(table):
+    for _ in range(40):
+        with table.connect() as s:
+            s.send(table.packet(op=2))
+    assert table.ask(generation=1)[0] == NOT_LIVE
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
+def test_other_user(table, exporter):
+    r, w = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 9
+        try:
+            signal.alarm(10)
+            os.setuid(65534)
+            s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            s.connect(b"\0xpushare/" + exporter.cookie.hex().encode())
+            status = receive(s)[0]
+        finally:
+            os._exit(status)
+    os.close(r)
+    os.close(w)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == OTHER_USER
+
+
+def test_serve_once(table, exporter):
+    with pytest.raises(OSError, match="already"):
+        n.serve(table.address, table.fd, exporter.domain)
+    n.close_warden()
+    n.close_warden()
+    assert not n.warden_running()
+    with pytest.raises(ConnectionRefusedError):
+        table.connect()
+    n.serve(table.address, table.fd, exporter.domain)
+    status, fds, _ = table.ask()
+    assert status == OK
+    inodes(fds)
+
+
+def test_serve_checks(exporter, table, peers):
+    a = peers()
+    with pytest.raises(ValueError, match="own domain"):
+        a.run("m = n.Mapping(d.fd, 4096); n.serve(m.address, d.fd, d)")
+    with pytest.raises(ValueError, match="own domain"):
+        n.serve(exporter.domain.address + 4096, table.fd, exporter.domain)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_fork_closes_the_socket_in_the_child(exporter, table):
+    """The parent dies; its socket must not live on in a child that was forked."""
+    peer = Peer()
+    child = None
+    try:
+        peer.run("import test_serving, native_peer; e = native_peer.Exporter(); t = test_serving.Table(e)")
+        cookie = peer.run("e.cookie")
+        name = b"\0xpushare/" + cookie.hex().encode()
+        child = peer.run("(lambda pid: pid if pid else (os.close(0), os.close(1), time.sleep(30), os._exit(0)))(os.fork())")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+            s.connect(name)
+        peer.kill()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s, pytest.raises(ConnectionRefusedError):
+            s.connect(name)
+    finally:
+        if child:
+            os.kill(child, signal.SIGKILL)
+        peer.close()
