@@ -25,10 +25,10 @@ demo: $(VENV)/installed ## two processes share FILE (default: README.md) on DEVI
 	$(BIN)/xpushare demo --file "$(FILE)" $(DEVICE_ARGUMENT) $(ARGS)
 
 test: $(VENV)/installed $(VENV)/test ## the tests, without the long soak
-	$(BIN)/python -m pytest -m "not soak" --basetemp build/pytest $(TESTS) $(ARGS)
+	$(BIN)/python -m pytest -m "not soak" --basetemp $(VENV)/tmp $(TESTS) $(ARGS)
 
 soak: $(VENV)/installed $(VENV)/test ## the long tests, SOAK_SECONDS altogether
-	XPUSHARE_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m soak --timeout 0 --basetemp build/pytest $(TESTS) $(ARGS)
+	XPUSHARE_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m soak --timeout 0 --basetemp $(VENV)/tmp $(TESTS) $(ARGS)
 
 bench: $(VENV)/installed $(VENV)/bench ## latency and bandwidth against what one would pick instead
 	$(BIN)/xpushare bench $(DEVICE_ARGUMENT) $(ARGS)
@@ -36,7 +36,7 @@ bench: $(VENV)/installed $(VENV)/bench ## latency and bandwidth against what one
 gpu: $(VENV)/installed $(VENV)/test $(VENV)/cuda ## what needs an NVIDIA GPU; fails where there is none
 	$(BIN)/xpushare info --device 'cuda:*'
 	$(BIN)/xpushare demo --file "$(FILE)" --device cuda:0
-	$(BIN)/python -m pytest -m cuda --basetemp build/pytest $(TESTS) $(ARGS)
+	$(BIN)/python -m pytest -m cuda --basetemp $(VENV)/tmp $(TESTS) $(ARGS)
 
 lint: $(VENV)/lint
 	$(BIN)/ruff check .
@@ -51,7 +51,7 @@ types: $(VENV)/installed $(VENV)/lint
 	$(BIN)/pyright
 
 docs: $(VENV)/docs ## into site/
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 model: ## the event protocol, checked by spin
 	docs/model/check

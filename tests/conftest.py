@@ -15,8 +15,9 @@ os.environ["XPUSHARE_RUNTIME_DIR"] = _runtime_dir
 for _name in ("XPUSHARE_KEY_FILE", "ONEAPI_DEVICE_SELECTOR", "UR_ENABLE_LAYERS"):
     os.environ.pop(_name, None)
 
-import harness  # noqa: E402
 import pytest  # noqa: E402
+
+import harness  # noqa: E402
 
 
 def pytest_unconfigure() -> None:
@@ -35,7 +36,7 @@ def _no_survivors() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def exporting() -> None:
-    """Make this process an exporter once, so that what it opens for good (its table, its warden) is open before a count."""
+    """Make this process an exporter once: what it opens for good (its table, its warden) is open before a count."""
     import xpushare as xs
 
     with xs.malloc_device(4096, "native_cpu:0") as memory:

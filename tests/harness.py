@@ -1,7 +1,7 @@
 """A second process for tests: `with Child() as child: child.call(function, …)`.
 
-Functions and arguments travel by cloudpickle: a function of a module goes by name (so its module's globals live on in the child
-between calls), a lambda or an inner function by value. What a child must keep alive it puts into `kept`.
+Functions and arguments travel by cloudpickle: a function of a module goes by name (so its module's globals live on in
+the child between calls), a lambda or an inner function by value. What a child must keep alive it puts into `kept`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Literal, Self
 
-import cloudpickle
+import cloudpickle  # type: ignore[import-untyped]
 
 __all__ = ["TIMEOUT", "Child", "ChildDied", "HarnessError", "Pending", "children", "fd_count", "kept", "mapping_count",
            "open_fds", "rss", "wait_until"]  # fmt: skip
@@ -33,7 +33,7 @@ children: set[Child] = set()  # those not ended yet
 
 
 class HarnessError(AssertionError):
-    """The child did not do as asked in time. No `TimeoutError`, so that `pytest.raises(TimeoutError)` never takes it for one."""
+    """The child did not do as asked in time. No `TimeoutError`, which tests expect of the code under test."""
 
 
 class ChildDied(HarnessError):
@@ -67,10 +67,10 @@ class Pending:
 class Child:
     """A process that runs what it is sent, one call after the other, in its main thread.
 
-    `target` (a function without arguments, or source text) runs first. `method` is "spawn" (a fresh interpreter) or "fork".
-    For spawn only: `env` changes the environment (None removes a variable); `prefix` is a command that starts the
-    interpreter, such as `["unshare", "--net"]` (`pid` and `kill` then mean the process of the command). Leaving the `with` block ends the
-    child in an orderly way and demands exit status 0, unless the child was killed or the block failed.
+    `target` (a function without arguments, or source text) runs first. `method` is "spawn" (a fresh interpreter) or
+    "fork". For spawn only: `env` changes the environment (None removes a variable); `prefix` is a command that starts
+    the interpreter, such as `["unshare", "--net"]` (`pid` and `kill` then mean the process of the command). Leaving the
+    `with` block ends the child in an orderly way and demands exit status 0, unless it was killed or the block failed.
     """
 
     def __init__(
@@ -91,10 +91,13 @@ class Child:
         self._connection = here
         try:
             if method == "fork":
-                assert not env and not prefix
+                assert not env
+                assert not prefix
                 self._fork = multiprocessing.get_context("fork").Process(target=_serve_fork, args=(here, there))
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on: forking with threads is what is tested
+                    warnings.simplefilter(
+                        "ignore", DeprecationWarning
+                    )  # from 3.12 on: forking with threads is what is tested
                     self._fork.start()
                 self.pid: int = self._fork.pid
             else:
@@ -185,7 +188,7 @@ class Child:
         self._connection.close()
 
     def exit(self, timeout: float | None = None) -> int:
-        """Let the interpreter end in its orderly way (after the calls sent before); its exit status, negative for a signal."""
+        """Let the interpreter end in its orderly way, after the calls sent before; its exit status."""
         with contextlib.suppress(OSError):
             self._connection.send_bytes(b"")
         if self._wait(self._timeout if timeout is None else timeout) is None:
@@ -234,7 +237,7 @@ def _serve(connection: Connection) -> None:
             except Exception:
                 reply = cloudpickle.dumps((False, RuntimeError(f"{type(error).__name__}: {error}"), trace))
             del error
-        function = args = options = message = None
+        function = args = options = None
         try:
             connection.send_bytes(reply)
         except BrokenPipeError:

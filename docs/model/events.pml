@@ -586,7 +586,11 @@ proctype Warden(byte me) {
 #ifndef NO_DYING
            atomic { A(me) -> state[d] = DYING }
 #endif
+#ifdef BIT_ONLY
            atomic { A(me) -> x = ((att & BIT(d)) != 0) }
+#else                                   /* also where a waiter of this process relied on d */
+           atomic { A(me) -> x = (((att | watched[me]) & BIT(d)) != 0) }
+#endif
            if
            :: x -> x = 0; leave(d, true)
            :: else                       /* the bit stays while it owes */

@@ -1,4 +1,5 @@
-/* DLPack: capsules that keep an owner alive, and what other libraries' capsules say. The structs are the ABI of DLPack 1.x. */
+/* DLPack: capsules that keep an owner alive, and what other libraries' capsules say.
+ * The structs are the ABI of DLPack 1.x. */
 #include "xp.h"
 
 #include <stdlib.h>
@@ -39,7 +40,7 @@ typedef struct dl_versioned {
 #define DL_NAME "dltensor"
 #define DL_NAME_VERSIONED "dltensor_versioned"
 
-/* --- ours, given away -------------------------------------------------------------------------------------------------------- */
+/* --- ours, given away --------------------------------------------------------------------------------------------- */
 
 typedef struct {
     union {
@@ -150,7 +151,7 @@ static PyObject *dlpack_capsule(PyObject *Py_UNUSED(m), PyObject *args, PyObject
     return capsule;
 }
 
-/* --- theirs, taken over ------------------------------------------------------------------------------------------------------ */
+/* --- theirs, taken over ------------------------------------------------------------------------------------------- */
 
 typedef struct {
     PyObject_HEAD

@@ -8,8 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A dying process drops its locks before its driver fds are closed; its end is the pidfd. Wait for that, but not for ever: an
- * exec drops the lock too, and the pid in the member record may be a lie. */
+/* A dying process drops its locks before its driver fds are closed; its end is the pidfd. Wait for that, but not for
+ * ever: an exec drops the lock too, and the pid in the member record may be a lie. */
 #define DYING_NS 300000000u
 
 pthread_mutex_t xp_mu = PTHREAD_MUTEX_INITIALIZER;
@@ -26,6 +26,7 @@ void xp_domain_unref(xp_domain *d)
     if (d->bell >= 0)
         close(d->bell);
     free(d->released);
+    free(d->holds);
     free(d->slots_live);
     free(d);
 }
@@ -36,7 +37,7 @@ static uint64_t pid_namespace(void)
     return stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
 }
 
-/* --- alive or dead -------------------------------------------------------------------------------------------------------- */
+/* --- alive or dead ------------------------------------------------------------------------------------------------ */
 
 enum life { LIVING, DYING, DEAD, NOBODY };
 
@@ -88,22 +89,24 @@ bool xp_others_alive(xp_domain *d, const uint64_t *mask)
     return alive;
 }
 
-/* Take `m` out of every slot and entry; what it owes is lost. With d->mu. */
-static void sweep(xp_domain *d, uint32_t m, uint32_t cause)
+/* Take `m` out of every slot and entry; what it owes is lost. With d->mu. False: a loss is put off, since a living
+ * member's earlier point is outstanding; come again. */
+static bool sweep(xp_domain *d, uint32_t m, uint32_t cause)
 {
     xp_commons *c = (xp_commons *)d->base;
     uint64_t pid = XP_RELAXED(&xp_member_at(d, m)->pid);
+    bool swept = false, all = true;
     uint8_t known[XP_MEMBERS] = {0}; /* 1 alive, 2 not: asked once per member */
     uint32_t used = XP_LOAD(&c->slots_used);
     for (uint32_t i = 0; i < used && i < XP_SLOTS; i++) {
         xp_words *w = xp_words_at(d, i);
         bool attached = xp_bit(w->attached, m);
         xp_view v;
-        xp_read(w, &v);
-        bool owes = xp_owes(w, &v, m);
-        if (!attached && !owes)
+        uint64_t owed = xp_lowest_owed(w, &v, m);
+        if (!attached && !owed)
             continue;
-        if (owes)
+        bool put_off = owed && owed != v.effective + 1;
+        if (owed && !put_off)
             xp_lose(d, w, cause, pid);
         if (cause == XP_CAUSE_DEATH) {
             int living = 0;
@@ -123,14 +126,24 @@ static void sweep(xp_domain *d, uint32_t m, uint32_t cause)
                 XP_STORE(&w->orphan, v.top + 1);
             }
         }
-        xp_clear(w->attached, m);
-        xp_wake(d, w);
+        /* Nobody may know any more that there are sleepers, so without looking at the flag; and the bit last: until it
+         * is clear another reaper does all this again. */
+        xp_finish(w);
+        xp_wake_all(w);
+        swept = true;
+        if (put_off)
+            all = false;
+        else
+            xp_clear(w->attached, m);
     }
+    if (swept)
+        xp_ring(d);
     used = XP_LOAD(&c->entries_used);
     uint64_t *holders = (uint64_t *)(d->base + XP_COMMONS_HOLDERS);
     for (uint32_t i = 0; i < used && i < XP_ENTRIES; i++)
         if (xp_bit(holders + i * XP_MASK_WORDS, m))
             xp_clear(holders + i * XP_MASK_WORDS, m);
+    return all;
 }
 
 int xp_reap(xp_domain *d, uint32_t m, bool sure)
@@ -151,19 +164,24 @@ int xp_reap(xp_domain *d, uint32_t m, bool sure)
     int reaped = 0;
     xp_member *record = xp_member_at(d, m);
     if (xp_lock_holder(d->fd, XP_LIFE_BYTE + (int64_t)m, &pid) == 0 && XP_LOAD(&record->state) != 0) {
-        sweep(d, m, XP_CAUSE_DEATH);
-        XP_STORE(&record->state, 0);
-        reaped = 1;
+        bool all = sweep(d, m, XP_CAUSE_DEATH);
+        if (all)
+            XP_STORE(&record->state, 0);
+        reaped = all ? 1 : -1;
     }
     xp_lock(d->fd, XP_REAP_BYTE + (int64_t)m, false);
     xp_unwatch(d, m);
-    xp_clear(d->retry, m);
     xp_clear(d->polled, m);
+    if (reaped < 0) {
+        xp_set(d->retry, m);
+        return -1;
+    }
+    xp_clear(d->retry, m);
     d->dying_since[m] = 0;
     return reaped;
 }
 
-/* --- joining and leaving -------------------------------------------------------------------------------------------------------- */
+/* --- joining and leaving ------------------------------------------------------------------------------------------ */
 
 /* One index: 1 ours, 0 not this one, -1 errno. With the domain not shared yet. */
 static int claim(xp_domain *d, uint32_t m)
@@ -174,9 +192,7 @@ static int claim(xp_domain *d, uint32_t m)
         return rc == EAGAIN ? 0 : -1;
     }
     enum life life = life_of(d, m, &pid);
-    if (life == DEAD)
-        sweep(d, m, XP_CAUSE_DEATH);
-    if (life == DEAD || life == NOBODY) {
+    if ((life == DEAD && sweep(d, m, XP_CAUSE_DEATH)) || life == NOBODY) {
         xp_member *record = xp_member_at(d, m);
         XP_STORE(&record->state, 0);
         rc = xp_lock(d->fd, XP_LIFE_BYTE + (int64_t)m, true);
@@ -292,17 +308,18 @@ static void leave(xp_domain *d)
     xp_nodes_drop(d, NULL);
     pthread_mutex_unlock(&xp_mu);
     pthread_mutex_lock(&d->mu);
-    sweep(d, d->member, XP_CAUSE_EXIT);
+    bool all = sweep(d, d->member, XP_CAUSE_EXIT);
     for (uint32_t m = 0; m < XP_MEMBERS; m++)
         xp_unwatch(d, m);
     xp_unwatch_bell(d);
-    XP_STORE(&xp_member_at(d, d->member)->state, 0);
+    if (all) /* else the others find us dead, and lose the rest when its time has come */
+        XP_STORE(&xp_member_at(d, d->member)->state, 0);
     close(d->fd); /* drops the lock */
     d->fd = -1;
     pthread_mutex_unlock(&d->mu);
 }
 
-/* --- the type ---------------------------------------------------------------------------------------------------------------- */
+/* --- the type ----------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     PyObject_HEAD
@@ -464,7 +481,7 @@ static PyObject *domain_reap(PyObject *self, PyObject *Py_UNUSED(a))
     return PyLong_FromLong(count);
 }
 
-/* --- holders and opens ------------------------------------------------------------------------------------------------------- */
+/* --- holders and opens -------------------------------------------------------------------------------------------- */
 
 static xp_domain *entry_arg(PyObject *self, PyObject *arg, uint32_t *entry)
 {
@@ -484,16 +501,39 @@ static uint64_t *holders_at(xp_domain *d, uint32_t entry)
 
 static int32_t *opens_at(xp_domain *d, uint32_t entry) { return (int32_t *)(d->base + XP_COMMONS_OPENS) + entry; }
 
+/* Holds are counted in the process, so that one bit serves all its opens of an entry. */
+static int hold(xp_domain *d, uint32_t entry)
+{
+    pthread_mutex_lock(&d->mu);
+    if (d->holds == NULL)
+        d->holds = calloc(XP_ENTRIES, sizeof *d->holds); /* pages come with use */
+    bool ok = d->holds != NULL;
+    if (ok && d->holds[entry]++ == 0) {
+        uint32_t *used = &((xp_commons *)d->base)->entries_used, old = XP_LOAD(used);
+        for (int i = 0; i < XP_TRIES && old <= entry && !XP_CAS(used, &old, entry + 1); i++)
+            ;
+        xp_set(holders_at(d, entry), d->member);
+    }
+    pthread_mutex_unlock(&d->mu);
+    return ok ? 0 : -1;
+}
+
+static void drop(xp_domain *d, uint32_t entry)
+{
+    pthread_mutex_lock(&d->mu);
+    if (d->holds && d->holds[entry] && --d->holds[entry] == 0)
+        xp_clear(holders_at(d, entry), d->member);
+    pthread_mutex_unlock(&d->mu);
+}
+
 static PyObject *domain_hold(PyObject *self, PyObject *arg)
 {
     uint32_t entry;
     xp_domain *d = entry_arg(self, arg, &entry);
     if (d == NULL)
         return NULL;
-    uint32_t *used = &((xp_commons *)d->base)->entries_used, old = XP_LOAD(used);
-    for (int i = 0; i < XP_TRIES && old <= entry && !XP_CAS(used, &old, entry + 1); i++)
-        ;
-    xp_set(holders_at(d, entry), d->member);
+    if (hold(d, entry) < 0)
+        return PyErr_NoMemory();
     Py_RETURN_NONE;
 }
 
@@ -503,9 +543,67 @@ static PyObject *domain_drop(PyObject *self, PyObject *arg)
     xp_domain *d = entry_arg(self, arg, &entry);
     if (d == NULL)
         return NULL;
-    xp_clear(holders_at(d, entry), d->member);
+    drop(d, entry);
     Py_RETURN_NONE;
 }
+
+/* --- Lease: a hold with an owner object --------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *domain, *peer;
+    uint32_t entry;
+} xp_lease;
+
+static PyObject *lease_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *o_domain, *peer;
+    unsigned entry;
+    if (kwargs && PyDict_Size(kwargs)) {
+        PyErr_SetString(PyExc_TypeError, "Lease() takes no keyword arguments");
+        return NULL;
+    }
+    xp_domain *d;
+    if (!PyArg_ParseTuple(args, "OIO", &o_domain, &entry, &peer) || (d = xp_domain_of(o_domain)) == NULL)
+        return NULL;
+    if (entry >= XP_ENTRIES || !xp_usable(d)) {
+        PyErr_SetString(PyExc_ValueError, entry >= XP_ENTRIES ? "no such entry" : "this process has left the domain");
+        return NULL;
+    }
+    xp_lease *self = (xp_lease *)PyType_GenericAlloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    if (hold(d, entry) < 0) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    self->domain = Py_NewRef(o_domain);
+    self->peer = Py_NewRef(peer);
+    self->entry = entry;
+    return (PyObject *)self;
+}
+
+static void lease_dealloc(PyObject *object)
+{
+    xp_lease *self = (xp_lease *)object;
+    if (self->domain) {
+        xp_domain *d = domain(self->domain);
+        if (xp_usable(d))
+            drop(d, self->entry);
+    }
+    Py_XDECREF(self->domain);
+    Py_XDECREF(self->peer);
+    xp_free(object);
+}
+
+static PyMemberDef lease_members[] = {
+    {"peer", T_OBJECT_EX, offsetof(xp_lease, peer), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyType_Slot lease_slots[] = {
+    {Py_tp_new, lease_new}, {Py_tp_dealloc, lease_dealloc}, {Py_tp_members, lease_members}, {0, NULL},
+};
+static PyType_Spec lease_spec = {"xpushare._native.Lease", sizeof(xp_lease), 0, Py_TPFLAGS_DEFAULT, lease_slots};
 
 static PyObject *domain_holders(PyObject *self, PyObject *arg)
 {
@@ -561,6 +659,16 @@ static PyObject *domain_take_open(PyObject *self, PyObject *arg)
     Py_RETURN_FALSE;
 }
 
+static PyObject *domain_give_open(PyObject *self, PyObject *arg)
+{
+    uint32_t entry;
+    xp_domain *d = entry_arg(self, arg, &entry);
+    if (d == NULL)
+        return NULL;
+    __atomic_fetch_add(opens_at(d, entry), 1, __ATOMIC_SEQ_CST);
+    Py_RETURN_NONE;
+}
+
 static PyObject *domain_opens_left(PyObject *self, PyObject *arg)
 {
     uint32_t entry;
@@ -571,7 +679,7 @@ static PyObject *domain_opens_left(PyObject *self, PyObject *arg)
     return PyLong_FromLong(left > 0 ? left : 0);
 }
 
-/* --- slots ------------------------------------------------------------------------------------------------------------------ */
+/* --- slots -------------------------------------------------------------------------------------------------------- */
 
 static xp_domain *owner_arg(PyObject *self)
 {
@@ -677,9 +785,18 @@ static PyObject *domain_release_slot(PyObject *self, PyObject *arg)
     Py_RETURN_NONE;
 }
 
-static PyObject *domain_fd(PyObject *self, void *Py_UNUSED(c)) { return PyLong_FromLong(XP_RELAXED(&domain(self)->fd)); }
+static PyObject *domain_fd(PyObject *self, void *Py_UNUSED(c))
+{
+    return PyLong_FromLong(XP_RELAXED(&domain(self)->fd));
+}
+
 static PyObject *domain_bell(PyObject *self, void *Py_UNUSED(c)) { return PyLong_FromLong(domain(self)->bell); }
-static PyObject *domain_member(PyObject *self, void *Py_UNUSED(c)) { return PyLong_FromUnsignedLong(domain(self)->member); }
+
+static PyObject *domain_member(PyObject *self, void *Py_UNUSED(c))
+{
+    return PyLong_FromUnsignedLong(domain(self)->member);
+}
+
 static PyObject *domain_address(PyObject *self, void *Py_UNUSED(c))
 {
     return PyLong_FromUnsignedLongLong((uintptr_t)domain(self)->base);
@@ -702,6 +819,7 @@ static PyMethodDef domain_methods[] = {
     {"holders", domain_holders, METH_O, NULL},
     {"set_opens", XP_FAST(domain_set_opens), METH_FASTCALL, NULL},
     {"take_open", domain_take_open, METH_O, NULL},
+    {"give_open", domain_give_open, METH_O, NULL},
     {"opens_left", domain_opens_left, METH_O, NULL},
     {"new_slot", domain_new_slot, METH_NOARGS, NULL},
     {"release_slot", domain_release_slot, METH_O, NULL},
@@ -717,4 +835,7 @@ static PyType_Slot domain_slots[] = {
 static PyType_Spec domain_spec = {"xpushare._native.Domain", sizeof(xp_domain_object), 0, Py_TPFLAGS_DEFAULT,
                                   domain_slots};
 
-int xp_init_domain(PyObject *module) { return xp_add_type(module, &domain_spec); }
+int xp_init_domain(PyObject *module)
+{
+    return xp_add_type(module, &domain_spec) < 0 ? -1 : xp_add_type(module, &lease_spec);
+}

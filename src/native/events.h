@@ -1,13 +1,14 @@
 /* Domains, slots and the warden: the C side, used by threads with and without the GIL.
  *
- * Mutexes, outermost first: xp_life_mu (start and stop of the warden), send_mu (warden.c: serving), xp_mu (domain list, nodes, due
- * tokens), domain->mu (its fd, watches, reaping), warden_mu (warden.c: epoll). No thread takes the GIL while it holds one of them. */
+ * Mutexes, outermost first: xp_life_mu (start and stop of the warden), send_mu (serve.c), xp_mu (domain list, nodes,
+ * due tokens), domain->mu (its fd, watches, reaping), warden_mu (warden.c: epoll). Nobody takes the GIL holding one. */
 #ifndef XP_EVENTS_H
 #define XP_EVENTS_H
 
 #include "xp.h"
 
 #include <sys/types.h>
+#include <sys/un.h>
 
 #define XP_NO_MEMBER UINT32_MAX
 #define XP_TRIES (1 << 20) /* of a compare-and-swap that a hostile peer may disturb for ever */
@@ -38,6 +39,7 @@ typedef struct xp_domain {
     uint32_t next_slot, released_at, released_count; /* a ring of released indices */
     uint32_t *released;
     uint64_t *slots_live; /* bits */
+    uint32_t *holds; /* of this process, per entry; mu */
 } xp_domain;
 
 typedef struct xp_slot {
@@ -66,10 +68,17 @@ static inline xp_member *xp_member_at(const xp_domain *d, uint32_t m)
     return (xp_member *)(d->base + XP_COMMONS_MEMBERS) + m;
 }
 
-static inline xp_words *xp_words_at(const xp_domain *d, uint32_t i) { return (xp_words *)(d->base + XP_COMMONS_SLOTS) + i; }
+static inline xp_words *xp_words_at(const xp_domain *d, uint32_t i)
+{
+    return (xp_words *)(d->base + XP_COMMONS_SLOTS) + i;
+}
+
 
 static inline bool xp_bit(const uint64_t *mask, uint32_t m) { return XP_LOAD(&mask[m / 64]) >> (m % 64) & 1; }
-static inline void xp_set(uint64_t *mask, uint32_t m) { __atomic_fetch_or(&mask[m / 64], 1ull << m % 64, __ATOMIC_SEQ_CST); }
+static inline void xp_set(uint64_t *mask, uint32_t m)
+{
+    __atomic_fetch_or(&mask[m / 64], 1ull << m % 64, __ATOMIC_SEQ_CST);
+}
 static inline void xp_clear(uint64_t *mask, uint32_t m)
 {
     __atomic_fetch_and(&mask[m / 64], ~(1ull << m % 64), __ATOMIC_SEQ_CST);
@@ -82,7 +91,7 @@ static inline bool xp_usable(const xp_domain *d)
     return XP_LIKELY(!XP_RELAXED(&d->left) && d->born == XP_RELAXED(&xp_fork_count));
 }
 
-/* --- domain.c ------------------------------------------------------------------------------------------------------------- */
+/* --- domain.c ----------------------------------------------------------------------------------------------------- */
 xp_domain *xp_domain_of(PyObject *object); /* borrowed; NULL with TypeError */
 void xp_domain_ref(xp_domain *d);
 void xp_domain_unref(xp_domain *d);
@@ -90,7 +99,7 @@ bool xp_alive(xp_domain *d, uint32_t m);         /* with d->mu */
 int xp_reap(xp_domain *d, uint32_t m, bool sure); /* with d->mu: 1 reaped, 0 nothing to do, -1 to be tried again */
 bool xp_others_alive(xp_domain *d, const uint64_t *mask); /* takes d->mu */
 
-/* --- slot.c --------------------------------------------------------------------------------------------------------------- */
+/* --- slot.c ------------------------------------------------------------------------------------------------------- */
 enum { XP_PENDING = 0, XP_DONE = 1, XP_LOST = 2 };
 
 typedef struct {
@@ -99,25 +108,39 @@ typedef struct {
 
 void xp_read(const xp_words *w, xp_view *v);
 int xp_state(const xp_view *v, uint64_t point);
-int xp_full_state(xp_slot *s, uint64_t point); /* orphaned futures too; may take d->mu */
+/* Orphaned futures too, and with `deaths` points that a dead one owes; may take d->mu. */
+int xp_full_state(xp_slot *s, uint64_t point, bool deaths);
+/* The lowest outstanding point that `m` owes, 0 if none, UINT64_MAX if it cannot be told now; fills `v`. */
+uint64_t xp_lowest_owed(const xp_words *w, xp_view *v, uint32_t m);
 bool xp_owes(const xp_words *w, const xp_view *v, uint32_t m);
 void xp_owing(const xp_words *w, uint64_t *mask); /* adds everybody who owes */
 void xp_lose(xp_domain *d, xp_words *w, uint32_t cause, uint64_t pid);
 void xp_abandon(xp_slot *s, uint64_t point); /* lose a future point, for a device that waits for it */
-void xp_wake(xp_domain *d, xp_words *w);
+void xp_wake_all(xp_words *w); /* also those whose waker died half-way */
+void xp_ring(xp_domain *d);
+void xp_finish(xp_words *w); /* raise the value to what is complete or lost: somebody may have died half-way */
 void xp_slot_ref(xp_slot *s);
 void xp_slot_unref(xp_slot *s);
 
-/* --- warden.c ------------------------------------------------------------------------------------------------------------- */
+/* --- warden.c ----------------------------------------------------------------------------------------------------- */
 enum { XP_WATCHED, XP_RETRY, XP_POLLED };
 
 int xp_warden_start(void);                        /* 0 or errno */
-int xp_watch(xp_domain *d, uint32_t m);           /* with d->mu: XP_WATCHED (or dead and done with), XP_RETRY, XP_POLLED */
+int xp_watch(xp_domain *d, uint32_t m);           /* with d->mu: one of the above; XP_WATCHED also of the dead */
 void xp_unwatch(xp_domain *d, uint32_t m);        /* with d->mu */
 void xp_unwatch_bell(xp_domain *d);               /* with d->mu */
 int xp_watch_attached(xp_slot *s);                /* and those who owe; takes d->mu; the worst of xp_watch */
-int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, bool guard); /* 0, 1 already done or lost, -1 no memory, errno */
+/* 0, 1 already done or lost, -1 no memory, else errno + 1 */
+int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, bool guard);
 void xp_node_cancel(xp_slot *s, uint64_t token);
 void xp_nodes_drop(xp_domain *d, xp_slot *s); /* with xp_mu: of a slot, or of all of d: tokens become due */
+
+int xp_warden_listen(const struct sockaddr_un *name, size_t size, const char **call); /* 0 or errno and who says so */
+
+/* --- serve.c ------------------------------------------------------------------------------------------------------ */
+bool xp_answer(int fd, const void *packet, size_t size); /* false: the connection is of no more use */
+void xp_refuse(int fd);
+void xp_serving_end(void);
+void xp_serving_forked(void);
 
 #endif

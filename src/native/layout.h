@@ -1,4 +1,5 @@
-/* The shared memory of docs/layout.md and docs/events-protocol.md, byte by byte. A test compares this with the Python side. */
+/* The shared memory of docs/layout.md and docs/events-protocol.md, byte by byte.
+ * A test compares this with the Python side. */
 #ifndef XP_LAYOUT_H
 #define XP_LAYOUT_H
 

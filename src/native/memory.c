@@ -1,8 +1,15 @@
 /* Copies, mappings of fds and reserved address space. */
 #include "xp.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+
+#ifndef SYS_pidfd_getfd
+#define SYS_pidfd_getfd 438
+#endif
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
@@ -64,7 +71,7 @@ static PyObject *fill(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t 
     Py_RETURN_NONE;
 }
 
-/* --- Mapping and Reservation: the same object but for the methods ----------------------------------------------------------- */
+/* --- Mapping and Reservation: the same object but for the methods ------------------------------------------------- */
 
 typedef struct {
     PyObject_HEAD
@@ -233,9 +240,90 @@ static PyMethodDef reservation_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+/* Map a peer's memfd, seen to be as large as its table says and unable to shrink. NULL with `*wrong` or errno in `*error`. */
+static char *map_memfd(int fd, uint64_t inode, uint64_t nbytes, int writable, const char **wrong, int *error)
+{
+    struct stat found;
+    int seals;
+    char *base = NULL;
+    *wrong = NULL;
+    if (fstat(fd, &found) < 0)
+        *error = errno;
+    else if ((seals = fcntl(fd, F_GET_SEALS)) < 0)
+        *wrong = "the exporter's file descriptor is no memfd";
+    else if (!(seals & F_SEAL_SHRINK))
+        *wrong = "the exporter's memory could shrink (no F_SEAL_SHRINK)";
+    else if (inode && found.st_ino != inode)
+        *wrong = "the exporter's file descriptor number was used again";
+    else if (nbytes == 0 || (uint64_t)found.st_size < nbytes)
+        *wrong = "the exporter's file is smaller than its table says";
+    else if ((base = mmap(NULL, nbytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0)) == MAP_FAILED) {
+        *error = errno;
+        base = NULL;
+    }
+    return base;
+}
+
+static PyObject *mapped(PyTypeObject *type, char *base, uint64_t nbytes, const char *wrong, int error, const char *call)
+{
+    if (base)
+        return range_new(type, base, nbytes);
+    if (wrong == NULL)
+        return xp_oserror_of(error, call);
+    PyErr_SetString(PyExc_ValueError, wrong);
+    return NULL;
+}
+
+static PyObject *mapping_imported(PyObject *cls, PyObject *args)
+{
+    int fd, writable;
+    unsigned long long inode, nbytes;
+    const char *wrong;
+    int error = 0;
+    char *base;
+    if (!PyArg_ParseTuple(args, "iKKp", &fd, &inode, &nbytes, &writable))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    base = map_memfd(fd, inode, nbytes, writable, &wrong, &error);
+    Py_END_ALLOW_THREADS
+    return mapped((PyTypeObject *)cls, base, nbytes, wrong, error, "mmap");
+}
+
+/* pidfd_getfd, checks and mmap at one go: the fd has no number that Python could lose. */
+static PyObject *mapping_fetched(PyObject *cls, PyObject *args)
+{
+    int pidfd, fd, writable;
+    unsigned long long inode, nbytes, address, generation;
+    const char *wrong = NULL, *call = "pidfd_getfd";
+    int error = 0;
+    char *base = NULL;
+    if (!PyArg_ParseTuple(args, "iiKKpKK", &pidfd, &fd, &inode, &nbytes, &writable, &address, &generation))
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    int got = (int)syscall(SYS_pidfd_getfd, pidfd, fd, 0);
+    if (got < 0) {
+        error = errno;
+    } else if (XP_LOAD((uint64_t *)(uintptr_t)address) != generation) {
+        error = ESTALE;
+    } else {
+        call = "mmap";
+        base = map_memfd(got, inode, nbytes, writable, &wrong, &error);
+    }
+    if (got >= 0)
+        close(got);
+    Py_END_ALLOW_THREADS
+    return mapped((PyTypeObject *)cls, base, nbytes, wrong, error, call);
+}
+
+static PyMethodDef mapping_methods[] = {
+    {"imported", mapping_imported, METH_VARARGS | METH_CLASS, NULL},
+    {"fetched", mapping_fetched, METH_VARARGS | METH_CLASS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyType_Slot mapping_slots[] = {
-    {Py_tp_new, mapping_new},       {Py_tp_dealloc, range_dealloc}, {Py_tp_getset, range_getset},
-    {Py_tp_members, range_members}, {0, NULL},
+    {Py_tp_new, mapping_new},       {Py_tp_dealloc, range_dealloc},   {Py_tp_getset, range_getset},
+    {Py_tp_members, range_members}, {Py_tp_methods, mapping_methods}, {0, NULL},
 };
 static PyType_Spec mapping_spec = {"xpushare._native.Mapping", sizeof(xp_range), 0, Py_TPFLAGS_DEFAULT, mapping_slots};
 

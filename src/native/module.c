@@ -55,9 +55,10 @@ static int add_layout(PyObject *module)
 static int module_exec(PyObject *module)
 {
     if (add_layout(module) < 0 || xp_init_process(module) < 0 || xp_init_memory(module) < 0 ||
-        xp_init_span(module) < 0 || xp_init_dlpack(module) < 0 || xp_init_warden(module) < 0 || xp_init_domain(module) < 0)
+        xp_init_span(module) < 0 || xp_init_dlpack(module) < 0 || xp_init_domain(module) < 0 ||
+        xp_init_slot(module) < 0 || xp_init_warden(module) < 0 || xp_init_serve(module) < 0)
         return -1;
-    return xp_init_slot(module);
+    return 0;
 }
 
 static PyModuleDef_Slot slots[] = {

@@ -31,7 +31,8 @@ bool xp_may_spin(void)
     uint64_t now = xp_now();
     if (now >= XP_RELAXED(&fresh_until)) {
         cpu_set_t set;
-        int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 2; /* EINVAL: more CPUs than the set has */
+        /* EINVAL: more CPUs than the set has */
+        int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 2;
         XP_STORE_RELAXED(&answer, n);
         XP_STORE_RELAXED(&fresh_until, now + 1000000000u);
     }

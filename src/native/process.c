@@ -103,9 +103,10 @@ static PyObject *lock_holder(PyObject *Py_UNUSED(m), PyObject *const *args, Py_s
     return PyLong_FromLong(pid);
 }
 
-/* --- atomics ------------------------------------------------------------------------------------------------------------ */
+/* --- atomics ------------------------------------------------------------------------------------------------------ */
 
-static int word_args(const char *name, PyObject *const *args, Py_ssize_t n, Py_ssize_t want, unsigned size, uint64_t *out)
+static int word_args(const char *name, PyObject *const *args, Py_ssize_t n, Py_ssize_t want, unsigned size,
+                     uint64_t *out)
 {
     if (n != want) {
         PyErr_Format(PyExc_TypeError, "%s() takes %zd arguments, got %zd", name, want, n);
@@ -125,37 +126,37 @@ static int word_args(const char *name, PyObject *const *args, Py_ssize_t n, Py_s
     return 0;
 }
 
-#define WORD_FUNCTIONS(bits)                                                                                              \
-    static PyObject *load##bits(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)                             \
-    {                                                                                                                     \
-        uint64_t a[1];                                                                                                    \
-        if (word_args("load" #bits, args, n, 1, bits / 8, a) < 0)                                                        \
-            return NULL;                                                                                                  \
-        return PyLong_FromUnsignedLongLong(XP_LOAD((uint##bits##_t *)(uintptr_t)a[0]));                                  \
-    }                                                                                                                     \
-    static PyObject *store##bits(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)                            \
-    {                                                                                                                     \
-        uint64_t a[2];                                                                                                    \
-        if (word_args("store" #bits, args, n, 2, bits / 8, a) < 0)                                                       \
-            return NULL;                                                                                                  \
-        XP_STORE((uint##bits##_t *)(uintptr_t)a[0], (uint##bits##_t)a[1]);                                               \
-        Py_RETURN_NONE;                                                                                                   \
-    }                                                                                                                     \
-    static PyObject *add##bits(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)                              \
-    {                                                                                                                     \
-        uint64_t a[2];                                                                                                    \
-        if (word_args("add" #bits, args, n, 2, bits / 8, a) < 0)                                                         \
-            return NULL;                                                                                                  \
-        return PyLong_FromUnsignedLongLong(                                                                               \
-            __atomic_add_fetch((uint##bits##_t *)(uintptr_t)a[0], (uint##bits##_t)a[1], __ATOMIC_SEQ_CST));              \
-    }                                                                                                                     \
-    static PyObject *cas##bits(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)                              \
-    {                                                                                                                     \
-        uint64_t a[3];                                                                                                    \
-        if (word_args("cas" #bits, args, n, 3, bits / 8, a) < 0)                                                         \
-            return NULL;                                                                                                  \
-        uint##bits##_t expected = (uint##bits##_t)a[1];                                                                  \
-        return PyBool_FromLong(XP_CAS((uint##bits##_t *)(uintptr_t)a[0], &expected, (uint##bits##_t)a[2]));              \
+#define WORD_FUNCTIONS(bits)                                                                                          \
+    static PyObject *load##bits(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)                          \
+    {                                                                                                                 \
+        uint64_t a[1];                                                                                                \
+        if (word_args("load" #bits, args, n, 1, bits / 8, a) < 0)                                                     \
+            return NULL;                                                                                              \
+        return PyLong_FromUnsignedLongLong(XP_LOAD((uint##bits##_t *)(uintptr_t)a[0]));                               \
+    }                                                                                                                 \
+    static PyObject *store##bits(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)                         \
+    {                                                                                                                 \
+        uint64_t a[2];                                                                                                \
+        if (word_args("store" #bits, args, n, 2, bits / 8, a) < 0)                                                    \
+            return NULL;                                                                                              \
+        XP_STORE((uint##bits##_t *)(uintptr_t)a[0], (uint##bits##_t)a[1]);                                            \
+        Py_RETURN_NONE;                                                                                               \
+    }                                                                                                                 \
+    static PyObject *add##bits(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)                           \
+    {                                                                                                                 \
+        uint64_t a[2];                                                                                                \
+        if (word_args("add" #bits, args, n, 2, bits / 8, a) < 0)                                                      \
+            return NULL;                                                                                              \
+        return PyLong_FromUnsignedLongLong(                                                                           \
+            __atomic_add_fetch((uint##bits##_t *)(uintptr_t)a[0], (uint##bits##_t)a[1], __ATOMIC_SEQ_CST));           \
+    }                                                                                                                 \
+    static PyObject *cas##bits(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)                           \
+    {                                                                                                                 \
+        uint64_t a[3];                                                                                                \
+        if (word_args("cas" #bits, args, n, 3, bits / 8, a) < 0)                                                      \
+            return NULL;                                                                                              \
+        uint##bits##_t expected = (uint##bits##_t)a[1];                                                               \
+        return PyBool_FromLong(XP_CAS((uint##bits##_t *)(uintptr_t)a[0], &expected, (uint##bits##_t)a[2]));           \
     }
 
 WORD_FUNCTIONS(32)

@@ -8,7 +8,7 @@
 #define INSTANT (1ull << 20)
 #define MEMBER(word) ((uint32_t)((word) & 0xfffff))
 
-/* --- reading ---------------------------------------------------------------------------------------------------------------- */
+/* --- reading ------------------------------------------------------------------------------------------------------ */
 
 static inline void read_slot(const xp_words *w, xp_view *v)
 {
@@ -17,7 +17,7 @@ static inline void read_slot(const xp_words *w, xp_view *v)
         lost = XP_ACQUIRE(&w->lost);
         pending = XP_ACQUIRE(&w->pending);
         value = XP_ACQUIRE(&w->value);
-        if (XP_LIKELY(XP_ACQUIRE(&w->lost) == lost) || i == 1000) /* a peer that never stops writing gets what it gets */
+        if (XP_LIKELY(XP_ACQUIRE(&w->lost) == lost) || i == 1000) /* a peer that never stops writing: take this */
             break;
     }
     uint64_t count = lost & XP_OUTSTANDING_MAX;
@@ -40,13 +40,80 @@ static inline int state_of(const xp_view *v, uint64_t point)
 void xp_read(const xp_words *w, xp_view *v) { read_slot(w, v); }
 int xp_state(const xp_view *v, uint64_t point) { return state_of(v, point); }
 
-int xp_full_state(xp_slot *s, uint64_t point)
+/* The outstanding points in runs of one owner each, in order: false after the last. `*from` is where the run begins. A
+ * fact names the last point of a run, the pending word the newest. */
+static bool next_run(const xp_view *v, const uint64_t *facts, uint64_t *from, uint64_t *last, uint32_t *owner)
+{
+    *from = *from ? *last + 1 : v->effective + 1;
+    if (*from > v->top)
+        return false;
+    *last = v->top;
+    *owner = MEMBER(v->pending);
+    for (uint32_t i = 0; i < XP_FACTS; i++) {
+        uint64_t p = facts[i] >> 20;
+        if (p >= *from && p < *last) {
+            *last = p;
+            *owner = MEMBER(facts[i]);
+        }
+    }
+    return true;
+}
+
+/* State and facts that belong together: a fact is overwritten only after its point was outstanding. False: no end to
+ * it. */
+static bool read_facts(const xp_words *w, xp_view *v, uint64_t *facts)
+{
+    for (int i = 0; i < 1000; i++) {
+        read_slot(w, v);
+        for (uint32_t k = 0; k < XP_FACTS; k++)
+            facts[k] = XP_ACQUIRE(&w->facts[k]);
+        xp_view again;
+        read_slot(w, &again);
+        if (again.lost == v->lost && again.effective == v->effective)
+            return true;
+    }
+    return false;
+}
+
+uint64_t xp_lowest_owed(const xp_words *w, xp_view *v, uint32_t m)
+{
+    uint64_t facts[XP_FACTS], from = 0, last = 0;
+    uint32_t owner;
+    if (!read_facts(w, v, facts))
+        return UINT64_MAX;
+    while (next_run(v, facts, &from, &last, &owner))
+        if (owner == m)
+            return from;
+    return 0;
+}
+
+/* Does a dead member owe a point up to `point`? Then that is lost, though a living one's earlier point puts the loss
+ * off. */
+static bool owner_dead(xp_slot *s, uint64_t point)
+{
+    uint64_t facts[XP_FACTS], from = 0, last = 0;
+    uint32_t owner;
+    xp_view v;
+    bool dead = false;
+    pthread_mutex_lock(&s->d->mu);
+    if (read_facts(s->w, &v, facts))
+        while (!dead && next_run(&v, facts, &from, &last, &owner) && from <= point)
+            dead = owner < XP_MEMBERS && !xp_alive(s->d, owner);
+    pthread_mutex_unlock(&s->d->mu);
+    return dead;
+}
+
+int xp_full_state(xp_slot *s, uint64_t point, bool deaths)
 {
     xp_view v;
     read_slot(s->w, &v);
     int state = state_of(&v, point);
-    if (state != XP_PENDING || point <= v.top || XP_LOAD(&s->w->orphan) != v.top + 1)
+    if (state != XP_PENDING)
         return state;
+    if (point <= v.top)
+        return deaths && owner_dead(s, point) ? XP_LOST : XP_PENDING;
+    if (XP_LOAD(&s->w->orphan) != v.top + 1)
+        return XP_PENDING;
     return xp_others_alive(s->d, s->w->attached) ? XP_PENDING : XP_LOST;
 }
 
@@ -81,7 +148,7 @@ void xp_owing(const xp_words *w, uint64_t *mask)
     }
 }
 
-/* --- writing ---------------------------------------------------------------------------------------------------------------- */
+/* --- writing ------------------------------------------------------------------------------------------------------ */
 
 static inline void raise_value(xp_words *w, uint64_t to)
 {
@@ -115,7 +182,21 @@ static inline void wake(xp_domain *d, xp_words *w)
         ring(d->bell);
 }
 
-void xp_wake(xp_domain *d, xp_words *w) { wake(d, w); }
+void xp_wake_all(xp_words *w)
+{
+    XP_STORE(&w->waiters, 0);
+    __atomic_fetch_add(&w->seq, 1, __ATOMIC_SEQ_CST);
+    xp_futex_wake(&w->seq, INT32_MAX);
+}
+
+void xp_ring(xp_domain *d) { ring(d->bell); }
+
+void xp_finish(xp_words *w)
+{
+    xp_view v;
+    read_slot(w, &v);
+    raise_value(w, v.effective);
+}
 
 void xp_lose(xp_domain *d, xp_words *w, uint32_t cause, uint64_t pid)
 {
@@ -123,7 +204,7 @@ void xp_lose(xp_domain *d, xp_words *w, uint32_t cause, uint64_t pid)
     for (int i = 0; i < XP_TRIES; i++) {
         read_slot(w, &v);
         if (v.top <= v.effective)
-            return;
+            break;
         uint64_t lo = v.value > v.hi ? v.value : v.lo, count = v.top - lo;
         if (count > XP_OUTSTANDING_MAX)
             count = XP_OUTSTANDING_MAX;
@@ -136,6 +217,7 @@ void xp_lose(xp_domain *d, xp_words *w, uint32_t cause, uint64_t pid)
         wake(d, w);
         return;
     }
+    xp_finish(w);
 }
 
 void xp_abandon(xp_slot *s, uint64_t point)
@@ -158,7 +240,7 @@ void xp_abandon(xp_slot *s, uint64_t point)
     }
 }
 
-/* --- the type ---------------------------------------------------------------------------------------------------------------- */
+/* --- the type ----------------------------------------------------------------------------------------------------- */
 
 void xp_slot_ref(xp_slot *s) { __atomic_fetch_add(&s->refs, 1, __ATOMIC_RELAXED); }
 
@@ -181,8 +263,8 @@ static inline xp_slot *slot(PyObject *self)
     xp_slot *s = ((xp_slot_object *)self)->s;
     if (XP_LIKELY(!XP_RELAXED(&s->gone)) && xp_usable(s->d))
         return s;
-    PyErr_SetString(PyExc_ValueError, XP_RELAXED(&s->gone) || XP_RELAXED(&s->d->left) ? "the slot is detached"
-                                                                                      : "the slot is from before a fork");
+    bool detached = XP_RELAXED(&s->gone) || XP_RELAXED(&s->d->left);
+    PyErr_SetString(PyExc_ValueError, detached ? "the slot is detached" : "the slot is from before a fork");
     return NULL;
 }
 
@@ -267,7 +349,7 @@ static PyObject *slot_state(PyObject *self, PyObject *arg)
     uint64_t point;
     if (s == NULL || as_point(arg, &point) < 0)
         return NULL;
-    return PyLong_FromLong(xp_full_state(s, point));
+    return PyLong_FromLong(xp_full_state(s, point, false));
 }
 
 static PyObject *exhausted(const char *what)
@@ -301,15 +383,10 @@ static PyObject *slot_signal(PyObject *self, PyObject *Py_UNUSED(a))
 /* Record that `pending`'s member submitted its point, before another member's point hides it. False: no room. */
 static bool record(xp_words *w, const xp_view *v)
 {
-    uint32_t m = MEMBER(v->pending);
-    uint64_t fact = v->top << 20 | m;
-    for (uint32_t i = 0; i < XP_FACTS; i++) { /* a newer point of the same member says all that the older one did */
-        uint64_t old = XP_LOAD(&w->facts[i]);
-        while (old && MEMBER(old) == m && old >> 20 > v->effective) {
-            if (old >= fact || XP_CAS(&w->facts[i], &old, fact))
-                return true;
-        }
-    }
+    uint64_t fact = v->top << 20 | MEMBER(v->pending);
+    for (uint32_t i = 0; i < XP_FACTS; i++)
+        if (XP_LOAD(&w->facts[i]) == fact)
+            return true;
     for (uint32_t i = 0; i < XP_FACTS; i++) {
         uint64_t old = XP_LOAD(&w->facts[i]);
         if ((old == 0 || old >> 20 <= v->effective) && XP_CAS(&w->facts[i], &old, fact))
@@ -431,10 +508,10 @@ static PyObject *slot_attached(PyObject *self, PyObject *Py_UNUSED(a))
     return list;
 }
 
-/* --- waiting ---------------------------------------------------------------------------------------------------------------- */
+/* --- waiting ------------------------------------------------------------------------------------------------------ */
 
-/* A signal that comes just before the futex call does not interrupt it, one that another thread takes never does: so look now
- * and then. */
+/* A signal that comes just before the futex call does not interrupt it, one that another thread takes never does: so
+ * look now and then. */
 #define LONGEST_SLEEP_NS 500000000u
 #define RETRY_NS 10000000u
 #define POLL_NS 200000000u
@@ -459,12 +536,12 @@ static int sleep_once(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, 
 {
     xp_words *w = s->w;
     *rc = 0;
+    uint32_t seq = XP_LOAD(&w->seq); /* first: a wake that takes the flag back must not go unseen */
     XP_STORE(&w->waiters, 1);
     __atomic_thread_fence(__ATOMIC_SEQ_CST); /* the reads of the state that follow are acquire only */
-    uint32_t seq = XP_LOAD(&w->seq);
     xp_warden_start(); /* where no thread can be had, members count as polled */
     int watch = xp_watch_attached(s);
-    int state = xp_full_state(s, point);
+    int state = xp_full_state(s, point, true);
     uint64_t now = xp_now();
     if (state != XP_PENDING || now >= end || XP_LOAD(&s->gone) || !xp_usable(s->d))
         return state;
@@ -485,8 +562,8 @@ static PyObject *wait_slow(PyObject *self, xp_slot *s, uint64_t point, uint64_t 
     uint64_t start = xp_now(), end = timeout == XP_FOREVER ? XP_FOREVER : start + timeout;
     int state = XP_PENDING;
     uint64_t full = spin > 0 ? (uint64_t)(spin < 1 ? spin * 1e9 : 1e9) : 0;
-    /* After misses in a row a spin gets short: the other side is slow, or wants the CPU that the spin keeps. Now and then a
-     * whole one finds out whether that has changed. */
+    /* After misses in a row a spin gets short: the other side is slow, or wants the CPU that the spin keeps. Now and
+     * then a whole one finds out whether that has changed. */
     unsigned misses = XP_RELAXED(&s->misses);
     if (full && xp_may_spin()) {
         uint64_t until = start + (misses % 64 < 4 ? full >> misses % 64 * 2 : 0);
@@ -658,8 +735,8 @@ static PyType_Spec slot_spec = {"xpushare._native.Slot", sizeof(xp_slot_object),
 
 int xp_init_slot(PyObject *module)
 {
-    if (PyModule_AddIntConstant(module, "PENDING", XP_PENDING) < 0 || PyModule_AddIntConstant(module, "DONE", XP_DONE) < 0 ||
-        PyModule_AddIntConstant(module, "LOST", XP_LOST) < 0)
+    if (PyModule_AddIntConstant(module, "PENDING", XP_PENDING) < 0 ||
+        PyModule_AddIntConstant(module, "DONE", XP_DONE) < 0 || PyModule_AddIntConstant(module, "LOST", XP_LOST) < 0)
         return -1;
     return xp_add_type(module, &slot_spec);
 }

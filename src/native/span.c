@@ -177,9 +177,15 @@ static PyObject *span_address(PyObject *self, void *Py_UNUSED(c))
     return PyLong_FromUnsignedLongLong((uintptr_t)((xp_span *)self)->address);
 }
 
-static PyObject *span_nbytes(PyObject *self, void *Py_UNUSED(c)) { return PyLong_FromSsize_t(((xp_span *)self)->nbytes); }
+static PyObject *span_nbytes(PyObject *self, void *Py_UNUSED(c))
+{
+    return PyLong_FromSsize_t(((xp_span *)self)->nbytes);
+}
 
-static PyObject *span_readonly(PyObject *self, void *Py_UNUSED(c)) { return PyBool_FromLong(((xp_span *)self)->readonly); }
+static PyObject *span_readonly(PyObject *self, void *Py_UNUSED(c))
+{
+    return PyBool_FromLong(((xp_span *)self)->readonly);
+}
 
 static PyObject *span_owner(PyObject *self, void *Py_UNUSED(c)) { return Py_NewRef(((xp_span *)self)->owner); }
 
@@ -201,7 +207,7 @@ static PyType_Slot span_slots[] = {
 static PyType_Spec span_spec = {"xpushare._native.Span", sizeof(xp_span), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
                                 span_slots};
 
-/* --- BufferBase ---------------------------------------------------------------------------------------------------------- */
+/* --- BufferBase --------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     PyObject_HEAD

@@ -1,8 +1,8 @@
-/* The warden: one thread per process that never takes the GIL. Serves fds, sees members die, polls what devices complete, reports tokens. */
+/* The warden: one thread per process that never takes the GIL. Lets clients in, sees members die, polls what devices
+ * complete, reports tokens. */
 #include "events.h"
 
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -19,14 +19,12 @@
 #define CONNECTIONS 16
 #define BACKLOG 128
 #define CONNECTION_NS 1000000000u
-#define FDS_AT_ONCE 253u /* SCM_MAX_FD */
 #define POLL_FIRST_NS 20000u
 #define POLL_LAST_NS 1000000u
 #define GUARD_LAST_NS 50000000u /* a guard alone only wants to know when it may go: deaths come by themselves */
 #define RETRY_NS 10000000u
 #define LOCKS_NS 200000000u
 
-enum { OK = 0, MALFORMED, OTHER_USER, NOT_LIVE, BUSY, DRIVER_ERROR };
 enum { KIND_WAKE = 1, KIND_LISTEN, KIND_CONNECTION, KIND_BELL, KIND_PIDFD };
 #define NAME(kind, serial, member) ((uint64_t)(kind) << 60 | ((serial) & ((1ull << 50) - 1)) << 10 | (member))
 
@@ -49,27 +47,7 @@ static struct {
 static xp_node *nodes, *due_first, **due_last = &due_first;
 static int notify_fd = -1;
 
-typedef int (*make_fd)(int *fd, uint64_t object, int64_t a, uint64_t b);
-typedef struct offer {
-    struct offer *next;
-    uint32_t entry, count;
-    uint64_t generation;
-    make_fd make;
-    int64_t a;
-    uint64_t b;
-    uint64_t objects[];
-} offer;
-
-#define OFFER_BUCKETS 256u
-static pthread_mutex_t send_mu = PTHREAD_MUTEX_INITIALIZER; /* held while fds of an entry are on their way out */
-static struct {
-    xp_table *table;
-    int table_fd;
-    xp_domain *domain;
-    offer *offers[OFFER_BUCKETS];
-} serving;
-
-/* --- watching ---------------------------------------------------------------------------------------------------------------- */
+/* --- watching ----------------------------------------------------------------------------------------------------- */
 
 static int epoll_add(int fd, uint32_t events, uint64_t name)
 {
@@ -159,7 +137,8 @@ int xp_watch_attached(xp_slot *s)
     return worst;
 }
 
-/* With d->mu. Edge-triggered and never read: the bell is one eventfd for all members, each write wakes every epoll that has it. */
+/* With d->mu. Edge-triggered and never read: the bell is one eventfd for all members, each write wakes every epoll that
+ * has it. */
 static int watch_bell(xp_domain *d)
 {
     int rc = 0;
@@ -181,7 +160,7 @@ void xp_unwatch_bell(xp_domain *d)
     pthread_mutex_unlock(&warden_mu);
 }
 
-/* --- tokens and guards (with xp_mu) ------------------------------------------------------------------------------------------------ */
+/* --- tokens and guards (with xp_mu) ------------------------------------------------------------------------------- */
 
 static void make_due(xp_node *node)
 {
@@ -246,7 +225,7 @@ int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, bool guard)
     XP_STORE(&s->w->async_waiters, 1);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     int watch = xp_watch_attached(s);
-    int state = xp_full_state(s, point);
+    int state = xp_full_state(s, point, !guard);
     if (state == XP_LOST && guard)
         xp_abandon(s, point);
     if (state == XP_PENDING) {
@@ -324,7 +303,7 @@ static int service(bool polling)
                 __atomic_thread_fence(__ATOMIC_SEQ_CST);
                 xp_watch_attached(s);
             }
-            state = xp_full_state(s, node->point);
+            state = xp_full_state(s, node->point, !node->guard);
         }
         if (state == XP_PENDING) {
             if (device && wanted < 2)
@@ -341,7 +320,7 @@ static int service(bool polling)
     return wanted;
 }
 
-/* --- deaths ------------------------------------------------------------------------------------------------------------------- */
+/* --- deaths ------------------------------------------------------------------------------------------------------- */
 
 /* With a reference; NULL when it is gone. */
 static xp_domain *find_domain(uint64_t serial)
@@ -416,103 +395,7 @@ static uint64_t check_locks(bool act, uint64_t retry_ns)
     }
 }
 
-/* --- serving fds --------------------------------------------------------------------------------------------------------------- */
-
-/* False: the connection is of no more use. */
-static bool reply(int fd, uint32_t status, const int *fds, uint32_t count, uint32_t total)
-{
-    xp_reply r = {{'X', 'P', 'S', 'R'}, status, count, total};
-    struct iovec part = {&r, sizeof r};
-    union {
-        struct cmsghdr header;
-        char bytes[CMSG_SPACE(FDS_AT_ONCE * sizeof(int))];
-    } control;
-    struct msghdr msg = {.msg_iov = &part, .msg_iovlen = 1};
-    if (count) {
-        memset(&control, 0, sizeof control);
-        msg.msg_control = &control;
-        msg.msg_controllen = CMSG_SPACE(count * sizeof(int));
-        struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(count * sizeof(int));
-        memcpy(CMSG_DATA(c), fds, count * sizeof(int));
-    }
-    if (sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
-        return true;
-    if (count && (errno == EBADF || errno == EINVAL || errno == ETOOMANYREFS))
-        return reply(fd, errno == ETOOMANYREFS ? BUSY : DRIVER_ERROR, NULL, 0, 0);
-    return false;
-}
-
-static offer **find_offer(uint32_t entry)
-{
-    offer **p = &serving.offers[entry % OFFER_BUCKETS];
-    while (*p && (*p)->entry != entry)
-        p = &(*p)->next;
-    return p;
-}
-
-static bool send_hello(int fd)
-{
-    xp_domain *d = serving.domain;
-    int self = xp_pidfd_open(getpid());
-    pthread_mutex_lock(&d->mu); /* the commons' fd must not be closed and its number used again meanwhile */
-    int fds[4] = {serving.table_fd, d->fd, d->bell, self};
-    bool good = d->fd >= 0 && self >= 0;
-    good = good ? reply(fd, OK, fds, 4, 4) : reply(fd, d->fd < 0 ? NOT_LIVE : DRIVER_ERROR, NULL, 0, 0);
-    pthread_mutex_unlock(&d->mu);
-    if (self >= 0)
-        close(self);
-    return good;
-}
-
-static bool send_made(int fd, const xp_request *q)
-{
-    const offer *o = *find_offer(q->entry);
-    if (o == NULL || o->generation != q->generation)
-        return reply(fd, NOT_LIVE, NULL, 0, 0);
-    if (q->first >= o->count)
-        return reply(fd, MALFORMED, NULL, 0, 0);
-    int fds[FDS_AT_ONCE];
-    uint32_t want = o->count - q->first, n = 0;
-    want = want < FDS_AT_ONCE ? want : FDS_AT_ONCE;
-    while (n < want) {
-        fds[n] = -1;
-        if (o->make(&fds[n], o->objects[q->first + n], o->a, o->b) != 0 || fds[n] < 0)
-            break;
-        n++;
-    }
-    bool good = n == want ? reply(fd, OK, fds, n, o->count) : reply(fd, DRIVER_ERROR, NULL, 0, o->count);
-    while (n)
-        close(fds[--n]);
-    return good;
-}
-
-/* With send_mu. */
-static bool answer(int fd, const xp_request *q, ssize_t size)
-{
-    if (size != sizeof *q || memcmp(q->magic, "XPSQ", 4) != 0 || q->op < 1 || q->op > 2)
-        return reply(fd, MALFORMED, NULL, 0, 0);
-    if (serving.table == NULL || q->entry >= XP_ENTRIES || memcmp(q->cookie, serving.domain->cookie, XP_COOKIE) != 0)
-        return reply(fd, NOT_LIVE, NULL, 0, 0);
-    const xp_entry *e = (const xp_entry *)((char *)serving.table + XP_TABLE_HEADER) + q->entry;
-    uint8_t differs = 0;
-    if (q->generation == 0 || XP_LOAD(&e->generation) != q->generation)
-        return reply(fd, NOT_LIVE, NULL, 0, 0);
-    for (unsigned i = 0; i < sizeof q->nonce; i++) /* in the same time wherever it differs */
-        differs |= q->nonce[i] ^ e->nonce[i];
-    if (differs)
-        return reply(fd, NOT_LIVE, NULL, 0, 0);
-    if (q->op == 1)
-        return send_hello(fd);
-    if (e->flags & XP_ENTRY_ON_DEMAND)
-        return send_made(fd, q);
-    uint32_t total = e->fd_count < XP_ENTRY_FDS ? e->fd_count : XP_ENTRY_FDS;
-    if (q->first >= total)
-        return reply(fd, MALFORMED, NULL, 0, total);
-    return reply(fd, OK, e->fds + q->first, total - q->first, total);
-}
+/* --- connections -------------------------------------------------------------------------------------------------- */
 
 /* With warden_mu. Whom nobody lets in waits in the backlog. */
 static void let_in(bool yes)
@@ -554,11 +437,11 @@ static bool accept_one(uint64_t now)
     struct ucred peer;
     socklen_t length = sizeof peer;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0 || peer.uid != geteuid()) {
-        char request[64]; /* unread at the close, it would turn the reply into a reset; one is all an honest client sends */
+        char request[64]; /* unread, it would turn the reply into a reset; one is all an honest client sends */
         if (recv(fd, request, sizeof request, MSG_DONTWAIT) < 0) {
             /* not there yet */
         }
-        reply(fd, OTHER_USER, NULL, 0, 0);
+        xp_refuse(fd);
         close(fd);
     } else if (epoll_add(fd, EPOLLIN | EPOLLRDHUP, NAME(KIND_CONNECTION, ++serials, (uint64_t)i)) < 0) {
         close(fd);
@@ -588,14 +471,8 @@ static void on_connection(uint64_t serial, uint32_t i)
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     bool keep = false;
-    if (n > 0) {
-        xp_request q;
-        memset(&q, 0, sizeof q);
-        memcpy(&q, packet, (size_t)n < sizeof q ? (size_t)n : sizeof q);
-        pthread_mutex_lock(&send_mu);
-        keep = answer(W.connections[i].fd, &q, n);
-        pthread_mutex_unlock(&send_mu);
-    }
+    if (n > 0)
+        keep = xp_answer(W.connections[i].fd, packet, (size_t)n);
     if (!keep)
         drop_connection((int)i);
 }
@@ -621,7 +498,7 @@ static uint64_t check_connections(uint64_t now)
     return W.paused && W.paused < earliest ? W.paused : earliest;
 }
 
-/* --- the thread ---------------------------------------------------------------------------------------------------------------- */
+/* --- the thread --------------------------------------------------------------------------------------------------- */
 
 static int wait_events(struct epoll_event *events, int most, uint64_t ns)
 {
@@ -773,11 +650,7 @@ static void stop(void)
         XP_STORE(&W.stop, 1);
         kick();
         pthread_join(W.thread, NULL);
-        pthread_mutex_lock(&send_mu);
-        xp_domain *served = serving.domain;
-        serving.table = NULL;
-        serving.domain = NULL;
-        pthread_mutex_unlock(&send_mu);
+        xp_serving_end();
         pthread_mutex_lock(&xp_mu);
         for (xp_domain *d = xp_domains; d; d = d->next) {
             pthread_mutex_lock(&d->mu);
@@ -791,13 +664,34 @@ static void stop(void)
         close_fds();
         __atomic_store_n(&W.running, false, __ATOMIC_SEQ_CST);
         pthread_mutex_unlock(&warden_mu);
-        if (served)
-            xp_domain_unref(served);
     }
     pthread_mutex_unlock(&xp_life_mu);
 }
 
-/* --- fork ---------------------------------------------------------------------------------------------------------------------- */
+int xp_warden_listen(const struct sockaddr_un *name, size_t size, const char **call)
+{
+    int rc = 0;
+    pthread_mutex_lock(&warden_mu); /* so that no fork in between leaves a child with the socket */
+    int fd = W.running && W.listen < 0 ? socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0) : -1;
+    if (!W.running || W.listen >= 0) {
+        rc = EALREADY;
+        *call = "serve";
+    } else if (fd < 0) {
+        rc = errno;
+        *call = "socket";
+    } else if (bind(fd, (const struct sockaddr *)name, (socklen_t)size) < 0 || listen(fd, BACKLOG) < 0 ||
+               epoll_add(fd, EPOLLIN, NAME(KIND_LISTEN, 0, 0)) < 0) {
+        rc = errno;
+        *call = "bind";
+        close(fd);
+    } else {
+        W.listen = fd;
+    }
+    pthread_mutex_unlock(&warden_mu);
+    return rc;
+}
+
+/* --- fork --------------------------------------------------------------------------------------------------------- */
 
 static void fork_prepare(void)
 {
@@ -818,7 +712,7 @@ static void fork_child(void)
     XP_STORE(&xp_fork_count, xp_fork_count + 1);
     close_fds(); /* the listening socket above all: else it would outlive the parent */
     W.running = false;
-    /* The commons' fds at once too: closing one later would drop the locks that this child takes by an fd of its own. */
+    /* The commons' fds at once too: closing one later would drop the locks that this child takes by its own fd. */
     for (xp_domain *d = xp_domains; d; d = d->next) {
         if (d->fd >= 0)
             close(d->fd);
@@ -837,8 +731,7 @@ static void fork_child(void)
     xp_domains = NULL;
     nodes = due_first = NULL; /* the parent's; what they refer to is left mapped */
     due_last = &due_first;
-    memset(&serving, 0, sizeof serving);
-    pthread_mutex_init(&send_mu, NULL);
+    xp_serving_forked();
     pthread_mutex_init(&warden_mu, NULL);
     pthread_mutex_init(&xp_mu, NULL);
     pthread_mutex_init(&xp_life_mu, NULL);
@@ -846,148 +739,7 @@ static void fork_child(void)
 
 static void install_fork_handlers(void) { pthread_atfork(fork_prepare, fork_parent, fork_child); }
 
-/* --- functions ------------------------------------------------------------------------------------------------------------------ */
-
-static int serve_on(xp_table *table, int table_fd, xp_domain *d, const char **call)
-{
-    *call = "starting the warden";
-    int rc = xp_warden_start();
-    if (rc)
-        return rc;
-    struct sockaddr_un name = {.sun_family = AF_UNIX};
-    int at = 1 + (int)strlen(strcpy(name.sun_path + 1, "xpushare/"));
-    for (unsigned i = 0; i < XP_COOKIE; i++)
-        at += snprintf(name.sun_path + at, 3, "%02x", d->cookie[i]);
-    pthread_mutex_lock(&send_mu);
-    pthread_mutex_lock(&warden_mu); /* so that no fork in between leaves a child with the socket */
-    if (serving.table || W.listen >= 0 || !W.running) {
-        *call = serving.table ? "serve (this process does already)" : "serve";
-        rc = EALREADY;
-    } else {
-        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        *call = "socket";
-        if (fd < 0) {
-            rc = errno;
-        } else if (bind(fd, (struct sockaddr *)&name, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)at)) < 0 ||
-                   listen(fd, BACKLOG) < 0 || epoll_add(fd, EPOLLIN, NAME(KIND_LISTEN, 0, 0)) < 0) {
-            rc = errno;
-            *call = "bind";
-            close(fd);
-        } else {
-            W.listen = fd;
-            xp_domain_ref(d);
-            serving.table = table;
-            serving.table_fd = table_fd;
-            serving.domain = d;
-        }
-    }
-    pthread_mutex_unlock(&warden_mu);
-    pthread_mutex_unlock(&send_mu);
-    return rc;
-}
-
-static PyObject *serve(PyObject *Py_UNUSED(m), PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"table_address", "table_fd", "domain", NULL};
-    PyObject *o_address, *o_domain;
-    uint64_t address;
-    int table_fd, rc;
-    xp_domain *d;
-    const char *call;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OiO", names, &o_address, &table_fd, &o_domain) ||
-        xp_as_u64(o_address, &address) < 0 || (d = xp_domain_of(o_domain)) == NULL)
-        return NULL;
-    xp_table *table = (xp_table *)(uintptr_t)address;
-    if (address < 4096 || address % 8 || !d->owner || memcmp(table->cookie, d->cookie, XP_COOKIE) != 0) {
-        PyErr_SetString(PyExc_ValueError, "not the table of this process and its own domain");
-        return NULL;
-    }
-    Py_BEGIN_ALLOW_THREADS
-    rc = serve_on(table, table_fd, d, &call);
-    Py_END_ALLOW_THREADS
-    if (rc)
-        return xp_oserror_of(rc, call);
-    Py_RETURN_NONE;
-}
-
-static PyObject *withdraw(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
-{
-    uint64_t address;
-    uint32_t reason;
-    if (xp_arity("withdraw", n, 2, 2) < 0 || xp_as_u64(args[0], &address) < 0 || xp_as_u32(args[1], &reason) < 0)
-        return NULL;
-    if (address < 4096 || address % 8) {
-        PyErr_SetString(PyExc_ValueError, "no entry's address");
-        return NULL;
-    }
-    xp_entry *e = (xp_entry *)(uintptr_t)address;
-    offer *ended = NULL;
-    Py_BEGIN_ALLOW_THREADS
-    pthread_mutex_lock(&send_mu);
-    uint64_t generation = XP_LOAD(&e->generation);
-    if (generation) {
-        XP_STORE(&e->reason, reason);
-        XP_STORE(&e->retired, generation);
-        XP_STORE(&e->generation, 0);
-    }
-    for (unsigned i = 0; i < OFFER_BUCKETS && serving.table; i++) {
-        uint64_t first = (uint64_t)(uintptr_t)serving.table + XP_TABLE_HEADER, entry = (address - first) / sizeof *e;
-        if (address < first || entry >= XP_ENTRIES)
-            break;
-        offer **p = find_offer((uint32_t)entry);
-        if ((ended = *p))
-            *p = ended->next;
-        break;
-    }
-    pthread_mutex_unlock(&send_mu);
-    Py_END_ALLOW_THREADS
-    free(ended);
-    Py_RETURN_NONE;
-}
-
-static PyObject *add_offer(PyObject *Py_UNUSED(m), PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"entry", "generation", "function", "objects", "a", "b", NULL};
-    PyObject *o_entry, *o_generation, *o_function, *objects, *o_a, *o_b;
-    uint64_t generation, function, b;
-    uint32_t entry;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOO", names, &o_entry, &o_generation, &o_function, &objects, &o_a, &o_b) ||
-        xp_as_u32(o_entry, &entry) < 0 || xp_as_u64(o_generation, &generation) < 0 ||
-        xp_as_u64(o_function, &function) < 0 || xp_as_u64(o_b, &b) < 0)
-        return NULL;
-    int64_t a = PyLong_AsLongLong(o_a);
-    Py_ssize_t count = a == -1 && PyErr_Occurred() ? -1 : PySequence_Size(objects);
-    if (count < 0)
-        return NULL;
-    if (entry >= XP_ENTRIES || generation == 0 || function < 4096 || count == 0 || count > INT32_MAX) {
-        PyErr_SetString(PyExc_ValueError, "no such entry, generation or function, or no objects");
-        return NULL;
-    }
-    offer *o = malloc(sizeof *o + (size_t)count * sizeof *o->objects);
-    if (o == NULL)
-        return PyErr_NoMemory();
-    *o = (offer){NULL, entry, (uint32_t)count, generation, (make_fd)(uintptr_t)function, a, b};
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *item = PySequence_GetItem(objects, i);
-        int rc = item ? xp_as_u64(item, &o->objects[i]) : -1;
-        Py_XDECREF(item);
-        if (rc < 0) {
-            free(o);
-            return NULL;
-        }
-    }
-    offer *old;
-    Py_BEGIN_ALLOW_THREADS
-    pthread_mutex_lock(&send_mu);
-    offer **p = find_offer(entry);
-    old = *p;
-    o->next = old ? old->next : NULL;
-    *p = o;
-    pthread_mutex_unlock(&send_mu);
-    Py_END_ALLOW_THREADS
-    free(old);
-    Py_RETURN_NONE;
-}
+/* --- functions ---------------------------------------------------------------------------------------------------- */
 
 static PyObject *notification_fd(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
 {
@@ -1031,7 +783,10 @@ static PyObject *due(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
     return tokens;
 }
 
-static PyObject *warden_running(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a)) { return PyBool_FromLong(XP_LOAD(&W.running)); }
+static PyObject *warden_running(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
+{
+    return PyBool_FromLong(XP_LOAD(&W.running));
+}
 
 static PyObject *close_warden(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
 {
@@ -1042,9 +797,6 @@ static PyObject *close_warden(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
 }
 
 static PyMethodDef functions[] = {
-    {"serve", XP_FAST(serve), METH_VARARGS | METH_KEYWORDS, NULL},
-    {"withdraw", XP_FAST(withdraw), METH_FASTCALL, NULL},
-    {"offer", XP_FAST(add_offer), METH_VARARGS | METH_KEYWORDS, NULL},
     {"notification_fd", notification_fd, METH_NOARGS, NULL},
     {"due", due, METH_NOARGS, NULL},
     {"warden_running", warden_running, METH_NOARGS, NULL},

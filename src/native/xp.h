@@ -74,5 +74,6 @@ int xp_init_dlpack(PyObject *module);
 int xp_init_domain(PyObject *module);
 int xp_init_slot(PyObject *module);
 int xp_init_warden(PyObject *module);
+int xp_init_serve(PyObject *module);
 
 #endif

@@ -58,6 +58,16 @@ class Mapping:
     """A shared mapping of an fd, unmapped when the object dies. Does not keep the fd."""
 
     def __init__(self, fd: int, nbytes: int, offset: int = 0, writable: bool = True, populate: bool = False) -> None: ...
+    @classmethod
+    def imported(cls, fd: int, inode: int, nbytes: int, writable: bool, /) -> Mapping:
+        """Map a peer's memfd. ValueError unless it cannot shrink, has `nbytes` at least, and is the file `inode` (0: any)."""
+
+    @classmethod
+    def fetched(
+        cls, pidfd: int, fd: int, inode: int, nbytes: int, writable: bool, address: int, generation: int, /
+    ) -> Mapping:
+        """`pidfd_getfd` and `imported` at one go. OSError(ESTALE) unless the word at `address` is `generation` afterwards."""
+
     @property
     def address(self) -> int: ...
     @property
@@ -133,7 +143,10 @@ class DLTensor:
 # --- membership, holders, event slots ----------------------------------------------------------------------------------------
 @final
 class Domain:
-    """This process's membership in one commons. Takes the two fds over and closes them when it dies (then also leaves)."""
+    """This process's membership in one commons; one per commons and process.
+
+    Takes the two fds over (close-on-exec from then on): `leave` closes the commons (`fd` is -1 then), its death the bell.
+    If the constructor raises they stay the caller's. In a forked child the commons' fd is closed at once."""
 
     def __init__(self, fd: int, bell: int, cookie: bytes, owner: bool) -> None:
         """Map the commons (checked: seals, size, magic, cookie; ValueError says what is wrong), claim a member index
@@ -180,6 +193,14 @@ class Domain:
 
     def release_slot(self, index: int) -> None:
         """May be used again once nobody alive is attached."""
+
+@final
+class Lease:
+    """A hold on an entry of `domain` that drops when it dies; keeps `peer`, whatever that is."""
+
+    def __init__(self, domain: Domain, entry: int, peer: Any, /) -> None: ...
+    @property
+    def peer(self) -> Any: ...
 
 PENDING: Final = 0
 DONE: Final = 1
@@ -230,13 +251,20 @@ class Slot:
         """Member indices attached, dead ones included."""
 
     def notify(self, point: int, token: int) -> bool:
-        """Have `token` reported by `due()` once `point` is done or lost; True when it already is (then nothing is registered)."""
+        """Have `token` (64 bits) reported by `due()` once `point` is done or lost.
+
+        True when it already is (then nothing is registered). Tokens of a slot that is detached become due at once."""
 
     def cancel(self, token: int) -> None: ...
     def guard(self, point: int) -> None:
-        """A device waits for `point` here: watch the members, so that a loss releases it, until it is done or lost."""
+        """A device waits for `point` here: watch the members, so that a loss releases it, until it is done or lost.
 
-    def detach(self) -> None: ...
+        ValueError: more than 2**20 - 1 points ahead. A future point that is orphaned is submitted and lost at once, see
+        the protocol."""
+
+    def detach(self) -> None:
+        """Idempotent. Waits of other threads end with ValueError, tokens become due, guards are dropped; what is owed
+        stays owed."""
 
 # --- the warden ----------------------------------------------------------------------------------------------------------------
 # One native thread per process, all signals blocked, never takes the GIL. Serves fds, watches pidfds, reaps the dead, and reports
@@ -260,4 +288,6 @@ def due() -> list[int]:
 
 def warden_running() -> bool: ...
 def close_warden() -> None:
-    """Stop the thread and close its fds (interpreter exit). Idempotent."""
+    """Stop the thread and close its fds, the listening socket with them (interpreter exit). Idempotent.
+
+    What needs the thread later starts it anew; `notification_fd` stays open."""

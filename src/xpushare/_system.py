@@ -9,7 +9,7 @@ from typing import Final
 
 from xpushare._native import Domain, Mapping, Reservation, pidfd_getfd, serve
 
-__all__ = ["Domain", "Mapping", "Reservation", "connect", "eventfd", "fstat", "memfd", "pidfd_getfd", "pidfd_open", "range_map",
+__all__ = ["Domain", "Mapping", "Reservation", "connect", "eventfd", "fetch_mapping", "fstat", "import_mapping", "memfd", "pidfd_getfd", "pidfd_open", "range_map",
            "range_protect", "range_unmap", "read_seals", "receive", "resize", "seal", "send", "serve"]  # fmt: skip
 
 F_SEAL_SEAL: Final = 1
@@ -20,6 +20,8 @@ _F_ADD_SEALS: Final = 1033
 _F_GET_SEALS: Final = 1034
 
 eventfd = os.eventfd
+fetch_mapping = Mapping.fetched
+import_mapping = Mapping.imported
 fstat = os.fstat
 pidfd_open = os.pidfd_open
 resize = os.ftruncate

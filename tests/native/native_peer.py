@@ -16,7 +16,7 @@ SRC = Path(__file__).resolve().parents[2] / "src"
 
 
 def load_native():
-    """The built module: the installed one, or the one that XPUSHARE_TEST_NATIVE names (a build with a sanitizer, say)."""
+    """The built module: the installed one, or the one that XPUSHARE_TEST_NATIVE names (with a sanitizer, say)."""
     path = os.environ.get("XPUSHARE_TEST_NATIVE")
     if path is None:
         from xpushare import _native

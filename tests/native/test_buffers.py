@@ -133,7 +133,8 @@ def test_span_shaped():
     assert (np.asarray(sparse) == data[::2, ::2]).all()
     assert view(a, shape=(0, 5)).nbytes == 96
     assert memoryview(view(a, shape=())).ndim == 0
-    for shape, strides in (((5, 6), None), ((4, 6), (24, 8)), ((4, 6), (-24, 4)), ((2**40, 2**40), None), ((-1,), None)):
+    huge = (2**40, 2**40)
+    for shape, strides in (((5, 6), None), ((4, 6), (24, 8)), ((4, 6), (-24, 4)), (huge, None), ((-1,), None)):
         with pytest.raises(ValueError):
             view(a, shape=shape, strides=strides)
     with pytest.raises(ValueError, match="multiple"):

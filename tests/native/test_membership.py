@@ -35,7 +35,7 @@ def test_join_and_leave(exporter, peers):
 def test_refusals(exporter):
     bell = os.eventfd(0)
 
-    def refuse(fd, cookie, match, owner=False, close=True):
+    def refuse(fd, cookie, match, owner=False):
         with pytest.raises(ValueError, match=match):
             n.Domain(fd, bell, cookie, owner)
         os.fstat(fd)  # a refused fd stays the caller's
@@ -100,7 +100,7 @@ def test_reap_byte_taken_leaves_it_to_the_other(exporter, peers):
     assert exporter.domain.reap() == 1
 
 
-def test_full(exporter, peers):
+def test_full(peers):
     # Nobody needs 1024 processes for that: one other process may hold all the lock bytes.
     a = peers()
     a.run(f"[n.lock(d.fd, {AT['commons.life']} + i) for i in range(1, 1024)] and None")
@@ -174,9 +174,9 @@ def test_lifetimes():
     assert watch() is not None  # a slot holds its domain
     assert s.signal() == 1
     watch().leave()
-    for call in (s.signal, s.owes, s.attached, lambda: s.wait(1), lambda: s.value, lambda: s.notify(1, 1)):
+    for name, args in (("signal", ()), ("owes", ()), ("attached", ()), ("wait", (1,)), ("notify", (1, 1))):
         with pytest.raises(ValueError, match="detached"):
-            call()
+            getattr(s, name)(*args)
     s.detach()
     del s
     assert watch() is None
@@ -270,7 +270,7 @@ def test_fork(exporter, peers, event):
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_child_of_a_fork_joins_the_parents_commons(exporter, peers):
     d, a = exporter.domain, peers()
-    dup = os.open(f"/proc/self/fd/{d.fd}", os.O_RDWR | os.O_CLOEXEC)  # closed nowhere in the parent while it is a member
+    dup = os.open(f"/proc/self/fd/{d.fd}", os.O_RDWR | os.O_CLOEXEC)  # not closed while the parent is a member
     bell = os.dup(d.bell)
 
     def child():

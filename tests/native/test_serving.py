@@ -187,9 +187,9 @@ def test_offer(table):
     n.withdraw(table.entry(6), 1)
     table.export(6, 6, [], flags=4)
     assert table.ask(op=2, entry=6, generation=6)[0] == NOT_LIVE  # forgotten with the entry
-    for args in ((2**18, 1, address, [1], 0, 0), (1, 0, address, [1], 0, 0), (1, 1, 0, [1], 0, 0), (1, 1, address, [], 0, 0)):
+    for args in ((2**18, 1, address, [1]), (1, 0, address, [1]), (1, 1, 0, [1]), (1, 1, address, [])):
         with pytest.raises(ValueError):
-            n.offer(*args)
+            n.offer(*args, 0, 0)
 
 
 def test_withdraw_waits_for_fds_on_their_way(table):
@@ -241,7 +241,8 @@ def test_client_that_goes_away(table):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
-def test_other_user(table, exporter):
+@pytest.mark.usefixtures("table")
+def test_other_user(exporter):
     r, w = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -282,7 +283,7 @@ def test_serve_checks(exporter, table, peers):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_fork_closes_the_socket_in_the_child(exporter, table):
+def test_fork_closes_the_socket_in_the_child():
     """The parent dies; its socket must not live on in a child that was forked."""
     peer = Peer()
     child = None
@@ -290,7 +291,8 @@ def test_fork_closes_the_socket_in_the_child(exporter, table):
         peer.run("import test_serving, native_peer; e = native_peer.Exporter(); t = test_serving.Table(e)")
         cookie = peer.run("e.cookie")
         name = b"\0xpushare/" + cookie.hex().encode()
-        child = peer.run("(lambda pid: pid if pid else (os.close(0), os.close(1), time.sleep(30), os._exit(0)))(os.fork())")
+        sleeper = "(os.close(0), os.close(1), time.sleep(30), os._exit(0))"
+        child = peer.run(f"(lambda pid: pid if pid else {sleeper})(os.fork())")
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
             s.connect(name)
         peer.kill()

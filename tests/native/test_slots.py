@@ -118,7 +118,7 @@ def test_death_while_owing(exporter, peers, event):
     assert other.run("s.wait(3)") == n.DONE
 
 
-def test_death_with_an_older_point_owed(exporter, peers, event):
+def test_death_with_an_older_point_owed(peers, event):
     """The newest point is somebody else's; the dead one's fact tells."""
     peer = peers(event.index)
     assert peer.run("s.submit(1)") == (1, 0)
@@ -127,6 +127,26 @@ def test_death_with_an_older_point_owed(exporter, peers, event):
     assert event.wait(1, 20) == n.LOST
     assert event.state(2) == n.LOST  # it waited for the lost one
     assert not event.owes()
+
+
+def test_loss_put_off_behind_a_living_signaller(exporter, peers, event):
+    a, b = peers(event.index), peers(event.index)
+    assert event.submit(1) == (1, 0)
+    assert a.run("s.submit(1)") == (2, 1)
+    assert event.notify(2, 5) is False
+    b.send("s.wait(2, 20)")
+    sleeping(exporter, event.index)
+    a.kill()
+    assert b.result(2) == n.LOST  # its owner is dead: nobody needs to wait for the first
+    assert until(n.due, 2) == [5]
+    assert event.wait(1, 0.02) == n.PENDING
+    assert b.run("s.wait(3, 0.02)") == n.PENDING  # a future one is still for the living to signal
+    event.complete(1)
+    assert b.run("s.wait(1)") == n.DONE
+    until(lambda: event.state(2) == n.LOST and n.load64(event.address) == 2, 2)
+    until(lambda: event.attached() == [0, 2])
+    assert event.state(1) == n.DONE
+    assert event.signal() == 3
 
 
 def test_death_of_an_idle_one_is_no_loss(exporter, peers, event):
@@ -171,7 +191,7 @@ def test_sleeping_for_a_future_point(exporter, peers, event):
     assert a.result(2) == n.LOST
 
 
-def test_clean_exit_is_no_loss(exporter, peers, event):
+def test_clean_exit_is_no_loss(peers, event):
     a = peers(event.index)
     a.run("s.submit(1)[0] and s.complete(1)")
     a.run("d.leave()")
@@ -180,7 +200,7 @@ def test_clean_exit_is_no_loss(exporter, peers, event):
     assert event.attached() == [0]
 
 
-def test_exit_while_owing(exporter, peers, event):
+def test_exit_while_owing(peers, event):
     a = peers(event.index)
     a.run("s.submit(1)")
     pid = a.pid
@@ -189,7 +209,7 @@ def test_exit_while_owing(exporter, peers, event):
     assert event.blame() == (3, pid)
 
 
-def test_exporters_death(exporter, peers, event):
+def test_exporters_death(peers):
     """Two importers of a third process's event; the exporter is killed."""
     host = peers()
     host.run("import native_peer; e = native_peer.Exporter(); i = e.domain.new_slot(); s = n.Slot(e.domain, i)")
@@ -227,7 +247,7 @@ def test_death_in_pieces(exporter, peers, event):
     assert [m[0] for m in exporter.domain.members()] == [0]
 
 
-def test_host_signals_race(exporter, peers, event):
+def test_host_signals_race(peers, event):
     made = [peers(event.index) for _ in range(3)]
     for p in made:
         p.send("s.wait(1, 20), [s.signal() for _ in range(3000)]")
@@ -238,7 +258,7 @@ def test_host_signals_race(exporter, peers, event):
     assert (event.value, event.pending) == (9001, 9001)
 
 
-def test_queue_race(exporter, peers, event):
+def test_queue_race(peers, event):
     """Submits from several processes: distinct points, each told to wait for the one before unless it was complete."""
     made = [peers(event.index) for _ in range(2)]
     code = "[(lambda p: (p, s.wait(p[1], 20), s.complete(p[0])))(s.submit(1)) for _ in range(1000)]"
@@ -250,7 +270,7 @@ def test_queue_race(exporter, peers, event):
     assert (event.value, event.pending) == (2000, 2000)
 
 
-def test_too_many(exporter, peers, event):
+def test_too_many(event):
     event.submit(1)
     n.store64(event.address + AT["slot.pending"], (2**20 - 1) << 21)
     with pytest.raises(ValueError, match="outstanding"):
@@ -305,7 +325,7 @@ def test_device_stores(exporter, peers, event):
     assert until(n.due) == [3]
 
 
-def test_tokens(exporter, peers, event):
+def test_tokens(peers, event):
     fd = n.notification_fd()
     assert n.notification_fd() == fd
     peer = peers(event.index)
@@ -331,7 +351,7 @@ def test_tokens(exporter, peers, event):
     assert n.due() == [19]  # who waits learns that the slot is gone
 
 
-def test_tokens_of_a_future_point(exporter, peers, event):
+def test_tokens_of_a_future_point(peers, event):
     peer = peers(event.index)
     assert event.notify(8, 1) is False
     late = peers(event.index)  # attached after the token: the warden must watch it too
@@ -342,7 +362,7 @@ def test_tokens_of_a_future_point(exporter, peers, event):
     assert until(n.due, 2) == [1]
 
 
-def test_guard_releases_a_device(exporter, peers, event):
+def test_guard_releases_a_device(peers, event):
     peer = peers(event.index)
     peer.run("s.submit(1, device=True)")
     event.guard(1)
@@ -351,8 +371,8 @@ def test_guard_releases_a_device(exporter, peers, event):
     assert event.state(1) == n.LOST
 
 
-def test_guard_of_a_future_point(exporter, peers, event):
-    """A device here waits for a value that nobody will ever submit: the points up to it are lost, so that it is let go."""
+def test_guard_of_a_future_point(peers, event):
+    """A device here waits for a value that nobody will ever submit: the points up to it are lost, to let it go."""
     peer = peers(event.index)
     event.guard(6)
     with pytest.raises(ValueError, match="ahead"):
@@ -366,7 +386,7 @@ def test_guard_of_a_future_point(exporter, peers, event):
     assert event.state(6) == n.DONE
 
 
-def test_many_tokens(exporter, peers, event):
+def test_many_tokens(peers, event):
     peer = peers(event.index)
     for i in range(1000):
         event.notify(1 + i % 10, i)
@@ -376,7 +396,7 @@ def test_many_tokens(exporter, peers, event):
     assert sorted(got) == list(range(1000))
 
 
-def test_hostile_words(exporter, peers, event):
+def test_hostile_words(exporter, event):
     """A peer may write anything: calls end, nothing crashes."""
     words = [0, 1, 2**20, 2**21 - 1, 2**43, 2**63, 2**64 - 1, 5 << 21 | 1 << 20 | 1023, 2**64 - 2**20, 7 << 20 | 9]
     for name in ("value", "pending", "lost", "orphan"):
@@ -401,7 +421,7 @@ def test_hostile_words(exporter, peers, event):
     assert exporter.domain.reap() == 1
 
 
-def test_idle_warden_sleeps(exporter, peers, event):
+def test_idle_warden_sleeps(peers, event):
     peer = peers(event.index)
     event.notify(3, 1)
     peer.run("s.signal()")

@@ -8,7 +8,7 @@ from typing import Final
 
 from xpushare.adapters.base import Adapter
 
-__all__ = ["BACKENDS", "SELECTED_ONLY", "adapter"]
+__all__ = ["BACKENDS", "SELECTED_ONLY", "adapter", "loaded"]
 
 # In the order in which devices are listed; all of these exist for a process unless ONEAPI_DEVICE_SELECTOR says otherwise.
 BACKENDS: Final = ("native_cpu",)
@@ -17,6 +17,11 @@ SELECTED_ONLY: Final = ("mock",)
 
 _adapters: dict[str, Adapter] = {}
 _lock = threading.Lock()
+
+
+def loaded() -> list[Adapter]:
+    """The adapters that this process has used."""
+    return list(_adapters.values())
 
 
 def adapter(backend: str) -> Adapter:

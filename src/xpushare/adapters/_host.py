@@ -71,15 +71,17 @@ class HostMemory(DriverMemory):
 
     host_accessible = True
 
-    def __init__(self, mapping: _system.Mapping, nbytes: int, fd: OwnedFd | None, inode: int) -> None:
+    def __init__(self, mapping: _system.Mapping, nbytes: int, fd: OwnedFd | None, inode: int, memfd: bool) -> None:
         self._mapping: _system.Mapping | None = mapping
         self._fd = fd
         self._inode = inode
+        self._memfd = memfd
         self.address = mapping.address
         self.nbytes = nbytes
 
     @classmethod
-    def allocate(cls, calls: Calls, nbytes: int) -> HostMemory:
+    def allocate(cls, calls: Calls, nbytes: int, memfd: bool) -> HostMemory:
+        """`memfd`: importers may map the file by themselves, past their adapter."""
         doing = f"allocating {nbytes} bytes"
         exposed = pages(nbytes)
         fd = memfd_of(calls, doing, "xpushare-memory", exposed)
@@ -89,18 +91,21 @@ class HostMemory(DriverMemory):
         except BaseException:
             fd.close()
             raise
-        return cls(mapping, nbytes, fd, inode)
+        return cls(mapping, nbytes, fd, inode, memfd)
 
     @classmethod
     def imported(cls, calls: Calls, what: Import) -> HostMemory:
-        doing = f"mapping {what.exposed_nbytes} bytes of another process"
-        fd = check_imported(calls, doing, what)
-        mapping = calls.checked(doing, "Mapping", fd, what.exposed_nbytes, 0, not what.read_only)
-        return cls(mapping, what.nbytes, None, 0)
+        mapping = what.mapping
+        if mapping is None:
+            doing = f"mapping {what.exposed_nbytes} bytes of another process"
+            fd = check_imported(calls, doing, what)
+            mapping = calls.checked(doing, "Mapping", fd, what.exposed_nbytes, 0, not what.read_only)
+        return cls(mapping, what.nbytes, None, 0, False)
 
-    def export(self, read_only: bool) -> Export:  # noqa: ARG002 a private read-only mapping needs nothing of the exporter
-        assert self._fd is not None and self._mapping is not None
-        return Export(self.nbytes, self._mapping.nbytes, (self._fd.number,), self._inode)
+    def export(self, read_only: bool) -> Export:  # noqa: ARG002 a read-only mapping needs nothing of the exporter
+        assert self._fd is not None
+        assert self._mapping is not None
+        return Export(self.nbytes, self._mapping.nbytes, (self._fd.number,), self._inode, memfd=self._memfd)
 
     def release(self) -> None:
         self._mapping = None

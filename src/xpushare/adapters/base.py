@@ -18,12 +18,12 @@ Guarantees asked of every method:
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from xpushare._aspects import Aspect, Support
-from xpushare._native import Domain, Slot
+from xpushare._native import Domain, Mapping, Slot
 from xpushare._fds import OwnedFd
 
 __all__ = [
@@ -68,6 +68,7 @@ class Export(NamedTuple):
     inode: int = 0  # of fds[0], where it tells that file from others
     payload: bytes = b""  # at most 128 bytes, the adapter's own
     on_demand: OnDemand | None = None
+    memfd: bool = False  # fds[0] is a sealed memfd of exposed_nbytes, and a mapping of it is all that an importer needs
 
 
 class OnDemand(NamedTuple):
@@ -89,6 +90,7 @@ class Import(NamedTuple):
     payload: bytes
     fds: Sequence[OwnedFd]
     read_only: bool
+    mapping: Mapping | None = None  # of an `Export.memfd`, checked; there are no fds then
 
 
 class DriverMemory(abc.ABC):
@@ -110,8 +112,11 @@ class DriverMemory(abc.ABC):
 class Foreign(NamedTuple):
     """Memory of another library, found by its address."""
 
-    memory: DriverMemory  # its `release` frees nothing
+    memory: DriverMemory  # the whole allocation; its `release` frees nothing of theirs
     offset: int  # of the address inside it
+    device: DeviceInfo  # that the memory is on
+    kind: UsmKind
+    identity: Hashable  # names the allocation: another one at the same address later has another
 
 
 class DriverPhysical(abc.ABC):
@@ -214,8 +219,10 @@ class Adapter(abc.ABC):
     @abc.abstractmethod
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory: ...
     @abc.abstractmethod
-    def foreign(self, device: DeviceInfo | None, address: int) -> Foreign | None:
-        """The allocation of another library that `address` lies in; None where this adapter knows nothing of it."""
+    def foreign(self, address: int) -> Foreign | None:
+        """The allocation of another library that `address` lies in; None where this adapter's driver knows nothing of it.
+
+        `FeatureNotSupportedError` when the driver knows it and it cannot be shared: the allocator, and the setting that would help."""
 
     @abc.abstractmethod
     def physical(self, device: DeviceInfo, nbytes: int, enable_ipc: bool) -> DriverPhysical: ...

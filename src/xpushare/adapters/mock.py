@@ -89,7 +89,7 @@ class ForeignArray:
     """An array of "another library", whose memory the mock driver can export: what torch's tensors are to CUDA."""
 
     def __init__(self, nbytes: int) -> None:
-        self.memory = HostMemory.allocate(_driver, nbytes)
+        self.memory = HostMemory.allocate(_driver, nbytes, memfd=False)
         self.nbytes = nbytes
         _foreign.append(self)
 
@@ -150,15 +150,16 @@ class Mock(Adapter):
         return 1 << 16
 
     def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory:
-        return HostMemory.allocate(_driver, nbytes)
+        return HostMemory.allocate(_driver, nbytes, memfd=False)
 
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
         return HostMemory.imported(_driver, what)
 
-    def foreign(self, device: DeviceInfo | None, address: int) -> Foreign | None:
+    def foreign(self, address: int) -> Foreign | None:
         for array in _foreign:
-            if array.memory.address <= address < array.memory.address + array.nbytes:
-                return Foreign(_ForeignMemory(array.memory), address - array.memory.address)
+            start = array.memory.address
+            if start <= address < start + array.nbytes:
+                return Foreign(_ForeignMemory(array.memory), address - start, self.devices()[0], "device", id(array))
         return None
 
     def physical(self, device: DeviceInfo, nbytes: int, enable_ipc: bool) -> DriverPhysical:

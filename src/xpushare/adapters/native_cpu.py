@@ -67,12 +67,12 @@ class NativeCpu(Adapter):
         return 1 << 21 if recommended else 4096
 
     def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory:
-        return HostMemory.allocate(self.calls, nbytes)
+        return HostMemory.allocate(self.calls, nbytes, memfd=True)
 
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
         return HostMemory.imported(self.calls, what)
 
-    def foreign(self, device: DeviceInfo | None, address: int) -> Foreign | None:
+    def foreign(self, address: int) -> Foreign | None:
         return None
 
     def physical(self, device: DeviceInfo, nbytes: int, enable_ipc: bool) -> DriverPhysical:

@@ -1,8 +1,8 @@
 """The commands: `xpushare <command>`, also `python -m xpushare <command>`.
 
-A command is one module here, named in `COMMANDS`: its docstring's first line is its help, `add_arguments(parser)` declares its
-arguments, `run(arguments)` does the work and returns the exit status. Exit status: 0 good, 1 the command's own failure, 2 wrong
-usage.
+A command is one module here, named in `COMMANDS`: its docstring's first line is its help, `add_arguments(parser)`
+declares its arguments, `run(arguments)` does the work and returns the exit status: 0 good, 1 the command's own
+failure, 2 wrong usage.
 """
 
 from __future__ import annotations

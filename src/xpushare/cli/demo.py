@@ -1,7 +1,7 @@
 """Two processes share a file's bytes in device memory, step by step, each step checked; prints PASSED or FAILED.
 
-One process (exporter) puts a file into shared memory, another (reader) hashes it there and writes an answer back. Then the
-exporter is killed while the reader reads on.
+One process (exporter) puts a file into shared memory, another (reader) hashes it there and writes an answer back. Then
+the exporter is killed while the reader reads on.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class DemoError(Exception):
     """A step did not go as it must."""
 
 
-# --- the two processes -----------------------------------------------------------------------------------------------------
+# --- the two processes ----------------------------------------------------------------------------
 
 
 class Peer:
-    """What functions that run in one of the two processes get: a voice, and a place for what lives from step to step."""
+    """What functions in one of the two processes get: a voice, and a place for what lives from step to step."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -82,7 +82,8 @@ class Side:
         self._connection, theirs = multiprocessing.Pipe()
         context = multiprocessing.get_context("spawn")
         environment = {"XPUSHARE_RUNTIME_DIR": demo.folder}
-        self._process = context.Process(target=_serve, args=(theirs, environment), name=f"xpushare demo {name}", daemon=True)
+        title = f"xpushare demo {name}"
+        self._process = context.Process(target=_serve, args=(theirs, environment), name=title, daemon=True)
         self._process.start()
         theirs.close()
         assert self._process.pid is not None
@@ -122,7 +123,9 @@ class Side:
         if self._process.exitcode != 0:
             status = self._process.exitcode
             self.kill()
-            raise DemoError(f"the {self.name} (pid {self.pid}) ended with {status}" if status else f"the {self.name} hangs at exit")
+            raise DemoError(
+                f"the {self.name} (pid {self.pid}) ended with {status}" if status else f"the {self.name} hangs at exit"
+            )
 
     def clean_up(self) -> None:
         """Whatever happened, no process stays."""
@@ -132,7 +135,7 @@ class Side:
         self._connection.close()
 
 
-# --- bytes of a device's memory ----------------------------------------------------------------------------------------------
+# --- bytes of a device's memory -------------------------------------------------------------------
 
 
 def _write(memory: Memory, data: bytes | memoryview) -> None:
@@ -174,7 +177,7 @@ def _pieces(memory: Memory) -> Any:
                 yield memoryview(staging)[:nbytes]
 
 
-# --- what the two processes do -------------------------------------------------------------------------------------------------
+# --- what the two processes do --------------------------------------------------------------------
 
 
 def _put_file(peer: Peer, path: str, device: str) -> str:
@@ -282,7 +285,7 @@ def _hash_and_close(peer: Peer) -> bytes:
     return digest
 
 
-# --- the steps -------------------------------------------------------------------------------------------------------------------
+# --- the steps ------------------------------------------------------------------------------------
 
 
 def _step_put(demo: Demo) -> None:
@@ -341,7 +344,7 @@ STEPS: Final = (
 )
 
 
-# --- the conductor ---------------------------------------------------------------------------------------------------------------
+# --- the conductor --------------------------------------------------------------------------------
 
 
 @dataclass
@@ -426,17 +429,17 @@ class Demo:
         begin = time.monotonic()
         self._deadline = begin + self.timeout
         state, why = "passed", None
-        support = self.device.support(step.needs) if step.needs is not None else None
-        if support is not None and support.state != "yes":
-            state, why = "skipped", f"{self.device} has no {step.needs} ({support.reason})"
-        else:
-            try:
+        try:
+            support = self.device.support(step.needs) if step.needs is not None else None
+            if support is not None and support.state != "yes":
+                state, why = "skipped", f"{self.device} has no {step.needs} ({support.reason})"
+            else:
                 if not self._sides:
                     for name in ("exporter", "reader"):
                         self._sides[name] = Side(self, name)
                 step.do(self)
-            except (DemoError, OSError) as error:
-                state, why = "failed", str(error)
+        except (DemoError, OSError, xs.XpuShareError) as error:
+            state, why = "failed", str(error)
         seconds = time.monotonic() - begin
         self._print(f"   {state}, {seconds:.3f} s" + (f": {why}" if why else ""))
         return {"title": step.title, "state": state, "why": why, "seconds": round(seconds, 6), "lines": self.lines}
@@ -470,8 +473,8 @@ def _seconds(text: str) -> float:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--file", type=_file, help="the file to share (default: one that comes with the package)")
-    parser.add_argument("--device", help="a device such as cuda:0, gpu or cpu (default: the first gpu, else native_cpu:0)")
-    parser.add_argument("--timeout", type=_seconds, default=30.0, metavar="S", help="seconds for each step (default: 30)")
+    parser.add_argument("--device", help="such as cuda:0, gpu or cpu (default: the first gpu, else native_cpu:0)")
+    parser.add_argument("--timeout", type=_seconds, default=30.0, metavar="S", help="seconds per step (default: 30)")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
 
 

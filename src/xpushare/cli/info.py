@@ -1,6 +1,7 @@
 """Devices, their aspects and the reasons, driver versions, and where this user's runtime folder and key are.
 
-Changes nothing: a folder or key that is not there is reported, not made. Asking a device for its aspects may start its driver.
+Changes nothing: a folder or key that is not there is reported, not made. Asking a device for its aspects may start its
+driver.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _VARIABLES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", metavar="SELECTOR", help="these devices only, in the grammar of ONEAPI_DEVICE_SELECTOR")
+    parser.add_argument("--device", metavar="SELECTOR", help="only these, as in ONEAPI_DEVICE_SELECTOR")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
 
 
@@ -120,7 +121,7 @@ def _missing() -> dict[str, str]:
 
 def _text(found: dict[str, Any]) -> str:
     package, host, runtime = found["package"], found["host"], found["runtime"]
-    lines = [f"xpushare {package['version']}, {host['implementation']} {host['python']}, Linux {host['kernel']} {host['machine']}"]
+    lines = [f"xpushare {package['version']}, {host['implementation']} {host['python']}, kernel {host['kernel']}"]
     if package["installed_version"] not in (None, package["version"]):
         lines.append(f"  but version {package['installed_version']} is the installed one")
     lines.append(f"  native part     {package['native'] or 'none'}")

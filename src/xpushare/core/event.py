@@ -101,19 +101,16 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
     if context is not None:
         resolve_context(source.device, context)
     timeline = source.timeline
-    return (
-        node.current()
-        .table()
-        .export(
-            "event",
-            source.device.backend,
-            uuid.UUID(source.device.uuid).bytes,
-            Export(0, 0),
-            timeline,
-            serial=0,
-            slot=timeline.slot.index,
-            implicit=implicit,
-        )
+    table = node.current().table()
+    return table.export(
+        "event",
+        source.device.backend,
+        uuid.UUID(source.device.uuid).bytes,
+        Export(0, 0),
+        timeline,
+        serial=0,
+        slot=timeline.slot.index,
+        implicit=implicit,
     )
 
 

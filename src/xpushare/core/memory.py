@@ -20,13 +20,13 @@ from xpushare._errors import (
     OutOfMemoryError,
     RouteError,
 )
-from xpushare._native import forks, load64
+from xpushare._native import Lease, forks, load64
 from xpushare.adapters.base import Import, UsmKind
 from xpushare.core.declare import operation
 from xpushare.core.resources import Allocation
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import COUNTED, READ_ONLY, Handle
-from xpushare.sharing.peers import Lease, Peer
+from xpushare.sharing.peers import Peer
 
 __all__ = [
     "Implicit",
@@ -57,7 +57,7 @@ class Range(NamedTuple):
     context: Context
     read_only: bool
     handle: Handle | None  # of an import
-    lease: Any
+    lease: Any  # of an import; the array of another library that foreign memory belongs to
 
     @property
     def address(self) -> int:
@@ -141,23 +141,21 @@ def get(
     device = allocation.device
     device.require(Aspect.ext_oneapi_ipc_memory)
     what = allocation.driver.export(read_only)
-    return (
-        node.current()
-        .table()
-        .export(
-            "memory",
-            device.backend,
-            uuid.UUID(device.uuid).bytes,
-            what,
-            allocation,
-            serial=allocation.serial,
-            offset=source.offset,
-            nbytes=source.nbytes,
-            read_only=read_only or source.read_only,
-            foreign=allocation.foreign,
-            implicit=implicit,
-            opens=opens,
-        )
+    table = node.current().table()
+    return table.export(
+        "memory",
+        device.backend,
+        uuid.UUID(device.uuid).bytes,
+        what,
+        allocation,
+        serial=allocation.serial,
+        offset=source.offset,
+        nbytes=source.nbytes,
+        read_only=read_only or source.read_only,
+        keep=source.lease,
+        foreign=allocation.foreign,
+        implicit=implicit,
+        opens=opens,
     )
 
 
@@ -243,7 +241,7 @@ def reopen(hot: Hot, handle: Handle) -> Range | None:
     if allocation is None or peer is None:
         return None
     fields = handle._fields
-    lease = Lease(peer, fields.entry)
+    lease = Lease(peer.domain, fields.entry, peer)
     hot.node.peers.sweep()
     if not hot.node.peers.knows(peer) or load64(peer.entry_address(fields.entry)) != fields.generation:
         return None

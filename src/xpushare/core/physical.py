@@ -94,19 +94,16 @@ def get(source: Held, context: Context | None = None, implicit: bool = False) ->
     if context is not None:
         resolve_context(source.device, context)
     what = pages.driver.export()
-    return (
-        node.current()
-        .table()
-        .export(
-            "physical_memory",
-            pages.device.backend,
-            uuid.UUID(pages.device.uuid).bytes,
-            what,
-            (pages, source.lease),
-            serial=pages.serial,
-            nbytes=pages.nbytes,
-            implicit=implicit,
-        )
+    table = node.current().table()
+    return table.export(
+        "physical_memory",
+        pages.device.backend,
+        uuid.UUID(pages.device.uuid).bytes,
+        what,
+        (pages, source.lease),
+        serial=pages.serial,
+        nbytes=pages.nbytes,
+        implicit=implicit,
     )
 
 

@@ -16,9 +16,10 @@ __all__ = ["Allocation", "Pages", "Resource", "Timeline"]
 class Resource:
     """Owns `driver` and releases it once, in the process that made it, when the last reference goes."""
 
-    __slots__ = ("__weakref__", "_forks", "device", "driver")
+    __slots__ = ("__weakref__", "_forks", "device", "driver", "on_death")
 
     def __init__(self, device: Device, driver: Any) -> None:
+        self.on_death: tuple[Callable[[Any], None], Any] | None = None  # a cache that has to forget this
         self.device = device
         self.driver = driver
         self._forks: Final = forks()
@@ -31,6 +32,9 @@ class Resource:
     # The defaults keep what is needed at interpreter exit, when module globals are gone.
     def __del__(self, _forks: Callable[[], int] = forks, _left: list[bool] = node.left) -> None:
         if not _left and hasattr(self, "_forks") and self._forks == _forks():
+            if self.on_death is not None:
+                forget, key = self.on_death
+                forget(key)
             self._release()
 
     def _release(self) -> None:
@@ -121,6 +125,6 @@ class Timeline(Resource):
         self._own = own  # the slot is in this process's commons
 
     def _release(self) -> None:
-        self.slot.detach()
+        # The slot's object detaches when it dies: a queue that still has to signal it or wait for it holds it.
         if self._own:
             self.driver.release_slot(self.slot.index)

@@ -10,7 +10,7 @@ import uuid
 from typing import Any, Final, NamedTuple, final
 
 from xpushare._errors import InvalidArgumentError, InvalidHandleError
-from xpushare.sharing import identity
+from xpushare.sharing import identity, layout
 
 __all__ = ["FIELDS", "Exporter", "Fields", "Handle", "decode_text", "encode_text", "keyed_hash"]
 
@@ -22,6 +22,7 @@ READ_ONLY: Final = 1
 COUNTED: Final = 2
 _KNOWN_FLAGS: Final = READ_ONLY | COUNTED
 SEAL_NBYTES: Final = 32
+_RESERVED: Final = bytes(56)
 _BACKENDS: Final = {
     name.encode().ljust(16, b"\0"): name for name in ("native_cpu", "cuda", "level_zero", "hip", "opencl", "mock")
 }
@@ -168,7 +169,7 @@ class Handle:
             "version": VERSION,
             "boot_id": identity.boot_id(),
             "reserved0": 0,
-            "reserved1": bytes(56),
+            "reserved1": _RESERVED,
             **values,
         }
         body = _STRUCT.pack(*(values[name] for name, _code in FIELDS))
@@ -251,9 +252,18 @@ def _parse(raw: bytes) -> Fields:
             "the handle's seal does not fit: it was altered on the way, or made with another user's key "
             "(both processes need the same XPUSHARE_KEY_FILE or XPUSHARE_RUNTIME_DIR)"
         )
-    if fields.kind not in KINDS or fields.flags & ~_KNOWN_FLAGS or fields.reserved0 or any(fields.reserved1):
+    if (
+        fields.kind not in KINDS
+        or fields.flags & ~_KNOWN_FLAGS
+        or not fields.backend.isascii()
+        or fields.entry >= layout.ENTRY_COUNT
+        or (fields.pid | fields.table_fd) >> 31
+        or fields.reserved0
+        or fields.reserved1 != _RESERVED
+    ):
         raise InvalidHandleError(
-            f"the handle says things this version does not know (kind {fields.kind}, flags {fields.flags:#x})"
+            f"the handle says things this version does not know (kind {fields.kind}, flags {fields.flags:#x}, "
+            f"backend {fields.backend!r}, entry {fields.entry}, pid {fields.pid}, fd {fields.table_fd})"
         )
     if fields.boot_id != identity.boot_id():
         raise InvalidHandleError("the handle comes from another host, or from before the last boot")

@@ -21,13 +21,15 @@ LIFE: Final = 0x40000000  # member i is alive while it locks byte LIFE + i of th
 FDS_INLINE: Final = 8
 PAYLOAD_NBYTES: Final = 128
 # generation, retired, reason, kind, flags, slot, nonce, object, nbytes, exposed, inode, fd_count, payload_nbytes, fds, payload
-ENTRY: Final = struct.Struct(f"<QQIIII16sQQQQII{FDS_INLINE}i8x{PAYLOAD_NBYTES}s")
+FDS: Final = struct.Struct(f"<{FDS_INLINE}i")
+ENTRY: Final = struct.Struct(f"<QQIIII16sQQQQII{4 * FDS_INLINE}s8x{PAYLOAD_NBYTES}s")
 RETIRED_AT: Final = 8  # retired, reason: <QI
 assert ENTRY.size == ENTRY_NBYTES
 
 ENTRY_READ_ONLY: Final = 1
 ENTRY_COUNTED: Final = 2
 ENTRY_ON_DEMAND: Final = 4
+ENTRY_MEMFD: Final = 8  # the one fd is a sealed memfd of exposed_nbytes: an importer may map it right away
 
 REASON_PUT: Final = 1
 REASON_FREED: Final = 2

@@ -7,11 +7,13 @@ import os
 import sys
 import threading
 from bisect import bisect_right, insort
+from collections.abc import Hashable
 from typing import Any, final
-from weakref import ref
+from weakref import WeakValueDictionary, ref
 
 from xpushare import _native
-from xpushare.sharing.peers import Lease, Peers
+from xpushare._native import Lease
+from xpushare.sharing.peers import Peers
 from xpushare.sharing.table import Table
 
 __all__ = ["AddressMap", "Node", "current", "left"]
@@ -66,6 +68,7 @@ class Node:
         self._table: Table | None = None
         self.peers = Peers()
         self.allocations = AddressMap()
+        self.foreign: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()  # other libraries' allocations
 
     def table(self) -> Table:
         """This process's table, made at the first need."""

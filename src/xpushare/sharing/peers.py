@@ -5,20 +5,22 @@ from __future__ import annotations
 import errno
 import struct
 import threading
-from collections.abc import Callable, Hashable, MutableMapping
-from typing import Any, Final, NamedTuple, TypeVar, final
-from weakref import WeakValueDictionary
+from collections.abc import Callable, Hashable
+from typing import Any, Final, NamedTuple, TypeVar, cast, final
+from weakref import ref
 
 from xpushare import _native, _system
-from xpushare._errors import HandleExpiredError, InvalidHandleError, OutOfMemoryError, from_os_error
+from xpushare._errors import HandleExpiredError, InvalidHandleError, OutOfMemoryError, XpuShareError, from_os_error
 from xpushare._fds import OwnedFd, close_all
+from xpushare._native import Lease, load64
 from xpushare.adapters.base import Import
 from xpushare.sharing import layout, routes
-from xpushare.sharing.handle import COUNTED, KIND_NUMBERS, Handle
+from xpushare.sharing.handle import COUNTED, Handle
 
-__all__ = ["Lease", "Peer", "Peers"]
+__all__ = ["Peer", "Peers"]
 
 T = TypeVar("T")
+_IN_BOTH: Final = layout.ENTRY_READ_ONLY | layout.ENTRY_COUNTED  # these bits mean the same in handles
 _TABLE_SEALS: Final = _system.F_SEAL_SHRINK | _system.F_SEAL_FUTURE_WRITE
 
 
@@ -38,7 +40,7 @@ class Entry(NamedTuple):
     inode: int
     fd_count: int
     payload_nbytes: int
-    fds: tuple[int, ...]
+    fds: bytes
     payload: bytes
 
 
@@ -80,8 +82,10 @@ class Peer:
         attachment.table.close()
         self.cookie = cookie
         self.pid = fields.pid
-        self.left = False
         self._attachment = attachment
+        self._pidfd_number = -1 if attachment.pidfd is None else attachment.pidfd.number
+        # pidfd_getfd is worth trying for every object: nothing that refuses it changes while both processes live.
+        self._direct = attachment.direct
 
     @property
     def pidfd(self) -> OwnedFd | None:
@@ -104,10 +108,10 @@ class Peer:
     def expect_exported(self, handle: Handle) -> None:
         """The handle's entry is live in the table, whose process may have died; else `HandleExpiredError`."""
         fields = handle._fields
-        if fields.entry >= layout.ENTRY_COUNT:
+        if fields.entry >= layout.ENTRY_COUNT or not fields.generation:
             raise InvalidHandleError("the handle names no entry of a table")
         address = self.entry_address(fields.entry)
-        if _native.load64(address) != fields.generation:
+        if load64(address) != fields.generation:
             retired, reason = struct.unpack_from("<QI", self._view, address - self.address + layout.RETIRED_AT)
             if retired != fields.generation:
                 reason = layout.REASON_PUT
@@ -116,14 +120,16 @@ class Peer:
             )
 
     def entry(self, handle: Handle) -> Entry:
-        """The handle's entry, checked against the handle. The caller asks `expect_live` again once it has used it."""
+        """The handle's entry, checked against the handle. The caller asks `expect_exported` again once it has used it."""
         self.expect_exported(handle)
-        at = layout.TABLE_ENTRIES + handle._fields.entry * layout.ENTRY_NBYTES
-        values = layout.ENTRY.unpack_from(self._view, at)
-        entry = Entry._make((*values[:13], values[13:-1], values[-1]))
         fields = handle._fields
+        at = layout.TABLE_ENTRIES + fields.entry * layout.ENTRY_NBYTES
+        entry = Entry._make(layout.ENTRY.unpack_from(self._view, at))
         if (
-            (entry.kind, entry.nonce, entry.object) != (KIND_NUMBERS[handle.kind], fields.nonce, fields.object)
+            entry.kind != fields.kind
+            or entry.nonce != fields.nonce
+            or entry.object != fields.object
+            or entry.flags & _IN_BOTH != fields.flags
             or fields.offset + fields.nbytes > entry.nbytes
             or entry.nbytes > entry.exposed_nbytes
             or entry.payload_nbytes > layout.PAYLOAD_NBYTES
@@ -136,7 +142,7 @@ class Peer:
         """The entry's fds, certainly those of this handle."""
         if not entry.fd_count:
             return []
-        numbers = None if entry.flags & layout.ENTRY_ON_DEMAND else entry.fds
+        numbers = None if entry.flags & layout.ENTRY_ON_DEMAND else layout.FDS.unpack(entry.fds)
         fds = routes.fetch(self._attachment, handle, numbers, entry.fd_count)
         try:
             self.expect_exported(handle)
@@ -147,21 +153,36 @@ class Peer:
             raise
         return fds
 
-
-@final
-class Lease:
-    """This process has an entry of a peer open: counted, seen by the exporter, gone with this object or this process."""
-
-    __slots__ = ("_entry", "peer")
-
-    def __init__(self, peer: Peer, entry: int) -> None:
-        peer.domain.hold(entry)
-        self.peer = peer
-        self._entry = entry
-
-    def __del__(self) -> None:
-        if hasattr(self, "_entry") and not self.peer.left:
-            self.peer.domain.drop(self._entry)
+    def map(self, handle: Handle, entry: Entry) -> _native.Mapping:
+        """A mapping of the entry's memfd, certainly that of this handle."""
+        writable = not entry.flags & layout.ENTRY_READ_ONLY
+        fields = handle._fields
+        fd = layout.FDS.unpack(entry.fds)[0]
+        try:
+            if self._direct:
+                try:
+                    return _system.fetch_mapping(
+                        self._pidfd_number, fd, entry.inode, entry.exposed_nbytes, writable,
+                        self.entry_address(fields.entry), fields.generation,
+                    )  # fmt: skip
+                except OSError as error:
+                    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                        raise from_os_error(
+                            error, f"mapping {entry.exposed_nbytes} bytes of process {self.pid}"
+                        ) from error
+            fds = self.fetch(handle, entry)  # another route, or the whole story of why not
+            try:
+                return _system.import_mapping(fds[0].number, entry.inode, entry.exposed_nbytes, writable)
+            finally:
+                close_all(fds)
+        except OSError as error:
+            if isinstance(error, XpuShareError):
+                raise
+            raise from_os_error(error, f"mapping {entry.exposed_nbytes} bytes of process {self.pid}") from error
+        except ValueError as error:
+            if isinstance(error, XpuShareError):
+                raise
+            raise InvalidHandleError(f"mapping {entry.exposed_nbytes} bytes of process {self.pid}: {error}") from error
 
 
 @final
@@ -173,50 +194,88 @@ class Peers:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # re-entrant: what dies while it is held may call `forget`
         self._peers: dict[bytes, Peer] = {}
-        self._cache: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
+        self._cache: dict[Hashable, ref[Any]] = {}
         self._busy: dict[Hashable, threading.Lock] = {}
         self._pidfds: list[int] = []  # of the peers that have one
 
-    def _once(self, store: MutableMapping[Any, Any], key: Hashable, make: Callable[[], Any]) -> Any:
-        """What `store` has under `key`, else what `make` makes: by one thread at a time for this key; other keys go on."""
-        with self._lock:
-            lock = self._busy.setdefault(key, threading.Lock())
-        with lock:
-            try:
-                found = store.get(key)
-                if found is None:
-                    found = store[key] = make()
-                return found
-            finally:
-                with self._lock:
-                    self._busy.pop(key, None)
+    def _once(self, key: Hashable, find: Callable[[], T | None], make: Callable[[], T]) -> T:
+        """What `find` finds, else what `make` makes and makes findable: one thread at a time for this key; other keys go on."""
+        while True:
+            with self._lock:
+                found = find()
+                if found is not None:
+                    return found
+                turn = self._busy.get(key)
+                if turn is None:
+                    turn = self._busy[key] = threading.Lock()
+                    turn.acquire()
+                    break
+            with turn:  # somebody is at it: look again when they are done
+                pass
+        try:
+            return make()
+        finally:
+            with self._lock:
+                del self._busy[key]
+            turn.release()
 
     def peer(self, handle: Handle) -> Peer:
         """The exporter of `handle`, attached to at the first handle from it."""
         cookie = handle._fields.cookie
         found = self._peers.get(cookie)
-        if found is None:
-            found = self._once(self._peers, cookie, lambda: Peer(handle))
-            self._pidfds = [peer.pidfd.number for peer in list(self._peers.values()) if peer.pidfd is not None]
-        return found
+        return (
+            self._once(cookie, lambda: self._peers.get(cookie), lambda: self._attach(handle))
+            if found is None
+            else found
+        )
+
+    def _attach(self, handle: Handle) -> Peer:
+        peer = self._peers[handle._fields.cookie] = Peer(handle)
+        self._know()
+        return peer
+
+    def _know(self) -> None:
+        with self._lock:
+            self._pidfds = [peer.pidfd.number for peer in self._peers.values() if peer.pidfd is not None]
+
+    def _cached(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What was made under `key` and still lives, else what `make` makes: a `Resource`, which tells us when it dies."""
+
+        def find() -> T | None:
+            known = self._cache.get(key)
+            return None if known is None else known()
+
+        def fill() -> T:
+            made: Any = make()
+            self._cache[key] = ref(made)
+            made.on_death = (self.forget, key)
+            return cast("T", made)
+
+        found = find()
+        return self._once(key, find, fill) if found is None else found
+
+    def forget(self, key: Hashable) -> None:
+        """What was cached under `key` died; a newer one stays."""
+        with self._lock:
+            known = self._cache.get(key)
+            if known is not None and known() is None:
+                del self._cache[key]
 
     def acquire(self, handle: Handle, opened_as: Hashable, make: Callable[[Import], T]) -> tuple[T, Lease]:
         """What `make` made of the handle's object, now or for an earlier open, and the lease that goes with it."""
         self.sweep()
         fields = handle._fields
-        peer = self._peers.get(fields.cookie) or self.peer(handle)
-        lease = Lease(peer, fields.entry)
+        peer = self.peer(handle)
+        lease = Lease(peer.domain, fields.entry, peer)
         counted = fields.flags & COUNTED
         if counted and not peer.domain.take_open(fields.entry):
             peer.expect_live(handle)
             raise HandleExpiredError(f"the handle has expired: {layout.REASONS[layout.REASON_OPENS]}")
         try:
             key = (fields.cookie, fields.object, opened_as)
-            found: T | None = self._cache.get(key)
-            if found is None:
-                found = self._once(self._cache, key, lambda: self._make(peer, handle, make))
+            found = self._cached(key, lambda: self._make(peer, handle, make))
             peer.expect_exported(handle)
         except BaseException:
             if counted:
@@ -226,10 +285,13 @@ class Peers:
 
     def _make(self, peer: Peer, handle: Handle, make: Callable[[Import], T]) -> T:
         entry = peer.entry(handle)
+        payload = entry.payload[: entry.payload_nbytes]
+        read_only = bool(entry.flags & layout.ENTRY_READ_ONLY)
+        if entry.flags & layout.ENTRY_MEMFD:
+            return make(Import(entry.nbytes, entry.exposed_nbytes, payload, (), read_only, peer.map(handle, entry)))
         fds = peer.fetch(handle, entry)
         try:
-            payload = entry.payload[: entry.payload_nbytes]
-            return make(Import(entry.nbytes, entry.exposed_nbytes, payload, fds, bool(entry.flags & layout.ENTRY_READ_ONLY)))
+            return make(Import(entry.nbytes, entry.exposed_nbytes, payload, fds, read_only))
         finally:
             close_all(fds)
 
@@ -237,12 +299,9 @@ class Peers:
         """What `make` made of the event's slot, now or for an earlier open. Needs no fds."""
         self.sweep()
         peer = self.peer(handle)
-        lease = Lease(peer, handle._fields.entry)
+        lease = Lease(peer.domain, handle._fields.entry, peer)
         index = peer.entry(handle).slot
-        key = (peer.cookie, "slot", index)
-        found: T | None = self._cache.get(key)
-        if found is None:
-            found = self._once(self._cache, key, lambda: make(peer.domain, index))
+        found = self._cached((peer.cookie, "slot", index), lambda: make(peer.domain, index))
         peer.expect_exported(handle)
         return found, lease
 
@@ -254,11 +313,18 @@ class Peers:
         for peer in list(peers.values()):
             if not peer.alive():
                 peers.pop(peer.cookie, None)
-        self._pidfds = [peer.pidfd.number for peer in list(peers.values()) if peer.pidfd is not None]
+        self._know()
 
     def knows(self, peer: Peer) -> bool:
         """The peer was alive at the last sweep."""
         return self._peers.get(peer.cookie) is peer
+
+    def maps(self, address: int) -> bool:
+        """Whether `address` lies in something that is open here."""
+        with self._lock:
+            opened = [known() for known in self._cache.values()]
+        mapped = [found for found in opened if hasattr(found, "address")]
+        return any(each is not None and each.address <= address < each.address + each.nbytes for each in mapped)
 
     def statistics(self) -> dict[str, int]:
         return {"peers": len(self._peers), "mapped": len(self._cache)}
@@ -266,5 +332,4 @@ class Peers:
     def leave(self) -> None:
         """Clean exit."""
         for peer in list(self._peers.values()):
-            peer.left = True
             peer.domain.leave()

@@ -25,11 +25,12 @@ _RECYCLE_TRIES: Final = 8
 class Exported:
     """One live export: it holds its source."""
 
-    __slots__ = ("foreign", "handle", "implicit", "source")
+    __slots__ = ("foreign", "handle", "implicit", "keep", "source")
 
-    def __init__(self, handle: Handle, source: Any, foreign: bool, implicit: bool) -> None:
+    def __init__(self, handle: Handle, source: Any, keep: Any, foreign: bool, implicit: bool) -> None:
         self.handle = handle
-        self.source = source
+        self.source = source  # what an open in this very process gets
+        self.keep = keep  # what else has to stay: the array of another library
         self.foreign = foreign  # held for importers even after `put`
         self.implicit = implicit  # made by pickling; ends with its object
 
@@ -104,6 +105,7 @@ class Table:
         nbytes: int = 0,
         read_only: bool = False,
         slot: int = 0,
+        keep: Any = None,
         foreign: bool = False,
         implicit: bool = False,
         opens: int | None = None,
@@ -142,20 +144,21 @@ class Table:
                     layout.ENTRY_READ_ONLY * read_only
                     | layout.ENTRY_COUNTED * (opens is not None)
                     | layout.ENTRY_ON_DEMAND * (what.on_demand is not None)
+                    | layout.ENTRY_MEMFD * what.memfd
                 )
                 at = layout.TABLE_ENTRIES + entry * layout.ENTRY_NBYTES
                 retired, reason = struct.unpack_from("<QI", self._view, at + layout.RETIRED_AT)
                 layout.ENTRY.pack_into(
                     self._view, at, 0, retired, reason, KIND_NUMBERS[kind], flags, slot, nonce, serial, what.nbytes,
                     what.exposed_nbytes, what.inode, count, len(what.payload),
-                    *(*fds, *[-1] * (layout.FDS_INLINE - len(fds))), what.payload,
+                    layout.FDS.pack(*fds, *[-1] * (layout.FDS_INLINE - len(fds))), what.payload,
                 )  # fmt: skip
                 if what.on_demand is not None:
                     _native.offer(entry, generation, *what.on_demand)
             except BaseException:
                 self._free.append(entry)
                 raise
-            self._exports[generation] = Exported(handle, source, foreign, implicit)
+            self._exports[generation] = Exported(handle, source, keep, foreign, implicit)
             _native.store64(self._entry_address(entry), generation)  # last: now it is live
             return handle
 
@@ -224,7 +227,7 @@ class Table:
                 self._put[fields.generation] = reason
             _native.withdraw(self._entry_address(fields.entry), reason)
             if found.foreign and self.domain.holders(fields.entry):
-                self._lingering[fields.entry] = found.source
+                self._lingering[fields.entry] = found
             else:
                 self._free.append(fields.entry)
             self._sweep()

@@ -27,6 +27,7 @@ class Attachment:
     table: OwnedFd
     commons: OwnedFd
     bell: OwnedFd
+    direct: bool  # pidfd_getfd works on this exporter
     pidfd: OwnedFd | None  # None where the kernel or a namespace keeps it from us
 
 

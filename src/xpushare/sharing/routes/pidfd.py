@@ -84,7 +84,7 @@ def attach(handle: Handle) -> Attachment:
         bell = get(pidfd.number, header[6])
     except OSError as error:
         raise _gone(handle, f"it ended while it was being opened ({error.strerror})") from None
-    return Attachment(table, commons, bell, pidfd)
+    return Attachment(table, commons, bell, True, pidfd)
 
 
 def _header(table: OwnedFd) -> tuple[bytes, int, int, bytes, int, int, int, int]:

@@ -93,7 +93,7 @@ def attach(handle: Handle) -> Attachment:
     if len(fds) != 4:
         close_all(fds)
         raise InvalidHandleError("the exporter's answer makes no sense: four file descriptors make a greeting")
-    return Attachment(*fds)
+    return Attachment(fds[0], fds[1], fds[2], False, fds[3])
 
 
 def fetch(attachment: Attachment, handle: Handle, fds: tuple[int, ...] | None, count: int) -> list[OwnedFd]:  # noqa: ARG001

@@ -1,0 +1,296 @@
+/* What the warden answers: fds of live entries, made on demand where their number could not be kept open. */
+#include "events.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define FDS_AT_ONCE 253u /* SCM_MAX_FD */
+enum { OK = 0, MALFORMED, OTHER_USER, NOT_LIVE, BUSY, DRIVER_ERROR };
+
+typedef int (*make_fd)(int *fd, uint64_t object, int64_t a, uint64_t b);
+typedef struct offer {
+    struct offer *next;
+    uint32_t entry, count;
+    uint64_t generation;
+    make_fd make;
+    int64_t a;
+    uint64_t b;
+    uint64_t objects[];
+} offer;
+
+#define OFFER_BUCKETS 256u
+static pthread_mutex_t send_mu = PTHREAD_MUTEX_INITIALIZER; /* held while fds of an entry are on their way out */
+static struct {
+    xp_table *table;
+    int table_fd;
+    xp_domain *domain;
+    offer *offers[OFFER_BUCKETS];
+} serving;
+
+/* --- answering ---------------------------------------------------------------------------------------------------- */
+
+/* False: the connection is of no more use. */
+static bool reply(int fd, uint32_t status, const int *fds, uint32_t count, uint32_t total)
+{
+    xp_reply r = {{'X', 'P', 'S', 'R'}, status, count, total};
+    struct iovec part = {&r, sizeof r};
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(FDS_AT_ONCE * sizeof(int))];
+    } control;
+    struct msghdr msg = {.msg_iov = &part, .msg_iovlen = 1};
+    if (count) {
+        memset(&control, 0, sizeof control);
+        msg.msg_control = &control;
+        msg.msg_controllen = CMSG_SPACE(count * sizeof(int));
+        struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(count * sizeof(int));
+        memcpy(CMSG_DATA(c), fds, count * sizeof(int));
+    }
+    if (sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
+        return true;
+    if (count && (errno == EBADF || errno == EINVAL || errno == ETOOMANYREFS))
+        return reply(fd, errno == ETOOMANYREFS ? BUSY : DRIVER_ERROR, NULL, 0, 0);
+    return false;
+}
+
+static offer **find_offer(uint32_t entry)
+{
+    offer **p = &serving.offers[entry % OFFER_BUCKETS];
+    while (*p && (*p)->entry != entry)
+        p = &(*p)->next;
+    return p;
+}
+
+static bool send_hello(int fd)
+{
+    xp_domain *d = serving.domain;
+    int self = xp_pidfd_open(getpid());
+    pthread_mutex_lock(&d->mu); /* the commons' fd must not be closed and its number used again meanwhile */
+    int fds[4] = {serving.table_fd, d->fd, d->bell, self};
+    bool good = d->fd >= 0 && self >= 0;
+    good = good ? reply(fd, OK, fds, 4, 4) : reply(fd, d->fd < 0 ? NOT_LIVE : DRIVER_ERROR, NULL, 0, 0);
+    pthread_mutex_unlock(&d->mu);
+    if (self >= 0)
+        close(self);
+    return good;
+}
+
+static bool send_made(int fd, const xp_request *q)
+{
+    const offer *o = *find_offer(q->entry);
+    if (o == NULL || o->generation != q->generation)
+        return reply(fd, NOT_LIVE, NULL, 0, 0);
+    if (q->first >= o->count)
+        return reply(fd, MALFORMED, NULL, 0, 0);
+    int fds[FDS_AT_ONCE];
+    uint32_t want = o->count - q->first, n = 0;
+    want = want < FDS_AT_ONCE ? want : FDS_AT_ONCE;
+    while (n < want) {
+        fds[n] = -1;
+        if (o->make(&fds[n], o->objects[q->first + n], o->a, o->b) != 0 || fds[n] < 0)
+            break;
+        n++;
+    }
+    bool good = n == want ? reply(fd, OK, fds, n, o->count) : reply(fd, DRIVER_ERROR, NULL, 0, o->count);
+    while (n)
+        close(fds[--n]);
+    return good;
+}
+
+/* With send_mu. */
+static bool answer(int fd, const xp_request *q, size_t size)
+{
+    if (size != sizeof *q || memcmp(q->magic, "XPSQ", 4) != 0 || q->op < 1 || q->op > 2)
+        return reply(fd, MALFORMED, NULL, 0, 0);
+    if (serving.table == NULL || q->entry >= XP_ENTRIES || memcmp(q->cookie, serving.domain->cookie, XP_COOKIE) != 0)
+        return reply(fd, NOT_LIVE, NULL, 0, 0);
+    const xp_entry *e = (const xp_entry *)((char *)serving.table + XP_TABLE_HEADER) + q->entry;
+    uint8_t differs = 0;
+    if (q->generation == 0 || XP_LOAD(&e->generation) != q->generation)
+        return reply(fd, NOT_LIVE, NULL, 0, 0);
+    for (unsigned i = 0; i < sizeof q->nonce; i++) /* in the same time wherever it differs */
+        differs |= q->nonce[i] ^ e->nonce[i];
+    if (differs)
+        return reply(fd, NOT_LIVE, NULL, 0, 0);
+    if (q->op == 1)
+        return send_hello(fd);
+    if (e->flags & XP_ENTRY_ON_DEMAND)
+        return send_made(fd, q);
+    uint32_t total = e->fd_count < XP_ENTRY_FDS ? e->fd_count : XP_ENTRY_FDS;
+    if (q->first >= total)
+        return reply(fd, MALFORMED, NULL, 0, total);
+    return reply(fd, OK, e->fds + q->first, total - q->first, total);
+}
+
+void xp_refuse(int fd) { reply(fd, OTHER_USER, NULL, 0, 0); }
+
+bool xp_answer(int fd, const void *packet, size_t size)
+{
+    xp_request q;
+    memset(&q, 0, sizeof q);
+    memcpy(&q, packet, size < sizeof q ? size : sizeof q);
+    pthread_mutex_lock(&send_mu);
+    bool keep = answer(fd, &q, size);
+    pthread_mutex_unlock(&send_mu);
+    return keep;
+}
+
+void xp_serving_end(void)
+{
+    pthread_mutex_lock(&send_mu);
+    xp_domain *served = serving.domain;
+    serving.table = NULL;
+    serving.domain = NULL;
+    pthread_mutex_unlock(&send_mu);
+    if (served)
+        xp_domain_unref(served);
+}
+
+void xp_serving_forked(void)
+{
+    memset(&serving, 0, sizeof serving); /* the parent's */
+    pthread_mutex_init(&send_mu, NULL);
+}
+
+/* --- functions ---------------------------------------------------------------------------------------------------- */
+
+static int serve_on(xp_table *table, int table_fd, xp_domain *d, const char **call)
+{
+    *call = "starting the warden";
+    int rc = xp_warden_start();
+    if (rc)
+        return rc;
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    int at = 1 + (int)strlen(strcpy(name.sun_path + 1, "xpushare/"));
+    for (unsigned i = 0; i < XP_COOKIE; i++)
+        at += snprintf(name.sun_path + at, 3, "%02x", d->cookie[i]);
+    pthread_mutex_lock(&send_mu);
+    *call = "serve (this process does already)";
+    rc = serving.table ? EALREADY : xp_warden_listen(&name, offsetof(struct sockaddr_un, sun_path) + (size_t)at, call);
+    if (rc == 0) {
+        xp_domain_ref(d);
+        serving.table = table;
+        serving.table_fd = table_fd;
+        serving.domain = d;
+    }
+    pthread_mutex_unlock(&send_mu);
+    return rc;
+}
+
+static PyObject *serve(PyObject *Py_UNUSED(m), PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"table_address", "table_fd", "domain", NULL};
+    PyObject *o_address, *o_domain;
+    uint64_t address;
+    int table_fd, rc;
+    xp_domain *d;
+    const char *call;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OiO", names, &o_address, &table_fd, &o_domain) ||
+        xp_as_u64(o_address, &address) < 0 || (d = xp_domain_of(o_domain)) == NULL)
+        return NULL;
+    xp_table *table = (xp_table *)(uintptr_t)address;
+    if (address < 4096 || address % 8 || !d->owner || memcmp(table->cookie, d->cookie, XP_COOKIE) != 0) {
+        PyErr_SetString(PyExc_ValueError, "not the table of this process and its own domain");
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    rc = serve_on(table, table_fd, d, &call);
+    Py_END_ALLOW_THREADS
+    if (rc)
+        return xp_oserror_of(rc, call);
+    Py_RETURN_NONE;
+}
+
+static PyObject *withdraw(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
+{
+    uint64_t address;
+    uint32_t reason;
+    if (xp_arity("withdraw", n, 2, 2) < 0 || xp_as_u64(args[0], &address) < 0 || xp_as_u32(args[1], &reason) < 0)
+        return NULL;
+    if (address < 4096 || address % 8) {
+        PyErr_SetString(PyExc_ValueError, "no entry's address");
+        return NULL;
+    }
+    xp_entry *e = (xp_entry *)(uintptr_t)address;
+    offer *ended = NULL;
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&send_mu);
+    uint64_t generation = XP_LOAD(&e->generation);
+    if (generation) {
+        XP_STORE(&e->reason, reason);
+        XP_STORE(&e->retired, generation);
+        XP_STORE(&e->generation, 0);
+    }
+    for (unsigned i = 0; i < OFFER_BUCKETS && serving.table; i++) {
+        uint64_t first = (uint64_t)(uintptr_t)serving.table + XP_TABLE_HEADER, entry = (address - first) / sizeof *e;
+        if (address < first || entry >= XP_ENTRIES)
+            break;
+        offer **p = find_offer((uint32_t)entry);
+        if ((ended = *p))
+            *p = ended->next;
+        break;
+    }
+    pthread_mutex_unlock(&send_mu);
+    Py_END_ALLOW_THREADS
+    free(ended);
+    Py_RETURN_NONE;
+}
+
+static PyObject *add_offer(PyObject *Py_UNUSED(m), PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"entry", "generation", "function", "objects", "a", "b", NULL};
+    PyObject *o_entry, *o_generation, *o_function, *objects, *o_a, *o_b;
+    uint64_t generation, function, b;
+    uint32_t entry;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOO", names, &o_entry, &o_generation, &o_function, &objects,
+                                     &o_a, &o_b) ||
+        xp_as_u32(o_entry, &entry) < 0 || xp_as_u64(o_generation, &generation) < 0 ||
+        xp_as_u64(o_function, &function) < 0 || xp_as_u64(o_b, &b) < 0)
+        return NULL;
+    int64_t a = PyLong_AsLongLong(o_a);
+    Py_ssize_t count = a == -1 && PyErr_Occurred() ? -1 : PySequence_Size(objects);
+    if (count < 0)
+        return NULL;
+    if (entry >= XP_ENTRIES || generation == 0 || function < 4096 || count == 0 || count > INT32_MAX) {
+        PyErr_SetString(PyExc_ValueError, "no such entry, generation or function, or no objects");
+        return NULL;
+    }
+    offer *o = malloc(sizeof *o + (size_t)count * sizeof *o->objects);
+    if (o == NULL)
+        return PyErr_NoMemory();
+    *o = (offer){NULL, entry, (uint32_t)count, generation, (make_fd)(uintptr_t)function, a, b};
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *item = PySequence_GetItem(objects, i);
+        int rc = item ? xp_as_u64(item, &o->objects[i]) : -1;
+        Py_XDECREF(item);
+        if (rc < 0) {
+            free(o);
+            return NULL;
+        }
+    }
+    offer *old;
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&send_mu);
+    offer **p = find_offer(entry);
+    old = *p;
+    o->next = old ? old->next : NULL;
+    *p = o;
+    pthread_mutex_unlock(&send_mu);
+    Py_END_ALLOW_THREADS
+    free(old);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"serve", XP_FAST(serve), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"withdraw", XP_FAST(withdraw), METH_FASTCALL, NULL},
+    {"offer", XP_FAST(add_offer), METH_VARARGS | METH_KEYWORDS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+int xp_init_serve(PyObject *module) { return PyModule_AddFunctions(module, functions); }

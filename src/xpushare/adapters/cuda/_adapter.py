@@ -1,0 +1,240 @@
+"""The adapter: the driver contract in terms of the modules beside this one."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from typing import Any, Final
+
+from xpushare._aspects import Aspect, Support
+from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError
+from xpushare._native import Domain
+from xpushare.adapters.base import (
+    Adapter,
+    DeviceInfo,
+    DriverMemory,
+    DriverPhysical,
+    DriverQueue,
+    DriverRange,
+    Foreign,
+    Import,
+    UsmKind,
+)
+from xpushare.adapters.cuda import _memory
+from xpushare.adapters.cuda import _numbers as n
+from xpushare.adapters.cuda._driver import BACKEND, INSTALL, Context, Driver, Gpu, event_of, in_use_here, stream_of
+from xpushare.adapters.cuda._events import Words
+from xpushare.adapters.cuda._later import Later, Watch
+from xpushare.adapters.cuda._listing import driver_version, list_gpus
+from xpushare.adapters.cuda._numbers import Attribute
+from xpushare.adapters.cuda._queue import CudaQueue
+from xpushare.adapters.cuda._virtual import AddressRange, PhysicalPages
+
+__all__ = ["Cuda"]
+
+_KDL_CUDA: Final = 2
+_KDL_CUDA_HOST: Final = 3
+_KDL_CUDA_MANAGED: Final = 13
+
+# What each aspect needs of the device, by the driver's own answer.
+_VMM: Final = (Attribute.VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,)
+_SHARED_VMM: Final = (*_VMM, Attribute.HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)
+_STREAM_WORDS: Final = (Attribute.CAN_USE_64_BIT_STREAM_MEM_OPS, Attribute.HOST_REGISTER_SUPPORTED)
+_NEEDS: Final = {
+    Aspect.ext_oneapi_ipc_memory: _SHARED_VMM,
+    Aspect.ext_oneapi_ipc_physical_memory: _SHARED_VMM,
+    Aspect.ext_oneapi_virtual_mem: _VMM,
+    Aspect.ext_oneapi_ipc_event: _STREAM_WORDS,
+    Aspect.two_way_events: _STREAM_WORDS,
+    Aspect.host_signal_events: _STREAM_WORDS,
+    Aspect.outlives_exporter: _SHARED_VMM,
+    Aspect.foreign_memory: (Attribute.UNIFIED_ADDRESSING,),
+}
+_MISSING: Final = {
+    Aspect.ext_oneapi_per_event_profiling: "this adapter does not time its signals",
+    Aspect.partial_map: "cuMemMap takes no offset into physical memory",
+    Aspect.enforced_read_only: "whoever holds the file descriptor of an allocation can map it writable as well",
+}
+
+
+class Cuda(Adapter):
+    """NVIDIA GPUs."""
+
+    backend = BACKEND
+
+    def __init__(self, api: Any = None) -> None:
+        """`api` stands in for `cuda.bindings.driver` in tests."""
+        self._given = api is not None
+        self._driver = Driver(api)
+        self._later = Later(self._driver)
+        self._watch = Watch()
+        self._words = Words(self._later)
+        self._listed: tuple[tuple[str | None, str | None], list[DeviceInfo], str] | None = None
+
+    # --- devices ------------------------------------------------------------------------------------------------------------
+
+    def _list(self) -> tuple[list[DeviceInfo], str]:
+        """The devices by the driver once it runs, before that without it; and why there are none."""
+        asked = (os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("CUDA_DEVICE_ORDER"))
+        if self._listed is None or (self._listed[0] != asked and not self._driver.started):
+            version = driver_version()
+            if self._driver.started:
+                found = [self._info(gpu, version) for gpu in self._driver.gpus()]
+                self._listed = (asked, found, "the CUDA driver has no device")
+            elif self._given:
+                return [self._info(gpu, version) for gpu in self._driver.gpus()], ""
+            else:
+                self._listed = (asked, *self._list_unstarted(version))
+        return self._listed[1], self._listed[2]
+
+    @staticmethod
+    def _info(gpu: Gpu, version: str) -> DeviceInfo:
+        return DeviceInfo(BACKEND, gpu.ordinal, gpu.name(), gpu.uuid, "gpu", version)
+
+    @staticmethod
+    def _list_unstarted(version: str) -> tuple[list[DeviceInfo], str]:
+        if sys.platform != "linux":
+            return [], "CUDA is used on Linux only"
+        gpus, why = list_gpus()
+        if gpus and not _has_binding():
+            return [], f"there are GPUs, but cuda-bindings is not installed: {INSTALL}"
+        return [
+            DeviceInfo(BACKEND, ordinal, gpu.name, gpu.uuid, "gpu", version) for ordinal, gpu in enumerate(gpus)
+        ], why
+
+    def devices(self) -> list[DeviceInfo]:
+        return list(self._list()[0])
+
+    def why_none(self) -> str:
+        return self._list()[1]
+
+    def info_of(self, gpu: Gpu) -> DeviceInfo:
+        """The listed device that a device of the driver is."""
+        for info in self._list()[0]:
+            if info.uuid == gpu.uuid:
+                return info
+        return self._info(gpu, driver_version())
+
+    def support(self, device: DeviceInfo, aspect: Aspect) -> Support:
+        if aspect in _MISSING:
+            return Support("no", _MISSING[aspect])
+        try:
+            gpu = self._driver.gpu(device)
+            lacking = [attribute.name for attribute in _NEEDS[aspect] if not gpu.attribute(attribute)]
+        except XpuShareError as error:
+            return Support("unknown", f"the driver cannot be asked: {error}")
+        if lacking:
+            return Support("no", f"the driver says that the device lacks {', '.join(lacking)}")
+        return Support("yes", f"the driver says {', '.join(attribute.name for attribute in _NEEDS[aspect])}")
+
+    def granularity(self, device: DeviceInfo, recommended: bool) -> int:
+        return _memory.granularity(self._driver.gpu(device), recommended)
+
+    def dlpack_device(self, device: DeviceInfo, kind: UsmKind) -> tuple[int, int]:
+        if kind == "host":
+            return _KDL_CUDA_HOST, 0
+        return (_KDL_CUDA if kind == "device" else _KDL_CUDA_MANAGED), self._driver.gpu(device).ordinal
+
+    # --- memory -------------------------------------------------------------------------------------------------------------
+
+    def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory:
+        gpu = self._driver.gpu(device)
+        if kind == "host":
+            return _memory.HostUsm.allocate(gpu, self._later, nbytes)
+        if kind == "shared":
+            return _memory.ManagedMemory(gpu, self._later, nbytes)
+        return _memory.DeviceMemory.allocate(gpu, self._later, nbytes)
+
+    def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
+        return _memory.import_memory(self._driver.gpu(device), self._later, what)
+
+    def foreign(self, device: DeviceInfo | None, address: int, nbytes: int | None = None) -> Foreign | None:
+        """With `nbytes`, only as much of a run of allocations as the array needs. The memory has `info` and `identity` besides."""
+        return _memory.locate(self._driver, self.info_of, device, address, nbytes)
+
+    def physical(self, device: DeviceInfo, nbytes: int, enable_ipc: bool) -> DriverPhysical:
+        return PhysicalPages.create(self._driver.gpu(device), nbytes, enable_ipc)
+
+    def import_physical(self, device: DeviceInfo, what: Import) -> DriverPhysical:
+        return PhysicalPages.imported(self._driver.gpu(device), what)
+
+    def reserve(self, device: DeviceInfo, nbytes: int, address: int) -> DriverRange:
+        return AddressRange(self._driver.gpu(device), self._later, nbytes, address)
+
+    # --- queues and events ----------------------------------------------------------------------------------------------------
+
+    def queue(self, device: DeviceInfo) -> DriverQueue:
+        return CudaQueue.create(self._driver.gpu(device).context, self._words, self._later, self._watch)
+
+    def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:
+        if not self._given and not in_use_here():
+            return None  # without libcuda in this process nothing here is a CUDA stream
+        found = stream_of(native)
+        if found is None:
+            return None
+        raw, ordinal = found
+        stream = self._driver.binding().CUstream(raw)
+        self._driver.start()
+        context = self._context_of(raw, stream, ordinal)
+        driver_queue = CudaQueue(context, self._words, self._later, self._watch, stream, native)
+        return self.info_of(context.gpu), driver_queue
+
+    def _context_of(self, raw: int, stream: Any, ordinal: int | None) -> Context:
+        doing = "adopting a stream"
+        driver = self._driver
+        if raw in (0, n.LEGACY_STREAM, n.PER_THREAD_STREAM):
+            if ordinal is not None:
+                return driver.by_ordinal(ordinal).context
+            if not int(driver(doing, "cuCtxGetCurrent")):
+                raise InvalidArgumentError(
+                    f"{doing}: {raw} is the default stream of the current device, and no device is current: give a stream object, or "
+                    "make the device current"
+                )
+            handle = driver(doing, "cuCtxGetCurrent")
+        else:
+            handle = driver(doing, "cuStreamGetCtx", stream)
+            handle = handle[0] if isinstance(handle, tuple) else handle
+        for gpu in driver.gpus():
+            if gpu.active() and int(gpu.context.handle) == int(handle):
+                return gpu.context
+        # A context that somebody made besides the primary one.
+        driver(doing, "cuCtxPushCurrent", handle)
+        try:
+            return Context(driver, driver.by_ordinal(int(driver(doing, "cuCtxGetDevice"))), handle)
+        finally:
+            driver.api.cuCtxPopCurrent()
+
+    def adopt_domain(self, device: DeviceInfo, domain: Domain) -> None:
+        gpu = self._driver.gpu(device)
+        lacking = [attribute.name for attribute in _STREAM_WORDS if not gpu.attribute(attribute)]
+        if lacking:
+            raise FeatureNotSupportedError(f"GPU {gpu.ordinal} cannot signal or wait for events: it lacks {', '.join(lacking)}")
+        self._words.adopt(domain)
+
+    def adopt_event(self, native: object) -> tuple[DeviceInfo, int] | None:
+        """(device, raw event) of another library's CUDA event, for `CudaQueue.wait_native`; None where it is none."""
+        if not self._given and not in_use_here():
+            return None
+        raw = event_of(native)
+        if raw is None:
+            return None
+        if not raw:
+            raise InvalidArgumentError(f"this {type(native).__name__} was never recorded: record it first")
+        self._driver.start()
+        ordinal = getattr(getattr(native, "device", None), "index", None)
+        if ordinal is None:
+            ordinal = getattr(getattr(native, "device", None), "device_id", None)
+        if isinstance(ordinal, int) and 0 <= ordinal < len(self._driver.gpus()):
+            return self.info_of(self._driver.by_ordinal(ordinal)), raw
+        if not int(self._driver("adopting an event", "cuCtxGetCurrent")):
+            raise DeviceError(f"this {type(native).__name__} does not say its device, and no device is current")
+        current = self._driver("adopting an event", "cuCtxGetDevice")
+        return self.info_of(self._driver.by_ordinal(int(current))), raw
+
+
+def _has_binding() -> bool:
+    try:
+        return importlib.util.find_spec("cuda.bindings.driver") is not None
+    except ImportError:
+        return False

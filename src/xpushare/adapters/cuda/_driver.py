@@ -1,0 +1,368 @@
+"""The driver of this process: loaded at the first real need, its errors, its devices and their primary contexts."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import sys
+import threading
+import uuid
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final, final
+
+from xpushare._errors import (
+    DeviceError,
+    FeatureNotSupportedError,
+    ForkError,
+    InvalidArgumentError,
+    OutOfMemoryError,
+    XpuShareError,
+)
+from xpushare._native import forks
+from xpushare._result import Result
+from xpushare.adapters.base import DeviceInfo
+from xpushare.adapters.cuda import _numbers as n
+from xpushare.adapters.cuda._numbers import Attribute, Error, Pointer
+
+__all__ = ["BACKEND", "Context", "Driver", "Gpu", "in_use_here", "struct_bytes", "struct_from"]
+
+BACKEND: Final = "cuda"
+INSTALL: Final = "install the binding with: pip install 'xpushare[cuda]'"
+_FORKED: Final = (
+    "CUDA was started before this process was forked, and cannot be used in the child: start it with the spawn or forkserver method"
+)
+_ADVICE: Final = {
+    Error.OUT_OF_MEMORY: "free memory of the device, or ask for less",
+    Error.DEINITIALIZED: "this process is exiting",
+    Error.NO_DEVICE: "nvidia-smi shows whether the driver has one; CUDA_VISIBLE_DEVICES may hide it",
+    Error.NOT_PERMITTED: "the driver forbids it to this process: look at the container's devices and capabilities",
+    Error.INVALID_CONTEXT: "no context of this device is usable here",
+    35: "the driver is older than the binding needs: update it, or install an older cuda-bindings",
+    46: "another process has the device in exclusive mode (nvidia-smi -q -d COMPUTE)",
+    700: "earlier work on this device broke its context: end this process",
+    719: "earlier work on this device broke its context: end this process",
+    712: "another library of this process has registered these pages",
+    802: "the fabric manager is not running: start nvidia-fabricmanager",
+    803: "driver and kernel module differ: reload the module or restart the machine",
+}
+
+
+def struct_bytes(struct: Any, nbytes: int = 64) -> bytes:
+    """The bytes of an opaque structure; the binding's versions differ in how they name its field."""
+    return ctypes.string_at(int(struct.getPtr()), nbytes)
+
+
+def struct_from(struct: Any, raw: bytes) -> Any:
+    ctypes.memmove(int(struct.getPtr()), raw, len(raw))
+    return struct
+
+
+def in_use_here() -> bool:
+    """Whether somebody in this process has loaded libcuda: else no pointer and no stream here is CUDA's."""
+    import _ctypes
+    import os
+
+    try:
+        handle = _ctypes.dlopen("libcuda.so.1", os.RTLD_NOLOAD | os.RTLD_LAZY)  # type: ignore[attr-defined]
+    except OSError:
+        return False
+    _ctypes.dlclose(handle)  # type: ignore[attr-defined]
+    return True
+
+
+@final
+class Driver:
+    """Calls the driver. `api` (the binding's module) is there once `start` has returned."""
+
+    def __init__(self, api: Any = None) -> None:
+        self._given = api
+        self._lock = threading.Lock()
+        self._forks: int | None = None
+        self._gpus: dict[str, Gpu] = {}
+        self.api: Any = None
+
+    @property
+    def started(self) -> bool:
+        """Started in this very process."""
+        return self._forks is not None and self._forks == forks()
+
+    def binding(self) -> Any:
+        """The binding's module; the driver is not started by it."""
+        if self._given is None:
+            try:
+                self._given = importlib.import_module("cuda.bindings.driver")
+            except ImportError as error:
+                raise FeatureNotSupportedError(f"cuda-bindings cannot be imported ({error}): {INSTALL}") from error
+        return self._given
+
+    def start(self) -> None:
+        """Load and initialise the driver once; a forked child is refused."""
+        if self._forks is not None:
+            if self._forks != forks():
+                raise ForkError(_FORKED)
+            return
+        with self._lock:
+            if self._forks is not None:
+                return
+            api = self.binding()
+            try:
+                code = int(api.cuInit(0)[0])
+            except RuntimeError as error:  # the binding's DynamicLibNotFoundError
+                raise FeatureNotSupportedError(f"starting CUDA: libcuda.so.1 cannot be loaded: {error}") from error
+            if code == Error.NOT_INITIALIZED and forks():
+                raise ForkError(_FORKED)
+            self.api = api
+            try:
+                if code:
+                    raise self.error("starting CUDA", "cuInit", code)
+                self._gpus = self._enumerate()
+            except BaseException:
+                self.api = None
+                raise
+            self._forks = forks()
+
+    def _enumerate(self) -> dict[str, Gpu]:
+        doing = "listing the devices"
+        # Before CUDA 13 the plain name does not tell MIG instances apart.
+        get_uuid = "cuDeviceGetUuid_v2" if hasattr(self.api, "cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
+        found: dict[str, Gpu] = {}
+        for ordinal in range(int(self(doing, "cuDeviceGetCount"))):
+            handle = self(doing, "cuDeviceGet", ordinal)
+            name = str(uuid.UUID(bytes=struct_bytes(self(doing, get_uuid, handle), 16)))
+            found[name] = Gpu(self, ordinal, handle, name)
+        return found
+
+    def __call__(self, doing: str, name: str, *arguments: Any) -> Any:
+        """Call; what it returns beside the code, or our error."""
+        code, *values = getattr(self.api, name)(*arguments)
+        if code:
+            raise self.error(doing, name, int(code))
+        return values[0] if len(values) == 1 else tuple(values)
+
+    def error(self, doing: str, name: str, code: int) -> XpuShareError:
+        """Our error for a driver's code: which call, the driver's name and number for it, and the next step."""
+        try:
+            known = self.api.cuGetErrorName(self.api.CUresult(code))[1]
+            text = known.decode() if isinstance(known, bytes) else str(known)
+        except ValueError:  # a code that this version of the binding does not know
+            text = "an error that cuda-bindings does not know"
+        advice = _ADVICE.get(code)
+        message = f"{doing}: {name} failed with {text} ({code})" + (f"; {advice}" if advice else "")
+        if code == Error.OUT_OF_MEMORY:
+            return OutOfMemoryError(message, native=code, result=Result.ERROR_OUT_OF_DEVICE_MEMORY)
+        if code == Error.NOT_SUPPORTED:
+            return FeatureNotSupportedError(message, native=code)
+        return DeviceError(message, native=code)
+
+    def gpus(self) -> list[Gpu]:
+        self.start()
+        return sorted(self._gpus.values(), key=lambda gpu: gpu.ordinal)
+
+    def gpu(self, device: DeviceInfo) -> Gpu:
+        """The driver's device with that uuid, whatever its ordinal was when it was listed."""
+        self.start()
+        found = self._gpus.get(device.uuid)
+        if found is None:
+            visible = ", ".join(f"{gpu.ordinal} is {gpu.uuid}" for gpu in self.gpus()) or "none"
+            raise InvalidArgumentError(
+                f"the CUDA driver does not let this process use GPU {device.uuid} (of its devices: {visible}); a container or a job "
+                "manager hides it, or CUDA_VISIBLE_DEVICES was changed after the devices were listed"
+            )
+        return found
+
+    def by_ordinal(self, ordinal: int) -> Gpu:
+        return self.gpus()[ordinal]
+
+    def pointer(self, attribute: Pointer, address: int) -> int | None:
+        """An attribute of an address; None where the driver does not know the address."""
+        code, value = self.api.cuPointerGetAttribute(self.api.CUpointer_attribute(int(attribute)), address)[:2]
+        return None if code else int(value)
+
+    def relaxed(self) -> _Relaxed:
+        """`with driver.relaxed():` calls that a capture in this or another thread would forbid, and that would end it."""
+        return _Relaxed(self)
+
+    def posix_fd(self) -> Any:
+        return self.api.CUmemAllocationHandleType(n.POSIX_FD)
+
+
+class _Relaxed:
+    """Exchanges this thread's capture mode for RELAXED and puts it back."""
+
+    __slots__ = ("_before", "_driver")
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def __enter__(self) -> None:
+        driver = self._driver
+        mode = driver.api.CUstreamCaptureMode(n.CAPTURE_MODE_RELAXED)
+        self._before = driver("leaving captures alone", "cuThreadExchangeStreamCaptureMode", mode)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._driver.api.cuThreadExchangeStreamCaptureMode(self._before)
+
+
+class _Current(_Relaxed):
+    """`_Relaxed`, and a context current; the caller's own comes back."""
+
+    __slots__ = ("_handle",)
+
+    def __init__(self, driver: Driver, handle: Any) -> None:
+        super().__init__(driver)
+        self._handle = handle
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        try:
+            self._driver("making a context current", "cuCtxPushCurrent", self._handle)
+        except BaseException:
+            super().__exit__(None, None, None)
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._driver.api.cuCtxPopCurrent()
+        super().__exit__(kind, error, trace)
+
+
+@final
+class Context:
+    """A CUDA context: a device's primary one, or that of an adopted stream."""
+
+    __slots__ = ("_pulse", "driver", "gpu", "handle")
+
+    def __init__(self, driver: Driver, gpu: Gpu, handle: Any) -> None:
+        self.driver = driver
+        self.gpu = gpu
+        self.handle = handle
+        self._pulse: Any = None
+
+    def current(self) -> _Current:
+        """`with context.current():` this context is current, captures are left alone, and the caller's context comes back."""
+        return _Current(self.driver, self.handle)
+
+    def pulse(self) -> int:
+        """0, or the error that broke this context: every query answers it, also that of an idle stream of ours. Needs it current."""
+        if self._pulse is None:
+            code, *stream = self.driver.api.cuStreamCreate(n.STREAM_NON_BLOCKING)
+            if code:
+                return int(code)
+            self._pulse = stream[0]
+        return int(self.driver.api.cuStreamQuery(self._pulse)[0])
+
+
+@final
+class Gpu:
+    """One device of the driver. Its primary context is retained when it is first used, and kept: ending a context waits for its work,
+    for ever behind a wait that nobody releases (measured); the end of the process does not."""
+
+    def __init__(self, driver: Driver, ordinal: int, handle: Any, name: str) -> None:
+        self.driver = driver
+        self.ordinal = ordinal
+        self.handle = handle
+        self.uuid = name
+        self._lock = threading.Lock()
+        self._context: Context | None = None
+        self._attributes: dict[int, int] = {}
+        self._answers: dict[object, Any] = {}
+
+    def name(self) -> str:
+        raw = self.driver("asking a device's name", "cuDeviceGetName", 256, self.handle)
+        return raw.split(b"\0")[0].decode(errors="replace") if isinstance(raw, bytes) else str(raw)
+
+    def attribute(self, attribute: Attribute) -> int:
+        """What the driver says; asked once."""
+        found = self._attributes.get(attribute)
+        if found is None:
+            number = self.driver.api.CUdevice_attribute(int(attribute))
+            found = int(self.driver(f"asking for {attribute.name}", "cuDeviceGetAttribute", number, self.handle))
+            self._attributes[attribute] = found
+        return found
+
+    def once(self, key: object, find: Callable[[], Any]) -> Any:
+        """What `find` finds, for good."""
+        if key not in self._answers:
+            self._answers[key] = find()
+        return self._answers[key]
+
+    @property
+    def context(self) -> Context:
+        """The primary context, made now if nobody has made it."""
+        if self._context is None:
+            with self._lock:
+                if self._context is None:
+                    with self.driver.relaxed():
+                        handle = self.driver(f"starting GPU {self.ordinal}", "cuDevicePrimaryCtxRetain", self.handle)
+                    self._context = Context(self.driver, self, handle)
+        return self._context
+
+    @property
+    def used(self) -> bool:
+        """Whether this adapter has retained its context."""
+        return self._context is not None
+
+    def active(self) -> bool:
+        """Whether anybody in this process has made its primary context."""
+        return bool(self.driver("asking for contexts", "cuDevicePrimaryCtxGetState", self.handle)[1])
+
+    def reachable_from(self, location: int) -> bool:
+        """Whether this device can read and write memory that lies on device `location`."""
+        if location == self.ordinal:
+            return True
+
+        def ask() -> bool:
+            other = self.driver.by_ordinal(location)
+            return bool(self.driver("asking for peer access", "cuDeviceCanAccessPeer", self.handle, other.handle))
+
+        return bool(self.once(("peer", location), ask))
+
+
+def stream_of(native: object) -> tuple[int, int | None] | None:
+    """(raw stream, device ordinal if it says) of another library's stream object; None where it is none."""
+    if isinstance(native, int) and not isinstance(native, bool):
+        return native, None
+    ordinal = getattr(getattr(native, "device", None), "index", None)
+    if ordinal is None:
+        ordinal = getattr(native, "device_id", None)
+    if not isinstance(ordinal, int) or ordinal < 0:
+        ordinal = None
+    raw = getattr(native, "cuda_stream", None)  # torch
+    if isinstance(raw, int):
+        return raw, ordinal
+    protocol = getattr(native, "__cuda_stream__", None)
+    if callable(protocol):
+        said = protocol()
+        if not (isinstance(said, tuple) and len(said) == 2 and said[0] == 0 and isinstance(said[1], int)):
+            raise InvalidArgumentError(f"__cuda_stream__ of {type(native).__name__} returned {said!r}, not (0, stream)")
+        return said[1], ordinal
+    raw = getattr(native, "ptr", None)  # CuPy before it had __cuda_stream__
+    if isinstance(raw, int) and type(native).__module__.split(".")[0] == "cupy":
+        return raw, ordinal
+    raw = getattr(native, "handle", None)  # numba
+    if isinstance(raw, ctypes.c_void_p) and type(native).__module__.split(".")[0] == "numba":
+        return raw.value or 0, ordinal
+    return None
+
+
+def event_of(native: object) -> int | None:
+    """The raw event of another library's event object; None where it is none, 0 where it was never recorded."""
+    raw = getattr(native, "cuda_event", None)  # torch
+    if isinstance(raw, int):
+        return raw
+    module = type(native).__module__.split(".")[0]
+    raw = getattr(native, "ptr", None)  # CuPy
+    if isinstance(raw, int) and module == "cupy":
+        return raw
+    raw = getattr(native, "handle", None)  # cuda.core, numba
+    if raw is not None and module in ("cuda", "numba", "numba_cuda"):
+        return int(raw.value or 0) if isinstance(raw, ctypes.c_void_p) else int(raw)
+    return None
+
+
+def exiting() -> bool:
+    return sys.is_finalizing()

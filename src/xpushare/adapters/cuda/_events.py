@@ -1,0 +1,93 @@
+"""Event slots for devices: the pages of a commons that hold slots in use, registered with the driver."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any, Final, final
+
+from xpushare import _system
+from xpushare._errors import from_os_error
+from xpushare._native import LAYOUT, Domain, Mapping, Slot
+from xpushare.adapters.cuda._driver import Gpu
+from xpushare.adapters.cuda._later import Later, register_flags
+
+__all__ = ["Words"]
+
+_CHUNK: Final = 1 << 21  # registering pins pages, so no more than needed: 8192 events at a time
+_SLOTS: Final = LAYOUT["commons.slots"]
+
+
+@final
+class _Chunks:
+    """The registered chunks of one commons. Mapped a second time, so that they can outlive the process's own mapping of it."""
+
+    def __init__(self) -> None:
+        self.devices: dict[int, int] = {}  # chunk -> its address for devices
+        self.mappings: list[tuple[Gpu, Mapping]] = []
+
+
+@final
+class Words:
+    """Where devices find the value words of slots."""
+
+    def __init__(self, later: Later) -> None:
+        self._later = later
+        self._lock = threading.RLock()
+        self._commons: dict[int, _Chunks] = {}
+        self._references: dict[int, weakref.ref[Domain]] = {}
+
+    def adopt(self, domain: Domain) -> None:
+        """Get to know a commons; when it goes, so do its registrations."""
+        at = domain.address
+        with self._lock:
+            if at not in self._commons:
+                chunks = self._commons[at] = _Chunks()
+                self._references[at] = weakref.ref(domain, lambda _gone: self._forget(at, chunks))
+
+    def _forget(self, at: int, chunks: _Chunks) -> None:
+        with self._lock:
+            if self._commons.get(at) is chunks:
+                del self._commons[at], self._references[at]
+        for gpu, mapping in chunks.mappings:
+            self._later.do(lambda gpu=gpu, mapping=mapping: _unregister(gpu, mapping))  # type: ignore[misc]
+
+    def address(self, gpu: Gpu, slot: Slot) -> int:
+        """The value word of a slot, as devices address it."""
+        base = slot.domain.address
+        chunk, within = divmod(slot.address - base - _SLOTS, _CHUNK)
+        chunks = self._commons.get(base)
+        if chunks is None:
+            self.adopt(slot.domain)
+            chunks = self._commons[base]
+        found = chunks.devices.get(chunk)
+        if found is None:
+            found = self._register(gpu, slot.domain, chunks, chunk)
+        return found + within
+
+    def _register(self, gpu: Gpu, domain: Domain, chunks: _Chunks, chunk: int) -> int:
+        doing = "registering event pages"
+        with self._lock:
+            found = chunks.devices.get(chunk)
+            if found is not None:
+                return found
+            try:
+                mapping: Any = _system.Mapping(domain.fd, _CHUNK, _SLOTS + chunk * _CHUNK)
+            except OSError as error:
+                raise from_os_error(error, f"{doing}: mmap") from error
+            driver = gpu.driver
+            with gpu.context.current():
+                driver(doing, "cuMemHostRegister", mapping.address, _CHUNK, register_flags(False))
+                try:
+                    found = int(driver(doing, "cuMemHostGetDevicePointer", mapping.address, 0))
+                except BaseException:
+                    driver.api.cuMemHostUnregister(mapping.address)
+                    raise
+            chunks.mappings.append((gpu, mapping))
+            chunks.devices[chunk] = found
+            return found
+
+
+def _unregister(gpu: Gpu, mapping: Mapping) -> None:
+    with gpu.context.current():
+        gpu.driver("unregistering event pages", "cuMemHostUnregister", mapping.address)

@@ -1,0 +1,130 @@
+"""Which GPUs this process has, found without starting CUDA in it: cuInit would make a later fork unsafe."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Final, NamedTuple
+
+__all__ = ["Listed", "driver_version", "list_gpus"]
+
+_PROC: Final = Path("/proc/driver/nvidia")
+_DEVICES: Final = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-ctrl-gpu")  # Linux, WSL, Tegra
+_SECONDS: Final = 60.0
+
+# Runs in a process of its own, where cuInit harms nobody.
+_ASK: Final = """
+import ctypes, json, sys
+try:
+    c = ctypes.CDLL("libcuda.so.1")
+except OSError as e:
+    sys.exit(json.dumps({"why": str(e)}))
+code = c.cuInit(0)
+if code:
+    name = ctypes.c_char_p()
+    c.cuGetErrorName(code, ctypes.byref(name))
+    sys.exit(json.dumps({"why": "cuInit failed with %s (%d)" % ((name.value or b"?").decode(), code)}))
+count = ctypes.c_int()
+c.cuDeviceGetCount(ctypes.byref(count))
+found = []
+for i in range(count.value):
+    d, name, raw = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.create_string_buffer(16)
+    c.cuDeviceGet(ctypes.byref(d), i)
+    c.cuDeviceGetName(name, 256, d)
+    c.cuDeviceGetUuid_v2(raw, d)
+    found.append((name.value.decode(), raw.raw.hex()))
+print(json.dumps({"gpus": found}))
+"""
+
+
+class Listed(NamedTuple):
+    """A GPU by its uuid (lower case, with dashes) and name."""
+
+    uuid: str
+    name: str
+
+
+def driver_version() -> str:
+    """The kernel driver's version, "" where it does not say."""
+    try:
+        text = (_PROC / "version").read_text()
+    except OSError:
+        return ""
+    found = re.search(r"(?:Kernel Module|NVIDIA UNIX \S+)\D*?(\d+\.\d+[\d.]*)", text)
+    return found[1] if found else ""
+
+
+def _from_proc() -> list[Listed] | None:
+    """The GPUs in the order of their bus addresses; None where the driver has no such folder or says too little."""
+    found = []
+    try:
+        for folder in sorted((_PROC / "gpus").iterdir()):
+            facts = dict(line.split(":", 1) for line in (folder / "information").read_text().splitlines() if ":" in line)
+            gpu = re.search(r"GPU-([0-9a-f-]{36})", facts.get("GPU UUID", ""))
+            if gpu is None:
+                return None
+            minor = facts.get("Device Minor", "").strip()
+            if facts.get("GPU Excluded", "").strip() != "Yes" and os.access(f"/dev/nvidia{minor}", os.R_OK | os.W_OK):
+                found.append(Listed(gpu[1], facts.get("Model", "NVIDIA GPU").strip()))
+    except OSError:
+        return None
+    return found
+
+
+def _visible(gpus: list[Listed], wanted: str) -> list[Listed] | None:
+    """What CUDA_VISIBLE_DEVICES leaves, in its order; None for spellings that only the driver can judge."""
+    chosen: list[Listed] = []
+    for item in wanted.split(","):
+        text = item.strip()
+        if text.isdecimal() and int(text) < len(gpus):
+            chosen.append(gpus[int(text)])
+        elif re.fullmatch(r"GPU-[0-9a-f-]{4,36}", text):
+            named = [gpu for gpu in gpus if gpu.uuid.startswith(text[4:])]
+            if len(named) != 1:
+                return None
+            chosen += named
+        else:
+            return None
+    kinds = {item.strip().isdecimal() for item in wanted.split(",")}
+    return chosen if len(set(chosen)) == len(chosen) and len(kinds) == 1 else None
+
+
+def _ask_child() -> tuple[list[Listed], str]:
+    """What the driver itself says, in a process of its own; and why there is nothing."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _ASK], capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+        answer = json.loads(done.stdout or done.stderr)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        return [], f"asking the CUDA driver in a process of its own failed: {error}"
+    if "why" in answer:
+        return [], str(answer["why"])
+    return [Listed(str(uuid.UUID(raw)), name) for name, raw in answer["gpus"]], "the CUDA driver has no device"
+
+
+def list_gpus() -> tuple[list[Listed], str]:
+    """The GPUs of this process by CUDA's ordinals; and, where there are none, why."""
+    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if wanted is not None and wanted.strip() in ("", "-1", "NoDevFiles"):
+        return [], f"CUDA_VISIBLE_DEVICES={wanted!r} hides every GPU"
+    gpus = _from_proc()
+    if gpus is None:
+        if not any(map(os.path.exists, _DEVICES)):
+            return [], "there is no NVIDIA driver here (no /dev/nvidiactl)"
+        return _ask_child()
+    if not gpus:
+        return [], "the NVIDIA driver lets this process use no GPU (no accessible /dev/nvidia0…)"
+    # CUDA orders different models by speed unless told otherwise, and MIG instances are the driver's own matter.
+    plain = len({gpu.name for gpu in gpus}) == 1 or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    if not plain or any(_PROC.glob("capabilities/gpu*/mig/gi*")):
+        return _ask_child()
+    if wanted is None:
+        return gpus, ""
+    chosen = _visible(gpus, wanted)
+    return (chosen, "") if chosen is not None else _ask_child()

@@ -1,0 +1,659 @@
+"""Memory: what we allocate, what we map from other processes, and what other libraries allocated."""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from itertools import groupby
+from typing import Any, Final, NamedTuple, final
+
+from xpushare._errors import (
+    DeviceError,
+    FeatureNotSupportedError,
+    InvalidArgumentError,
+    InvalidHandleError,
+    XpuShareError,
+)
+from xpushare._fds import OwnedFd
+from xpushare.adapters._host import Calls, check_imported, memfd_of, pages
+from xpushare.adapters.base import Access, DeviceInfo, DriverMemory, Export, Foreign, Import, OnDemand
+from xpushare.adapters.cuda import _numbers as n
+from xpushare.adapters.cuda._driver import Driver, Gpu, in_use_here, struct_bytes, struct_from
+from xpushare.adapters.cuda._later import Later, register_flags
+from xpushare.adapters.cuda._numbers import Attribute, Error, Pointer
+
+__all__ = [
+    "DeviceMemory",
+    "HostUsm",
+    "ManagedMemory",
+    "access_list",
+    "allocation_properties",
+    "granularity",
+    "import_memory",
+    "locate",
+]
+
+# Payload of an export: kind, bytes mapped, then the kind's own.
+_HEAD: Final = struct.Struct("<B7xQ")
+_RUN: Final = struct.Struct("<QI")  # segments of one size, one after the other: bytes each, how many
+_RUNS_MAX: Final = (128 - _HEAD.size) // _RUN.size
+VMM, LEGACY, POOL, SEGMENTS, HOST = 1, 2, 3, 4, 5
+
+
+# --- virtual memory management -------------------------------------------------------------------------------------------------------
+
+
+def allocation_properties(gpu: Gpu, shareable: bool) -> Any:
+    """CUmemAllocationProp of memory on `gpu`."""
+    api = gpu.driver.api
+    properties = api.CUmemAllocationProp()
+    properties.type = api.CUmemAllocationType(n.ALLOCATION_PINNED)
+    properties.location.type = api.CUmemLocationType(n.LOCATION_DEVICE)
+    properties.location.id = gpu.ordinal
+    if shareable:
+        properties.requestedHandleTypes = gpu.driver.posix_fd()
+    return properties
+
+
+def granularity(gpu: Gpu, recommended: bool) -> int:
+    """Bytes of which allocations and mappings are multiples."""
+
+    def ask() -> int:
+        option = gpu.driver.api.CUmemAllocationGranularity_flags(
+            n.GRANULARITY_RECOMMENDED if recommended else n.GRANULARITY_MINIMUM
+        )
+        properties = allocation_properties(gpu, True)
+        return int(gpu.driver("asking for the granularity", "cuMemGetAllocationGranularity", properties, option))
+
+    return int(gpu.once(("granularity", recommended), ask))
+
+
+def access_list(driver: Driver, gpus: Sequence[Gpu], access: Access) -> list[Any]:
+    """CUmemAccessDesc of each."""
+    found = []
+    for gpu in gpus:
+        one = driver.api.CUmemAccessDesc()
+        one.location.type = driver.api.CUmemLocationType(n.LOCATION_DEVICE)
+        one.location.id = gpu.ordinal
+        one.flags = driver.api.CUmemAccess_flags(n.ACCESS[access])
+        found.append(one)
+    return found
+
+
+def set_access(gpu: Gpu, doing: str, address: int, nbytes: int, location: int, access: Access) -> None:
+    """Let `gpu`, and every device that can reach memory on `location`, use the mapping."""
+    driver = gpu.driver
+    if not gpu.reachable_from(location):
+        raise FeatureNotSupportedError(
+            f"{doing}: GPU {gpu.ordinal} cannot reach memory of GPU {location} (no peer access); open it on that one, and copy"
+        )
+    reaching = [each for each in driver.gpus() if each.ordinal == gpu.ordinal or each.reachable_from(location)]
+    descriptors = access_list(driver, reaching, access)
+    driver(doing, "cuMemSetAccess", address, nbytes, descriptors, len(descriptors))
+
+
+class Piece(NamedTuple):
+    """One allocation of a mapping."""
+
+    handle: Any
+    nbytes: int
+
+
+def map_pieces(gpu: Gpu, doing: str, pieces: Sequence[Piece], location: int, access: Access) -> int:
+    """Map allocations side by side; the address. The context is current. The pieces stay the caller's."""
+    driver = gpu.driver
+    total = sum(piece.nbytes for piece in pieces)
+    with ExitStack() as undo:
+        address = int(driver(doing, "cuMemAddressReserve", total, 0, 0, 0))
+        undo.callback(driver.api.cuMemAddressFree, address, total)
+        at = address
+        for piece in pieces:
+            driver(doing, "cuMemMap", at, piece.nbytes, 0, piece.handle, 0)
+            undo.callback(driver.api.cuMemUnmap, at, piece.nbytes)
+            at += piece.nbytes
+        set_access(gpu, doing, address, total, location, access)
+        undo.pop_all()
+    return address
+
+
+def unmap_pieces(gpu: Gpu, address: int, sizes: Sequence[int]) -> None:
+    """Undo `map_pieces`, once no work uses it."""
+    driver = gpu.driver
+    doing = f"unmapping {sum(sizes)} bytes"
+    with gpu.context.current():
+        at = address
+        for nbytes in sizes:
+            driver(doing, "cuMemUnmap", at, nbytes)
+            at += nbytes
+        driver(doing, "cuMemAddressFree", address, sum(sizes))
+
+
+def can_map_read_only(gpu: Gpu) -> bool:
+    """Whether the driver maps memory read-only for a device; tried once."""
+
+    def attempt() -> bool:
+        doing = "trying a read-only mapping"
+        driver = gpu.driver
+        nbytes = granularity(gpu, False)
+        with gpu.context.current():
+            handle = driver(doing, "cuMemCreate", nbytes, allocation_properties(gpu, True), 0)
+            try:
+                address = map_pieces(gpu, doing, [Piece(handle, nbytes)], gpu.ordinal, "r")
+            except (DeviceError, FeatureNotSupportedError):
+                return False
+            finally:
+                driver.api.cuMemRelease(handle)
+            unmap_pieces(gpu, address, [nbytes])
+        return True
+
+    return bool(gpu.once("read only", attempt))
+
+
+def require_read_only(gpu: Gpu, doing: str) -> None:
+    if not can_map_read_only(gpu):
+        raise FeatureNotSupportedError(f"{doing}: this driver does not map memory read-only on GPU {gpu.ordinal}")
+
+
+def export_fd(gpu: Gpu, doing: str, handle: Any) -> OwnedFd:
+    """The fd of an allocation; close-on-exec as the driver makes it."""
+    return OwnedFd(int(gpu.driver(doing, "cuMemExportToShareableHandle", handle, gpu.driver.posix_fd(), 0)))
+
+
+def import_fd(gpu: Gpu, doing: str, fd: OwnedFd) -> Any:
+    """The allocation behind a peer's fd. The fd stays the caller's."""
+    if not stat.S_ISCHR(os.fstat(fd.number).st_mode):
+        raise InvalidHandleError(f"{doing}: the exporter's file descriptor is not one of the NVIDIA driver")
+    return gpu.driver(doing, "cuMemImportFromShareableHandle", fd.number, gpu.driver.posix_fd())
+
+
+def location_of(gpu: Gpu, doing: str, handle: Any) -> int:
+    """The ordinal of the device on which an allocation lies."""
+    properties = gpu.driver(doing, "cuMemGetAllocationPropertiesFromHandle", handle)
+    ordinal = int(properties.location.id)
+    if int(properties.location.type) != n.LOCATION_DEVICE or not 0 <= ordinal < len(gpu.driver.gpus()):
+        raise FeatureNotSupportedError(f"{doing}: the memory is on a device that this process may not see")
+    return ordinal
+
+
+@final
+class DeviceMemory(DriverMemory):
+    """VMM allocations mapped side by side: one of ours, or those of another process."""
+
+    host_accessible = False
+
+    def __init__(self, gpu: Gpu, later: Later, address: int, nbytes: int, sizes: Sequence[int]) -> None:
+        self._gpu = gpu
+        self._later = later
+        self._sizes = tuple(sizes)
+        self._fd: OwnedFd | None = None
+        self._lock = threading.Lock()
+        self.address = address
+        self.nbytes = nbytes
+
+    @classmethod
+    def allocate(cls, gpu: Gpu, later: Later, nbytes: int) -> DeviceMemory:
+        doing = f"allocating {nbytes} bytes on GPU {gpu.ordinal}"
+        if not gpu.attribute(Attribute.HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED):
+            raise FeatureNotSupportedError(f"{doing}: the device has no memory with POSIX file descriptors (attribute 103)")
+        unit = granularity(gpu, False)
+        mapped = (nbytes + unit - 1) // unit * unit
+        with gpu.context.current():
+            handle = gpu.driver(doing, "cuMemCreate", mapped, allocation_properties(gpu, True), 0)
+            try:
+                address = map_pieces(gpu, doing, [Piece(handle, mapped)], gpu.ordinal, "rw")
+            finally:
+                gpu.driver.api.cuMemRelease(handle)  # the mapping keeps the memory
+        return cls(gpu, later, address, nbytes, [mapped])
+
+    @classmethod
+    def imported(cls, gpu: Gpu, later: Later, what: Import, sizes: Sequence[int]) -> DeviceMemory:
+        doing = f"mapping {what.exposed_nbytes} bytes of another process on GPU {gpu.ordinal}"
+        if sum(sizes) != what.exposed_nbytes or what.nbytes > what.exposed_nbytes or len(what.fds) != len(sizes):
+            raise InvalidHandleError(f"{doing}: the exporter's table contradicts itself")
+        if what.read_only:
+            require_read_only(gpu, doing)
+        driver = gpu.driver
+        pieces: list[Piece] = []
+        with gpu.context.current():
+            try:
+                for fd, nbytes in zip(what.fds, sizes, strict=True):
+                    pieces.append(Piece(import_fd(gpu, doing, fd), nbytes))
+                    fd.close()  # the handle holds the memory; many fds would be too many
+                location = location_of(gpu, doing, pieces[0].handle)
+                address = map_pieces(gpu, doing, pieces, location, "r" if what.read_only else "rw")
+            finally:
+                for piece in pieces:
+                    driver.api.cuMemRelease(piece.handle)
+        return cls(gpu, later, address, what.nbytes, sizes)
+
+    def export(self, read_only: bool) -> Export:
+        doing = f"exporting {self.nbytes} bytes of GPU {self._gpu.ordinal}"
+        if read_only:
+            require_read_only(self._gpu, doing)
+        with self._lock:
+            if self._fd is None:
+                with self._gpu.context.current():
+                    handle = self._gpu.driver(doing, "cuMemRetainAllocationHandle", self.address)
+                    try:
+                        self._fd = export_fd(self._gpu, doing, handle)
+                    finally:
+                        self._gpu.driver.api.cuMemRelease(handle)
+            mapped = sum(self._sizes)
+            return Export(self.nbytes, mapped, (self._fd.number,), 0, _HEAD.pack(VMM, mapped))
+
+    def release(self) -> None:
+        gpu, address, sizes = self._gpu, self.address, self._sizes
+        self._later.do(lambda: unmap_pieces(gpu, address, sizes))
+        if self._fd is not None:
+            self._fd.close()
+
+
+# --- host memory ----------------------------------------------------------------------------------------------------------------------
+
+
+@final
+class HostUsm(DriverMemory):
+    """Pages of a memfd, registered with the driver of every process that maps them."""
+
+    host_accessible = True
+    calls = Calls()
+
+    def __init__(self, gpu: Gpu, later: Later, fd: OwnedFd | None, inode: int, mapping: Any, nbytes: int) -> None:
+        self._gpu = gpu
+        self._later = later
+        self._fd = fd
+        self._inode = inode
+        self._mapping = mapping
+        self.address: int = mapping.address
+        self.nbytes = nbytes
+
+    @staticmethod
+    def _map(gpu: Gpu, doing: str, fd: int, nbytes: int, read_only: bool) -> Any:
+        for attribute in (Attribute.HOST_REGISTER_SUPPORTED, Attribute.READ_ONLY_HOST_REGISTER_SUPPORTED)[: 1 + read_only]:
+            if not gpu.attribute(attribute):
+                raise FeatureNotSupportedError(f"{doing}: GPU {gpu.ordinal} lacks {attribute.name}")
+        mapping = HostUsm.calls.checked(doing, "Mapping", fd, nbytes, 0, not read_only)
+        with gpu.context.current():
+            gpu.driver(doing, "cuMemHostRegister", mapping.address, nbytes, register_flags(read_only))
+        return mapping
+
+    @classmethod
+    def allocate(cls, gpu: Gpu, later: Later, nbytes: int) -> HostUsm:
+        doing = f"allocating {nbytes} bytes of host memory"
+        mapped = pages(nbytes)
+        fd = memfd_of(cls.calls, doing, "xpushare-memory", mapped)
+        try:
+            inode = cls.calls.checked(doing, "fstat", fd.number).st_ino
+            return cls(gpu, later, fd, inode, cls._map(gpu, doing, fd.number, mapped, False), nbytes)
+        except BaseException:
+            fd.close()
+            raise
+
+    @classmethod
+    def imported(cls, gpu: Gpu, later: Later, what: Import) -> HostUsm:
+        doing = f"mapping {what.exposed_nbytes} bytes of host memory of another process"
+        fd = check_imported(cls.calls, doing, what)
+        mapping = cls._map(gpu, doing, fd, what.exposed_nbytes, what.read_only)
+        return cls(gpu, later, None, 0, mapping, what.nbytes)
+
+    def export(self, read_only: bool) -> Export:  # noqa: ARG002 the importer maps the pages read-only by itself
+        assert self._fd is not None
+        mapped = self._mapping.nbytes
+        return Export(self.nbytes, mapped, (self._fd.number,), self._inode, _HEAD.pack(HOST, mapped))
+
+    def release(self) -> None:
+        gpu, mapping = self._gpu, self._mapping
+        self._mapping = None
+
+        def unregister(mapping: Any = mapping) -> None:
+            with gpu.context.current():
+                gpu.driver("unregistering host memory", "cuMemHostUnregister", mapping.address)
+
+        self._later.do(unregister)
+        if self._fd is not None:
+            self._fd.close()
+
+
+@final
+class ManagedMemory(DriverMemory):
+    """Memory that moves between the host and the devices of this process."""
+
+    def __init__(self, gpu: Gpu, later: Later, nbytes: int) -> None:
+        doing = f"allocating {nbytes} bytes of managed memory"
+        if not gpu.attribute(Attribute.MANAGED_MEMORY):
+            raise FeatureNotSupportedError(f"{doing}: GPU {gpu.ordinal} has no managed memory (attribute 83)")
+        self._gpu = gpu
+        self._later = later
+        with gpu.context.current():
+            self.address = int(gpu.driver(doing, "cuMemAllocManaged", nbytes, n.MEM_ATTACH_GLOBAL))
+        self.nbytes = nbytes
+        self.host_accessible = bool(gpu.attribute(Attribute.CONCURRENT_MANAGED_ACCESS))
+
+    def export(self, read_only: bool) -> Export:  # noqa: ARG002
+        raise FeatureNotSupportedError(
+            "CUDA cannot share managed memory between processes: use malloc_device, or malloc_host for memory that the host touches too"
+        )
+
+    def release(self) -> None:
+        gpu, address = self._gpu, self.address
+
+        def free() -> None:
+            with gpu.context.current():
+                gpu.driver("freeing managed memory", "cuMemFree", address)
+
+        self._later.do(free)
+
+
+# --- imports ----------------------------------------------------------------------------------------------------------------------------
+
+
+@final
+class OtherImport(DriverMemory):
+    """A mapping of a peer's legacy or pool memory."""
+
+    host_accessible = False
+
+    def __init__(self, later: Later, address: int, nbytes: int, close: Callable[[], None]) -> None:
+        self._later = later
+        self._close = close
+        self.address = address
+        self.nbytes = nbytes
+
+    def export(self, read_only: bool) -> Export:
+        raise InvalidArgumentError("imported memory cannot be exported again")
+
+    def release(self) -> None:
+        self._later.do(self._close)
+
+
+def import_memory(gpu: Gpu, later: Later, what: Import) -> DriverMemory:
+    """Map another process's memory; the payload says of which kind it is."""
+    doing = f"mapping {what.exposed_nbytes} bytes of another process on GPU {gpu.ordinal}"
+    if len(what.payload) < _HEAD.size:
+        raise InvalidHandleError(f"{doing}: the exporter's table says nothing about the kind of memory")
+    kind, mapped = _HEAD.unpack_from(what.payload)
+    rest = what.payload[_HEAD.size :]
+    if mapped != what.exposed_nbytes:
+        raise InvalidHandleError(f"{doing}: the exporter's table contradicts itself")
+    if kind == HOST:
+        return HostUsm.imported(gpu, later, what)
+    if kind == VMM:
+        return DeviceMemory.imported(gpu, later, what, [mapped])
+    if kind == SEGMENTS:
+        return DeviceMemory.imported(gpu, later, what, _sizes(doing, rest, mapped, len(what.fds)))
+    if kind not in (LEGACY, POOL) or len(rest) < 64:
+        raise InvalidHandleError(f"{doing}: the exporter's memory is of a kind that this version does not know ({kind})")
+    if what.read_only:
+        raise FeatureNotSupportedError(f"{doing}: memory of this kind cannot be mapped read-only")
+    return (_import_legacy if kind == LEGACY else _import_pool)(gpu, later, doing, what, rest[:64])
+
+
+def _sizes(doing: str, raw: bytes, mapped: int, count: int) -> list[int]:
+    """The sizes of `count` segments, from a peer's runs."""
+    sizes: list[int] = []
+    for at in range(0, len(raw) - _RUN.size + 1, _RUN.size):
+        nbytes, times = _RUN.unpack_from(raw, at)
+        if times > count - len(sizes) or nbytes * times > mapped:
+            raise InvalidHandleError(f"{doing}: the exporter's segments do not fit its memory")
+        sizes += [nbytes] * times
+    return sizes
+
+
+def _check_range(gpu: Gpu, doing: str, address: int, nbytes: int) -> None:
+    """A legacy handle and a pool pointer carry no size: ask what was mapped."""
+    known = gpu.driver.pointer(Pointer.RANGE_SIZE, address)
+    if known is not None and known < nbytes:
+        raise InvalidHandleError(f"{doing}: the exporter's table says {nbytes} bytes, its memory has {known}")
+
+
+def _import_legacy(gpu: Gpu, later: Later, doing: str, what: Import, raw: bytes) -> DriverMemory:
+    driver = gpu.driver
+    with gpu.context.current():
+        try:
+            handle = struct_from(driver.api.CUipcMemHandle(), raw)
+            address = int(driver(doing, "cuIpcOpenMemHandle", handle, n.IPC_MEM_LAZY_ENABLE_PEER_ACCESS))
+        except DeviceError as error:
+            raise DeviceError(
+                f"{error}; handles of cudaMalloc memory do not cross PID namespaces or containers: memory of xs.malloc_device and of "
+                "PyTorch's expandable_segments:True does",
+                native=error.native,
+            ) from error
+        try:
+            _check_range(gpu, doing, address, what.nbytes)
+        except BaseException:
+            driver.api.cuIpcCloseMemHandle(address)
+            raise
+
+    def close() -> None:
+        with gpu.context.current():
+            driver("closing another process's memory", "cuIpcCloseMemHandle", address)
+
+    return OtherImport(later, address, what.nbytes, close)
+
+
+def _import_pool(gpu: Gpu, later: Later, doing: str, what: Import, raw: bytes) -> DriverMemory:
+    driver = gpu.driver
+    if len(what.fds) != 1:
+        raise InvalidHandleError(f"{doing}: the exporter sent {len(what.fds)} file descriptors, 1 expected")
+    with gpu.context.current(), ExitStack() as undo:
+        pool = driver(doing, "cuMemPoolImportFromShareableHandle", what.fds[0].number, driver.posix_fd(), 0)
+        undo.callback(driver.api.cuMemPoolDestroy, pool)
+        driver(doing, "cuMemPoolSetAccess", pool, access_list(driver, [gpu], "rw"), 1)
+        data = struct_from(driver.api.CUmemPoolPtrExportData(), raw)
+        address = int(driver(doing, "cuMemPoolImportPointer", pool, data))
+        undo.callback(driver.api.cuMemFree, address)
+        _check_range(gpu, doing, address, what.nbytes)
+        undo.pop_all()
+
+    def close() -> None:
+        with gpu.context.current():
+            try:
+                driver("closing another process's memory", "cuMemFree", address)
+            finally:
+                driver("closing another process's pool", "cuMemPoolDestroy", pool)
+
+    return OtherImport(later, address, what.nbytes, close)
+
+
+# --- other libraries' memory --------------------------------------------------------------------------------------------------------
+
+
+class ForeignMemory(DriverMemory):
+    """Another library's allocation. `identity` differs when another allocation comes to lie at the same address."""
+
+    host_accessible = False
+
+    def __init__(self, gpu: Gpu, info: DeviceInfo, address: int, nbytes: int, buffer: int) -> None:
+        self._gpu = gpu
+        self._lock = threading.Lock()
+        self.info = info
+        self.address = address
+        self.nbytes = nbytes
+        self.identity: tuple[Any, ...] = (type(self).__name__, gpu.ordinal, address, nbytes, buffer)
+
+    @property
+    def _doing(self) -> str:
+        return f"exporting {self.nbytes} bytes of another library on GPU {self._gpu.ordinal}"
+
+    def release(self) -> None:
+        pass  # it is theirs
+
+
+@final
+class ForeignLegacy(ForeignMemory):
+    """cudaMalloc memory: a handle of 64 bytes names the whole allocation."""
+
+    def export(self, read_only: bool) -> Export:
+        if read_only:
+            raise FeatureNotSupportedError(
+                f"{self._doing}: cudaMalloc memory cannot be mapped read-only by another process: copy it (share(copy=True)), "
+                "or use PyTorch's expandable_segments:True"
+            )
+        with self._gpu.context.current():
+            handle = self._gpu.driver(self._doing, "cuIpcGetMemHandle", self.address)
+        return Export(self.nbytes, self.nbytes, payload=_HEAD.pack(LEGACY, self.nbytes) + struct_bytes(handle))
+
+
+@final
+class ForeignSegments(ForeignMemory):
+    """VMM memory: one allocation, or several mapped side by side. Holds them, whatever the library does with its mappings."""
+
+    def __init__(self, gpu: Gpu, info: DeviceInfo, address: int, pieces: Sequence[Piece], buffer: int) -> None:
+        super().__init__(gpu, info, address, sum(piece.nbytes for piece in pieces), buffer)
+        self._pieces = tuple(pieces)
+        self._fd: OwnedFd | None = None
+
+    def export(self, read_only: bool) -> Export:
+        if read_only:
+            require_read_only(self._gpu, self._doing)
+        if len(self._pieces) == 1:
+            with self._lock:
+                if self._fd is None:
+                    self._fd = export_fd(self._gpu, self._doing, self._pieces[0].handle)
+                return Export(self.nbytes, self.nbytes, (self._fd.number,), 0, _HEAD.pack(VMM, self.nbytes))
+        runs = [(nbytes, len(list(same))) for nbytes, same in groupby(piece.nbytes for piece in self._pieces)]
+        if len(runs) > _RUNS_MAX:
+            raise FeatureNotSupportedError(
+                f"{self._doing}: it lies over {len(self._pieces)} allocations of too many sizes: copy it (share(copy=True))"
+            )
+        payload = _HEAD.pack(SEGMENTS, self.nbytes) + b"".join(_RUN.pack(*run) for run in runs)
+        function = self._gpu.driver(self._doing, "cuGetProcAddress", b"cuMemExportToShareableHandle", 10020, 0)[0]
+        objects = [int(piece.handle) for piece in self._pieces]
+        demand = OnDemand(int(function), objects, n.POSIX_FD, 0)
+        return Export(self.nbytes, self.nbytes, payload=payload, on_demand=demand)
+
+    def release(self) -> None:
+        for piece in self._pieces:
+            self._gpu.driver.api.cuMemRelease(piece.handle)
+        if self._fd is not None:
+            self._fd.close()
+
+
+@final
+class ForeignPool(ForeignMemory):
+    """Stream-ordered memory of a pool that was made to be shared."""
+
+    def __init__(self, gpu: Gpu, info: DeviceInfo, address: int, nbytes: int, buffer: int, pool: int) -> None:
+        super().__init__(gpu, info, address, nbytes, buffer)
+        self._pool = pool
+        self._fd: OwnedFd | None = None
+        self._fd = OwnedFd(self._call("cuMemPoolExportToShareableHandle", pool, gpu.driver.posix_fd(), 0))
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        with self._gpu.context.current():
+            return self._gpu.driver(self._doing, name, *arguments)
+
+    def export(self, read_only: bool) -> Export:
+        if read_only:
+            raise FeatureNotSupportedError(f"{self._doing}: pool memory cannot be mapped read-only by another process")
+        assert self._fd is not None
+        data = struct_bytes(self._call("cuMemPoolExportPointer", self.address))
+        return Export(self.nbytes, self.nbytes, (self._fd.number,), 0, _HEAD.pack(POOL, self.nbytes) + data)
+
+    def release(self) -> None:
+        if self._fd is not None:
+            self._fd.close()
+
+
+_TORCH: Final = "PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before PyTorch 2.9)"
+
+
+def _known(driver: Driver, address: int) -> bool:
+    """Whether the driver of this process knows the address; starts nothing that nobody else has started."""
+    if not driver.started:
+        if not in_use_here():
+            return False
+        try:
+            api = driver.binding()
+        except FeatureNotSupportedError:
+            return False
+        if api.cuPointerGetAttribute(api.CUpointer_attribute(int(Pointer.DEVICE_ORDINAL)), address)[0]:
+            return False
+        driver.start()
+    return driver.pointer(Pointer.DEVICE_ORDINAL, address) is not None
+
+
+def locate(driver: Driver, info_of: Callable[[Gpu], DeviceInfo], device: DeviceInfo | None, address: int, nbytes: int | None) -> Foreign | None:
+    """The allocation of another library at `address`; with `nbytes`, as much of a run of allocations as that needs."""
+    if not _known(driver, address):
+        return None
+
+    def ask(attribute: Pointer) -> int:
+        return driver.pointer(attribute, address) or 0
+
+    doing = f"exporting the memory at {address:#x}"
+    if ask(Pointer.IS_MANAGED):
+        raise FeatureNotSupportedError(
+            f"{doing}: CUDA cannot share managed memory between processes: allocate it with cudaMalloc or xs.malloc_device, or copy it "
+            "(share(copy=True))"
+        )
+    if ask(Pointer.MEMORY_TYPE) == n.MEMORY_TYPE_HOST:
+        raise FeatureNotSupportedError(
+            f"{doing}: page-locked host memory of another library is private to its process: use xs.malloc_host or share(copy=True)"
+        )
+    gpu = driver.by_ordinal(ask(Pointer.DEVICE_ORDINAL))
+    info = info_of(gpu)
+    if device is not None and device.uuid != gpu.uuid:
+        raise InvalidArgumentError(f"{doing}: it is on cuda:{info.ordinal}, not on {device.backend}:{device.ordinal}")
+    start, size, buffer = ask(Pointer.RANGE_START_ADDR), ask(Pointer.RANGE_SIZE), ask(Pointer.BUFFER_ID)
+    if not start <= address < start + size:
+        raise DeviceError(f"{doing}: the driver says that it lies in [{start:#x}, {start + size:#x})")
+    if ask(Pointer.IS_LEGACY_CUDA_IPC_CAPABLE):
+        return Foreign(ForeignLegacy(gpu, info, start, size, buffer), address - start)
+    pool = ask(Pointer.MEMPOOL_HANDLE)
+    allowed = ask(Pointer.ALLOWED_HANDLE_TYPES)
+    if pool:
+        try:
+            return Foreign(ForeignPool(gpu, info, start, size, buffer, pool), address - start)
+        except XpuShareError as error:
+            raise FeatureNotSupportedError(
+                f"{doing}: it comes from a stream-ordered pool (cudaMallocAsync) that was not made to be shared. PyTorch: set {_TORCH} "
+                "instead of backend:cudaMallocAsync; CuPy: use its default pool, or MemoryAsyncPool over a pool with POSIX handles; "
+                "or copy it (share(copy=True))",
+                reasons=(str(error),),
+                native=error.native,
+            ) from error
+    if not allowed & n.POSIX_FD:
+        raise FeatureNotSupportedError(
+            f"{doing}: its allocator made it without a handle type that another process can open (allowed handle types: {allowed}). "
+            f"PyTorch: set {_TORCH}; cuMemCreate: requestedHandleTypes = POSIX_FILE_DESCRIPTOR; or copy it (share(copy=True))"
+        )
+    end = address + 1 if nbytes is None else address + nbytes
+    first, pieces = _run(gpu, doing, start, end, nbytes is None)
+    return Foreign(ForeignSegments(gpu, info, first, pieces, buffer), address - first)
+
+
+def _run(gpu: Gpu, doing: str, start: int, end: int, whole: bool) -> tuple[int, list[Piece]]:
+    """The allocations mapped side by side from `start` to `end`; with `whole`, the longest such run around them."""
+    driver = gpu.driver
+
+    def extent(address: int) -> tuple[int, int] | None:
+        if not (driver.pointer(Pointer.ALLOWED_HANDLE_TYPES, address) or 0) & n.POSIX_FD:
+            return None
+        at, size = driver.pointer(Pointer.RANGE_START_ADDR, address), driver.pointer(Pointer.RANGE_SIZE, address)
+        return (at, size) if at is not None and size else None
+
+    if whole:
+        while (before := extent(start - 1)) is not None:
+            start = before[0]
+    pieces: list[Piece] = []
+    at = start
+    try:
+        while at < end or whole:
+            found = extent(at)
+            if found is None or found[0] != at:
+                if at >= end:
+                    break
+                raise InvalidArgumentError(f"{doing}: nothing that can be shared is mapped at {at:#x}")
+            handle = driver(doing, "cuMemRetainAllocationHandle", at)
+            pieces.append(Piece(handle, found[1]))
+            at += found[1]
+    except BaseException:
+        for piece in pieces:
+            driver.api.cuMemRelease(piece.handle)
+        raise
+    return start, pieces

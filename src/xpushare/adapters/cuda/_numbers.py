@@ -1,0 +1,80 @@
+"""The driver's numbers that this adapter uses, by the names of cuda.h."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+__all__ = ["CAPTURE_ERRORS", "Attribute", "Error", "Pointer"]
+
+
+class Attribute(IntEnum):
+    """CU_DEVICE_ATTRIBUTE_…"""
+
+    UNIFIED_ADDRESSING = 41
+    MANAGED_MEMORY = 83
+    CONCURRENT_MANAGED_ACCESS = 89
+    CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM = 91
+    HOST_REGISTER_SUPPORTED = 99
+    VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102
+    HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103
+    READ_ONLY_HOST_REGISTER_SUPPORTED = 113
+    CAN_USE_64_BIT_STREAM_MEM_OPS = 122
+    IPC_EVENT_SUPPORTED = 125
+
+
+class Pointer(IntEnum):
+    """CU_POINTER_ATTRIBUTE_…"""
+
+    MEMORY_TYPE = 2
+    BUFFER_ID = 7
+    IS_MANAGED = 8
+    DEVICE_ORDINAL = 9
+    IS_LEGACY_CUDA_IPC_CAPABLE = 10
+    RANGE_START_ADDR = 11
+    RANGE_SIZE = 12
+    ALLOWED_HANDLE_TYPES = 14
+    MEMPOOL_HANDLE = 17
+
+
+class Error(IntEnum):
+    """CUDA_ERROR_…"""
+
+    INVALID_VALUE = 1
+    OUT_OF_MEMORY = 2
+    NOT_INITIALIZED = 3
+    DEINITIALIZED = 4
+    NO_DEVICE = 100
+    INVALID_CONTEXT = 201
+    INVALID_HANDLE = 400
+    NOT_READY = 600
+    NOT_PERMITTED = 800
+    NOT_SUPPORTED = 801
+    STREAM_CAPTURE_UNSUPPORTED = 900
+    STREAM_CAPTURE_IMPLICIT = 906
+
+
+# What a call on a stream answers because of somebody's capture: no failure of the device.
+CAPTURE_ERRORS: Final = frozenset(range(900, 909))
+
+POSIX_FD: Final = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+LOCATION_DEVICE: Final = 1  # CU_MEM_LOCATION_TYPE_DEVICE
+ALLOCATION_PINNED: Final = 1  # CU_MEM_ALLOCATION_TYPE_PINNED
+GRANULARITY_MINIMUM: Final = 0
+GRANULARITY_RECOMMENDED: Final = 1
+ACCESS: Final = {"none": 0, "r": 1, "rw": 3}  # CU_MEM_ACCESS_FLAGS_PROT_…
+CAPTURE_MODE_RELAXED: Final = 2
+CAPTURE_STATUS_NONE: Final = 0
+STREAM_NON_BLOCKING: Final = 1
+STREAM_WAIT_VALUE_GEQ: Final = 0
+STREAM_WRITE_VALUE_DEFAULT: Final = 0  # with a system-wide fence before the write
+EVENT_DISABLE_TIMING: Final = 2
+EVENT_INTERPROCESS: Final = 4
+HOST_REGISTER_PORTABLE: Final = 1
+HOST_REGISTER_DEVICEMAP: Final = 2
+HOST_REGISTER_READ_ONLY: Final = 8
+IPC_MEM_LAZY_ENABLE_PEER_ACCESS: Final = 1
+MEM_ATTACH_GLOBAL: Final = 1
+MEMORY_TYPE_HOST: Final = 1
+LEGACY_STREAM: Final = 1
+PER_THREAD_STREAM: Final = 2

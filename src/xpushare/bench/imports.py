@@ -1,0 +1,71 @@
+"""What `import xpushare` costs, in fresh interpreters."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import xpushare
+from xpushare.bench.measure import Row, Settings, compare
+
+__all__ = ["import_time"]
+
+_FOLDER: Final = str(Path(xpushare.__file__).parent.parent)
+# The clock is inside the fresh interpreter: around the import alone.
+_PROGRAM: Final = """
+import sys, time, json
+if sys.argv[2]: sys.path.insert(0, sys.argv[2])
+code = compile(sys.argv[1], "<bench>", "exec")
+start = time.perf_counter_ns()
+exec(code)
+us = (time.perf_counter_ns() - start) / 1000
+print(json.dumps({"us": us, "modules": sorted({name.partition(".")[0] for name in sys.modules})}))
+"""
+_DRIVERS: Final = ("numpy", "torch", "cupy", "jax", "cuda", "hip", "pyopencl", "umf")
+
+
+def _fresh(source: str, folder: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", _PROGRAM, source, folder],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def import_time(settings: Settings) -> list[Row]:
+    """`import xpushare` against `import socket, mmap, ctypes`, each in a fresh interpreter."""
+    sources = {
+        "import xpushare": _FOLDER,
+        "import xpushare; xpushare.Memory; xpushare.Event; xpushare.ipc.memory.open": _FOLDER,
+        "import socket, mmap, ctypes": "",
+    }
+    samples: dict[str, list[float]] = {source: [] for source in sources}
+    loaded: dict[str, set[str]] = {source: set() for source in sources}
+    warm_up = 2  # compiles what is not compiled, fills the page cache
+    for turn in range(warm_up + settings.count(40, 3)):
+        for source, folder in sources.items():
+            found = _fresh(source, folder)
+            loaded[source].update(found["modules"])
+            if turn >= warm_up:
+                samples[source].append(found["us"])
+    ours, used, theirs = samples
+    rows = []
+    for source, most, wanted in ((ours, 2.0, "at most 2 times"), (used, None, "")):
+        name = "import xpushare" if source == ours else "the same, and Memory, Event and ipc loaded"
+        row = compare(
+            "import_time", name, samples[source], theirs, samples[theirs], most=most, wanted=wanted
+        )
+        drivers = sorted(loaded[source] & set(_DRIVERS))
+        row.notes.append(f"imports {', '.join(drivers)}" if drivers else "imports neither numpy nor a driver")
+        if drivers and row.met is not None:
+            row.met = False
+        rows.append(row)
+    return rows

@@ -1,0 +1,227 @@
+"""Memory: opening and reading what another process allocated, against multiprocessing.shared_memory."""
+
+from __future__ import annotations
+
+import sys
+import time
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any, Final
+
+from xpushare.bench.measure import Row, Settings, alternate, compare
+from xpushare.bench.worker import Kept, Worker
+
+__all__ = ["already_open", "new_handle", "read_once"]
+
+_MIB: Final = 1 << 20
+OTHER: Final = "multiprocessing.shared_memory"
+# An attaching process does not own the segment; from 3.13 on Python can be told so, before it registers it all the same.
+_ATTACH: Final[dict[str, Any]] = {"track": False} if sys.version_info >= (3, 13) else {}
+_TRACKED: Final = (
+    "shared_memory attaches with track=False"
+    if _ATTACH
+    else "shared_memory registers at its resource tracker, as this Python always does when attaching"
+)
+
+
+def _make_ours(kept: Kept, nbytes: int, device: str) -> bytes:
+    """A new allocation, every page written, exported; the former one is given up."""
+    import xpushare as xs
+
+    memory = xs.malloc_host(nbytes, device)
+    with memoryview(memory) as view:
+        view[:] = bytes([7]) * nbytes
+    kept["ours"] = memory
+    if "handle" in kept:
+        xs.ipc.memory.put(kept["handle"])
+    kept["handle"] = xs.ipc.memory.get(memory)
+    return bytes(kept["handle"])
+
+
+def _make_theirs(kept: Kept, nbytes: int) -> str:
+    _end_theirs(kept)
+    segment = SharedMemory(create=True, size=nbytes)
+    segment.buf[:nbytes] = bytes([7]) * nbytes
+    kept["theirs"] = segment
+    return segment.name
+
+
+def _end_theirs(kept: Kept) -> None:
+    former = kept.pop("theirs", None)
+    if former is not None:
+        former.close()
+        former.unlink()
+
+
+def _open_ours(handle: bytes) -> float:
+    import xpushare as xs
+
+    clock = time.perf_counter_ns
+    start = clock()
+    memory = xs.ipc.memory.open(handle)
+    view = memoryview(memory)
+    first = view[0]
+    view.release()
+    memory.close()
+    end = clock()
+    assert first == 7
+    return (end - start) / 1000
+
+
+def _open_theirs(name: str) -> float:
+    clock = time.perf_counter_ns
+    start = clock()
+    segment = SharedMemory(name, **_ATTACH)
+    first = segment.buf[0]
+    segment.close()
+    end = clock()
+    assert first == 7
+    return (end - start) / 1000
+
+
+def _sample_ours(kept: Kept, handle: bytes) -> float:  # noqa: ARG001
+    return _open_ours(handle)
+
+
+def _sample_theirs(kept: Kept, name: str) -> float:  # noqa: ARG001
+    return _open_theirs(name)
+
+
+def new_handle(settings: Settings) -> list[Row]:
+    """A new handle to the first byte read in another process (1 MiB): open, map, read, close."""
+    name = "new_handle"
+    rows: list[Row] = []
+    with Worker(settings) as exporter, Worker(settings) as importer:
+        ours, theirs = alternate(
+            settings.count(1000, 20),
+            lambda: importer.call(_sample_ours, exporter.call(_make_ours, _MIB, settings.device)),
+            lambda: importer.call(_sample_theirs, exporter.call(_make_theirs, _MIB)),
+        )
+        exporter.call(_end_theirs)
+    rows.append(
+        compare(
+            name, "first open to first byte, 1 MiB, known exporter", ours, OTHER, theirs,
+            most=1.0, wanted="not slower", notes=[_TRACKED],
+        )  # fmt: skip
+    )
+    first_ours: list[float] = []
+    first_theirs: list[float] = []
+    with Worker(settings) as importer:
+        with Worker(settings) as exporter:  # warm-up: what a first open imports and reads (key, modules)
+            importer.call(_sample_ours, exporter.call(_make_ours, _MIB, settings.device))
+            importer.call(_sample_theirs, exporter.call(_make_theirs, _MIB))
+            exporter.call(_end_theirs)
+        for turn in range(settings.count(40, 3)):
+            with Worker(settings) as exporter:
+                handle = exporter.call(_make_ours, _MIB, settings.device)
+                other = exporter.call(_make_theirs, _MIB)
+                for which in (turn, turn + 1):
+                    if which % 2:
+                        first_ours.append(importer.call(_sample_ours, handle))
+                    else:
+                        first_theirs.append(importer.call(_sample_theirs, other))
+                exporter.call(_end_theirs)
+    rows.append(
+        compare(
+            name, "the same, first contact with that exporter", first_ours, OTHER, first_theirs,
+            most=1.0, wanted="not slower",
+            notes=["ours maps the exporter's table and joins its commons; once per pair of processes", _TRACKED],
+        )  # fmt: skip
+    )
+    return rows
+
+
+def _keep_open(kept: Kept, handle: bytes, name: str) -> None:
+    import xpushare as xs
+
+    kept["memory"] = xs.ipc.memory.open(handle)
+    kept["segment"] = SharedMemory(name, **_ATTACH)
+
+
+def _let_go(kept: Kept) -> None:
+    kept.pop("memory").close()
+    kept.pop("segment").close()
+
+
+def _reopen_samples(kept: Kept, handle: bytes, name: str, count: int) -> tuple[list[float], list[float]]:  # noqa: ARG001
+    import xpushare as xs
+
+    clock = time.perf_counter_ns
+
+    def ours() -> float:
+        start = clock()
+        xs.ipc.memory.open(handle).close()
+        return (clock() - start) / 1000
+
+    def theirs() -> float:
+        start = clock()
+        SharedMemory(name, **_ATTACH).close()
+        return (clock() - start) / 1000
+
+    mine, other = alternate(count, ours, theirs)
+    return mine, other
+
+
+def already_open(settings: Settings) -> list[Row]:
+    """Open and close of a handle that this process has open already."""
+    with Worker(settings) as exporter, Worker(settings) as importer:
+        handle = exporter.call(_make_ours, _MIB, settings.device)
+        other = exporter.call(_make_theirs, _MIB)
+        importer.call(_keep_open, handle, other)
+        ours, theirs = importer.call(_reopen_samples, handle, other, settings.count(5000, 100))
+        importer.call(_let_go)
+        exporter.call(_end_theirs)
+    return [
+        compare(
+            "already_open", "open and close, already open", ours, f"{OTHER} attach and close", theirs,
+            most=1 / 3, wanted="3 times faster", notes=[_TRACKED],
+        )  # fmt: skip
+    ]
+
+
+def _read_samples(kept: Kept, handle: bytes, name: str, nbytes: int, count: int) -> tuple[list[float], list[float]]:  # noqa: ARG001
+    import numpy as np
+
+    import xpushare as xs
+
+    clock = time.perf_counter_ns
+    want = 7 * nbytes
+
+    def ours() -> float:
+        start = clock()
+        memory = xs.ipc.memory.open(handle)
+        array = np.frombuffer(memory, dtype=np.uint8)
+        total = int(array.sum(dtype=np.uint64))
+        del array
+        memory.close()
+        end = clock()
+        assert total == want
+        return (end - start) / 1000
+
+    def theirs() -> float:
+        start = clock()
+        segment = SharedMemory(name, **_ATTACH)
+        array = np.frombuffer(segment.buf, dtype=np.uint8, count=nbytes)
+        total = int(array.sum(dtype=np.uint64))
+        del array
+        segment.close()
+        end = clock()
+        assert total == want
+        return (end - start) / 1000
+
+    mine, other = alternate(count, ours, theirs, warm_up=2)
+    return mine, other
+
+
+def read_once(settings: Settings) -> list[Row]:
+    """64 MiB mapped, summed once by numpy (every byte), closed."""
+    nbytes = 64 * _MIB
+    with Worker(settings) as exporter, Worker(settings) as importer:
+        handle = exporter.call(_make_ours, nbytes, settings.device)
+        other = exporter.call(_make_theirs, nbytes)
+        ours, theirs = importer.call(_read_samples, handle, other, nbytes, settings.count(60, 3), timeout=300)
+        exporter.call(_end_theirs)
+    row = compare("read_once", "64 MiB mapped, read once, closed", ours, OTHER, theirs, most=1.0, wanted="not slower")
+    assert row.theirs is not None
+    speeds = (nbytes / us / 1000 for us in (row.ours.median, row.theirs.median))
+    row.notes.append("bandwidth {:.2f} GB/s, theirs {:.2f} GB/s".format(*speeds))
+    return [row]

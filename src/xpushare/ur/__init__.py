@@ -1,0 +1,36 @@
+"""Unified Runtime's face of xpushare, function for function: exact names, arguments, numbers and result codes.
+
+    for adapter in ur.urAdapterGet():
+        for platform in ur.urPlatformGet(adapter):
+            devices = ur.urDeviceGet(platform, ur.DeviceType.ALL)
+    context = ur.urContextCreate(devices, None)
+
+Arguments are the C function's inputs in their order: an array and its count are one sequence, null is `None`, a struct
+is a dataclass, an enumeration is an `IntEnum` or any int. Outputs are returned. A failure raises `URError`, whose
+`result` is a `Result`. docs/ur-reference.md lists every function; type checkers read `__init__.pyi`, made from the same
+declarations (`python -m xpushare.ur._generate`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xpushare._result import Result
+from xpushare.ur import _enums, _structs
+from xpushare.ur._derived import build
+from xpushare.ur._error import URError
+from xpushare.ur._objects import Adapter, Context, Device, Event, PhysicalMem, Platform, Queue
+
+_NUMBERS = [name for name in _enums.__all__ if name not in ("INVALID_BITS", "invalid_bits")]
+_STRUCTS = [name for name in _structs.__all__ if name not in ("FIELD_KINDS", "STRUCTURE_TYPES")]
+_public: dict[str, Any] = {
+    **{name: getattr(_enums, name) for name in _NUMBERS},
+    **{name: getattr(_structs, name) for name in _STRUCTS},
+    **{
+        each.__name__: each for each in (Adapter, Context, Device, Event, PhysicalMem, Platform, Queue, Result, URError)
+    },
+    **build(),
+}
+globals().update(_public)
+
+__all__ = sorted(_public)  # pyright: ignore[reportUnsupportedDunderAll]

@@ -1,0 +1,1177 @@
+# Made by `python -m xpushare.ur._generate` from `_spec.py`: not to be edited.
+# ruff: noqa: E501
+# fmt: off
+from collections.abc import Sequence
+from typing import Any, Literal, overload
+
+from xpushare._result import Result as Result
+from xpushare.ur._enums import AdapterInfo as AdapterInfo
+from xpushare.ur._enums import Backend as Backend
+from xpushare.ur._enums import Command as Command
+from xpushare.ur._enums import ContextFlags as ContextFlags
+from xpushare.ur._enums import DeviceAffinityDomainFlags as DeviceAffinityDomainFlags
+from xpushare.ur._enums import DeviceCommandBufferUpdateCapabilityFlags as DeviceCommandBufferUpdateCapabilityFlags
+from xpushare.ur._enums import DeviceExecCapabilityFlags as DeviceExecCapabilityFlags
+from xpushare.ur._enums import DeviceFpCapabilityFlags as DeviceFpCapabilityFlags
+from xpushare.ur._enums import DeviceInfo as DeviceInfo
+from xpushare.ur._enums import DeviceLocalMemType as DeviceLocalMemType
+from xpushare.ur._enums import DeviceMemCacheType as DeviceMemCacheType
+from xpushare.ur._enums import DevicePartition as DevicePartition
+from xpushare.ur._enums import DeviceThrottleReasonsFlags as DeviceThrottleReasonsFlags
+from xpushare.ur._enums import DeviceType as DeviceType
+from xpushare.ur._enums import DeviceUSMAccessCapabilityFlags as DeviceUSMAccessCapabilityFlags
+from xpushare.ur._enums import EventInfo as EventInfo
+from xpushare.ur._enums import EventStatus as EventStatus
+from xpushare.ur._enums import ExpDevice2DBlockArrayCapabilityFlags as ExpDevice2DBlockArrayCapabilityFlags
+from xpushare.ur._enums import ExpEnqueueExtFlags as ExpEnqueueExtFlags
+from xpushare.ur._enums import ExpEventFlags as ExpEventFlags
+from xpushare.ur._enums import KernelLaunchPropertiesFlags as KernelLaunchPropertiesFlags
+from xpushare.ur._enums import MemoryOrderCapabilityFlags as MemoryOrderCapabilityFlags
+from xpushare.ur._enums import MemoryScopeCapabilityFlags as MemoryScopeCapabilityFlags
+from xpushare.ur._enums import PhysicalMemFlags as PhysicalMemFlags
+from xpushare.ur._enums import PhysicalMemInfo as PhysicalMemInfo
+from xpushare.ur._enums import PlatformInfo as PlatformInfo
+from xpushare.ur._enums import ProfilingInfo as ProfilingInfo
+from xpushare.ur._enums import QueueFlags as QueueFlags
+from xpushare.ur._enums import USMAdviceFlags as USMAdviceFlags
+from xpushare.ur._enums import USMAllocInfo as USMAllocInfo
+from xpushare.ur._enums import USMDeviceMemFlags as USMDeviceMemFlags
+from xpushare.ur._enums import USMHostMemFlags as USMHostMemFlags
+from xpushare.ur._enums import USMType as USMType
+from xpushare.ur._enums import VirtualMemAccessFlags as VirtualMemAccessFlags
+from xpushare.ur._enums import VirtualMemGranularityInfo as VirtualMemGranularityInfo
+from xpushare.ur._enums import VirtualMemInfo as VirtualMemInfo
+from xpushare.ur._error import URError as URError
+from xpushare.ur._objects import Adapter as Adapter
+from xpushare.ur._objects import Context as Context
+from xpushare.ur._objects import Device as Device
+from xpushare.ur._objects import Event as Event
+from xpushare.ur._objects import PhysicalMem as PhysicalMem
+from xpushare.ur._objects import Platform as Platform
+from xpushare.ur._objects import Queue as Queue
+from xpushare.ur._structs import ContextProperties as ContextProperties
+from xpushare.ur._structs import DevicePartitionProperty as DevicePartitionProperty
+from xpushare.ur._structs import ExpEnqueueExtProperties as ExpEnqueueExtProperties
+from xpushare.ur._structs import ExpEventDesc as ExpEventDesc
+from xpushare.ur._structs import PhysicalMemProperties as PhysicalMemProperties
+from xpushare.ur._structs import QueueProperties as QueueProperties
+from xpushare.ur._structs import USMDesc as USMDesc
+
+def urAdapterGet() -> list[Adapter]:
+    """The adapters, each with a reference taken.
+
+    `URError` with the result:
+
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+@overload
+def urAdapterGetInfo(
+    hAdapter: Adapter,
+    propName: Literal[AdapterInfo.BACKEND],
+) -> Backend: ...
+@overload
+def urAdapterGetInfo(
+    hAdapter: Adapter,
+    propName: Literal[AdapterInfo.REFERENCE_COUNT, AdapterInfo.VERSION],
+) -> int: ...
+@overload
+def urAdapterGetInfo(hAdapter: Adapter, propName: int) -> Any:
+    """Asks an adapter.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
+    - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `AdapterInfo.VERSION`
+    - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urPlatformGet(hAdapter: Adapter) -> list[Platform]:
+    """The platforms of an adapter.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+@overload
+def urPlatformGetInfo(
+    hPlatform: Platform,
+    propName: Literal[
+        PlatformInfo.NAME, PlatformInfo.VENDOR_NAME, PlatformInfo.VERSION, PlatformInfo.EXTENSIONS,
+        PlatformInfo.PROFILE,
+    ],
+) -> str: ...
+@overload
+def urPlatformGetInfo(
+    hPlatform: Platform,
+    propName: Literal[PlatformInfo.BACKEND],
+) -> Backend: ...
+@overload
+def urPlatformGetInfo(
+    hPlatform: Platform,
+    propName: Literal[PlatformInfo.ADAPTER],
+) -> Adapter: ...
+@overload
+def urPlatformGetInfo(hPlatform: Platform, propName: int) -> Any:
+    """Asks a platform.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
+    - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `PlatformInfo.ADAPTER`
+    - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
+    - `ERROR_INVALID_PLATFORM`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urDeviceGet(hPlatform: Platform, DeviceType: DeviceType | int) -> list[Device]:
+    """The devices of a platform that are of a type, each with a reference taken.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
+    - `ERROR_INVALID_ENUMERATION`: `DeviceType` is not in the range up to `DeviceType.CUSTOM`
+    - `ERROR_INVALID_VALUE`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+@overload
+def urDeviceGetInfo(
+    hDevice: Device,
+    propName: Literal[DeviceInfo.TYPE],
+) -> DeviceType: ...
+@overload
+def urDeviceGetInfo(
+    hDevice: Device,
+    propName: Literal[
+        DeviceInfo.VENDOR_ID, DeviceInfo.DEVICE_ID, DeviceInfo.MAX_COMPUTE_UNITS,
+        DeviceInfo.MAX_WORK_ITEM_DIMENSIONS, DeviceInfo.PREFERRED_VECTOR_WIDTH_CHAR,
+        DeviceInfo.PREFERRED_VECTOR_WIDTH_SHORT, DeviceInfo.PREFERRED_VECTOR_WIDTH_INT,
+        DeviceInfo.PREFERRED_VECTOR_WIDTH_LONG, DeviceInfo.PREFERRED_VECTOR_WIDTH_FLOAT,
+        DeviceInfo.PREFERRED_VECTOR_WIDTH_DOUBLE, DeviceInfo.PREFERRED_VECTOR_WIDTH_HALF,
+        DeviceInfo.NATIVE_VECTOR_WIDTH_CHAR, DeviceInfo.NATIVE_VECTOR_WIDTH_SHORT,
+        DeviceInfo.NATIVE_VECTOR_WIDTH_INT, DeviceInfo.NATIVE_VECTOR_WIDTH_LONG,
+        DeviceInfo.NATIVE_VECTOR_WIDTH_FLOAT, DeviceInfo.NATIVE_VECTOR_WIDTH_DOUBLE,
+        DeviceInfo.NATIVE_VECTOR_WIDTH_HALF, DeviceInfo.MAX_CLOCK_FREQUENCY, DeviceInfo.MEMORY_CLOCK_RATE,
+        DeviceInfo.ADDRESS_BITS, DeviceInfo.MAX_READ_IMAGE_ARGS, DeviceInfo.MAX_WRITE_IMAGE_ARGS,
+        DeviceInfo.MAX_READ_WRITE_IMAGE_ARGS, DeviceInfo.MAX_SAMPLERS, DeviceInfo.MEM_BASE_ADDR_ALIGN,
+        DeviceInfo.GLOBAL_MEM_CACHELINE_SIZE, DeviceInfo.MAX_CONSTANT_ARGS, DeviceInfo.REFERENCE_COUNT,
+        DeviceInfo.PARTITION_MAX_SUB_DEVICES, DeviceInfo.MAX_NUM_SUB_GROUPS, DeviceInfo.GPU_EU_COUNT,
+        DeviceInfo.GPU_EU_SIMD_WIDTH, DeviceInfo.GPU_EU_SLICES, DeviceInfo.GPU_EU_COUNT_PER_SUBSLICE,
+        DeviceInfo.GPU_SUBSLICES_PER_SLICE, DeviceInfo.GPU_HW_THREADS_PER_EU,
+        DeviceInfo.MAX_COMPUTE_QUEUE_INDICES, DeviceInfo.MEMORY_BUS_WIDTH,
+        DeviceInfo.MAX_REGISTERS_PER_WORK_GROUP, DeviceInfo.IP_VERSION, DeviceInfo.NUM_COMPUTE_UNITS,
+        DeviceInfo.NODE_MASK, DeviceInfo.PREFERRED_VECTOR_WIDTH_LONG_LONG,
+        DeviceInfo.NATIVE_VECTOR_WIDTH_LONG_LONG, DeviceInfo.XE_STACK_COUNT, DeviceInfo.XE_REGIONS_PER_STACK,
+        DeviceInfo.XE_CLUSTERS_PER_REGION, DeviceInfo.XE_CORES_PER_CLUSTER, DeviceInfo.EUS_PER_XE_CORE,
+        DeviceInfo.MAX_LANES_PER_HW_THREAD, DeviceInfo.IMAGE_PITCH_ALIGN_EXP,
+        DeviceInfo.MIPMAP_MAX_ANISOTROPY_EXP, DeviceInfo.MAX_WORK_GROUP_SIZE, DeviceInfo.IMAGE2D_MAX_WIDTH,
+        DeviceInfo.IMAGE2D_MAX_HEIGHT, DeviceInfo.IMAGE3D_MAX_WIDTH, DeviceInfo.IMAGE3D_MAX_HEIGHT,
+        DeviceInfo.IMAGE3D_MAX_DEPTH, DeviceInfo.IMAGE_MAX_BUFFER_SIZE, DeviceInfo.IMAGE_MAX_ARRAY_SIZE,
+        DeviceInfo.MAX_PARAMETER_SIZE, DeviceInfo.PROFILING_TIMER_RESOLUTION, DeviceInfo.PRINTF_BUFFER_SIZE,
+        DeviceInfo.MAX_WORK_GROUPS, DeviceInfo.MAX_IMAGE_LINEAR_WIDTH_EXP, DeviceInfo.MAX_IMAGE_LINEAR_HEIGHT_EXP,
+        DeviceInfo.MAX_IMAGE_LINEAR_PITCH_EXP, DeviceInfo.MAX_MEM_ALLOC_SIZE, DeviceInfo.GLOBAL_MEM_CACHE_SIZE,
+        DeviceInfo.GLOBAL_MEM_SIZE, DeviceInfo.GLOBAL_MEM_FREE, DeviceInfo.MAX_CONSTANT_BUFFER_SIZE,
+        DeviceInfo.LOCAL_MEM_SIZE, DeviceInfo.MAX_MEMORY_BANDWIDTH, DeviceInfo.FAN_SPEED,
+        DeviceInfo.MIN_POWER_LIMIT, DeviceInfo.MAX_POWER_LIMIT,
+    ],
+) -> int: ...
+@overload
+def urDeviceGetInfo(
+    hDevice: Device,
+    propName: Literal[
+        DeviceInfo.MAX_WORK_ITEM_SIZES, DeviceInfo.SUB_GROUP_SIZES_INTEL, DeviceInfo.MAX_WORK_GROUPS_3D,
+    ],
+) -> list[int]: ...
+@overload
+def urDeviceGetInfo(
+    hDevice: Device,
+    propName: Literal[DeviceInfo.SINGLE_FP_CONFIG, DeviceInfo.HALF_FP_CONFIG, DeviceInfo.DOUBLE_FP_CONFIG],
+) -> DeviceFpCapabilityFlags: ...
+@overload
+def urDeviceGetInfo(
+    hDevice: Device,
+    propName: Literal[
+        DeviceInfo.QUEUE_PROPERTIES, DeviceInfo.QUEUE_ON_DEVICE_PROPERTIES, DeviceInfo.QUEUE_ON_HOST_PROPERTIES,
+    ],
+) -> QueueFlags: ...
+@overload
+def urDeviceGetInfo(
+    hDevice: Device,
+    propName: Literal[
+        DeviceInfo.IMAGE_SUPPORT, DeviceInfo.ERROR_CORRECTION_SUPPORT, DeviceInfo.HOST_UNIFIED_MEMORY,
+        DeviceInfo.ENDIAN_LITTLE, DeviceInfo.AVAILABLE, DeviceInfo.COMPILER_AVAILABLE,
+        DeviceInfo.LINKER_AVAILABLE, DeviceInfo.PREFERRED_INTEROP_USER_SYNC,
+        DeviceInfo.SUB_GROUP_INDEPENDENT_FORWARD_PROGRESS, DeviceInfo.IMAGE_SRGB, DeviceInfo.BUILD_ON_SUBDEVICE,
+        DeviceInfo.ATOMIC_64, DeviceInfo.BFLOAT16, DeviceInfo.KERNEL_SET_SPECIALIZATION_CONSTANTS,
+        DeviceInfo.ASYNC_BARRIER, DeviceInfo.MEM_CHANNEL_SUPPORT, DeviceInfo.HOST_PIPE_READ_WRITE_SUPPORT,
+        DeviceInfo.VIRTUAL_MEMORY_SUPPORT, DeviceInfo.ESIMD_SUPPORT, DeviceInfo.GLOBAL_VARIABLE_SUPPORT,
+        DeviceInfo.USM_POOL_SUPPORT, DeviceInfo.PROGRAM_SET_SPECIALIZATION_CONSTANTS,
+        DeviceInfo.USE_NATIVE_ASSERT, DeviceInfo.BFLOAT16_CONVERSIONS_NATIVE,
+        DeviceInfo.COMMAND_BUFFER_SUPPORT_EXP, DeviceInfo.COMMAND_BUFFER_EVENT_SUPPORT_EXP,
+        DeviceInfo.COMMAND_BUFFER_SUBGRAPH_SUPPORT_EXP, DeviceInfo.BINDLESS_IMAGES_SUPPORT_EXP,
+        DeviceInfo.BINDLESS_IMAGES_SHARED_USM_SUPPORT_EXP, DeviceInfo.BINDLESS_IMAGES_1D_USM_SUPPORT_EXP,
+        DeviceInfo.BINDLESS_IMAGES_2D_USM_SUPPORT_EXP, DeviceInfo.MIPMAP_SUPPORT_EXP,
+        DeviceInfo.MIPMAP_ANISOTROPY_SUPPORT_EXP, DeviceInfo.MIPMAP_LEVEL_REFERENCE_SUPPORT_EXP,
+        DeviceInfo.EXTERNAL_MEMORY_IMPORT_SUPPORT_EXP, DeviceInfo.EXTERNAL_SEMAPHORE_IMPORT_SUPPORT_EXP,
+        DeviceInfo.CUBEMAP_SUPPORT_EXP, DeviceInfo.CUBEMAP_SEAMLESS_FILTERING_SUPPORT_EXP,
+        DeviceInfo.BINDLESS_SAMPLED_IMAGE_FETCH_1D_USM_SUPPORT_EXP,
+        DeviceInfo.BINDLESS_SAMPLED_IMAGE_FETCH_1D_SUPPORT_EXP,
+        DeviceInfo.BINDLESS_SAMPLED_IMAGE_FETCH_2D_USM_SUPPORT_EXP,
+        DeviceInfo.BINDLESS_SAMPLED_IMAGE_FETCH_2D_SUPPORT_EXP,
+        DeviceInfo.BINDLESS_SAMPLED_IMAGE_FETCH_3D_SUPPORT_EXP, DeviceInfo.TIMESTAMP_RECORDING_SUPPORT_EXP,
+        DeviceInfo.IMAGE_ARRAY_SUPPORT_EXP, DeviceInfo.BINDLESS_UNIQUE_ADDRESSING_PER_DIM_SUPPORT_EXP,
+        DeviceInfo.BINDLESS_SAMPLE_1D_USM_SUPPORT_EXP, DeviceInfo.BINDLESS_SAMPLE_2D_USM_SUPPORT_EXP,
+        DeviceInfo.BINDLESS_IMAGES_GATHER_SUPPORT_EXP, DeviceInfo.ENQUEUE_NATIVE_COMMAND_SUPPORT_EXP,
+        DeviceInfo.LOW_POWER_EVENTS_SUPPORT_EXP, DeviceInfo.IPC_MEMORY_SUPPORT_EXP,
+        DeviceInfo.IPC_PHYSICAL_MEMORY_SUPPORT_EXP, DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP,
+        DeviceInfo.IPC_EVENT_SUPPORT_EXP, DeviceInfo.ASYNC_USM_ALLOCATIONS_SUPPORT_EXP,
+        DeviceInfo.CLOCK_SUB_GROUP_SUPPORT_EXP, DeviceInfo.CLOCK_WORK_GROUP_SUPPORT_EXP,
+        DeviceInfo.CLOCK_DEVICE_SUPPORT_EXP, DeviceInfo.IS_INTEGRATED_GPU,
+        DeviceInfo.GRAPH_RECORD_AND_REPLAY_SUPPORT_EXP, DeviceInfo.USM_HOST_ALLOC_REGISTER_SUPPORT_EXP,
+        DeviceInfo.PER_EVENT_PROFILING_SUPPORT_EXP, DeviceInfo.USM_P2P_SUPPORT_EXP,
+        DeviceInfo.MULTI_DEVICE_COMPILE_SUPPORT_EXP, DeviceInfo.DEVICE_WAIT_SUPPORT_EXP,
+        DeviceInfo.DYNAMIC_LINK_SUPPORT_EXP, DeviceInfo.USM_CONTEXT_MEMCPY_SUPPORT_EXP,
+        DeviceInfo.MEMORY_EXPORT_EXPORTABLE_DEVICE_MEM_EXP, DeviceInfo.ENQUEUE_HOST_TASK_SUPPORT_EXP,
+    ],
+) -> bool: ...
+@overload
+def urDeviceGetInfo(
+    hDevice: Device,
+    propName: Literal[DeviceInfo.GLOBAL_MEM_CACHE_TYPE],
+) -> DeviceMemCacheType: ...
+@overload
+def urDeviceGetInfo(
+    hDevice: Device,
+    propName: Literal[DeviceInfo.LOCAL_MEM_TYPE],
+) -> DeviceLocalMemType: ...
+@overload
+def urDeviceGetInfo(
+    hDevice: Device,
+    propName: Literal[DeviceInfo.EXECUTION_CAPABILITIES],
+) -> DeviceExecCapabilityFlags: ...
+@overload
+def urDeviceGetInfo(
+    hDevice: Device,
+    propName: Literal[
+        DeviceInfo.BUILT_IN_KERNELS, DeviceInfo.IL_VERSION, DeviceInfo.NAME, DeviceInfo.VENDOR,
+        DeviceInfo.DRIVER_VERSION, DeviceInfo.PROFILE, DeviceInfo.VERSION, DeviceInfo.BACKEND_RUNTIME_VERSION,
+        DeviceInfo.EXTENSIONS, DeviceInfo.PCI_ADDRESS,
+    ],
+) -> str: ...
+@overload
+def urDeviceGetInfo(
+    hDevice: Device,
+    propName: Literal[DeviceInfo.PLATFORM],
+) -> Platform: ...
+@overload
+def urDeviceGetInfo(
+    hDevice: Device,
+    propName: Literal[DeviceInfo.PARENT_DEVICE, DeviceInfo.COMPOSITE_DEVICE],
+) -> Device | None: ...
+@overload
+def urDeviceGetInfo(
+    hDevice: Device,
+    propName: Literal[DeviceInfo.SUPPORTED_PARTITIONS],
+) -> list[DevicePartition]: ...
+@overload
+def urDeviceGetInfo(
+    hDevice: Device,
+    propName: Literal[DeviceInfo.PARTITION_AFFINITY_DOMAIN],
+) -> DeviceAffinityDomainFlags: ...
+@overload
+def urDeviceGetInfo(
+    hDevice: Device,
+    propName: Literal[DeviceInfo.PARTITION_TYPE],
+) -> list[DevicePartitionProperty]: ...
+@overload
+def urDeviceGetInfo(
+    hDevice: Device,
+    propName: Literal[
+        DeviceInfo.USM_HOST_SUPPORT, DeviceInfo.USM_DEVICE_SUPPORT, DeviceInfo.USM_SINGLE_SHARED_SUPPORT,
+        DeviceInfo.USM_CROSS_SHARED_SUPPORT, DeviceInfo.USM_SYSTEM_SHARED_SUPPORT,
+    ],
+) -> DeviceUSMAccessCapabilityFlags: ...
+@overload
+def urDeviceGetInfo(
+    hDevice: Device,
+    propName: Literal[DeviceInfo.UUID, DeviceInfo.LUID],
+) -> bytes: ...
+@overload
+def urDeviceGetInfo(
+    hDevice: Device,
+    propName: Literal[DeviceInfo.ATOMIC_MEMORY_ORDER_CAPABILITIES, DeviceInfo.ATOMIC_FENCE_ORDER_CAPABILITIES],
+) -> MemoryOrderCapabilityFlags: ...
+@overload
+def urDeviceGetInfo(
+    hDevice: Device,
+    propName: Literal[DeviceInfo.ATOMIC_MEMORY_SCOPE_CAPABILITIES, DeviceInfo.ATOMIC_FENCE_SCOPE_CAPABILITIES],
+) -> MemoryScopeCapabilityFlags: ...
+@overload
+def urDeviceGetInfo(
+    hDevice: Device,
+    propName: Literal[DeviceInfo.COMPONENT_DEVICES],
+) -> list[Device]: ...
+@overload
+def urDeviceGetInfo(
+    hDevice: Device,
+    propName: Literal[DeviceInfo.CURRENT_CLOCK_THROTTLE_REASONS],
+) -> DeviceThrottleReasonsFlags: ...
+@overload
+def urDeviceGetInfo(
+    hDevice: Device,
+    propName: Literal[DeviceInfo.KERNEL_LAUNCH_CAPABILITIES],
+) -> KernelLaunchPropertiesFlags: ...
+@overload
+def urDeviceGetInfo(
+    hDevice: Device,
+    propName: Literal[DeviceInfo.COMMAND_BUFFER_UPDATE_CAPABILITIES_EXP],
+) -> DeviceCommandBufferUpdateCapabilityFlags: ...
+@overload
+def urDeviceGetInfo(
+    hDevice: Device,
+    propName: Literal[DeviceInfo._2D_BLOCK_ARRAY_CAPABILITIES_EXP],
+) -> ExpDevice2DBlockArrayCapabilityFlags: ...
+@overload
+def urDeviceGetInfo(hDevice: Device, propName: int) -> Any:
+    """Asks a device.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `DeviceInfo.ENQUEUE_HOST_TASK_SUPPORT_EXP`
+    - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
+    - `ERROR_INVALID_DEVICE`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urContextCreate(phDevices: Sequence[Device], pProperties: ContextProperties | None) -> Context:
+    """Makes a context of devices of one platform.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `phDevices` is null
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are no `ContextFlags`
+    - `ERROR_INVALID_SIZE`: `phDevices` is empty
+    - `ERROR_INVALID_NULL_HANDLE`: an element of `phDevices` is null
+    - `ERROR_INVALID_NULL_HANDLE`: an element of `phDevices` is not a valid device
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_DEVICE_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urContextRetain(hContext: Context) -> None:
+    """Takes a reference to a context.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urContextRelease(hContext: Context) -> None:
+    """Gives up a reference to a context.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urUSMHostAlloc(hContext: Context, pUSMDesc: USMDesc | None, pool: None, size: int) -> int:
+    """Allocates host memory that devices reach.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_ENUMERATION`: `pUSMDesc.hints` has a bit of 0xfffe0000, which are no `USMAdviceFlags`
+    - `ERROR_INVALID_VALUE`: `pUSMDesc.align` is neither 0 nor a power of two
+    - `ERROR_INVALID_USM_SIZE`: `size` is 0
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_INVALID_OPERATION`: `DeviceInfo.USM_HOST_SUPPORT` is false
+    - `ERROR_INVALID_VALUE`: `pUSMDesc.align` exceeds the size of the largest data type of any device of `hContext`
+    - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE` of any device of `hContext`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNSUPPORTED_FEATURE`: a device of `hContext` answers false to `DeviceInfo.USM_POOL_SUPPORT`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urUSMDeviceAlloc(hContext: Context, hDevice: Device, pUSMDesc: USMDesc | None, pool: None, size: int) -> int:
+    """Allocates memory of a device.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_INVALID_ENUMERATION`: `pUSMDesc.hints` has a bit of 0xfffe0000, which are no `USMAdviceFlags`
+    - `ERROR_INVALID_VALUE`: `pUSMDesc.align` is neither 0 nor a power of two
+    - `ERROR_INVALID_USM_SIZE`: `size` is 0
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_INVALID_OPERATION`: `DeviceInfo.USM_HOST_SUPPORT` is false (so UR says; the device's support is meant)
+    - `ERROR_INVALID_VALUE`: `pUSMDesc.align` exceeds the size of the largest data type of `hDevice`
+    - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNSUPPORTED_FEATURE`: a device of `hContext` answers false to `DeviceInfo.USM_POOL_SUPPORT`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urUSMSharedAlloc(hContext: Context, hDevice: Device, pUSMDesc: USMDesc | None, pool: None, size: int) -> int:
+    """Allocates memory that host and device share.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_INVALID_ENUMERATION`: `pUSMDesc.hints` has a bit of 0xfffe0000, which are no `USMAdviceFlags`
+    - `ERROR_INVALID_VALUE`: `pUSMDesc.align` is neither 0 nor a power of two
+    - `ERROR_INVALID_USM_SIZE`: `size` is 0
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_INVALID_VALUE`: `pUSMDesc.align` exceeds the size of the largest data type of `hDevice`
+    - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
+    - `ERROR_INVALID_OPERATION`: `DeviceInfo.USM_SINGLE_SHARED_SUPPORT` and `DeviceInfo.USM_CROSS_SHARED_SUPPORT` are both false
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNSUPPORTED_FEATURE`: a device of `hContext` answers false to `DeviceInfo.USM_POOL_SUPPORT`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urUSMFree(hContext: Context, pMem: int) -> None:
+    """Frees USM memory, after waiting for the commands that may use it.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_MEM_OBJECT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+@overload
+def urUSMGetMemAllocInfo(
+    hContext: Context, pMem: int,
+    propName: Literal[USMAllocInfo.TYPE],
+) -> USMType: ...
+@overload
+def urUSMGetMemAllocInfo(
+    hContext: Context, pMem: int,
+    propName: Literal[USMAllocInfo.BASE_PTR, USMAllocInfo.SIZE],
+) -> int: ...
+@overload
+def urUSMGetMemAllocInfo(
+    hContext: Context, pMem: int,
+    propName: Literal[USMAllocInfo.DEVICE],
+) -> Device: ...
+@overload
+def urUSMGetMemAllocInfo(
+    hContext: Context, pMem: int,
+    propName: Literal[USMAllocInfo.POOL],
+) -> None: ...
+@overload
+def urUSMGetMemAllocInfo(hContext: Context, pMem: int, propName: int) -> Any:
+    """Asks about the allocation that an address lies in.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `USMAllocInfo.POOL`
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_INVALID_VALUE`
+    - `ERROR_INVALID_MEM_OBJECT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urQueueCreate(hContext: Context, hDevice: Device, pProperties: QueueProperties | None) -> Queue:
+    """Makes a queue for a device.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffff000, which are no `QueueFlags`
+    - `ERROR_INVALID_QUEUE_PROPERTIES`: `pProperties.flags` has both `PRIORITY_HIGH` and `PRIORITY_LOW`
+    - `ERROR_INVALID_QUEUE_PROPERTIES`: `pProperties.flags` has both `SUBMISSION_BATCHED` and `SUBMISSION_IMMEDIATE`
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_INVALID_DEVICE`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urQueueRetain(hQueue: Queue) -> None:
+    """Takes a reference to a queue.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_QUEUE`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urQueueRelease(hQueue: Queue) -> None:
+    """Gives up a reference to a queue; the last one flushes it, and its commands still run.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_QUEUE`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urQueueFinish(hQueue: Queue) -> None:
+    """Waits until all commands of a queue are complete.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_QUEUE`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEnqueueUSMMemcpy(
+    hQueue: Queue, blocking: bool, pDst: int, pSrc: int, size: int, phEventWaitList: Sequence[Event] | None,
+) -> Event:
+    """Copies USM memory.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pDst` is null
+    - `ERROR_INVALID_NULL_POINTER`: `pSrc` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_SIZE`: `size` is 0
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
+    - `ERROR_INVALID_QUEUE`
+    - `ERROR_INVALID_EVENT`
+    - `ERROR_INVALID_SIZE`: `size` exceeds the allocation of `pSrc` or `pDst`
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
+    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
+    - `ERROR_INVALID_MEM_OBJECT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEnqueueUSMFill(
+    hQueue: Queue, pMem: int, pPattern: bytes | bytearray | memoryview, size: int, phEventWaitList: Sequence[Event] | None,
+) -> Event:
+    """Fills USM memory with a pattern.
+
+    The length of `pPattern` must be a power of two; UR names no result for the contrary.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
+    - `ERROR_INVALID_NULL_POINTER`: `pPattern` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_SIZE`: `pPattern` is empty or `size` is 0
+    - `ERROR_INVALID_SIZE`: `pPattern` is longer than `size`
+    - `ERROR_INVALID_SIZE`: `size` is no multiple of the length of `pPattern`
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
+    - `ERROR_INVALID_QUEUE`
+    - `ERROR_INVALID_EVENT`
+    - `ERROR_INVALID_SIZE`: `size` exceeds the allocation of `pMem`
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
+    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
+    - `ERROR_INVALID_MEM_OBJECT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urVirtualMemGranularityGetInfo(
+    hContext: Context, hDevice: Device | None, allocationSize: int, propName: VirtualMemGranularityInfo | int,
+) -> int:
+    """The granularity of virtual and physical memory; without a device, one that suits all devices of the context.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `VirtualMemGranularityInfo.RECOMMENDED`
+    - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
+    - `ERROR_INVALID_DEVICE`
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urVirtualMemReserve(hContext: Context, pStart: int | None, size: int) -> int:
+    """Reserves a range of addresses, at `pStart` if that is given and free.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urVirtualMemFree(hContext: Context, pStart: int, size: int) -> None:
+    """Gives back a reserved range.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urVirtualMemMap(
+    hContext: Context, pStart: int, size: int, hPhysicalMem: PhysicalMem, offset: int, flags: VirtualMemAccessFlags | int,
+) -> None:
+    """Maps physical memory into a reserved range.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hPhysicalMem` is null
+    - `ERROR_INVALID_ENUMERATION`: `flags` has a bit of 0xfffffff8, which are no `VirtualMemAccessFlags`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urVirtualMemUnmap(hContext: Context, pStart: int, size: int) -> None:
+    """Unmaps a mapped range, which can then be mapped again.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urVirtualMemSetAccess(hContext: Context, pStart: int, size: int, flags: VirtualMemAccessFlags | int) -> None:
+    """Changes the access to a mapped range.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_ENUMERATION`: `flags` has a bit of 0xfffffff8, which are no `VirtualMemAccessFlags`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urVirtualMemGetInfo(
+    hContext: Context, pStart: int, size: int, propName: VirtualMemInfo | int,
+) -> VirtualMemAccessFlags:
+    """Asks about a mapped range.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `VirtualMemInfo.ACCESS_MODE`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urPhysicalMemCreate(
+    hContext: Context, hDevice: Device, size: int, pProperties: PhysicalMemProperties | None,
+) -> PhysicalMem:
+    """Makes physical memory, which virtual memory can be mapped to.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffd, which are no `PhysicalMemFlags`
+    - `ERROR_INVALID_SIZE`: `size` is no multiple of `VirtualMemGranularityInfo.MINIMUM`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urPhysicalMemRetain(hPhysicalMem: PhysicalMem) -> None:
+    """Takes a reference to physical memory.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hPhysicalMem` is null
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urPhysicalMemRelease(hPhysicalMem: PhysicalMem) -> None:
+    """Gives up a reference to physical memory.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hPhysicalMem` is null
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+@overload
+def urPhysicalMemGetInfo(
+    hPhysicalMem: PhysicalMem,
+    propName: Literal[PhysicalMemInfo.CONTEXT],
+) -> Context: ...
+@overload
+def urPhysicalMemGetInfo(
+    hPhysicalMem: PhysicalMem,
+    propName: Literal[PhysicalMemInfo.DEVICE],
+) -> Device: ...
+@overload
+def urPhysicalMemGetInfo(
+    hPhysicalMem: PhysicalMem,
+    propName: Literal[PhysicalMemInfo.SIZE, PhysicalMemInfo.REFERENCE_COUNT],
+) -> int: ...
+@overload
+def urPhysicalMemGetInfo(
+    hPhysicalMem: PhysicalMem,
+    propName: Literal[PhysicalMemInfo.PROPERTIES],
+) -> PhysicalMemProperties: ...
+@overload
+def urPhysicalMemGetInfo(hPhysicalMem: PhysicalMem, propName: int) -> Any:
+    """Asks about physical memory.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hPhysicalMem` is null
+    - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `PhysicalMemInfo.REFERENCE_COUNT`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEventCreateExp(hContext: Context, hDevice: Device, pEventDesc: ExpEventDesc) -> Event:
+    """Makes a reusable event, which `urEnqueueEventsWaitWithBarrierExt` signals. It belongs to no command yet.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pEventDesc` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_INVALID_ENUMERATION`: `pEventDesc.flags` has a bit of 0xfffffffc, which are no `ExpEventFlags`
+    - `ERROR_INVALID_VALUE`: `pEventDesc.flags` has both `IPC_EXP` and `ENABLE_PROFILING`
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_UNSUPPORTED_FEATURE`: `pEventDesc.flags` has `ENABLE_PROFILING` and the platform cannot profile single events
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+@overload
+def urEventGetInfo(
+    hEvent: Event,
+    propName: Literal[EventInfo.COMMAND_QUEUE],
+) -> Queue | None: ...
+@overload
+def urEventGetInfo(
+    hEvent: Event,
+    propName: Literal[EventInfo.CONTEXT],
+) -> Context: ...
+@overload
+def urEventGetInfo(
+    hEvent: Event,
+    propName: Literal[EventInfo.COMMAND_TYPE],
+) -> Command: ...
+@overload
+def urEventGetInfo(
+    hEvent: Event,
+    propName: Literal[EventInfo.COMMAND_EXECUTION_STATUS],
+) -> EventStatus: ...
+@overload
+def urEventGetInfo(
+    hEvent: Event,
+    propName: Literal[EventInfo.REFERENCE_COUNT],
+) -> int: ...
+@overload
+def urEventGetInfo(hEvent: Event, propName: int) -> Any:
+    """Asks about an event.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
+    - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `EventInfo.REFERENCE_COUNT`
+    - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
+    - `ERROR_INVALID_EVENT`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEventGetProfilingInfo(hEvent: Event, propName: ProfilingInfo | int) -> int:
+    """Asks when the command behind an event ran.
+
+    A reusable event made with `ExpEventFlags.ENABLE_PROFILING` has its START and END on any queue.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
+    - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `ProfilingInfo.COMMAND_COMPLETE`
+    - `ERROR_PROFILING_INFO_NOT_AVAILABLE`: the queue of `hEvent` was made without `QueueFlags.PROFILING_ENABLE`
+    - `ERROR_INVALID_EVENT`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEventWait(phEventWaitList: Sequence[Event]) -> None:
+    """Waits on the host until events are complete.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `phEventWaitList` is null
+    - `ERROR_INVALID_VALUE`: `phEventWaitList` is empty
+    - `ERROR_INVALID_EVENT`: an element of `phEventWaitList` is null
+    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
+    - `ERROR_INVALID_EVENT`
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEventRetain(hEvent: Event) -> None:
+    """Takes a reference to an event.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
+    - `ERROR_INVALID_EVENT`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEventRelease(hEvent: Event) -> None:
+    """Gives up a reference to an event.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
+    - `ERROR_INVALID_EVENT`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEnqueueEventsWait(hQueue: Queue, phEventWaitList: Sequence[Event] | None) -> Event:
+    """A command that completes after the events, or after all commands before it if there are none.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
+    - `ERROR_INVALID_QUEUE`
+    - `ERROR_INVALID_EVENT`
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
+    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
+    - `ERROR_INVALID_VALUE`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEnqueueEventsWaitWithBarrier(hQueue: Queue, phEventWaitList: Sequence[Event] | None) -> Event:
+    """As `urEnqueueEventsWait`, and the commands after it wait for it.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
+    - `ERROR_INVALID_QUEUE`
+    - `ERROR_INVALID_EVENT`
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
+    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
+    - `ERROR_INVALID_VALUE`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEnqueueEventsWaitWithBarrierExt(
+    hQueue: Queue, pProperties: ExpEnqueueExtProperties | None, phEventWaitList: Sequence[Event] | None, phEvent: Event | None,
+) -> Event:
+    """As `urEnqueueEventsWaitWithBarrier`, with properties; it can signal a reusable event.
+
+    `phEvent` is an event of `urEventCreateExp`, which is signalled and returned; `None` makes a new event. It must not be an element of `phEventWaitList`, and the device of `hQueue` must answer true to `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`; UR names no result for the contrary.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffff7ff, which are no `ExpEnqueueExtFlags`
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
+    - `ERROR_INVALID_QUEUE`
+    - `ERROR_INVALID_EVENT`
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
+    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
+    - `ERROR_INVALID_VALUE`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urIPCGetMemHandleExp(hContext: Context, pMem: int) -> bytes:
+    """The handle data of device USM memory.
+
+    UR neither compares `pMem` with null nor names a result for an address that cannot be shared; its adapters answer `ERROR_INVALID_ARGUMENT`.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urIPCPutMemHandleExp(hContext: Context, pIPCMemHandleData: bytes | bytearray | memoryview) -> None:
+    """Gives handle data back. Opened memory stays.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pIPCMemHandleData` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urIPCOpenMemHandleExp(
+    hContext: Context, hDevice: Device, pIPCMemHandleData: bytes | bytearray | memoryview,
+) -> int:
+    """The memory that handle data name, as an address in this process.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pIPCMemHandleData` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_INVALID_VALUE`: the length of `pIPCMemHandleData` is not the size of this kind of handle
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urIPCCloseMemHandleExp(hContext: Context, pMem: int) -> None:
+    """Closes opened memory.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urIPCGetPhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> bytes:
+    """The handle data of physical memory.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hPhysMem` is null
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_INVALID_ARGUMENT`: `hPhysMem` was made without `PhysicalMemFlags.ENABLE_IPC`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urIPCPutPhysMemHandleExp(hContext: Context, pIPCPhysMemHandleData: bytes | bytearray | memoryview) -> None:
+    """Gives handle data back. Opened physical memory stays.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pIPCPhysMemHandleData` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urIPCOpenPhysMemHandleExp(
+    hContext: Context, hDevice: Device, pIPCPhysMemHandleData: bytes | bytearray | memoryview,
+) -> PhysicalMem:
+    """The physical memory that handle data name.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pIPCPhysMemHandleData` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_INVALID_VALUE`: the length of `pIPCPhysMemHandleData` is not the size of this kind of handle
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urIPCClosePhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> None:
+    """Closes opened physical memory: gives up a reference.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hPhysMem` is null
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urIPCGetEventHandleExp(hEvent: Event) -> bytes:
+    """The handle data of an event.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
+    - `ERROR_INVALID_EVENT`: `hEvent` was made without `ExpEventFlags.IPC_EXP`
+    - `ERROR_INVALID_EVENT`: `hEvent` comes from `urIPCOpenEventHandleExp`
+    - `ERROR_UNSUPPORTED_FEATURE`: `hEvent` has profiling or timestamps
+    - `ERROR_UNSUPPORTED_FEATURE`: the device of `hEvent` answers false to `DeviceInfo.IPC_EVENT_SUPPORT_EXP`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urIPCPutEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | bytearray | memoryview) -> None:
+    """Gives handle data back. The event and its opened twins stay.
+
+    Only the process that got the data may give them back.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pIPCEventHandleData` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urIPCOpenEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | bytearray | memoryview) -> Event:
+    """An event that shares its state with the one that handle data name.
+
+    There is no close: the last `urEventRelease` closes the event.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pIPCEventHandleData` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_INVALID_VALUE`: the length of `pIPCEventHandleData` is not the size of this kind of handle
+    - `ERROR_UNSUPPORTED_FEATURE`: a device of `hContext` answers false to `DeviceInfo.IPC_EVENT_SUPPORT_EXP`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """

@@ -1,0 +1,328 @@
+"""The functions of `xpushare.ur`, derived: for each declaration of `_spec` a wrapper around its implementation.
+
+A wrapper is compiled once, at import. It takes the arguments under UR's names, turns them into what the implementation
+expects (which refuses what no C program could pass), does the declared checks in UR's order, sees that every handle is
+alive, and translates errors.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import IntEnum, IntFlag
+from typing import Any, Final, NoReturn
+
+from xpushare._errors import XpuShareError
+from xpushare._result import Result
+from xpushare.ur import _enums, _implementation, _objects, _structs
+from xpushare.ur._error import URError, fail, out_of_memory
+from xpushare.ur._objects import Counted
+from xpushare.ur._spec import FUNCTIONS, INFO_TYPES, Arg, Function
+
+__all__ = ["annotation", "build", "documentation"]
+
+HANDLES: Final[Mapping[str, type[Counted]]] = {
+    "adapter": _objects.Adapter,
+    "platform": _objects.Platform,
+    "device": _objects.Device,
+    "context": _objects.Context,
+    "queue": _objects.Queue,
+    "event": _objects.Event,
+    "physical_mem": _objects.PhysicalMem,
+}
+
+# --- what a wrapper calls where an argument is not what it should be ------------------------------
+
+
+def _refuse(result: Result, message: str) -> NoReturn:
+    raise URError(message, result=result)
+
+
+def _number(value: Any, name: str, result: Result = Result.ERROR_INVALID_ARGUMENT) -> int:
+    """`value` as an int of any size."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        _refuse(result, f"`{name}` is an int, not {type(value).__name__}")
+
+
+def _size(value: Any, name: str) -> int:
+    """`value` as a `size_t` or an address."""
+    number = _number(value, name)
+    if not 0 <= number < 1 << 64:
+        _refuse(Result.ERROR_INVALID_VALUE, f"`{name}` has 64 bits, {number} does not fit")
+    return number
+
+
+def _pointer(value: Any, name: str) -> int:
+    return 0 if value is None else _size(value, name)
+
+
+def _enumeration(value: Any, name: str) -> int:
+    return _number(value, name, Result.ERROR_INVALID_ENUMERATION)
+
+
+def _bytes(value: Any, name: str) -> bytes | None:
+    if value is None:
+        return None
+    try:
+        return bytes(memoryview(value))
+    except TypeError:
+        _refuse(Result.ERROR_INVALID_ARGUMENT, f"`{name}` is bytes, not {type(value).__name__}")
+
+
+def _sequence(value: Any, name: str) -> tuple[Any, ...]:
+    try:
+        return tuple(value)
+    except TypeError:
+        _refuse(Result.ERROR_INVALID_ARGUMENT, f"`{name}` is a sequence, not {type(value).__name__}")
+
+
+def _struct(value: Any, name: str, cls: type[Any]) -> Any:
+    """A copy of a struct whose fields are ints."""
+    if value is None:
+        return None
+    if not isinstance(value, cls):
+        _refuse(Result.ERROR_INVALID_ARGUMENT, f"`{name}` is a {cls.__name__}, not {type(value).__name__}")
+    fields: dict[str, int] = {}
+    for field, kind in _structs.FIELD_KINDS[cls.__name__].items():
+        number = getattr(value, field)
+        if kind == "uint32":
+            number = _size(number, f"{name}.{field}")
+            if number >= 1 << 32:
+                _refuse(Result.ERROR_INVALID_VALUE, f"`{name}.{field}` has 32 bits, {number} does not fit")
+            fields[field] = number
+        else:
+            fields[field] = _enumeration(number, f"{name}.{field}")
+    return cls(**fields)
+
+
+def _member(cls: type[IntEnum], value: int, name: str, result: Result) -> IntEnum:
+    try:
+        return cls(value)
+    except ValueError:
+        _refuse(result, f"`{name}`: no {cls.__name__} has the number {value:#x}")
+
+
+def _dead(value: Any, name: str, cls: type[Counted], result: Result) -> NoReturn:
+    why = f"{value!r}" if isinstance(value, cls) else f"a {type(value).__name__}, not a ur.{cls.__name__}"
+    _refuse(result, f"`{name}` is {why}")
+
+
+def _pool(_value: object, name: str) -> NoReturn:
+    _refuse(Result.ERROR_UNSUPPORTED_FEATURE, f"`{name}`: there are no USM pools here")
+
+
+def _elsewhere(context: _objects.Context, device: _objects.Device) -> NoReturn:
+    _refuse(Result.ERROR_INVALID_DEVICE, f"{device!r} is not in {context!r}")
+
+
+# --- results --------------------------------------------------------------------------------------
+
+
+_PLAIN: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "uint32": int,
+    "uint64": int,
+    "size": int,
+    "pointer": int,
+    "bool": bool,
+    "string": str,
+    "bytes": bytes,
+}
+
+
+def _decoder(kind: str) -> Callable[[Any], Any] | None:
+    """What turns an implementation's answer into the class of its kind; None where it is that already."""
+    family, _, name = kind.partition(":")
+    if family in ("enum", "flags"):
+        found: type[IntEnum] | type[IntFlag] | None = getattr(_enums, name, None)  # None: lists, which are empty here
+        return found
+    return _PLAIN.get(kind)
+
+
+def _decoders(info: str) -> dict[int, Callable[[Any], Any]]:
+    members = getattr(_enums, info).__members__
+    found = {members[name]: _decoder(kind) for name, kind in INFO_TYPES[info].items()}
+    return {member: decoder for member, decoder in found.items() if decoder is not None}
+
+
+# --- signatures -----------------------------------------------------------------------------------
+
+
+def annotation(kind: str) -> str:
+    """The type of an argument or a result of that kind, for people and type checkers."""
+    base = kind.removesuffix("?")
+    family, _, name = base.partition(":")
+    if base.endswith("]"):
+        return f"list[{annotation(base[: base.index('[')])}]"
+    if family == "handle":
+        text = "None" if name == "usm_pool" else HANDLES[name].__name__
+    elif family == "sequence":
+        text = f"Sequence[{HANDLES[name].__name__}]"
+    elif family == "struct":
+        text = name
+    elif family in ("enum", "flags"):
+        text = f"{name} | int"
+    elif family == "info":
+        text = "Any"
+    else:
+        text = {
+            "bool": "bool",
+            "string": "str",
+            "bytes": "bytes | bytearray | memoryview",
+            "pattern": "bytes | bytearray | memoryview",
+            "None": "None",
+        }.get(base, "int")
+    return f"{text} | None" if kind.endswith("?") and text != "None" else text
+
+
+def result_annotation(kind: str) -> str:
+    """As `annotation`, of a result."""
+    if kind == "bytes":
+        return "bytes"
+    return annotation(kind).replace(" | int", "")
+
+
+def documentation(function: Function) -> str:
+    """The docstring."""
+    lines = [function.summary]
+    if function.notes:
+        lines += ["", function.notes]
+    lines += ["", "`URError` with the result:", ""]
+    lines += [f"- `{error.result}`{f': {error.condition}' if error.condition else ''}" for error in function.errors]
+    return "\n".join(lines)
+
+
+# --- the wrappers ---------------------------------------------------------------------------------
+
+
+def _convert(arg: Arg) -> Iterator[str]:
+    """Statements that make an argument what the checks and the implementation expect."""
+    name, (family, _, kind) = arg.name, arg.base_kind.partition(":")
+    if family == "pointer":
+        yield f"if {name}.__class__ is not int or not 0 <= {name} < {1 << 64}: {name} = _pointer({name}, {name!r})"
+    elif family == "size":
+        yield f"if {name}.__class__ is not int or not 0 <= {name} < {1 << 64}: {name} = _size({name}, {name!r})"
+    elif family == "bool":
+        yield f"if {name}.__class__ is not bool: {name} = _number({name}, {name!r}) != 0"
+    elif family in ("bytes", "pattern"):
+        yield f"if {name}.__class__ is not bytes: {name} = _bytes({name}, {name!r})"
+    elif family == "enum":
+        yield f"if {name}.__class__ is not _c_{kind}: {name} = _enumeration({name}, {name!r})"
+    elif family == "flags":
+        yield f"if {name}.__class__ is not int: {name} = _enumeration({name}, {name!r})"
+    elif family == "struct":
+        yield f"if {name} is not None: {name} = _struct({name}, {name!r}, _c_{kind})"
+    elif family == "sequence":
+        if arg.optional:
+            yield f"{name} = _sequence({name}, {name!r}) if {name} else ()"
+        else:
+            yield f"if {name} is not None: {name} = _sequence({name}, {name!r})"
+
+
+def _validate(arg: Arg) -> Iterator[str]:
+    """Statements that refuse what only looks like an argument, after the checks."""
+    name, (family, _, kind) = arg.name, arg.base_kind.partition(":")
+    if arg.base_kind == "handle:usm_pool":
+        yield f"if {name} is not None: _pool({name}, {name!r})"
+    elif family == "handle":
+        cls = HANDLES[kind].__name__
+        test = f"{name}.__class__ is not _c_{cls} or not {name}._references"
+        if arg.optional:
+            test = f"{name} is not None and ({test})"
+        yield f"if {test}: _dead({name}, {name!r}, _c_{cls}, _c_{cls}.dead)"
+    elif family == "sequence":
+        cls = HANDLES[kind].__name__
+        yield f"for _each in {name}:"
+        yield f"    if _each.__class__ is not _c_{cls} or not _each._references:"
+        yield f"        _dead(_each, {name!r}, _c_{cls}, _bad_element)"
+    elif family == "enum":
+        yield f"if {name}.__class__ is not _c_{kind}: {name} = _member(_c_{kind}, {name}, {name!r}, _no_member)"
+
+
+def _source(function: Function) -> str:
+    """The text of a wrapper."""
+    signature = ", ".join(f"{arg.name}: {annotation(arg.kind)}" for arg in function.args)
+    body = [statement for arg in function.args for statement in _convert(arg)]
+    for number, check in enumerate(function.checks):
+        body.append(f"if {check.condition}: _refuse(_r_{check.result}, {function.errors[number].condition!r})")
+    # Handles first: UR's own validation does not look an enumeration's number up.
+    late = [arg for arg in function.args if arg.base_kind.startswith("enum:")]
+    for arg in [*(arg for arg in function.args if arg not in late), *late]:
+        body += _validate(arg)
+    kinds = {arg.base_kind: arg for arg in function.args}
+    if "handle:context" in kinds and "handle:device" in kinds:
+        context, device = kinds["handle:context"].name, kinds["handle:device"]
+        guard = f"{device.name} is not None and " if device.optional else ""
+        body.append(f"if {guard}{device.name} not in {context}.devices: _elsewhere({context}, {device.name})")
+    call = f"_implementation({', '.join(arg.name for arg in function.args)})"
+    if function.returns.startswith("info:"):
+        body += [f"_value = {call}", "_decode = _decoders.get(propName)"]
+        body.append("return _value if _decode is None or _value is None else _decode(_value)")
+    else:
+        body.append(f"return {call}")
+    lines = "".join(f"        {line}\n" for line in body)
+    return (
+        f"def {function.name}({signature}) -> {result_annotation(function.returns)}:\n"
+        f"    try:\n{lines}"
+        f"    except _XpuShareError as _error:\n        _fail({function.name!r}, _error, _results)\n"
+        f"    except MemoryError:\n        _out_of_memory({function.name!r})\n"
+    )
+
+
+def _element_result(function: Function) -> Result:
+    """What a wrong element of a function's sequence is: the result of the rule about null elements."""
+    for check in function.checks:
+        if check.condition.startswith("any("):
+            return Result[check.result]
+    return Result.ERROR_INVALID_VALUE
+
+
+def _member_result(function: Function) -> Result:
+    """What a number that no member has is: queries may be of a newer Unified Runtime, other enumerations not."""
+    queries = any(arg.name == "propName" for arg in function.args)
+    return Result.ERROR_UNSUPPORTED_ENUMERATION if queries else Result.ERROR_INVALID_ENUMERATION
+
+
+_HELPERS: Final[dict[str, Callable[..., Any]]] = {
+    each.__name__: each
+    for each in (
+        _bytes, _dead, _elsewhere, _enumeration, _member, _number, _pointer, _pool, _refuse, _sequence, _size, _struct,
+    )
+}  # fmt: skip
+
+
+def _build(function: Function) -> Callable[..., Any]:
+    text = _source(function)
+    classes: dict[str, Any] = {cls.__name__: cls for cls in HANDLES.values()}
+    classes |= {name: getattr(_enums, name) for name in _enums.__all__ if name[0].isupper() and name != "INVALID_BITS"}
+    classes |= {name: getattr(_structs, name) for name in _structs.FIELD_KINDS}
+    scope: dict[str, Any] = {
+        "__name__": "xpushare.ur",
+        "Any": Any,
+        "Sequence": Sequence,
+        "invalid_bits": _enums.invalid_bits,
+        **classes,
+        **{f"_c_{name}": cls for name, cls in classes.items() if f"_c_{name}" in text},
+        **{f"_r_{result.name}": result for result in Result if f"_r_{result.name}" in text},
+        **_HELPERS,
+        "_XpuShareError": XpuShareError,
+        "_bad_element": _element_result(function),
+        "_fail": fail,
+        "_implementation": getattr(_implementation, function.name),
+        "_no_member": _member_result(function),
+        "_out_of_memory": out_of_memory,
+        "_results": _implementation.RESULTS.get(function.name, {}),
+    }
+    if function.returns.startswith("info:"):
+        scope["_decoders"] = _decoders(function.returns.removeprefix("info:"))
+    code = compile("from __future__ import annotations\n" + text, f"<xpushare.ur.{function.name}>", "exec")
+    exec(code, scope)
+    wrapper: Callable[..., Any] = scope[function.name]
+    wrapper.__doc__ = documentation(function)
+    return wrapper
+
+
+def build() -> dict[str, Callable[..., Any]]:
+    """All functions by name."""
+    return {name: _build(function) for name, function in FUNCTIONS.items()}

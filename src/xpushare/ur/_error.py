@@ -1,0 +1,38 @@
+"""`URError`, and how the package's errors become it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NoReturn
+
+from xpushare._errors import XpuShareError
+from xpushare._result import Result
+
+__all__ = ["URError", "fail", "out_of_memory"]
+
+
+class URError(XpuShareError):
+    """A function of `xpushare.ur` failed: `.result` is the code that Unified Runtime has for it.
+
+    `__cause__` is the error of the object face where there is one; its `native` and `reasons` are here, too.
+    """
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.result.name})"
+
+
+def fail(function: str, error: XpuShareError, results: Mapping[Result, Result]) -> NoReturn:
+    """Raise `error` as `function` answers it; `results` are the codes that this function has for a general one."""
+    if isinstance(error, URError):
+        raise URError(f"{function}: {error.message}", result=error.result) from None
+    raise URError(
+        f"{function}: {error.message}",
+        result=results.get(error.result, error.result),
+        native=error.native,
+        reasons=error.reasons,
+    ) from error
+
+
+def out_of_memory(function: str) -> NoReturn:
+    """Raise what `function` answers when Python itself had no memory."""
+    raise URError(f"{function}: this process has no memory left", result=Result.ERROR_OUT_OF_HOST_MEMORY) from None

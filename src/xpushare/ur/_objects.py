@@ -1,0 +1,382 @@
+"""The handles of `xpushare.ur`: small counted objects around those of the object face, and the tables of addresses."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self, final
+
+from xpushare._device import Context as SharedContext
+from xpushare._device import Device as SharedDevice
+from xpushare._device import devices as shared_devices
+from xpushare._result import Result
+from xpushare.core.memory import Range
+from xpushare.sharing import node
+from xpushare.sharing.node import AddressMap
+from xpushare.ur._error import URError
+
+if TYPE_CHECKING:
+    from xpushare._event import Event as SharedEvent
+    from xpushare._memory import Memory
+    from xpushare._physical_memory import PhysicalMemory, VirtualRange
+    from xpushare._queue import Queue as WorkQueue
+    from xpushare.adapters.base import Profile
+    from xpushare.ur._enums import Command
+
+__all__ = [
+    "Adapter",
+    "Context",
+    "Counted",
+    "Device",
+    "Event",
+    "PhysicalMem",
+    "Places",
+    "Platform",
+    "Queue",
+    "adapters",
+    "device_of",
+    "places",
+]
+
+_lock = threading.Lock()
+
+
+class Counted:
+    """A handle with Unified Runtime's reference count. It is dead once that is 0, whoever still has the object."""
+
+    __slots__ = ("__weakref__", "_references")
+
+    _references: int
+    dead: ClassVar[Result]
+    """What a function answers that is given a dead one, or something else."""
+
+    @property
+    def backend(self) -> str:
+        raise NotImplementedError
+
+    def __new__(cls, *_args: object, **_options: object) -> Self:
+        raise TypeError(f"ur.{cls.__name__} objects are made by the functions of xpushare.ur")
+
+    @classmethod
+    def _new(cls) -> Self:
+        self = object.__new__(cls)
+        self._references = 1
+        return self
+
+    def _retain(self) -> None:
+        with _lock:
+            if not self._references:
+                raise URError(f"{self!r} was released before", result=self.dead)
+            self._references += 1
+
+    def _take(self) -> None:
+        """Count a reference that a function gives out; also the first one."""
+        with _lock:
+            self._references += 1
+
+    def _release(self) -> None:
+        with _lock:
+            if not self._references:
+                raise URError(f"{self!r} was released before", result=self.dead)
+            self._references -= 1
+            last = not self._references
+        if last:
+            self._end()
+
+    def _end(self) -> None:
+        """The last reference was given up."""
+
+    def _about(self) -> str:
+        return ""
+
+    def __repr__(self) -> str:
+        state = "" if self._references else " released"
+        return f"<ur.{type(self).__name__} {self.backend}{self._about()}{state}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a ur.{type(self).__name__} belongs to its process: send IPC handle data")
+
+
+@final
+class Adapter(Counted):
+    """`ur_adapter_handle_t`: who drives the devices of one backend."""
+
+    __slots__ = ("_backend", "platform")
+
+    dead = Result.ERROR_INVALID_VALUE
+    _backend: str
+    platform: Platform
+
+    @classmethod
+    def _make(cls, backend: str) -> Adapter:
+        self = cls._new()
+        self._backend = backend
+        self._references = 0
+        self.platform = Platform._make(self)
+        return self
+
+    @property
+    def backend(self) -> str:
+        return self._backend
+
+
+@final
+class Platform(Counted):
+    """`ur_platform_handle_t`: the devices of one adapter; each adapter has one."""
+
+    __slots__ = ("adapter",)
+
+    dead = Result.ERROR_INVALID_PLATFORM
+    adapter: Adapter
+
+    @classmethod
+    def _make(cls, adapter: Adapter) -> Platform:
+        self = cls._new()
+        self.adapter = adapter
+        return self
+
+    @property
+    def backend(self) -> str:
+        return self.adapter.backend
+
+
+@final
+class Device(Counted):
+    """`ur_device_handle_t`: one device; the object face's is `xpushare.Device`."""
+
+    __slots__ = ("_device", "platform")
+
+    dead = Result.ERROR_INVALID_DEVICE
+    _device: SharedDevice
+    platform: Platform
+
+    @classmethod
+    def _make(cls, device: SharedDevice, platform: Platform) -> Device:
+        self = cls._new()
+        self._device = device
+        self.platform = platform
+        return self
+
+    @property
+    def backend(self) -> str:
+        return self._device.backend
+
+    def _about(self) -> str:
+        return f":{self._device.ordinal} {self._device.name}"
+
+
+@final
+class Context(Counted):
+    """`ur_context_handle_t`: devices of one platform that share objects."""
+
+    __slots__ = ("_context", "devices")
+
+    dead = Result.ERROR_INVALID_CONTEXT
+    _context: SharedContext
+    devices: tuple[Device, ...]
+
+    @classmethod
+    def _make(cls, devices: tuple[Device, ...]) -> Context:
+        self = cls._new()
+        self._context = SharedContext([each._device for each in devices])
+        self.devices = devices
+        return self
+
+    @property
+    def backend(self) -> str:
+        return self.devices[0].backend
+
+    def _about(self) -> str:
+        return ":" + ",".join(str(each._device.ordinal) for each in self.devices)
+
+
+@final
+class Queue(Counted):
+    """`ur_queue_handle_t`: an in-order queue."""
+
+    __slots__ = ("_queue", "context", "device", "profiling")
+
+    dead = Result.ERROR_INVALID_QUEUE
+    _queue: WorkQueue
+    context: Context
+    device: Device
+    profiling: bool
+
+    @classmethod
+    def _make(cls, context: Context, device: Device, queue: WorkQueue, profiling: bool) -> Queue:
+        self = cls._new()
+        self.context = context
+        self.device = device
+        self._queue = queue
+        self.profiling = profiling
+        return self
+
+    @property
+    def backend(self) -> str:
+        return self.device.backend
+
+    def _about(self) -> str:
+        return f":{self.device._device.ordinal} at {id(self):#x}"
+
+    def _end(self) -> None:
+        self._queue.close()
+
+
+@final
+class PhysicalMem(Counted):
+    """`ur_physical_mem_handle_t`: pages without an address."""
+
+    __slots__ = ("_memory", "context", "device")
+
+    dead = Result.ERROR_INVALID_MEM_OBJECT
+    _memory: PhysicalMemory
+    context: Context
+    device: Device
+
+    @classmethod
+    def _make(cls, context: Context, device: Device, memory: PhysicalMemory) -> PhysicalMem:
+        self = cls._new()
+        self.context = context
+        self.device = device
+        self._memory = memory
+        return self
+
+    @property
+    def backend(self) -> str:
+        return self.device.backend
+
+    def _about(self) -> str:
+        return f":{self.device._device.ordinal} {self._memory!r}"
+
+    def _end(self) -> None:
+        self._memory.close()
+
+
+@final
+class Event(Counted):
+    """`ur_event_handle_t`: a command's event, or a reusable one."""
+
+    __slots__ = ("_event", "command", "context", "profile", "queue", "reusable", "started")
+
+    dead = Result.ERROR_INVALID_EVENT
+    _event: SharedEvent
+    context: Context
+    reusable: bool
+    command: Command
+    """The command that it stands for."""
+    queue: Queue | None
+    """Where that was enqueued in this process; None before the first signal."""
+    profile: Profile | None
+    started: Profile | None
+    """Of the marker before a command with a duration of its own."""
+
+    @classmethod
+    def _make(cls, context: Context, event: SharedEvent, command: Command, reusable: bool) -> Event:
+        self = cls._new()
+        self.context = context
+        self._event = event
+        self.command = command
+        self.reusable = reusable
+        self.queue = self.profile = self.started = None
+        return self
+
+    @property
+    def backend(self) -> str:
+        return self.context.backend
+
+    def _about(self) -> str:
+        return f" {self._event!r}"
+
+    def _end(self) -> None:
+        self._event.close()
+
+
+# --- adapters, platforms and devices: one object each, so that info queries answer the originals --
+
+_adapters: Final[dict[str, Adapter]] = {}
+_devices: Final[dict[SharedDevice, Device]] = {}
+
+
+def device_of(device: SharedDevice) -> Device:
+    """The handle of a device."""
+    found = _devices.get(device)
+    if found is None:
+        with _lock:
+            adapter = _adapters.get(device.backend)
+            if adapter is None:
+                adapter = _adapters[device.backend] = Adapter._make(device.backend)
+            found = _devices.get(device)
+            if found is None:
+                found = _devices[device] = Device._make(device, adapter.platform)
+    return found
+
+
+def adapters() -> dict[Adapter, list[Device]]:
+    """The adapters that have devices in this process, and those."""
+    found: dict[Adapter, list[Device]] = {}
+    for device in map(device_of, shared_devices()):
+        found.setdefault(device.platform.adapter, []).append(device)
+    return found
+
+
+# --- addresses ------------------------------------------------------------------------------------
+
+
+@final
+class Places:
+    """What the addresses that this face gave out stand for. By the start of the allocation or range they lie in."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.allocated: dict[int, Memory] = {}
+        self.opened: dict[int, tuple[Memory, ...]] = {}
+        self.ranges: dict[int, VirtualRange] = {}
+        self.reserved = AddressMap()
+
+    def find(self, address: int) -> Range:
+        """From `address` to the end of what it lies in; any memory of this process will do, of whichever face."""
+        exact = self.allocated.get(address)
+        if exact is not None:
+            return exact._use()
+        allocation: Any = node.current().allocations.find(address)
+        if allocation is None:
+            allocation = self.reserved.find(address)
+            if allocation is None:
+                raise URError(
+                    f"{address:#x} lies in no memory that this process allocated, opened or reserved",
+                    result=Result.ERROR_INVALID_MEM_OBJECT,
+                )
+        start: int = allocation.address
+        memory = self.allocated.get(start)
+        if memory is None:
+            memory = self.opened.get(start, (None,))[-1]
+        if memory is not None:
+            known = memory._use()
+            read_only, handle = known.read_only, known.handle
+        else:
+            read_only, handle = allocation.imported, None  # opened by the object face: perhaps without write access
+        device: SharedDevice = allocation.device
+        offset = address - start
+        return Range(allocation, offset, allocation.nbytes - offset, device, device.context, read_only, handle, None)
+
+    def range_at(self, address: int) -> VirtualRange:
+        """The reserved range that `address` lies in."""
+        reserved = self.reserved.find(address)
+        found = None if reserved is None else self.ranges.get(reserved.address)
+        if found is None:
+            raise URError(f"{address:#x} lies in no reserved range", result=Result.ERROR_INVALID_VALUE)
+        return found
+
+
+places = Places()
+_parents: Final[list[Places]] = []
+
+
+def _after_fork() -> None:
+    global places, _lock
+    _parents.append(places)  # its objects stay as they are: ending them is no business of the child
+    places = Places()
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,14 @@
+"""Fixtures of the tests of the core."""
+
+from collections.abc import Iterator
+
+import pytest
+from peering import device, end_shared, kind, other, pair, peer
+
+__all__ = ["device", "kind", "other", "pair", "peer"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _end_shared() -> Iterator[None]:
+    yield
+    end_shared()

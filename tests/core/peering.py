@@ -1,0 +1,206 @@
+"""What the tests of the core share: a peer process that lives from test to test, devices, and counts of what is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import harness
+import pytest
+from harness import Child, kept
+
+import xpushare as xs
+from xpushare.sharing import node
+
+PAGE = 4096
+GRANULE = 1 << 16  # a multiple of the granularity of native_cpu (4 KiB) and of mock (64 KiB)
+PAIRS = {"native_cpu": ("native_cpu:0", "native_cpu:0"), "mock": ("mock:0", "mock:1")}
+
+
+# --- this process, or any: what it has open ------------------------------------------------------------------------------
+
+
+def mappings() -> list[str]:
+    """The mappings of this process that are the package's."""
+    with open("/proc/self/maps") as file:
+        return [line.split("/memfd:", 1)[1].split(" ", 1)[0] for line in file if "/memfd:xpushare" in line]
+
+
+def reserved(nbytes: int) -> int:
+    """How many mappings of exactly `nbytes` without access this process has: reservations."""
+    found = 0
+    with open("/proc/self/maps") as file:
+        for line in file:
+            where, access = line.split()[:2]
+            low, high = (int(part, 16) for part in where.split("-"))
+            found += access.startswith("---") and high - low == nbytes
+    return found
+
+
+def holdings() -> dict[str, Any]:
+    """Everything of the package that a failed operation could leave behind in this process."""
+    here = node.current()
+    table = here.table_if_any
+    statistics = table.statistics() if table is not None else {"exports": 0, "lingering": 0}
+    return {
+        "fds": sorted(name for name in harness.open_fds().values() if "xpushare" in name or "pidfd" in name),
+        "mappings": sorted(mappings()),
+        "exports": statistics["exports"],
+        "lingering": statistics["lingering"],
+        "peers": dict(here.peers.statistics()),
+        "allocations": len(here.allocations.all()),
+    }
+
+
+@contextlib.contextmanager
+def nothing_left() -> Iterator[None]:
+    """What the block does leaves this process as it was."""
+    gc.collect()
+    before = holdings()
+    fds = harness.fd_count()
+    yield
+    if holdings() == before and harness.fd_count() <= fds:
+        return
+    gc.collect()
+    with contextlib.suppress(harness.HarnessError):  # the warden closes its ends a moment later
+        harness.wait_until(lambda: harness.fd_count() <= fds, 2)
+    assert holdings() == before
+    assert harness.fd_count() <= fds
+
+
+# --- in the peer -----------------------------------------------------------------------------------------------------------
+
+
+def forget() -> None:
+    """Drop what earlier tests left in `kept`, and withdraw what they exported."""
+    kept.clear()
+    gc.collect()
+    table = node.current().table_if_any
+    for export in table.exports() if table is not None else ():
+        table.put(export.handle)
+
+
+def exported(device: str, nbytes: int = PAGE, content: bytes = b"", name: str = "memory", **options: Any) -> xs.ipc.Handle:
+    """Allocate, fill and export memory; `kept[name]` holds it."""
+    memory = kept[name] = xs.malloc_device(nbytes, device)
+    memoryview(memory)[: len(content)] = content
+    return xs.ipc.memory.get(memory, **options)
+
+
+def exported_physical(device: str, nbytes: int = GRANULE, content: bytes = b"", name: str = "physical") -> xs.ipc.Handle:
+    """Make physical memory with that content and export it."""
+    physical = kept[name] = xs.PhysicalMemory(nbytes, device, enable_ipc=True)
+    write_physical(physical, content)
+    return xs.ipc.physical_memory.get(physical)
+
+
+def exported_event(device: str, name: str = "event") -> xs.ipc.Handle:
+    event = kept[name] = xs.Event(device, enable_ipc=True)
+    return xs.ipc.event.get(event)
+
+
+def opened(handle: Any, device: str | None = None, name: str = "opened", kind: str = "memory") -> None:
+    """Open a handle; `kept[name]` holds it."""
+    kept[name] = getattr(xs.ipc, kind).open(handle, device=device)
+
+
+def content(name: str = "opened", nbytes: int | None = None) -> bytes:
+    return bytes(memoryview(kept[name])[:nbytes])
+
+
+def read_physical(physical: xs.PhysicalMemory, nbytes: int) -> bytes:
+    with xs.VirtualRange(physical.nbytes, physical.device) as place:
+        place.map(physical)
+        return bytes(memoryview(place)[:nbytes])
+
+
+def write_physical(physical: xs.PhysicalMemory, text: bytes) -> None:
+    with xs.VirtualRange(physical.nbytes, physical.device) as place:
+        place.map(physical)
+        memoryview(place)[: len(text)] = text
+
+
+# --- fixtures ------------------------------------------------------------------------------------------------------------------
+
+_shared: dict[str, Child] = {}
+
+
+def _borrow(name: str) -> Iterator[Child]:
+    child = _shared.get(name)
+    if child is None or not child.alive:
+        child = _shared[name] = Child()
+        harness.children.discard(child)  # it outlives the test
+    yield child
+    if not child.alive or any(not pending.done() for pending in list(child._waiting)):
+        child.kill()
+    else:
+        child.call(forget)
+
+
+@pytest.fixture
+def peer() -> Iterator[Child]:
+    """Another process, the same for many tests. Not for tests that kill it or change its settings."""
+    yield from _borrow("peer")
+
+
+@pytest.fixture
+def other() -> Iterator[Child]:
+    """A third process, likewise."""
+    yield from _borrow("other")
+
+
+def end_shared() -> None:
+    for child in _shared.values():
+        if child.alive:
+            assert child.exit() == 0
+    _shared.clear()
+
+
+@pytest.fixture(params=PAIRS)
+def pair(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """Devices of the exporter and of the importer."""
+    return PAIRS[request.param]
+
+
+@pytest.fixture(params=["native_cpu:0", "mock:0"])
+def device(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+KINDS = ("memory", "physical_memory", "event")
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+MAKERS: dict[str, Callable[..., xs.ipc.Handle]] = {
+    "memory": exported,
+    "physical_memory": exported_physical,
+    "event": exported_event,
+}
+NAMES = {"memory": "memory", "physical_memory": "physical", "event": "event"}  # in `kept`
+
+
+def make(kind: str, device: str) -> Any:
+    """An object of that kind that can be exported."""
+    if kind == "memory":
+        return xs.malloc_device(PAGE, device)
+    if kind == "event":
+        return xs.Event(device, enable_ipc=True)
+    return xs.PhysicalMemory(GRANULE, device, enable_ipc=True)
+
+
+def verbs(kind: str) -> Any:
+    return getattr(xs.ipc, kind)
+
+
+def root() -> bool:
+    return os.geteuid() == 0
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

@@ -1,0 +1,102 @@
+"""The harness itself: what the other tests build on."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+import harness
+from harness import Child, ChildDied, HarnessError, children, fd_count, wait_until
+
+
+def add(x: int, y: int) -> int:
+    return x + y
+
+
+def refuse() -> None:
+    raise ValueError("no")
+
+
+def unpicklable() -> object:
+    raise type("Odd", (Exception,), {"__reduce__": lambda _self: (refuse, ())})("odd")
+
+
+def test_calls(no_fd_leak: None) -> None:  # noqa: ARG001
+    with Child() as child:
+        assert child.call(add, 1, y=2) == 3
+        assert child.call(lambda: os.getpid()) == child.pid != os.getpid()
+        with pytest.raises(ValueError, match="no") as caught:
+            child.call(refuse)
+        assert "in refuse" in caught.value.__notes__[0]
+        with pytest.raises(RuntimeError, match="odd"):
+            child.call(unpicklable)
+    assert not child.alive
+
+
+def test_pending_results_keep_their_order() -> None:
+    with Child() as child:
+        slow, fast = child.start(time.sleep, 0.3), child.start(add, 1, 1)
+        assert not fast.done()
+        assert fast.result() == 2
+        assert slow.result(0) is None
+
+
+def test_source() -> None:
+    with Child("x = 3") as child:
+        assert child.call(lambda: harness.kept["x"]) == 3
+    with pytest.raises(ZeroDivisionError):
+        Child("1 / 0")
+
+
+def test_time_out_is_no_timeout_error(no_fd_leak: None) -> None:  # noqa: ARG001
+    with Child() as child:
+        pending = child.start(time.sleep, 60)
+        with pytest.raises(HarnessError, match="not answered"):
+            pending.result(0.1)
+        child.kill()
+        with pytest.raises(ChildDied):
+            pending.result()
+        with pytest.raises(ChildDied):
+            child.call(add, 1, 1)
+    assert child not in children
+
+
+def test_death_is_told() -> None:
+    with Child() as child, pytest.raises(ChildDied, match="exit status 3"):
+        child.call(os._exit, 3)
+    with Child() as child:
+        child.start(os._exit, 5)
+        wait_until(lambda: not child.alive)
+        assert child.exit() == 5
+
+
+def test_bad_exit_status_is_an_error() -> None:
+    with pytest.raises(HarnessError, match="ended with exit status 4"), Child() as child:
+        child.call(exec, "import atexit, os; atexit.register(os._exit, 4)")
+
+
+def test_fork() -> None:
+    marker = [1]
+    with Child(method="fork") as child:
+        marker.append(2)
+        assert child.call(sum, marker) == 3
+        assert child.call(lambda: os.getppid()) == os.getpid()
+        assert child.exit() == 0
+
+
+def test_environment_and_prefix() -> None:
+    with Child(env={"XS_A": "1", "HOME": None}, prefix=["nice"]) as child:
+        assert child.call(lambda: (os.environ.get("XS_A"), os.environ.get("HOME"))) == ("1", None)
+
+
+def test_counts() -> None:
+    with Child() as child:
+        before = fd_count(child.pid)
+        child.call(lambda: harness.kept.update(fd=os.open("/dev/null", os.O_RDONLY)))
+        assert fd_count(child.pid) == before + 1
+    assert harness.rss() > 1 << 20
+    assert harness.mapping_count() > 10
+    with pytest.raises(HarnessError, match="never"):
+        wait_until(lambda: False, 0.05, "never")

@@ -1,0 +1,25 @@
+"""Fixtures of the tests of `xpushare.ur`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from ur_runtime import Runtime, leave_nothing
+
+
+@pytest.fixture
+def rt() -> Iterator[Runtime]:
+    yield Runtime()
+    leave_nothing()
+
+
+@pytest.fixture
+def mock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Runtime]:
+    """The same on the mock adapter, which has two devices and a driver that can be made to fail."""
+    from xpushare.adapters.mock import driver
+
+    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "mock:*")
+    yield Runtime("mock")
+    driver().reset()
+    leave_nothing()

@@ -1,0 +1,414 @@
+"""Every function: a call that succeeds, and every argument made wrong in turn. Nothing may pass or crash."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from ur_runtime import IPC, Runtime
+
+from xpushare import ur
+from xpushare.ur._derived import HANDLES
+from xpushare.ur._spec import FUNCTIONS, Arg
+
+R = ur.Result
+W = ur.VirtualMemAccessFlags.READ_WRITE
+
+GOOD: dict[str, Callable[[Runtime], tuple[Any, ...]]] = {
+    "urAdapterGet": lambda _rt: (),
+    "urAdapterGetInfo": lambda rt: (rt.adapter, ur.AdapterInfo.BACKEND),
+    "urPlatformGet": lambda rt: (rt.adapter,),
+    "urPlatformGetInfo": lambda rt: (rt.platform, ur.PlatformInfo.NAME),
+    "urDeviceGet": lambda rt: (rt.platform, ur.DeviceType.CPU),
+    "urDeviceGetInfo": lambda rt: (rt.device, ur.DeviceInfo.UUID),
+    "urContextCreate": lambda rt: ([rt.device], ur.ContextProperties()),
+    "urContextRetain": lambda rt: (rt.context,),
+    "urContextRelease": lambda rt: (ur.urContextCreate([rt.device], None),),
+    "urUSMHostAlloc": lambda rt: (rt.context, ur.USMDesc(align=64), None, 100),
+    "urUSMDeviceAlloc": lambda rt: (rt.context, rt.device, ur.USMDesc(), None, 100),
+    "urUSMSharedAlloc": lambda rt: (rt.context, rt.device, ur.USMDesc(), None, 100),
+    "urUSMFree": lambda rt: (rt.context, rt.memory()),
+    "urUSMGetMemAllocInfo": lambda rt: (rt.context, rt.memory(), ur.USMAllocInfo.SIZE),
+    "urQueueCreate": lambda rt: (rt.context, rt.device, ur.QueueProperties()),
+    "urQueueRetain": lambda rt: (rt.queue,),
+    "urQueueRelease": lambda rt: (ur.urQueueCreate(rt.context, rt.device, None),),
+    "urQueueFinish": lambda rt: (rt.queue,),
+    "urEnqueueUSMMemcpy": lambda rt: (rt.queue, True, rt.memory(), rt.memory(), 64, [rt.event()]),
+    "urEnqueueUSMFill": lambda rt: (rt.queue, rt.memory(), b"abcd", 64, [rt.event()]),
+    "urVirtualMemGranularityGetInfo": lambda rt: (rt.context, rt.device, 1, ur.VirtualMemGranularityInfo.RECOMMENDED),
+    "urVirtualMemReserve": lambda rt: (rt.context, None, rt.granule),
+    "urVirtualMemFree": lambda rt: (rt.context, rt.reserve(), rt.granule),
+    "urVirtualMemMap": lambda rt: (rt.context, rt.reserve(), rt.granule, rt.physical(), 0, W),
+    "urVirtualMemUnmap": lambda rt: (rt.context, rt.mapped(), rt.granule),
+    "urVirtualMemSetAccess": lambda rt: (rt.context, rt.mapped(), rt.granule, W),
+    "urVirtualMemGetInfo": lambda rt: (rt.context, rt.mapped(), rt.granule, ur.VirtualMemInfo.ACCESS_MODE),
+    "urPhysicalMemCreate": lambda rt: (rt.context, rt.device, rt.granule, IPC),
+    "urPhysicalMemRetain": lambda rt: (rt.physical(),),
+    "urPhysicalMemRelease": lambda rt: (rt.physical(),),
+    "urPhysicalMemGetInfo": lambda rt: (rt.physical(), ur.PhysicalMemInfo.SIZE),
+    "urEventCreateExp": lambda rt: (rt.context, rt.device, ur.ExpEventDesc()),
+    "urEventGetInfo": lambda rt: (rt.event(), ur.EventInfo.CONTEXT),
+    "urEventGetProfilingInfo": lambda rt: (profiled(rt), ur.ProfilingInfo.COMMAND_END),
+    "urEventWait": lambda rt: ([rt.event()],),
+    "urEventRetain": lambda rt: (rt.event(),),
+    "urEventRelease": lambda rt: (rt.event(),),
+    "urEnqueueEventsWait": lambda rt: (rt.queue, [rt.event()]),
+    "urEnqueueEventsWaitWithBarrier": lambda rt: (rt.queue, [rt.event()]),
+    "urEnqueueEventsWaitWithBarrierExt": lambda rt: (
+        rt.queue, ur.ExpEnqueueExtProperties(), [rt.event()], rt.event(),
+    ),
+    "urIPCGetMemHandleExp": lambda rt: (rt.context, rt.memory()),
+    "urIPCPutMemHandleExp": lambda rt: (rt.context, ur.urIPCGetMemHandleExp(rt.context, rt.memory())),
+    "urIPCOpenMemHandleExp": lambda rt: (
+        rt.context, rt.device, ur.urIPCGetMemHandleExp(rt.context, rt.memory()),
+    ),
+    "urIPCCloseMemHandleExp": lambda rt: (
+        rt.context,
+        ur.urIPCOpenMemHandleExp(rt.context, rt.device, ur.urIPCGetMemHandleExp(rt.context, rt.memory())),
+    ),
+    "urIPCGetPhysMemHandleExp": lambda rt: (rt.context, rt.physical()),
+    "urIPCPutPhysMemHandleExp": lambda rt: (rt.context, ur.urIPCGetPhysMemHandleExp(rt.context, rt.physical())),
+    "urIPCOpenPhysMemHandleExp": lambda rt: (
+        rt.context, rt.device, ur.urIPCGetPhysMemHandleExp(rt.context, rt.physical()),
+    ),
+    "urIPCClosePhysMemHandleExp": lambda rt: (
+        rt.context,
+        ur.urIPCOpenPhysMemHandleExp(
+            rt.context, rt.device, ur.urIPCGetPhysMemHandleExp(rt.context, rt.physical())
+        ),
+    ),
+    "urIPCGetEventHandleExp": lambda rt: (rt.event(),),
+    "urIPCPutEventHandleExp": lambda rt: (rt.context, ur.urIPCGetEventHandleExp(rt.event())),
+    "urIPCOpenEventHandleExp": lambda rt: (rt.context, ur.urIPCGetEventHandleExp(rt.event())),
+}  # fmt: skip
+
+
+def profiled(rt: Runtime) -> ur.Event:
+    event = rt.event(ur.ExpEventDesc(ur.ExpEventFlags.ENABLE_PROFILING))
+    ur.urEventWait([ur.urEnqueueEventsWaitWithBarrierExt(rt.queue, None, [], event)])
+    return event
+
+
+def call(name: str, arguments: tuple[Any, ...]) -> Any:
+    return getattr(ur, name)(*arguments)
+
+
+def refusal(name: str, arguments: tuple[Any, ...]) -> ur.Result:
+    with pytest.raises(ur.URError) as raised:
+        call(name, arguments)
+    assert str(raised.value).startswith(f"{name}: ")
+    assert raised.value.result.name in str(raised.value)
+    return raised.value.result
+
+
+CASES = [(name, number) for name, function in FUNCTIONS.items() for number in range(len(function.args))]
+
+
+def case(name: str, number: int) -> Arg:
+    return FUNCTIONS[name].args[number]
+
+
+def chosen(*families: str) -> list[Any]:
+    return [
+        pytest.param(name, number, id=f"{name}-{case(name, number).name}")
+        for name, number in CASES
+        if case(name, number).base_kind.partition(":")[0] in families
+    ]
+
+
+def with_argument(rt: Runtime, name: str, number: int, value: object) -> tuple[Any, ...]:
+    arguments = list(GOOD[name](rt))
+    arguments[number] = value
+    return tuple(arguments)
+
+
+def test_every_function_is_here() -> None:
+    assert set(GOOD) == set(FUNCTIONS)
+    assert set(FUNCTIONS) == {name for name in ur.__all__ if name.startswith("ur")}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_success(rt: Runtime, name: str) -> None:
+    value = call(name, GOOD[name](rt))
+    kind = FUNCTIONS[name].returns
+    if kind == "None":
+        assert value is None
+    elif kind.startswith("handle:") and kind.endswith("[]"):
+        assert value
+        assert all(type(each) is HANDLES[kind[7:-2]] for each in value)
+    elif kind.startswith("handle:"):
+        assert type(value) is HANDLES[kind[7:]]
+        assert "native_cpu" in repr(value)
+    elif kind == "pointer":
+        assert type(value) is int
+        assert value > 0
+    elif kind == "bytes":
+        assert type(value) is bytes
+        assert len(value) == 256
+    else:
+        assert kind.startswith("info:")
+        assert value is not None
+    ur.urQueueFinish(rt.queue)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_arguments_have_names_too(rt: Runtime, name: str) -> None:
+    function = getattr(ur, name)
+    signature = inspect.signature(function)
+    assert list(signature.parameters) == [arg.name for arg in FUNCTIONS[name].args]
+    assert function.__module__ == "xpushare.ur"
+    assert FUNCTIONS[name].summary in function.__doc__
+    names = signature.parameters
+    function(**dict(zip(names, GOOD[name](rt), strict=True)))
+    with pytest.raises(TypeError):
+        function(*GOOD[name](rt), None)
+    ur.urQueueFinish(rt.queue)
+
+
+@pytest.mark.parametrize(("name", "number"), [pytest.param(n, i, id=f"{n}-{case(n, i).name}") for n, i in CASES])
+def test_null(rt: Runtime, name: str, number: int) -> None:
+    arg = case(name, number)
+    arguments = with_argument(rt, name, number, None)
+    if arg.optional:
+        call(name, arguments)
+        return
+    family = arg.base_kind.partition(":")[0]
+    if name == "urIPCGetMemHandleExp" and family == "pointer":  # UR's own validation has no rule for it
+        expected = R.ERROR_INVALID_ARGUMENT
+    elif family == "handle":
+        expected = R.ERROR_INVALID_NULL_HANDLE
+    elif family in ("pointer", "bytes", "pattern", "sequence", "struct"):
+        expected = R.ERROR_INVALID_NULL_POINTER
+    elif family in ("enum", "flags"):
+        expected = R.ERROR_INVALID_ENUMERATION
+    else:
+        expected = R.ERROR_INVALID_ARGUMENT
+    assert refusal(name, arguments) is expected
+
+
+DEAD = {
+    "adapter": R.ERROR_INVALID_VALUE,
+    "platform": R.ERROR_INVALID_PLATFORM,
+    "device": R.ERROR_INVALID_DEVICE,
+    "context": R.ERROR_INVALID_CONTEXT,
+    "queue": R.ERROR_INVALID_QUEUE,
+    "event": R.ERROR_INVALID_EVENT,
+    "physical_mem": R.ERROR_INVALID_MEM_OBJECT,
+    "usm_pool": R.ERROR_UNSUPPORTED_FEATURE,
+}
+
+
+@pytest.mark.parametrize(("name", "number"), chosen("handle"))
+def test_something_else_for_a_handle(rt: Runtime, name: str, number: int) -> None:
+    kind = case(name, number).base_kind.removeprefix("handle:")
+    other = rt.queue if kind != "queue" else rt.context
+    for value in (other, object(), 0, 4096, "queue", b"", [], rt.device._device, type(rt.queue)):
+        assert refusal(name, with_argument(rt, name, number, value)) is DEAD[kind]
+
+
+def released(rt: Runtime, kind: str) -> Any:
+    if kind == "context":
+        ur.urContextRelease(found := ur.urContextCreate([rt.device], None))
+    elif kind == "queue":
+        ur.urQueueRelease(found := ur.urQueueCreate(rt.context, rt.device, None))
+    elif kind == "event":
+        ur.urEventRelease(found := rt.event())
+    else:
+        ur.urPhysicalMemRelease(found := rt.physical())
+    assert "released" in repr(found)
+    return found
+
+
+@pytest.mark.parametrize(("name", "number"), chosen("handle"))
+def test_released_handle(rt: Runtime, name: str, number: int) -> None:
+    kind = case(name, number).base_kind.removeprefix("handle:")
+    if kind in ("context", "queue", "event", "physical_mem"):
+        assert refusal(name, with_argument(rt, name, number, released(rt, kind))) is DEAD[kind]
+    else:
+        assert not hasattr(ur, f"ur{kind.capitalize()}Release")  # these live as long as the process
+
+
+@pytest.mark.parametrize(("name", "number"), chosen("sequence"))
+def test_sequences(rt: Runtime, name: str, number: int) -> None:
+    expected = {
+        "urContextCreate": R.ERROR_INVALID_NULL_HANDLE,
+        "urEventWait": R.ERROR_INVALID_EVENT,
+    }.get(name, R.ERROR_INVALID_EVENT_WAIT_LIST)
+    good = list(GOOD[name](rt)[number])
+    wrong = [None, object(), 1, rt.queue] + ([] if name == "urContextCreate" else [released(rt, "event")])
+    for value in wrong:
+        assert refusal(name, with_argument(rt, name, number, [*good, value])) is expected
+    assert refusal(name, with_argument(rt, name, number, 5)) is R.ERROR_INVALID_ARGUMENT
+    assert refusal(name, with_argument(rt, name, number, object())) is R.ERROR_INVALID_ARGUMENT
+    assert refusal(name, with_argument(rt, name, number, "abc")) is expected
+    call(name, with_argument(rt, name, number, tuple(good)))
+    call(name, with_argument(rt, name, number, iter(good)))
+    if case(name, number).optional:
+        call(name, with_argument(rt, name, number, []))
+
+
+@pytest.mark.parametrize(("name", "number"), chosen("pointer", "size"))
+def test_numbers(rt: Runtime, name: str, number: int) -> None:
+    for value in (-1, 1 << 64, 1 << 200):
+        assert refusal(name, with_argument(rt, name, number, value)) is R.ERROR_INVALID_VALUE
+    for wrong in (1.5, "4096", b"1", object(), rt.queue):
+        assert refusal(name, with_argument(rt, name, number, wrong)) is R.ERROR_INVALID_ARGUMENT
+
+
+class Index:
+    """What numpy's integers are."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __index__(self) -> int:
+        return self.value
+
+
+@pytest.mark.parametrize(("name", "number"), chosen("pointer", "size", "enum", "flags"))
+def test_whatever_has_an_index_is_an_int(rt: Runtime, name: str, number: int) -> None:
+    value = GOOD[name](rt)[number]
+    if value is not None:
+        arguments = list(GOOD[name](rt))
+        arguments[number] = Index(int(arguments[number]))
+        call(name, tuple(arguments))
+
+
+# Addresses and sizes that fit, and still mean nothing: whatever the answer, it is a URError.
+@pytest.mark.parametrize(("name", "number"), chosen("pointer"))
+@pytest.mark.parametrize("value", [1, 4096, 1 << 47, (1 << 63) - 1, (1 << 64) - 1], ids=hex)
+def test_wild_pointers(rt: Runtime, name: str, number: int, value: int) -> None:
+    if name == "urUSMGetMemAllocInfo":
+        assert refusal(name, with_argument(rt, name, number, value)) is R.ERROR_INVALID_VALUE
+        return
+    if name == "urVirtualMemReserve":  # a hint, which must be a multiple of the granularity
+        if value % rt.granule:
+            assert refusal(name, with_argument(rt, name, number, value)) is R.ERROR_INVALID_VALUE
+        else:
+            call(name, with_argument(rt, name, number, value))
+        return
+    expected = {
+        "urUSMFree": R.ERROR_INVALID_MEM_OBJECT,
+        "urEnqueueUSMMemcpy": R.ERROR_INVALID_MEM_OBJECT,
+        "urEnqueueUSMFill": R.ERROR_INVALID_MEM_OBJECT,
+        "urIPCGetMemHandleExp": R.ERROR_INVALID_ARGUMENT,
+        "urIPCCloseMemHandleExp": R.ERROR_INVALID_ARGUMENT,
+    }.get(name, R.ERROR_INVALID_VALUE)
+    assert refusal(name, with_argument(rt, name, number, value)) is expected
+
+
+@pytest.mark.parametrize(("name", "number"), chosen("size"))
+@pytest.mark.parametrize("value", [1 << 62, (1 << 63) - 1, (1 << 64) - 1, (1 << 64) - 4096], ids=hex)
+def test_wild_sizes(rt: Runtime, name: str, number: int, value: int) -> None:
+    if name == "urVirtualMemGranularityGetInfo":  # the granularity is the same for all
+        assert call(name, with_argument(rt, name, number, value))
+    else:
+        assert refusal(name, with_argument(rt, name, number, value)) in (
+            R.ERROR_INVALID_VALUE,
+            R.ERROR_INVALID_SIZE,
+            R.ERROR_INVALID_USM_SIZE,
+            R.ERROR_OUT_OF_HOST_MEMORY,
+        )
+
+
+@pytest.mark.parametrize(("name", "number"), chosen("enum", "flags"))
+def test_enumerations(rt: Runtime, name: str, number: int) -> None:
+    for value in (-1, 1 << 31, 1 << 40, 1.0, "NAME", None, object()):
+        assert refusal(name, with_argument(rt, name, number, value)) is R.ERROR_INVALID_ENUMERATION
+    arguments = GOOD[name](rt)
+    call(name, (*arguments[:number], int(arguments[number]), *arguments[number + 1 :]))
+
+
+def test_queries_of_another_version(rt: Runtime) -> None:
+    assert refusal("urDeviceGetInfo", (rt.device, 0x1FFF)) is R.ERROR_UNSUPPORTED_ENUMERATION
+    assert refusal("urDeviceGetInfo", (rt.device, 0x9001)) is R.ERROR_INVALID_ENUMERATION
+    assert refusal("urPlatformGetInfo", (rt.platform, 0)) is R.ERROR_UNSUPPORTED_ENUMERATION
+    assert refusal("urVirtualMemGranularityGetInfo", (rt.context, None, 1, 0)) is R.ERROR_UNSUPPORTED_ENUMERATION
+    assert refusal("urDeviceGet", (rt.platform, 0)) is R.ERROR_INVALID_ENUMERATION
+
+
+@pytest.mark.parametrize(("name", "number"), chosen("struct"))
+def test_structs(rt: Runtime, name: str, number: int) -> None:
+    cls = getattr(ur, case(name, number).base_kind.removeprefix("struct:"))
+    for wrong in (object(), 0, (0,), {"flags": 0}, cls):
+        assert refusal(name, with_argument(rt, name, number, wrong)) is R.ERROR_INVALID_ARGUMENT
+    for bits in (-1, 1 << 31, 1 << 40, "x", None, 1.0):
+        assert refusal(name, with_argument(rt, name, number, cls(bits))) is R.ERROR_INVALID_ENUMERATION
+    call(name, with_argument(rt, name, number, cls(Index(0))))
+
+
+@pytest.mark.parametrize(("name", "number"), chosen("bytes", "pattern"))
+def test_bytes(rt: Runtime, name: str, number: int) -> None:
+    for wrong in (5, "text", object(), [1, 2]):
+        assert refusal(name, with_argument(rt, name, number, wrong)) is R.ERROR_INVALID_ARGUMENT
+    for like in (bytearray, memoryview):
+        arguments = list(GOOD[name](rt))
+        arguments[number] = like(arguments[number])
+        call(name, tuple(arguments))
+
+
+@pytest.mark.parametrize(("name", "number"), chosen("bytes"))
+def test_handle_data_that_are_refused(rt: Runtime, name: str, number: int) -> None:
+    good = GOOD[name](rt)[number]
+    for wrong in (b"", good[:-1], good + b"\0", bytes(256), good[:100] + bytes([good[100] ^ 1]) + good[101:]):
+        assert refusal(name, with_argument(rt, name, number, wrong)) is R.ERROR_INVALID_VALUE
+    others = {
+        "memory": ur.urIPCGetMemHandleExp(rt.context, rt.memory()),
+        "physical": ur.urIPCGetPhysMemHandleExp(rt.context, rt.physical()),
+        "event": ur.urIPCGetEventHandleExp(rt.event()),
+    }
+    own = "physical" if "Phys" in name else "event" if "Event" in name else "memory"
+    for kind, data in others.items():
+        if kind != own:
+            assert refusal(name, with_argument(rt, name, number, data)) is R.ERROR_INVALID_VALUE
+
+
+def test_booleans(rt: Runtime) -> None:
+    arguments = GOOD["urEnqueueUSMMemcpy"](rt)
+    for blocking in (0, 1, 2, Index(1)):
+        call("urEnqueueUSMMemcpy", (arguments[0], blocking, *arguments[2:]))
+    for wrong in ("yes", None, 1.0):
+        assert refusal("urEnqueueUSMMemcpy", (arguments[0], wrong, *arguments[2:])) is R.ERROR_INVALID_ARGUMENT
+    ur.urQueueFinish(rt.queue)
+
+
+def test_order_of_validation(rt: Runtime) -> None:
+    """Pointers before handles before enumerations before the rest, whatever else is wrong."""
+    assert refusal("urIPCOpenMemHandleExp", (None, None, None)) is R.ERROR_INVALID_NULL_POINTER
+    assert refusal("urIPCOpenMemHandleExp", (None, None, b"")) is R.ERROR_INVALID_NULL_HANDLE
+    assert refusal("urIPCOpenMemHandleExp", (rt.context, None, b"")) is R.ERROR_INVALID_NULL_HANDLE
+    assert refusal("urIPCOpenMemHandleExp", (rt.context, rt.device, b"")) is R.ERROR_INVALID_VALUE
+    assert refusal("urEventCreateExp", (rt.context, rt.device, ur.ExpEventDesc(7))) is R.ERROR_INVALID_ENUMERATION
+    assert refusal("urEventCreateExp", (None, rt.device, ur.ExpEventDesc(7))) is R.ERROR_INVALID_NULL_HANDLE
+    assert refusal("urUSMDeviceAlloc", (rt.context, rt.device, ur.USMDesc(1 << 17, 3), None, 0)) is (
+        R.ERROR_INVALID_ENUMERATION
+    )
+    assert refusal("urUSMDeviceAlloc", (rt.context, rt.device, ur.USMDesc(0, 3), None, 0)) is R.ERROR_INVALID_VALUE
+    assert refusal("urUSMDeviceAlloc", (rt.context, rt.device, None, object(), 0)) is R.ERROR_INVALID_USM_SIZE
+
+
+def test_errors_pickle(rt: Runtime) -> None:
+    with pytest.raises(ur.URError) as raised:
+        ur.urIPCOpenMemHandleExp(rt.context, rt.device, bytes(256))
+    error = raised.value
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is ur.URError
+    assert (str(again), again.result, again.native, again.reasons) == (
+        str(error), error.result, error.native, error.reasons,
+    )  # fmt: skip
+    import xpushare as xs
+
+    assert isinstance(error, xs.XpuShareError)
+    assert isinstance(error.__cause__, xs.InvalidHandleError)
+
+
+@pytest.mark.parametrize("kind", HANDLES)
+def test_handles_are_made_by_functions_only(rt: Runtime, kind: str) -> None:
+    with pytest.raises(TypeError, match="made by the functions"):
+        HANDLES[kind]()
+    made = {"event": rt.event, "physical_mem": rt.physical}.get(kind, lambda: getattr(rt, kind))()
+    with pytest.raises(TypeError, match="belongs to its process"):
+        pickle.dumps(made)

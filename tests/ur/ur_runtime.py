@@ -1,0 +1,94 @@
+"""What the tests of `xpushare.ur` share: the objects of one adapter, and helpers that make more."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from xpushare import ur
+from xpushare._aspects import Aspect, Support
+from xpushare.ur import _objects
+
+IPC = ur.PhysicalMemProperties(ur.PhysicalMemFlags.ENABLE_IPC)
+IPC_EVENT = ur.ExpEventDesc(ur.ExpEventFlags.IPC_EXP)
+
+
+class Runtime:
+    """Objects of one adapter, and helpers that make more."""
+
+    def __init__(self, backend: str = "native_cpu") -> None:
+        self.adapter = next(each for each in ur.urAdapterGet() if each.backend == backend)
+        [self.platform] = ur.urPlatformGet(self.adapter)
+        self.devices = ur.urDeviceGet(self.platform, ur.DeviceType.ALL)
+        self.device = self.devices[0]
+        self.context = ur.urContextCreate([self.device], None)
+        self.queue = ur.urQueueCreate(self.context, self.device, None)
+        self.granule = ur.urVirtualMemGranularityGetInfo(
+            self.context, self.device, 1, ur.VirtualMemGranularityInfo.MINIMUM
+        )
+
+    def memory(self, size: int = 4096) -> int:
+        return ur.urUSMDeviceAlloc(self.context, self.device, None, None, size)
+
+    def physical(self, granules: int = 1, ipc: bool = True) -> ur.PhysicalMem:
+        return ur.urPhysicalMemCreate(self.context, self.device, granules * self.granule, IPC if ipc else None)
+
+    def reserve(self, granules: int = 1) -> int:
+        return ur.urVirtualMemReserve(self.context, None, granules * self.granule)
+
+    def mapped(self, access: int = ur.VirtualMemAccessFlags.READ_WRITE) -> int:
+        start = self.reserve()
+        ur.urVirtualMemMap(self.context, start, self.granule, self.physical(), 0, access)
+        return start
+
+    def event(self, desc: ur.ExpEventDesc = IPC_EVENT) -> ur.Event:
+        return ur.urEventCreateExp(self.context, self.device, desc)
+
+    def status(self, event: ur.Event) -> ur.EventStatus:
+        return ur.urEventGetInfo(event, ur.EventInfo.COMMAND_EXECUTION_STATUS)
+
+    def read(self, pointer: int, size: int) -> bytes:
+        """The bytes behind an address, copied by the queue to memory of the object face."""
+        import xpushare as xs
+
+        with xs.malloc_host(size, "native_cpu:0") as target:
+            ur.urEnqueueUSMMemcpy(self.queue, True, target.ptr, pointer, size, None)
+            return bytes(memoryview(target))
+
+    def fill(self, pointer: int, pattern: bytes, size: int) -> None:
+        ur.urEventWait([ur.urEnqueueUSMFill(self.queue, pointer, pattern, size, [])])
+
+    @contextmanager
+    def held(self, queue: ur.Queue | None = None) -> Iterator[Callable[[], None]]:
+        """Keep a queue from running what is enqueued inside; calling the value lets it go."""
+        gate = threading.Event()
+        held = queue or self.queue
+        held._queue.submit(gate.wait)
+        try:
+            yield gate.set
+        finally:
+            gate.set()
+            if held._references:
+                ur.urQueueFinish(held)
+
+    def without(self, monkeypatch: pytest.MonkeyPatch, aspect: Aspect) -> None:
+        """Let the device lack an aspect."""
+        monkeypatch.setitem(self.device._device._aspects, aspect, Support("no", "a test says so"))
+
+
+def leave_nothing() -> None:
+    places = _objects.places
+    for opened in list(places.opened.values()):
+        for memory in opened:
+            memory.close()
+    places.opened.clear()
+    for memory in list(places.allocated.values()):
+        memory.close()
+    places.allocated.clear()
+    for found in list(places.ranges.values()):
+        places.reserved.remove(found.ptr, found._use())
+        found.close()
+    places.ranges.clear()
