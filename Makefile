@@ -6,7 +6,6 @@ BIN := $(VENV)/bin
 FILE ?= README.md
 DEVICE ?=
 ARGS ?=
-SOAK_SECONDS ?= 3600
 TESTS ?= tests
 
 # The first interpreter that is new enough; PYTHON=… chooses another.
@@ -24,11 +23,12 @@ DEVICE_ARGUMENT := $(if $(DEVICE),--device $(DEVICE))
 demo: $(VENV)/installed ## two processes share FILE (default: README.md) on DEVICE
 	$(BIN)/xpushare demo --file "$(FILE)" $(DEVICE_ARGUMENT) $(ARGS)
 
-test: $(VENV)/installed $(VENV)/test ## the tests, without the long soak
-	$(BIN)/python -m pytest -m "not soak" --basetemp $(VENV)/tmp $(TESTS) $(ARGS)
+test: $(VENV)/installed $(VENV)/test ## the tests, without the long ones
+	$(BIN)/python -m pytest tests/native --basetemp $(VENV)/tmp $(ARGS)
+	$(BIN)/python -m pytest -m "not soak" --ignore tests/native --basetemp $(VENV)/tmp $(TESTS) $(ARGS)
 
-soak: $(VENV)/installed $(VENV)/test ## the long tests, SOAK_SECONDS altogether
-	XPUSHARE_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -m soak --timeout 0 --basetemp $(VENV)/tmp $(TESTS) $(ARGS)
+soak: $(VENV)/installed ## the long programs in soak/; ARGS=--quick for their short form
+	$(BIN)/python -m soak $(ARGS)
 
 bench: $(VENV)/installed $(VENV)/bench ## latency and bandwidth against what one would pick instead
 	$(BIN)/xpushare bench $(DEVICE_ARGUMENT) $(ARGS)
@@ -46,7 +46,7 @@ format: $(VENV)/lint
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-types: $(VENV)/installed $(VENV)/lint
+types: $(VENV)/installed $(VENV)/lint $(VENV)/bench
 	$(BIN)/mypy --strict
 	$(BIN)/pyright
 

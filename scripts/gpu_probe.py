@@ -71,10 +71,14 @@ def access(flags: int) -> Any:
     return a
 
 
+KEPT: list[Any] = []
+
+
 def page(nbytes: int = 4096) -> tuple[int, Any]:
     fd = os.memfd_create("probe")
     os.ftruncate(fd, nbytes)
     m = mmap.mmap(fd, nbytes)
+    KEPT.append(m)
     address = ctypes.addressof(ctypes.c_char.from_buffer(m))
     return address, m
 
@@ -121,6 +125,7 @@ def readonly() -> None:
         say(what=f"set_access READ {name}", rc=rc(d.cuMemSetAccess(a, size, [access(1)], 1)))
         say(what="get_access", value=str(d.cuMemGetAccess(access(1).location, a)))
         say(what="memset through it", rc=rc(d.cuMemsetD8(a, 1, 16)), after=rc(d.cuCtxSynchronize()))
+    say(what="export of an imported handle", rc=rc(d.cuMemExportToShareableHandle(h2, d.CUmemAllocationHandleType(1), 0)))
     a = ok(d.cuMemAddressReserve(2 * size, 0, 0, 0))
     say(what="map more than the allocation", rc=rc(d.cuMemMap(a, 2 * size, 0, h2, 0)))
     say(what="import of /dev/null", rc=rc(d.cuMemImportFromShareableHandle(os.open("/dev/null", 0), d.CUmemAllocationHandleType(1))))
@@ -232,6 +237,7 @@ def many_ops() -> list[tuple[str, Any, Any]]:
         ("ctx record event", lambda x: rc(d.cuCtxRecordEvent(CTX, x[0])), ev),
         ("mem alloc", lambda _: rc(d.cuMemAlloc(64)), none),
         ("mem free", lambda x: rc(d.cuMemFree(x)), lambda: ok(d.cuMemAlloc(64))),
+        ("managed free", lambda x: rc(d.cuMemFree(x)), lambda: ok(d.cuMemAllocManaged(64, 1))),
         ("vmm create map access", lambda _: str(mapped()), none),
         ("vmm unmap", lambda x: rc(d.cuMemUnmap(x[1], 1 << 21)), mapped),
         ("export fd", lambda x: rc(d.cuMemExportToShareableHandle(x, d.CUmemAllocationHandleType(1), 0)), vmm),
@@ -284,7 +290,7 @@ def blocking() -> None:
     for name, f, prepare in many_ops():
         if name.split()[0] in ("export", "retain", "is", "write", "event", "managed"):
             continue
-        things = prepare()
+        things, other_page = prepare(), page()[0]
         word.value = free.value = 0
         ok(d.cuStreamWaitValue64(s, at, 1, 0))
         done: dict[str, float] = {}
@@ -311,7 +317,8 @@ def blocking() -> None:
         time.sleep(0.05)
         landed = free.value
         threads.append(run("stream query", lambda: rc(d.cuStreamQuery(s2))))
-        threads.append(run("register", lambda: rc(d.cuMemHostRegister(page()[0], 4096, 3))))
+        threads.append(run("register", lambda: rc(d.cuMemHostRegister(other_page, 4096, 3))))
+        threads.append(run("alloc", lambda: rc(d.cuMemAlloc(64))))
         time.sleep(0.35)
         word.value = 1
         for t in threads:
@@ -322,7 +329,7 @@ def blocking() -> None:
 
 def describe(address: int) -> dict[str, Any]:
     found: dict[str, Any] = {"at": hex(address)}
-    for n in (2, 7, 8, 9, 10, 11, 12, 13, 14, 16, 17, 18, 19, 20):
+    for n in (2, 7, 8, 9, 10, 11, 12, 13, 14, 16, 17, 20):
         a = d.CUpointer_attribute(n)
         r = d.cuPointerGetAttribute(a, address)
         v: Any = r[1] if int(r[0]) == 0 else f"error {int(r[0])}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import shutil
@@ -12,16 +13,20 @@ from collections.abc import Iterator
 # Before any test module imports xpushare; children inherit it.
 _runtime_dir = tempfile.mkdtemp(prefix="xpushare-tests-")
 os.environ["XPUSHARE_RUNTIME_DIR"] = _runtime_dir
+
+
+@atexit.register  # not a hook of pytest: when another plugin's raises, ours is not called
+def _remove_runtime_dir(_owner: int = os.getpid()) -> None:
+    if os.getpid() == _owner:
+        shutil.rmtree(_runtime_dir, ignore_errors=True)
+
+
 for _name in ("XPUSHARE_KEY_FILE", "ONEAPI_DEVICE_SELECTOR", "UR_ENABLE_LAYERS"):
     os.environ.pop(_name, None)
 
 import pytest  # noqa: E402
 
 import harness  # noqa: E402
-
-
-def pytest_unconfigure() -> None:
-    shutil.rmtree(_runtime_dir, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

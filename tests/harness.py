@@ -28,7 +28,16 @@ __all__ = ["TIMEOUT", "Child", "ChildDied", "HarnessError", "Pending", "children
            "open_fds", "rss", "wait_until"]  # fmt: skip
 
 TIMEOUT = 20.0
-kept: dict[Any, Any] = {}  # for functions that run in a child: what must live until the child ends
+
+
+class _Kept(dict[Any, Any]):
+    """Goes to a child by name: there it is the child's own."""
+
+    def __reduce__(self) -> str:
+        return "kept"
+
+
+kept = _Kept()  # for functions that run in a child: what must live until the child ends
 children: set[Child] = set()  # those not ended yet
 
 

@@ -563,11 +563,18 @@ static PyObject *lease_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         PyErr_SetString(PyExc_TypeError, "Lease() takes no keyword arguments");
         return NULL;
     }
-    xp_domain *d;
-    if (!PyArg_ParseTuple(args, "OIO", &o_domain, &entry, &peer) || (d = xp_domain_of(o_domain)) == NULL)
+    if (!PyArg_ParseTuple(args, "OIO", &o_domain, &entry, &peer))
         return NULL;
-    if (entry >= XP_ENTRIES || !xp_usable(d)) {
-        PyErr_SetString(PyExc_ValueError, entry >= XP_ENTRIES ? "no such entry" : "this process has left the domain");
+    return xp_lease_new(type, o_domain, entry, peer);
+}
+
+PyObject *xp_lease_new(PyTypeObject *type, PyObject *o_domain, uint32_t entry, PyObject *peer)
+{
+    xp_domain *d = xp_domain_of(o_domain);
+    if (d == NULL)
+        return NULL;
+    if (entry >= XP_ENTRIES) {
+        PyErr_SetString(PyExc_ValueError, "no such entry");
         return NULL;
     }
     xp_lease *self = (xp_lease *)PyType_GenericAlloc(type, 0);
@@ -837,5 +844,7 @@ static PyType_Spec domain_spec = {"xpushare._native.Domain", sizeof(xp_domain_ob
 
 int xp_init_domain(PyObject *module)
 {
-    return xp_add_type(module, &domain_spec) < 0 ? -1 : xp_add_type(module, &lease_spec);
+    if (xp_add_type(module, &domain_spec) < 0)
+        return -1;
+    return xp_keep_type(module, &lease_spec, &xp_types_of(module)->lease);
 }

@@ -92,7 +92,8 @@ static inline bool xp_usable(const xp_domain *d)
 }
 
 /* --- domain.c ----------------------------------------------------------------------------------------------------- */
-xp_domain *xp_domain_of(PyObject *object); /* borrowed; NULL with TypeError */
+xp_domain *xp_domain_of(PyObject *object); /* borrowed; NULL with TypeError, or ValueError where it is not usable */
+PyObject *xp_lease_new(PyTypeObject *type, PyObject *domain, uint32_t entry, PyObject *peer);
 void xp_domain_ref(xp_domain *d);
 void xp_domain_unref(xp_domain *d);
 bool xp_alive(xp_domain *d, uint32_t m);         /* with d->mu */

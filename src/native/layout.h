@@ -33,8 +33,25 @@
 #define XP_CAUSE_QUEUE 2u
 #define XP_CAUSE_EXIT 3u
 
+#define XP_ENTRY_READ_ONLY 1u /* in handles, too */
 #define XP_ENTRY_ON_DEMAND 4u
+#define XP_ENTRY_MEMFD 8u
 #define XP_ENTRY_FDS 8u
+
+typedef struct {
+    uint8_t magic[8]; /* XPUSHARE */
+    uint16_t version, kind;
+    uint32_t flags;
+    uint8_t backend[16], device_uuid[16], boot_id[16];
+    uint64_t pid_namespace;
+    uint32_t pid, table_fd;
+    uint8_t cookie[XP_COOKIE];
+    uint64_t generation;
+    uint32_t entry, reserved0;
+    uint8_t nonce[16];
+    uint64_t object, offset, nbytes, exposed_nbytes, net_namespace;
+    uint8_t reserved1[56], seal[32];
+} xp_handle;
 
 typedef struct {
     char magic[8]; /* XPUSHTAB */
@@ -92,6 +109,7 @@ typedef struct {
     uint32_t status, count, total;
 } xp_reply;
 
+_Static_assert(sizeof(xp_handle) == 256 && offsetof(xp_handle, seal) == 224, "handle");
 _Static_assert(sizeof(xp_entry) == 256 && offsetof(xp_entry, payload) == 128, "entry");
 _Static_assert(sizeof(xp_member) == 64, "member");
 _Static_assert(sizeof(xp_words) == 256 && offsetof(xp_words, attached) == 128, "slot");

@@ -240,37 +240,63 @@ static PyMethodDef reservation_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-/* Map a peer's memfd, seen to be as large as its table says and unable to shrink. NULL with `*wrong` or errno in `*error`. */
-static char *map_memfd(int fd, uint64_t inode, uint64_t nbytes, int writable, const char **wrong, int *error)
+/* Map a peer's memfd, seen to be as large as its table says and unable to shrink. NULL: `m` says why. */
+static char *map_memfd(xp_memfd *m, int fd)
 {
     struct stat found;
     int seals;
     char *base = NULL;
-    *wrong = NULL;
+    m->call = "mmap";
     if (fstat(fd, &found) < 0)
-        *error = errno;
+        m->error = errno;
     else if ((seals = fcntl(fd, F_GET_SEALS)) < 0)
-        *wrong = "the exporter's file descriptor is no memfd";
+        m->wrong = "the exporter's file descriptor is no memfd";
     else if (!(seals & F_SEAL_SHRINK))
-        *wrong = "the exporter's memory could shrink (no F_SEAL_SHRINK)";
-    else if (inode && found.st_ino != inode)
-        *wrong = "the exporter's file descriptor number was used again";
-    else if (nbytes == 0 || (uint64_t)found.st_size < nbytes)
-        *wrong = "the exporter's file is smaller than its table says";
-    else if ((base = mmap(NULL, nbytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0)) == MAP_FAILED) {
-        *error = errno;
+        m->wrong = "the exporter's memory could shrink (no F_SEAL_SHRINK)";
+    else if (m->inode && found.st_ino != m->inode)
+        m->wrong = "the exporter's file descriptor number was used again";
+    else if (m->nbytes == 0 || (uint64_t)found.st_size < m->nbytes)
+        m->wrong = "the exporter's file is smaller than its table says";
+    else if ((base = mmap(NULL, m->nbytes, m->writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0)) ==
+             MAP_FAILED) {
+        m->error = errno;
         base = NULL;
     }
     return base;
 }
 
-static PyObject *mapped(PyTypeObject *type, char *base, uint64_t nbytes, const char *wrong, int error, const char *call)
+/* pidfd_getfd, checks and mmap at one go. ESTALE unless `*generation` is as expected once the fd is here. */
+char *xp_fetch_memfd(xp_memfd *m, int pidfd, int fd, const uint64_t *generation, uint64_t expected)
+{
+    char *base = NULL;
+    m->call = "pidfd_getfd";
+    int got = (int)syscall(SYS_pidfd_getfd, pidfd, fd, 0);
+    if (got < 0)
+        m->error = errno;
+    else if (XP_LOAD(generation) != expected)
+        m->error = ESTALE;
+    else
+        base = map_memfd(m, got);
+    if (got >= 0)
+        close(got);
+    return base;
+}
+
+PyObject *xp_mapping_new(PyTypeObject *type, char *base, uint64_t nbytes) { return range_new(type, base, nbytes); }
+
+const char *xp_mapping_base(PyObject *mapping, uint64_t *nbytes)
+{
+    *nbytes = ((xp_range *)mapping)->nbytes;
+    return ((xp_range *)mapping)->base;
+}
+
+static PyObject *mapped(PyTypeObject *type, char *base, const xp_memfd *m)
 {
     if (base)
-        return range_new(type, base, nbytes);
-    if (wrong == NULL)
-        return xp_oserror_of(error, call);
-    PyErr_SetString(PyExc_ValueError, wrong);
+        return range_new(type, base, m->nbytes);
+    if (m->wrong == NULL)
+        return xp_oserror_of(m->error, m->call);
+    PyErr_SetString(PyExc_ValueError, m->wrong);
     return NULL;
 }
 
@@ -278,41 +304,28 @@ static PyObject *mapping_imported(PyObject *cls, PyObject *args)
 {
     int fd, writable;
     unsigned long long inode, nbytes;
-    const char *wrong;
-    int error = 0;
     char *base;
     if (!PyArg_ParseTuple(args, "iKKp", &fd, &inode, &nbytes, &writable))
         return NULL;
+    xp_memfd m = {.inode = inode, .nbytes = nbytes, .writable = writable};
     Py_BEGIN_ALLOW_THREADS
-    base = map_memfd(fd, inode, nbytes, writable, &wrong, &error);
+    base = map_memfd(&m, fd);
     Py_END_ALLOW_THREADS
-    return mapped((PyTypeObject *)cls, base, nbytes, wrong, error, "mmap");
+    return mapped((PyTypeObject *)cls, base, &m);
 }
 
-/* pidfd_getfd, checks and mmap at one go: the fd has no number that Python could lose. */
 static PyObject *mapping_fetched(PyObject *cls, PyObject *args)
 {
     int pidfd, fd, writable;
     unsigned long long inode, nbytes, address, generation;
-    const char *wrong = NULL, *call = "pidfd_getfd";
-    int error = 0;
-    char *base = NULL;
+    char *base;
     if (!PyArg_ParseTuple(args, "iiKKpKK", &pidfd, &fd, &inode, &nbytes, &writable, &address, &generation))
         return NULL;
+    xp_memfd m = {.inode = inode, .nbytes = nbytes, .writable = writable};
     Py_BEGIN_ALLOW_THREADS
-    int got = (int)syscall(SYS_pidfd_getfd, pidfd, fd, 0);
-    if (got < 0) {
-        error = errno;
-    } else if (XP_LOAD((uint64_t *)(uintptr_t)address) != generation) {
-        error = ESTALE;
-    } else {
-        call = "mmap";
-        base = map_memfd(got, inode, nbytes, writable, &wrong, &error);
-    }
-    if (got >= 0)
-        close(got);
+    base = xp_fetch_memfd(&m, pidfd, fd, (const uint64_t *)(uintptr_t)address, generation);
     Py_END_ALLOW_THREADS
-    return mapped((PyTypeObject *)cls, base, nbytes, wrong, error, call);
+    return mapped((PyTypeObject *)cls, base, &m);
 }
 
 static PyMethodDef mapping_methods[] = {
@@ -342,7 +355,8 @@ static PyMethodDef functions[] = {
 
 int xp_init_memory(PyObject *module)
 {
-    if (PyModule_AddFunctions(module, functions) < 0 || xp_add_type(module, &mapping_spec) < 0)
+    if (PyModule_AddFunctions(module, functions) < 0 ||
+        xp_keep_type(module, &mapping_spec, &xp_types_of(module)->mapping) < 0)
         return -1;
     return xp_add_type(module, &reservation_spec);
 }

@@ -8,6 +8,14 @@ static int add_layout(PyObject *module)
         unsigned long long value;
     } items[] = {
 #define AT(prefix, type, field) {prefix "." #field, offsetof(type, field)}
+        AT("handle", xp_handle, magic), AT("handle", xp_handle, version), AT("handle", xp_handle, kind),
+        AT("handle", xp_handle, flags), AT("handle", xp_handle, backend), AT("handle", xp_handle, device_uuid),
+        AT("handle", xp_handle, boot_id), AT("handle", xp_handle, pid_namespace), AT("handle", xp_handle, pid),
+        AT("handle", xp_handle, table_fd), AT("handle", xp_handle, cookie), AT("handle", xp_handle, generation),
+        AT("handle", xp_handle, entry), AT("handle", xp_handle, reserved0), AT("handle", xp_handle, nonce),
+        AT("handle", xp_handle, object), AT("handle", xp_handle, offset), AT("handle", xp_handle, nbytes),
+        AT("handle", xp_handle, exposed_nbytes), AT("handle", xp_handle, net_namespace),
+        AT("handle", xp_handle, reserved1), AT("handle", xp_handle, seal), {"handle.size", sizeof(xp_handle)},
         AT("table", xp_table, magic), AT("table", xp_table, version), AT("table", xp_table, pid),
         AT("table", xp_table, cookie), AT("table", xp_table, pid_namespace), AT("table", xp_table, commons_fd),
         AT("table", xp_table, bell_fd), AT("table", xp_table, commons_inode),
@@ -56,7 +64,7 @@ static int module_exec(PyObject *module)
 {
     if (add_layout(module) < 0 || xp_init_process(module) < 0 || xp_init_memory(module) < 0 ||
         xp_init_span(module) < 0 || xp_init_dlpack(module) < 0 || xp_init_domain(module) < 0 ||
-        xp_init_slot(module) < 0 || xp_init_warden(module) < 0 || xp_init_serve(module) < 0)
+        xp_init_peer(module) < 0 || xp_init_slot(module) < 0 || xp_init_warden(module) < 0 || xp_init_serve(module) < 0)
         return -1;
     return 0;
 }
@@ -69,9 +77,40 @@ static PyModuleDef_Slot slots[] = {
     {0, NULL},
 };
 
+xp_types *xp_types_of(PyObject *module) { return PyModule_GetState(module); }
+
+static int module_traverse(PyObject *module, visitproc visit, void *arg)
+{
+    xp_types *s = xp_types_of(module);
+    Py_VISIT(s->fields);
+    Py_VISIT(s->lease);
+    Py_VISIT(s->mapping);
+    Py_VISIT(s->span);
+    return 0;
+}
+
+static int module_clear(PyObject *module)
+{
+    xp_types *s = xp_types_of(module);
+    Py_CLEAR(s->fields);
+    Py_CLEAR(s->lease);
+    Py_CLEAR(s->mapping);
+    Py_CLEAR(s->span);
+    Py_CLEAR(s->range_name);
+    return 0;
+}
+
+static void module_free(void *module) { module_clear(module); }
+
 static PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "xpushare._native", .m_doc = "The compiled part of xpushare; see _native.pyi.",
-    .m_size = 0,           .m_slots = slots,
+    PyModuleDef_HEAD_INIT,
+    .m_name = "xpushare._native",
+    .m_doc = "The compiled part of xpushare; see _native.pyi.",
+    .m_size = sizeof(xp_types),
+    .m_slots = slots,
+    .m_traverse = module_traverse,
+    .m_clear = module_clear,
+    .m_free = module_free,
 };
 
 PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&definition); }

@@ -128,12 +128,16 @@ void xp_clear_weakrefs(PyObject *self, PyObject *list)
 
 int xp_add_type(PyObject *module, PyType_Spec *spec)
 {
-    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
-    if (type == NULL)
-        return -1;
-    int rc = PyModule_AddType(module, (PyTypeObject *)type);
-    Py_DECREF(type);
+    PyTypeObject *type = NULL;
+    int rc = xp_keep_type(module, spec, &type);
+    Py_XDECREF((PyObject *)type);
     return rc;
+}
+
+int xp_keep_type(PyObject *module, PyType_Spec *spec, PyTypeObject **kept)
+{
+    *kept = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    return *kept ? PyModule_AddType(module, *kept) : -1;
 }
 
 int xp_arity(const char *name, Py_ssize_t got, Py_ssize_t least, Py_ssize_t most)

@@ -662,6 +662,22 @@ static PyObject *slot_guard(PyObject *self, PyObject *arg)
     Py_RETURN_NONE;
 }
 
+static PyObject *slot_watch(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_slot *s = slot(self);
+    if (s == NULL)
+        return NULL;
+    int rc;
+    Py_BEGIN_ALLOW_THREADS
+    rc = xp_warden_start();
+    if (rc == 0)
+        xp_watch_attached(s);
+    Py_END_ALLOW_THREADS
+    if (rc)
+        return xp_oserror_of(rc, "starting the warden");
+    Py_RETURN_NONE;
+}
+
 static PyObject *slot_cancel(PyObject *self, PyObject *arg)
 {
     uint64_t token;
@@ -721,6 +737,7 @@ static PyMethodDef slot_methods[] = {
     {"notify", XP_FAST(slot_notify), METH_FASTCALL, NULL},
     {"cancel", slot_cancel, METH_O, NULL},
     {"guard", slot_guard, METH_O, NULL},
+    {"watch", slot_watch, METH_NOARGS, NULL},
     {"detach", slot_detach, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

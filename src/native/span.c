@@ -76,6 +76,37 @@ outside:
     return -1;
 }
 
+/* shape NULL: one dimension; strides NULL: C order */
+static PyObject *span_make(PyTypeObject *type, uint64_t address, Py_ssize_t nbytes, bool readonly, PyObject *owner,
+                           const int64_t *shape, int ndim, const int64_t *strides, const char *format,
+                           Py_ssize_t itemsize)
+{
+    if (nbytes < 0 || itemsize < 1 || (nbytes && address + (uint64_t)nbytes < address) || (nbytes && address == 0)) {
+        PyErr_SetString(PyExc_ValueError, "no such span of memory");
+        return NULL;
+    }
+    xp_span *s = (xp_span *)PyType_GenericAlloc(type, 0);
+    if (s == NULL)
+        return NULL;
+    s->address = (char *)(uintptr_t)address;
+    s->nbytes = nbytes;
+    s->itemsize = itemsize;
+    s->readonly = readonly;
+    size_t length = strlen(format) + 1;
+    s->format = PyMem_Malloc(length);
+    if (s->format == NULL) {
+        Py_DECREF(s);
+        return PyErr_NoMemory();
+    }
+    memcpy(s->format, format, length);
+    if (span_dims(s, shape, ndim, strides) < 0) {
+        Py_DECREF(s);
+        return NULL;
+    }
+    s->owner = Py_NewRef(owner);
+    return (PyObject *)s;
+}
+
 static PyObject *span_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"address", "nbytes", "readonly", "owner", "shape", "strides", "format", "itemsize", NULL};
@@ -90,34 +121,12 @@ static PyObject *span_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         xp_as_u64(o_address, &address) < 0 || xp_as_dims(o_shape, "shape", shape, &ndim) < 0 ||
         xp_as_dims(o_strides, "strides", strides, &nstrides) < 0)
         return NULL;
-    if (nbytes < 0 || itemsize < 1 || (nbytes && address + (uint64_t)nbytes < address) || (nbytes && address == 0)) {
-        PyErr_SetString(PyExc_ValueError, "no such span of memory");
-        return NULL;
-    }
     if (nstrides >= 0 && nstrides != ndim) {
         PyErr_SetString(PyExc_ValueError, "shape and strides differ in length");
         return NULL;
     }
-    xp_span *s = (xp_span *)PyType_GenericAlloc(type, 0);
-    if (s == NULL)
-        return NULL;
-    s->address = (char *)(uintptr_t)address;
-    s->nbytes = nbytes;
-    s->itemsize = itemsize;
-    s->readonly = readonly != 0;
-    size_t length = strlen(format) + 1;
-    s->format = PyMem_Malloc(length);
-    if (s->format == NULL) {
-        Py_DECREF(s);
-        return PyErr_NoMemory();
-    }
-    memcpy(s->format, format, length);
-    if (span_dims(s, ndim >= 0 ? shape : NULL, ndim, nstrides >= 0 ? strides : NULL) < 0) {
-        Py_DECREF(s);
-        return NULL;
-    }
-    s->owner = Py_NewRef(owner);
-    return (PyObject *)s;
+    return span_make(type, address, nbytes, readonly != 0, owner, ndim >= 0 ? shape : NULL, ndim,
+                     nstrides >= 0 ? strides : NULL, format, itemsize);
 }
 
 static void span_dealloc(PyObject *self)
@@ -212,18 +221,76 @@ static PyType_Spec span_spec = {"xpushare._native.Span", sizeof(xp_span), 0, Py_
 typedef struct {
     PyObject_HEAD
     PyObject *weakrefs;
+    /* Of one that is bound; they never change. The sub-class's `_range` keeps the memory, and is None once it does not. */
+    uint64_t address;
+    Py_ssize_t nbytes;
+    unsigned forks;
+    bool bound, readonly;
 } xp_base;
+
+static PyObject *base_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    uint64_t address = 0;
+    Py_ssize_t nbytes = 0, n = PyTuple_Size(args);
+    int readonly = 0;
+    if (n == 3) {
+        if (xp_as_u64(PyTuple_GetItem(args, 0), &address) < 0)
+            return NULL;
+        nbytes = PyLong_AsSsize_t(PyTuple_GetItem(args, 1));
+        if ((nbytes == -1 && PyErr_Occurred()) || (readonly = PyObject_IsTrue(PyTuple_GetItem(args, 2))) < 0)
+            return NULL;
+    } else if (n) {
+        PyErr_SetString(PyExc_TypeError, "BufferBase takes no arguments, or address, nbytes and readonly");
+        return NULL;
+    }
+    xp_base *b = (xp_base *)PyType_GenericAlloc(type, 0);
+    if (b) {
+        b->address = address;
+        b->nbytes = nbytes;
+        b->forks = XP_RELAXED(&xp_fork_count);
+        b->bound = n != 0;
+        b->readonly = readonly != 0;
+    }
+    return (PyObject *)b;
+}
+
+static int base_getbuffer(PyObject *self, Py_buffer *view, int flags);
+
+/* BufferBase itself is the last of the bases that has this getbuffer. */
+static xp_types *base_state(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self), *up;
+    while ((up = PyType_GetSlot(type, Py_tp_base)) && PyType_GetSlot(up, Py_bf_getbuffer) == (void *)base_getbuffer)
+        type = up;
+    return PyType_GetModuleState(type);
+}
+
+static PyObject *base_span_of(PyObject *self)
+{
+    const xp_base *b = (xp_base *)self;
+    if (b->bound && b->forks == XP_RELAXED(&xp_fork_count)) {
+        const xp_types *state = base_state(self);
+        PyObject *owner = PyObject_GetAttr(self, state->range_name), *span = NULL;
+        if (owner && owner != Py_None)
+            span = span_make(state->span, b->address, b->nbytes, b->readonly, owner, NULL, 1, NULL, "B", 1);
+        bool closed = owner == Py_None;
+        Py_XDECREF(owner);
+        if (!closed)
+            return span;
+    }
+    return PyObject_CallMethod(self, "_span", NULL);
+}
 
 static int base_getbuffer(PyObject *self, Py_buffer *view, int flags)
 {
     view->obj = NULL;
-    PyObject *span = PyObject_CallMethod(self, "_span", NULL);
+    PyObject *span = base_span_of(self);
     if (span == NULL)
         return -1;
     int rc = -1;
-    /* Knows a Span by its slot, so that no per-interpreter state is needed to find the type. */
+    /* Knows a Span by its slot: `_span` may come from anywhere. */
     if (PyType_GetSlot(Py_TYPE(span), Py_bf_getbuffer) == (void *)span_getbuffer)
-        rc = PyObject_GetBuffer(span, view, flags);
+        rc = span_getbuffer(span, view, flags);
     else
         PyErr_SetString(PyExc_TypeError, "_span() must return a Span");
     Py_DECREF(span);
@@ -242,6 +309,7 @@ static PyMemberDef base_members[] = {XP_WEAKREFS(xp_base), {NULL, 0, 0, 0, NULL}
 
 /* No tp_dealloc: the one that heap types get by default clears weak references and suits every sub-class. */
 static PyType_Slot base_slots[] = {
+    {Py_tp_new, base_new},
     {Py_bf_getbuffer, base_getbuffer},
     {Py_tp_methods, base_methods},
     {Py_tp_members, base_members},
@@ -252,5 +320,9 @@ static PyType_Spec base_spec = {"xpushare._native.BufferBase", sizeof(xp_base), 
 
 int xp_init_span(PyObject *module)
 {
-    return xp_add_type(module, &span_spec) < 0 ? -1 : xp_add_type(module, &base_spec);
+    xp_types *state = xp_types_of(module);
+    if ((state->range_name = PyUnicode_InternFromString("_range")) == NULL ||
+        xp_keep_type(module, &span_spec, &state->span) < 0)
+        return -1;
+    return xp_add_type(module, &base_spec);
 }

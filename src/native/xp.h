@@ -57,6 +57,7 @@ int xp_seconds(PyObject *obj, uint64_t *ns); /* None: XP_FOREVER; -1 with an exc
 void xp_free(PyObject *self);                /* tp_free and the type's reference */
 void xp_clear_weakrefs(PyObject *self, PyObject *list);
 int xp_add_type(PyObject *module, PyType_Spec *spec);
+int xp_keep_type(PyObject *module, PyType_Spec *spec, PyTypeObject **kept); /* and keep it in the module's state */
 int xp_arity(const char *name, Py_ssize_t got, Py_ssize_t least, Py_ssize_t most);
 int xp_as_u64(PyObject *obj, uint64_t *out);
 int xp_as_u32(PyObject *obj, uint32_t *out);
@@ -66,12 +67,31 @@ int xp_as_int(PyObject *obj, int *out);
 int xp_as_dims(PyObject *obj, const char *what, int64_t *out, int *n);
 PyObject *xp_dims_tuple(const int64_t *values, int n);
 
+/* What C makes objects of; each interpreter has its own. From a type: PyType_GetModuleState. */
+typedef struct {
+    PyTypeObject *fields, *lease, *mapping, *span;
+    PyObject *range_name; /* "_range" */
+} xp_types;
+xp_types *xp_types_of(PyObject *module);
+
+/* memory.c: a peer's memfd that is to be mapped, and what came in between. No GIL needed. */
+typedef struct {
+    uint64_t inode, nbytes;
+    bool writable;
+    const char *wrong, *call; /* what is wrong with it, or the call that failed with `error` */
+    int error;
+} xp_memfd;
+char *xp_fetch_memfd(xp_memfd *m, int pidfd, int fd, const uint64_t *generation, uint64_t expected);
+PyObject *xp_mapping_new(PyTypeObject *type, char *base, uint64_t nbytes); /* takes the mapped bytes over */
+const char *xp_mapping_base(PyObject *mapping, uint64_t *nbytes);
+
 /* Each file adds its own functions and types. */
 int xp_init_process(PyObject *module);
 int xp_init_memory(PyObject *module);
 int xp_init_span(PyObject *module);
 int xp_init_dlpack(PyObject *module);
 int xp_init_domain(PyObject *module);
+int xp_init_peer(PyObject *module);
 int xp_init_slot(PyObject *module);
 int xp_init_warden(PyObject *module);
 int xp_init_serve(PyObject *module);

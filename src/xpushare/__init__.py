@@ -5,13 +5,17 @@ Names are loaded when they are first used: importing the package starts nothing 
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # importing typing would take longer than everything else here
 if TYPE_CHECKING:
+    from typing import Any
+
     from xpushare import ipc as ipc
     from xpushare import ur as ur
     from xpushare._array import SharedArray as SharedArray
+    from xpushare._array_handle import ArrayHandle as ArrayHandle
     from xpushare._aspects import Aspect as Aspect
     from xpushare._aspects import Support as Support
     from xpushare._device import Context as Context
@@ -33,15 +37,23 @@ if TYPE_CHECKING:
     from xpushare._memory import malloc_device as malloc_device
     from xpushare._memory import malloc_host as malloc_host
     from xpushare._memory import malloc_shared as malloc_shared
+    from xpushare._names import lookup as lookup
+    from xpushare._names import publish as publish
+    from xpushare._names import published as published
+    from xpushare._names import unpublish as unpublish
     from xpushare._physical_memory import PhysicalMemory as PhysicalMemory
     from xpushare._physical_memory import VirtualRange as VirtualRange
     from xpushare._queue import Queue as Queue
+    from xpushare._share import attach as attach
+    from xpushare._share import empty as empty
+    from xpushare._share import share as share
     from xpushare.core.layers import enable_layers as enable_layers
     from xpushare.core.statistics import shares as shares
 
 __version__ = "0.1.0"
 
 _WHERE = {
+    "ArrayHandle": "_array_handle",
     "Aspect": "_aspects",
     "Context": "_device",
     "Device": "_device",
@@ -62,13 +74,20 @@ _WHERE = {
     "Support": "_aspects",
     "VirtualRange": "_physical_memory",
     "XpuShareError": "_errors",
+    "attach": "_share",
     "default_device": "_device",
     "devices": "_device",
+    "empty": "_share",
     "enable_layers": "core.layers",
+    "lookup": "_names",
     "malloc_device": "_memory",
     "malloc_host": "_memory",
     "malloc_shared": "_memory",
+    "publish": "_names",
+    "published": "_names",
+    "share": "_share",
     "shares": "core.statistics",
+    "unpublish": "_names",
 }
 _MODULES = ("ipc", "ur")
 
@@ -76,6 +95,8 @@ __all__ = [*sorted(_WHERE), *_MODULES]  # pyright: ignore[reportUnsupportedDunde
 
 
 def __getattr__(name: str) -> Any:
+    if "UR_ENABLE_LAYERS" in os.environ and name != "enable_layers":
+        import_module("xpushare.core.layers").from_environment()
     if name in _WHERE:
         value = getattr(import_module(f"xpushare.{_WHERE[name]}"), name)
     elif name in _MODULES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, final
@@ -11,13 +12,16 @@ from xpushare._native import BufferBase, Span, dlpack_capsule, forks
 from xpushare.core.memory import FORK_ADVICE, Range, piece
 
 if TYPE_CHECKING:
+    from xpushare._array_handle import ArrayHandle
     from xpushare._device import Device
     from xpushare._memory import Memory
+    from xpushare.core.ordering import Order
+    from xpushare.core.queue import Work
 
 __all__ = ["SharedArray"]
 
 _DLPACK_CODES: Final = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
-_DLPACK_NAMED: Final = {
+DLPACK_NAMED: Final = {
     "bfloat16": (4, 16),
     "float8_e3m4": (7, 8),
     "float8_e4m3": (8, 8),
@@ -28,6 +32,7 @@ _DLPACK_NAMED: Final = {
     "float8_e5m2fnuz": (13, 8),
     "float8_e8m0fnu": (14, 8),
 }
+_LEGACY_STREAM: Final = 1  # as __cuda_array_interface__ and DLPack count CUDA's streams
 _CPU_TYPES: Final = (1, 3, 11)  # kDLCPU, kDLCUDAHost, kDLROCMHost: the host reads them
 
 
@@ -90,7 +95,7 @@ class SharedArray(BufferBase):
     `cupy.from_dlpack(a)` everywhere. Each keeps the memory open also after `close()`.
     """
 
-    __slots__ = ("_dtype", "_offset", "_pinned", "_range", "_shape", "_strides")
+    __slots__ = ("_dtype", "_handle", "_implicit", "_offset", "_order", "_pinned", "_range", "_shape", "_strides")
 
     _range: Range | None
     _shape: tuple[int, ...]
@@ -98,6 +103,9 @@ class SharedArray(BufferBase):
     _offset: int
     _dtype: Any
     _pinned: object
+    _handle: ArrayHandle | None  # that it was attached by
+    _order: Order | None  # what its readers have to wait for
+    _implicit: Any  # what pickling has exported
 
     def __new__(cls, *_args: object, **_options: object) -> Self:
         raise TypeError("a SharedArray is made by Memory.as_array, VirtualRange.as_array, empty and attach")
@@ -116,6 +124,9 @@ class SharedArray(BufferBase):
         self._offset = offset
         self._dtype = dtype
         self._pinned = None
+        self._handle = None
+        self._order = None
+        self._implicit = None
         return self
 
     @classmethod
@@ -137,6 +148,27 @@ class SharedArray(BufferBase):
         if found.allocation._forks != forks():
             raise ForkError(f"this SharedArray {FORK_ADVICE}")
         return found
+
+    def _covered(self) -> tuple[Range, int]:
+        """Exactly the bytes that the elements span, and the first element's place in them."""
+        found = self._use()
+        low, high = extent(self._shape, self._strides, self._dtype.itemsize)
+        return found._replace(offset=found.offset + self._offset + low, nbytes=high - low), -low
+
+    def _before_host(self) -> None:
+        """The host reads next: wait for the producer's stream. A content that is there needs no waiting again."""
+        if self._order is not None:
+            self._order.before_host()
+            self._order = None
+
+    def _before(self, work: Work) -> None:
+        """`work` reads or writes next: make it wait, on the device, for the producer's stream."""
+        order = self._order
+        if order is not None:
+            if order.settled():
+                self._order = None
+            else:
+                order.before(work)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -196,6 +228,8 @@ class SharedArray(BufferBase):
     def close(self) -> None:
         """Give up this object's hold; views, capsules and other arrays over the memory stay good. Idempotent."""
         self._range = None
+        self._order = None
+        self._implicit = None
 
     def __enter__(self) -> Self:
         self._use()
@@ -211,6 +245,7 @@ class SharedArray(BufferBase):
                 f"an array on {found.device} is not host-accessible: use torch.from_dlpack, cupy.from_dlpack or "
                 "jax.dlpack.from_dlpack"
             )
+        self._before_host()
         code = memoryview_format(self._dtype)
         owner, read_only = found.hold()
         return Span(
@@ -230,6 +265,7 @@ class SharedArray(BufferBase):
         found = self._use()
         if not found.allocation.host_accessible:
             self._span()
+        self._before_host()
         low, high = extent(self._shape, self._strides, self._dtype.itemsize)
         start = found.address + self._offset
         owner, read_only = found.hold()
@@ -260,9 +296,8 @@ class SharedArray(BufferBase):
             raise BufferError("shared memory is handed over as it is; copy on the consumer's side")
         if dl_device is not None and not same_device(here, tuple(dl_device)):  # type: ignore[arg-type]
             raise BufferError(f"the array is on DLPack device {here}, not on {tuple(dl_device)}")
-        if stream is not None and here[0] in _CPU_TYPES and stream != -1:
-            raise BufferError("memory of the host has no streams: stream must be None")
-        itemsize = self._dtype.itemsize
+        self._order_dlpack(found, here[0] in _CPU_TYPES, stream)
+        itemsize = self._dtype.itemsize or 1
         if any(stride % itemsize for stride in self._strides):
             raise BufferError("DLPack counts strides in elements; these are no multiples of the item size")
         owner, read_only = found.hold()
@@ -276,6 +311,22 @@ class SharedArray(BufferBase):
             read_only,
             max_version is not None and max_version[0] >= 1,
         )
+
+    def _order_dlpack(self, found: Range, on_host: bool, stream: Any) -> None:
+        """Make the consumer's stream wait; `stream` is numbered as DLPack says, None is the default one (on the host: none)."""
+        device = found.device
+        if stream is not None and stream != -1 and on_host and device._adapter.stream(device._info, None, None) is None:
+            raise BufferError("memory of the host has no streams: stream must be None")
+        if self._order is None or stream == -1:
+            return
+        if stream is None and on_host:
+            self._before_host()
+            return
+        from xpushare.core.ordering import work_on
+
+        work = work_on(device, stream)
+        assert work is not None  # device memory is of a device with streams
+        self._before(work)
 
     def _interface(self, **more: Any) -> dict[str, Any]:
         found = self._use()
@@ -293,20 +344,35 @@ class SharedArray(BufferBase):
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
+        import numpy
+
         if not self._use().allocation.host_accessible:
             raise AttributeError("__array_interface__ is for host-accessible memory")
+        if numpy.dtype(self._dtype.str) != self._dtype:
+            raise AttributeError(f"__array_interface__ has no code for {self._dtype}: use numpy.asarray")
+        self._before_host()
         return self._interface()
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         if self._use().device.backend != "cuda":
             raise AttributeError("__cuda_array_interface__ is for CUDA memory")
-        return self._interface(stream=None)
+        if self._order is None:
+            return self._interface(stream=None)
+        self._order_dlpack(self._use(), False, _LEGACY_STREAM)
+        return self._interface(stream=_LEGACY_STREAM)  # the consumer waits for that one
 
     def __repr__(self) -> str:
         if self._range is None:
             return "<SharedArray closed>"
-        return f"<SharedArray {self._shape} {self._dtype} on {self._range.device}>"
+        how = "imported " if self._range.handle is not None else ""
+        access = " read-only" if self._range.read_only else ""
+        return f"<SharedArray {how}{self._shape} {self._dtype}{access} on {self._range.device}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from xpushare._share import pickled
+
+        return _attach, (pickled(self),)
 
     def __copy__(self) -> NoReturn:
         raise TypeError("a SharedArray cannot be copied: it is the memory. numpy.array(a) makes a private copy")
@@ -315,21 +381,34 @@ class SharedArray(BufferBase):
         self.__copy__()
 
 
+def _attach(handle: bytes) -> SharedArray:
+    from xpushare._share import attach
+
+    return attach(handle)
+
+
+@functools.cache
 def memoryview_format(dtype: Any) -> str:
-    """PEP 3118's code of a dtype; what it has none for is bytes of the item size."""
-    if dtype.kind == "c":
-        return {8: "Zf", 16: "Zd"}.get(dtype.itemsize, f"{dtype.itemsize}s")
-    if dtype.kind in "iufb" and dtype.isbuiltin == 1 and dtype.char != "g":
-        return str(dtype.char)
-    return f"{dtype.itemsize}s"
+    """PEP 3118's code of a dtype; BufferError where it has none."""
+    import numpy
+
+    example: Any = numpy.empty((), dtype)
+    try:
+        view = memoryview(example)
+        same = numpy.asarray(view).dtype == dtype
+    except (ValueError, TypeError):
+        same = False
+    if not same:
+        raise BufferError(f"the buffer protocol has no code for {dtype}: use numpy.asarray")
+    return view.format
 
 
 def dlpack_type(dtype: Any) -> tuple[int, int, int]:
     """DLPack's (code, bits, lanes) of a dtype; BufferError where it has none."""
     if not dtype.isnative:
         raise BufferError(f"DLPack has no type for the foreign byte order of {dtype}")
-    if dtype.name in _DLPACK_NAMED:
-        return (*_DLPACK_NAMED[dtype.name], 1)
+    if dtype.name in DLPACK_NAMED:
+        return (*DLPACK_NAMED[dtype.name], 1)
     if dtype.kind not in _DLPACK_CODES:
         raise BufferError(f"DLPack has no type for {dtype}")
     return _DLPACK_CODES[dtype.kind], 8 * dtype.itemsize, 1

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Memory", "malloc_device", "malloc_host", "malloc_shared"]
 
+_new = BufferBase.__new__
+
 
 @final
 class Memory(BufferBase):
@@ -37,7 +39,12 @@ class Memory(BufferBase):
 
     @classmethod
     def _make(cls, source: Range) -> Memory:
-        self: Memory = BufferBase.__new__(cls)
+        allocation = source.allocation
+        self: Memory = (
+            _new(cls, allocation.address + source.offset, source.nbytes, source.read_only)
+            if allocation.host_accessible
+            else _new(cls)
+        )
         self._range = source
         self._implicit = None
         self._pinned = None

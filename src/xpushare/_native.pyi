@@ -5,7 +5,7 @@ Failing system calls raise `OSError` with errno and the call's name. Nothing her
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, final
+from typing import Any, Final, Self, final
 
 # --- layout, for the test that compares both declarations: name -> offset or size -------------------------------------------
 LAYOUT: Final[dict[str, int]]
@@ -92,6 +92,66 @@ class Reservation:
 
     def protect(self, at: int, nbytes: int, access: int) -> None: ...
 
+# --- handles and peers -------------------------------------------------------------------------------------------------------
+@final
+class Fields:
+    """The 256 bytes of a handle by the names of docs/layout.md (`sharing.handle.FIELDS`), as they are: nothing is checked."""
+
+    def __init__(self, raw: bytes, /) -> None: ...
+    @property
+    def magic(self) -> bytes: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def kind(self) -> int: ...
+    @property
+    def flags(self) -> int: ...
+    @property
+    def backend(self) -> bytes: ...
+    @property
+    def device_uuid(self) -> bytes: ...
+    @property
+    def boot_id(self) -> bytes: ...
+    @property
+    def pid_namespace(self) -> int: ...
+    @property
+    def pid(self) -> int: ...
+    @property
+    def table_fd(self) -> int: ...
+    @property
+    def cookie(self) -> bytes: ...
+    @property
+    def generation(self) -> int: ...
+    @property
+    def entry(self) -> int: ...
+    @property
+    def reserved0(self) -> int: ...
+    @property
+    def nonce(self) -> bytes: ...
+    @property
+    def object(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def exposed_nbytes(self) -> int: ...
+    @property
+    def net_namespace(self) -> int: ...
+    @property
+    def reserved1(self) -> bytes: ...
+
+@final
+class PeerTable:
+    """A peer's mapped table, for opening what it exports at one go. Does not keep the pidfd (-1: there is none)."""
+
+    def __init__(self, mapping: Mapping, domain: Domain, pidfd: int) -> None: ...
+    def open(self, fields: Fields, peer: Any, /) -> tuple[Mapping, Lease, int] | None:
+        """Check a handle's entry, hold it, fetch its memfd and map that; the third is the nbytes of the whole object.
+
+        None, and nothing is left behind, for anything but a live entry with one sealed memfd: what it is, is found out
+        elsewhere."""
+
 # --- buffers and DLPack -----------------------------------------------------------------------------------------------------
 @final
 class Span:
@@ -115,8 +175,10 @@ class Span:
 class BufferBase:
     """Base of classes that export a buffer: `memoryview(self)` becomes a view of `self._span()`, a `Span`.
 
-    The view keeps the span, not this object. An exception of `_span` is passed on as it is. Has a weak-reference list; sub-classes may use __slots__."""
+    An object made with the three arguments is bound to that memory: its `_range` keeps the memory, and as long as that is not
+    None and the process has not forked, a view is of a `Span` with these arguments and that owner; `_span` is not called. The view keeps the span, not this object. An exception of `_span` is passed on as it is. Has a weak-reference list; sub-classes may use __slots__."""
 
+    def __new__(cls, address: int = ..., nbytes: int = ..., readonly: bool = ..., /) -> Self: ...
     def _span(self) -> Span: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
@@ -261,6 +323,9 @@ class Slot:
 
         ValueError: more than 2**20 - 1 points ahead. A future point that is orphaned is submitted and lost at once, see
         the protocol."""
+
+    def watch(self) -> None:
+        """Have the deaths of all attached members noticed, for callers that poll `state`."""
 
     def detach(self) -> None:
         """Idempotent. Waits of other threads end with ValueError, tokens become due, guards are dropped; what is owed

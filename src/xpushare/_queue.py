@@ -36,6 +36,14 @@ def _bytes_of(what: str, operand: Memory | SharedArray | VirtualRange) -> tuple[
     raise InvalidArgumentError(f"{what} is a Memory, SharedArray or VirtualRange, not {type(operand).__name__}")
 
 
+def _order(work: Work, *operands: object) -> Work:
+    """What was attached is read and written in the order of its producer's stream."""
+    for operand in operands:
+        if isinstance(operand, SharedArray):
+            operand._before(work)
+    return work
+
+
 def _event(event: Event) -> Any:
     if not isinstance(event, Event):
         raise InvalidArgumentError(f"this takes an Event, not {type(event).__name__}")
@@ -91,11 +99,11 @@ class Queue:
         nbytes: int | None = None,
     ) -> None:
         """Copy `nbytes` (default: all of `src`). `InvalidArgumentError` when they do not fit, or `dst` is read-only. (urEnqueueUSMMemcpy)"""
-        core.copy(self._use(), _bytes_of("dst", dst), _bytes_of("src", src), nbytes)
+        core.copy(_order(self._use(), dst, src), _bytes_of("dst", dst), _bytes_of("src", src), nbytes)
 
     def fill(self, dst: Memory | SharedArray | VirtualRange, pattern: bytes, nbytes: int | None = None) -> None:
         """Repeat `pattern` over `nbytes` (default: all of `dst`), a multiple of its length. (urEnqueueUSMFill)"""
-        core.fill(self._use(), _bytes_of("dst", dst), pattern, nbytes)
+        core.fill(_order(self._use(), dst), _bytes_of("dst", dst), pattern, nbytes)
 
     def submit(self, fn: Callable[..., object], *args: Any) -> None:
         """Run `fn(*args)` in order (`native_cpu` only; else `FeatureNotSupportedError`). Its exception comes out of `synchronize`."""

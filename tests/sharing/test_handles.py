@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from peering import KINDS, exported, holdings, make, nothing_left, verbs
 
 import xpushare as xs
+from xpushare import _native
 from xpushare.sharing import handle as handles
 from xpushare.sharing import identity, layout
 from xpushare.sharing.handle import FIELDS, Handle
@@ -49,7 +50,8 @@ def handle(memory: xs.Memory) -> Any:
 
 def reseal(handle: Handle, **changes: Any) -> bytes:
     """The handle's bytes with other fields, sealed again with the user's key."""
-    body = handles._STRUCT.pack(*handle._fields._replace(**changes))
+    values = {name: getattr(handle._fields, name) for name, _code in FIELDS} | changes
+    body = handles._STRUCT.pack(*values.values())
     return body + handles.keyed_hash(body)
 
 
@@ -66,7 +68,12 @@ def test_the_documented_table_is_the_declared_format() -> None:
     declared.append((at, handles.SEAL_NBYTES, "seal"))
     assert table_of("Handle, 256 bytes") == declared
     assert at + handles.SEAL_NBYTES == Handle.NBYTES == 256
-    assert handles.Fields._fields == tuple(name for name, _code in FIELDS)
+    assert {name: at for at, _size, name in declared} == {
+        name.removeprefix("handle."): at
+        for name, at in _native.LAYOUT.items()
+        if name.startswith("handle.") and not re.search(r"reserved|size", name)
+    } | {"reserved": 168}
+    assert _native.LAYOUT["handle.size"] == Handle.NBYTES
 
 
 def test_the_documented_tables_of_the_table_are_the_declared_structs() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -412,3 +413,28 @@ def test_handles_are_made_by_functions_only(rt: Runtime, kind: str) -> None:
     made = {"event": rt.event, "physical_mem": rt.physical}.get(kind, lambda: getattr(rt, kind))()
     with pytest.raises(TypeError, match="belongs to its process"):
         pickle.dumps(made)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_nonsense_of_all_kinds(rt: Runtime, name: str) -> None:
+    """Whatever is passed, a call succeeds or raises URError."""
+    choose = random.Random(name).choice
+    good = GOOD[name](rt)
+    pool = [
+        None, 0, 1, -1, 64, rt.granule, 1 << 63, 1 << 64, True, 1.5, "x", b"", b"x", bytes(256), [], [None], object(),
+        rt.adapter, rt.platform, rt.device, rt.context, rt.queue, rt.event(), rt.physical(), rt.memory(), rt.reserve(),
+        rt.mapped(), [rt.event()], [rt.device], released(rt, "event"), released(rt, "context"),
+        ur.USMDesc(3, 3), ur.ExpEventDesc(2), ur.QueueProperties(2), ur.PhysicalMemProperties(2),
+        ur.urIPCGetMemHandleExp(rt.context, rt.memory()), ur.urIPCGetPhysMemHandleExp(rt.context, rt.physical()),
+        ur.urIPCGetEventHandleExp(rt.event()),
+    ]  # fmt: skip
+    refused = 0
+    for _ in range(300):
+        try:
+            call(name, tuple(choose([each, choose(pool), each]) for each in good))
+        except ur.URError:
+            refused += 1
+        if not (rt.context._references and rt.queue._references):
+            rt.context, rt.queue = (fresh := Runtime()).context, fresh.queue
+    assert refused or not good
+    ur.urQueueFinish(rt.queue)

@@ -80,15 +80,27 @@ class Runtime:
 
 
 def leave_nothing() -> None:
+    """Close whatever a test left, and forget it."""
     places = _objects.places
-    for opened in list(places.opened.values()):
-        for memory in opened:
-            memory.close()
-    places.opened.clear()
-    for memory in list(places.allocated.values()):
+    for memory in (*places.allocated.values(), *(each for opened in places.opened.values() for each in opened)):
         memory.close()
-    places.allocated.clear()
-    for found in list(places.ranges.values()):
-        places.reserved.remove(found.ptr, found._use())
+    for found in places.ranges.values():
         found.close()
-    places.ranges.clear()
+    _objects.places = _objects.Places()
+
+
+class refused:
+    """`with refused(result):` the block raises URError with that result. Keeps nothing of the error."""
+
+    def __init__(self, result: ur.Result) -> None:
+        self.result = result
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        assert kind is not None, f"{self.result!r} expected, but the call succeeded"
+        if not isinstance(error, ur.URError):
+            return False
+        assert error.result is self.result, f"{self.result!r} expected: {error}"
+        return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import threading
 from typing import Final
 
@@ -34,3 +35,12 @@ def adapter(backend: str) -> Adapter:
                 module = importlib.import_module(f"xpushare.adapters.{backend}")
                 found = _adapters[backend] = module.make()
     return found
+
+
+def _renew_lock() -> None:
+    """In a forked child: whoever held it is not there."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)

@@ -239,6 +239,11 @@ class Adapter(abc.ABC):
         """A queue over another library's stream, which stays theirs; None where `native` is not this vendor's."""
 
     @abc.abstractmethod
+    def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
+        """A stream of the device, for `adopt_queue`: by DLPack's number, else (None) the one that the library of `array` works on
+        now, else the device's default one. None where the device has no streams."""
+
+    @abc.abstractmethod
     def adopt_domain(self, device: DeviceInfo, domain: Domain) -> None:
         """Make the event slots of `domain` reachable for work on `device`; called once per device and domain, before the first use."""
 

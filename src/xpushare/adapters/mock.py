@@ -32,7 +32,7 @@ from xpushare.adapters.base import (
 )
 from xpushare.sharing.identity import boot_id
 
-__all__ = ["ForeignArray", "Mock", "ScriptedDriver", "driver", "make"]
+__all__ = ["ForeignArray", "Mock", "MockStream", "ScriptedDriver", "driver", "make"]
 
 DEVICES: Final = 2
 _KDL_CPU: Final = 1
@@ -101,6 +101,35 @@ class ForeignArray:
         """What the other library's allocator does: the block may be anybody's next."""
         _foreign.remove(self)
         self.memory.release()
+
+
+class _StreamQueue(HostQueue):
+    """The stream's own queue: giving up what was adopted leaves the stream as it is."""
+
+    def release(self) -> None:
+        pass
+
+
+class MockStream:
+    """A stream of "another library" on a mock device, as torch's are to CUDA; `number` is what DLPack calls it by."""
+
+    def __init__(self, ordinal: int = 0) -> None:
+        self.ordinal = ordinal
+        self.queue = _StreamQueue()
+        self.number = self.queue.number
+        _streams[self.number] = self
+
+    def close(self) -> None:
+        """Ends the stream, as its library would."""
+        _streams.pop(self.number, None)
+        HostQueue.release(self.queue)
+
+
+def _default_stream(ordinal: int) -> MockStream:
+    found = _defaults.get(ordinal)
+    if found is None:
+        found = _defaults.setdefault(ordinal, MockStream(ordinal))
+    return found
 
 
 class _ForeignMemory(DriverMemory):
@@ -175,7 +204,12 @@ class Mock(Adapter):
         return HostQueue()
 
     def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:
-        return None
+        return (self.devices()[native.ordinal], native.queue) if isinstance(native, MockStream) else None
+
+    def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
+        if number is None:
+            return getattr(array, "mock_stream", None) or _default_stream(device.ordinal)
+        return _streams.get(number)
 
     def adopt_domain(self, device: DeviceInfo, domain: Domain) -> None:
         pass
@@ -186,6 +220,8 @@ class Mock(Adapter):
 
 _driver = ScriptedDriver()
 _foreign: list[ForeignArray] = []
+_streams: dict[int, MockStream] = {}
+_defaults: dict[int, MockStream] = {}
 
 
 def driver() -> ScriptedDriver:

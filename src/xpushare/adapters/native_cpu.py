@@ -90,6 +90,9 @@ class NativeCpu(Adapter):
     def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:
         return None
 
+    def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
+        return None  # what the host's libraries compute is there when they return
+
     def adopt_domain(self, device: DeviceInfo, domain: Domain) -> None:
         pass  # the host reaches its own pages
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from xpushare import adapters
-from xpushare._array import SharedArray, c_strides, extent
+from xpushare._array import DLPACK_NAMED, SharedArray, as_dtype, c_strides, extent
 from xpushare._device import _device
-from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError
+from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
 from xpushare._native import DLTensor
 from xpushare.core.memory import Range
 from xpushare.core.resources import Allocation
 from xpushare.sharing import node
 
-__all__ = ["Located", "locate", "range_at", "range_of"]
+__all__ = ["Described", "Located", "describe", "locate", "range_at", "range_of"]
 
 _DLPACK_BACKENDS: Final = {2: "cuda", 3: "cuda", 13: "cuda"}
+_DLPACK_STREAMS: Final = {2: 1, 13: 1, 10: 0}  # device type -> its default stream, as DLPack numbers it
+_DLPACK_KINDS: Final = {0: "i", 1: "u", 2: "f", 5: "c"}
+_DLPACK_NAMES: Final = {(6, 8): "bool", **{number: name for name, number in DLPACK_NAMED.items()}}
 
 
 class Located(NamedTuple):
@@ -27,30 +30,146 @@ class Located(NamedTuple):
     backend: str | None  # whose device memory it is, where the protocol tells
 
 
-def locate(array: Any) -> Located:
-    """Address and extent of an array, by `__cuda_array_interface__`, `__array_interface__` or DLPack."""
+class Described(NamedTuple):
+    """An array as its protocol describes it."""
+
+    address: int  # of its first element
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # bytes
+    itemsize: int
+    kind: Any  # the element type in the protocol's words; `dtype_of` makes a NumPy dtype of it
+    read_only: bool
+    backend: str | None  # as in Located
+    ordinal: int  # of the device, with a backend
+    stream: Any  # that the content is ordered on, where the protocol tells
+
+    def located(self) -> Located:
+        low, high = extent(self.shape, self.strides, self.itemsize)
+        return Located(self.address + low, high - low, self.read_only, self.backend)
+
+    @property
+    def dtype(self) -> Any:
+        return dtype_of(self.kind)
+
+
+def dtype_of(kind: Any) -> Any:
+    """The NumPy dtype of a protocol's element type: a dtype, (typestr, descr), or DLPack's (code, bits, lanes)."""
+    import numpy
+
+    if isinstance(kind, numpy.dtype):
+        return kind
+    if len(kind) == 2:
+        typestr, description = kind
+        return numpy.dtype(typestr if description is None else description)
+    code, bits, lanes = kind
+    name = _DLPACK_NAMES.get((code, bits))
+    if lanes == 1 and name is not None:
+        return as_dtype(name)
+    if lanes == 1 and code in _DLPACK_KINDS and bits % 8 == 0:
+        return as_dtype(f"{_DLPACK_KINDS[code]}{bits // 8}")
+    raise InvalidArgumentError(f"NumPy has no dtype for DLPack's type (code {code}, {bits} bits, {lanes} lanes)")
+
+
+def _asked(array: Any, name: str) -> Any:
+    """An attribute that another library computes; None where it has none."""
+    try:
+        return getattr(array, name, None)
+    except Exception as error:
+        raise InvalidArgumentError(f"{type(array).__name__} does not hand out its memory: {error}") from error
+
+
+def describe(array: Any, ordered: bool = False) -> Described:
+    """What an array says of itself, by `__cuda_array_interface__`, `__array_interface__`, DLPack or the buffer protocol.
+
+    `ordered`: a DLPack array on a device is asked to have its content ready on the device's default stream. Else nothing is
+    asked of its streams.
+    """
     for name, backend in (("__cuda_array_interface__", "cuda"), ("__array_interface__", None)):
-        interface = getattr(array, name, None)
+        interface = _asked(array, name)
         if isinstance(interface, dict) and isinstance(interface.get("data"), tuple):
-            itemsize = int(interface["typestr"][2:])
-            shape = tuple(interface["shape"])
-            strides = interface.get("strides")
-            low, high = extent(shape, tuple(strides) if strides is not None else c_strides(shape, itemsize), itemsize)
-            address, read_only = interface["data"]
-            return Located(address + low, high - low, bool(read_only), backend)
+            found = _from_interface(array, interface, backend)
+            if found is not None:
+                return found
     if hasattr(array, "__dlpack__"):
-        try:
-            capsule = array.__dlpack__(max_version=(1, 1))
-        except TypeError:  # a producer older than DLPack 1.0
-            capsule = array.__dlpack__()
-        tensor = DLTensor(capsule)
-        itemsize = (tensor.dtype[1] * tensor.dtype[2] + 7) // 8
-        strides = c_strides(tensor.shape, 1) if tensor.strides is None else tensor.strides
-        low, high = extent(tensor.shape, tuple(stride * itemsize for stride in strides), itemsize)
-        return Located(tensor.address + low, high - low, tensor.read_only, _DLPACK_BACKENDS.get(tensor.device[0]))
-    raise InvalidArgumentError(
-        f"{type(array).__name__} is neither a Memory nor an array that tells where its memory is"
+        return _from_dlpack(array, ordered)
+    try:
+        view = memoryview(array)
+    except TypeError:
+        raise InvalidArgumentError(
+            f"{type(array).__name__} is neither a Memory nor an array that tells where its memory is"
+        ) from None
+    import numpy
+
+    buffer = numpy.asarray(view)
+    return Described(
+        buffer.ctypes.data, buffer.shape, buffer.strides, buffer.itemsize, buffer.dtype, view.readonly, None, 0, None
     )
+
+
+def _from_interface(array: Any, interface: dict[str, Any], backend: str | None) -> Described | None:
+    if interface.get("mask") is not None:
+        raise InvalidArgumentError(f"{type(array).__name__} has a mask, which cannot be shared with it: share both arrays")
+    typestr: str = interface["typestr"]
+    itemsize = int(typestr[2:]) * (4 if typestr[1] == "U" else 1)
+    kind: Any = (typestr, None)
+    if typestr[1] == "V" or backend is None:
+        # What the protocol has no code for (bfloat16), or only half of one (padded structures), NumPy's own dtype says.
+        import numpy
+
+        own = getattr(array, "dtype", None)
+        if isinstance(own, numpy.dtype):
+            kind, itemsize = own, own.itemsize
+        elif hasattr(array, "__dlpack__"):
+            return None
+        elif interface.get("descr") and interface["descr"] != [("", typestr)]:
+            kind = (typestr, interface["descr"])
+    shape = tuple(interface["shape"])
+    strides = interface.get("strides")
+    strides = c_strides(shape, itemsize) if strides is None else tuple(strides)
+    address, read_only = interface["data"]
+    ordinal = 0
+    if backend is not None and hasattr(array, "__dlpack_device__"):
+        ordinal = array.__dlpack_device__()[1]
+    return Described(
+        address or 0, shape, strides, itemsize, kind, bool(read_only), backend, ordinal, interface.get("stream")
+    )
+
+
+def _from_dlpack(array: Any, ordered: bool) -> Described:
+    options: dict[str, Any] = {}
+    try:
+        on, ordinal = array.__dlpack_device__()
+        if on in _DLPACK_STREAMS:
+            # -1 asks for nothing; JAX takes it for a stream, and asks for nothing by None.
+            nothing = None if type(array).__module__.partition(".")[0] in ("jax", "jaxlib") else -1
+            options["stream"] = _DLPACK_STREAMS[on] if ordered else nothing
+        try:
+            capsule = array.__dlpack__(max_version=(1, 1), **options)
+        except TypeError:  # a producer older than DLPack 1.0
+            capsule = array.__dlpack__(**options)
+    except XpuShareError:
+        raise
+    except Exception as error:  # BufferError says why (it needs gradients, say); others raise others
+        raise InvalidArgumentError(f"{type(array).__name__} does not hand out its memory: {error}") from error
+    tensor = DLTensor(capsule)
+    itemsize = (tensor.dtype[1] * tensor.dtype[2] + 7) // 8
+    steps = c_strides(tensor.shape, 1) if tensor.strides is None else tensor.strides
+    return Described(
+        tensor.address,
+        tensor.shape,
+        tuple(step * itemsize for step in steps),
+        itemsize,
+        tensor.dtype,
+        tensor.read_only,
+        _DLPACK_BACKENDS.get(tensor.device[0]),
+        ordinal,
+        None,
+    )
+
+
+def locate(array: Any) -> Located:
+    """Address and extent of an array."""
+    return describe(array).located()
 
 
 def range_of(array: Any) -> Range:
@@ -59,9 +178,7 @@ def range_of(array: Any) -> Range:
     `FeatureNotSupportedError` when it cannot be exported, with the reason.
     """
     if isinstance(array, SharedArray):
-        found = array._use()
-        low, high = extent(array.shape, array.strides, array.dtype.itemsize)
-        return found._replace(offset=found.offset + array._offset + low, nbytes=high - low)
+        return array._covered()[0]
     if isinstance(array, int) and not isinstance(array, bool):
         return range_at(Located(array, 0, False, None), None, f"address {array:#x}")
     where = locate(array)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import time
+import uuid
 from collections.abc import Callable
 from typing import Final
 
@@ -14,6 +13,9 @@ __all__ = ["faces"]
 
 _MOST_US: Final = 3.0  # what one `ur` call may add
 _BATCH: Final = 50
+_OPEN: Final = "open and close of an open handle"
+_OPEN_ON: Final = "the same, device and context named"
+_CALLS: Final = {_OPEN: 2, _OPEN_ON: 2}  # ur calls in one sample, where there are more than one
 
 
 def _export(kept: Kept, device: str) -> bytes:
@@ -21,6 +23,11 @@ def _export(kept: Kept, device: str) -> bytes:
 
     kept["memory"] = xs.malloc_host(4096, device)
     return bytes(xs.ipc.memory.get(kept["memory"]))
+
+
+def sampler(call: Callable[[], None]) -> Callable[[], float]:
+    """Samples of `call`, in us for one call."""
+    return lambda: batch(call, _BATCH)
 
 
 def _samples(kept: Kept, device: str, handle: bytes, count: int) -> dict[str, tuple[list[float], ...]]:
@@ -36,8 +43,7 @@ def _samples(kept: Kept, device: str, handle: bytes, count: int) -> dict[str, tu
         for adapter in ur.urAdapterGet()
         for platform in ur.urPlatformGet(adapter)
         for found in ur.urDeviceGet(platform, ur.DeviceType.ALL)
-        if ur.urDeviceGetInfo(found, ur.DeviceInfo.UUID) == xs.devices(str(wanted))[0].uuid
-        or len(xs.devices()) == 1
+        if ur.urDeviceGetInfo(found, ur.DeviceInfo.UUID) == uuid.UUID(wanted.uuid).bytes
     )
     hContext = ur.urContextCreate([hDevice], None)
     hEvent = ur.urEventCreateExp(hContext, hDevice, ur.ExpEventDesc(flags=ur.ExpEventFlags.IPC_EXP))
@@ -56,11 +62,14 @@ def _samples(kept: Kept, device: str, handle: bytes, count: int) -> dict[str, tu
     def core_open_close_explicit() -> None:
         core_memory.open_(handle, wanted, wanted.context)
 
+    def face_open_close_explicit() -> None:
+        xs.ipc.memory.open(handle, device=wanted, context=wanted.context).close()
+
     def ur_info() -> None:
         ur.urEventGetInfo(hEvent, ur.EventInfo.COMMAND_EXECUTION_STATUS)
 
     def face_done() -> None:
-        event.done
+        _ = event.done
 
     def core_done() -> None:
         core_event.done(opened)
@@ -74,23 +83,36 @@ def _samples(kept: Kept, device: str, handle: bytes, count: int) -> dict[str, tu
     def core_wait() -> None:
         core_event.wait(opened, None, None)
 
-    groups: dict[str, tuple[Callable[[], None], Callable[[], None], Callable[[], None], int]] = {
-        "open and close of an open handle": (ur_open_close, face_open_close, core_open_close, 2),
-        "the state of an event": (ur_info, face_done, core_done, 1),
-        "a wait for a complete event": (ur_wait, face_wait, core_wait, 1),
-    }
     found: dict[str, tuple[list[float], ...]] = {}
-    for name, (of_ur, of_face, of_core, _calls) in groups.items():
-        found[name] = alternate(
-            count,
-            lambda call=of_ur: batch(call, _BATCH),  # type: ignore[misc]
-            lambda call=of_face: batch(call, _BATCH),  # type: ignore[misc]
-            lambda call=of_core: batch(call, _BATCH),  # type: ignore[misc]
-        )
-    # UR names the device and context at each open; the core's short cut for handles without either is not open to it.
-    found["open with device and context"] = alternate(
-        count, lambda: batch(ur_open_close, _BATCH), lambda: batch(core_open_close_explicit, _BATCH)
+    for name, (of_ur, of_face, of_core) in {
+        _OPEN: (ur_open_close, face_open_close, core_open_close),
+        "state of an event": (ur_info, face_done, core_done),
+        "wait for a complete event": (ur_wait, face_wait, core_wait),
+    }.items():
+        found[name] = alternate(count, sampler(of_ur), sampler(of_face), sampler(of_core))
+    # UR names device and context at each open; the core's short cut for handles opened without is not open to it.
+    found[_OPEN_ON] = alternate(
+        count, sampler(ur_open_close), sampler(face_open_close_explicit), sampler(core_open_close_explicit)
     )
     ur.urEventRelease(hEvent)
     ur.urContextRelease(hContext)
     return found
+
+
+def faces(settings: Settings) -> list[Row]:
+    """`xpushare.ur` and the object face over the bare core operation."""
+    rows: list[Row] = []
+    with Worker(settings) as exporter, Worker(settings) as importer:
+        handle = exporter.call(_export, settings.device)
+        found = importer.call(_samples, settings.device, handle, settings.count(300, 5), timeout=300)
+    for name, (of_ur, of_face, of_core) in found.items():
+        calls = _CALLS.get(name, 1)
+        for face, samples in (("ur", of_ur), ("object face", of_face)):
+            row = compare("faces", f"{name}: {face}", samples, "bare core operation", of_core)
+            assert row.theirs is not None
+            more = (row.ours.median - row.theirs.median) / calls
+            row.wanted = f"at most {_MOST_US:g} us more a call" if face == "ur" else f"less than {_MOST_US:g} us more"
+            row.met = more <= _MOST_US if face == "ur" else more < _MOST_US
+            row.notes.append(f"{more:+.2f} us a call" + (f", {calls} calls" if calls > 1 else ""))
+            rows.append(row)
+    return rows

@@ -140,7 +140,8 @@ class _Pair:
     def __init__(self, settings: Settings, stack: contextlib.ExitStack) -> None:
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
-        shared = {"there": context.Event(), "back": context.Event()}
+        # Kept: a semaphore's name goes with the object that made it, and a spawned process looks it up later.
+        shared = self._shared = {"there": context.Event(), "back": context.Event()}
         self.first = stack.enter_context(Worker(settings, {**shared, "pipe": here}))
         self.second = stack.enter_context(Worker(settings, {**shared, "pipe": there}))
         here.close()
@@ -169,6 +170,15 @@ class _Pair:
         self.second.result(_TIMEOUT * 2)
         return sample
 
+    def apart(self) -> bool:
+        """Whether the two last ran on different CPUs."""
+        return _last_cpu(self.first.pid) != _last_cpu(self.second.pid)
+
+
+def _last_cpu(pid: int) -> int:
+    """The CPU that the main thread of a process last ran on: field 39 of its stat."""
+    return int(Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()[36])
+
 
 def _have_zmq() -> bool:
     try:
@@ -180,8 +190,9 @@ def _have_zmq() -> bool:
 
 def _round_trips(
     settings: Settings, cpus: tuple[list[int], list[int]], ways: list[str], batches: dict[str, int]
-) -> dict[str, list[float]]:
-    """Samples for each way, in turn, in one pair of processes."""
+) -> tuple[dict[str, list[float]], dict[str, int]]:
+    """Samples for each way, in turn, in one pair of processes; and after how many the two were on two CPUs."""
+    apart = dict.fromkeys(ways, 0)
     samples: dict[str, list[float]] = {way: [] for way in ways}
     with contextlib.ExitStack() as stack:
         pair = _Pair(settings, stack)
@@ -192,8 +203,9 @@ def _round_trips(
             for step in range(len(ways)):
                 way = ways[(turn + step) % len(ways)]
                 samples[way].append(pair.block(way, batches[way]))
+                apart[way] += pair.apart()
         pair.end()
-    return samples
+    return samples, apart
 
 
 def two_cpus(settings: Settings) -> list[Row]:
@@ -205,23 +217,29 @@ def two_cpus(settings: Settings) -> list[Row]:
     ways = [_OURS, _EVENT, _PIPE, *([_ZMQ] if _have_zmq() else [])]
     batches = {way: settings.count(200, 20) for way in ways}
     rows: list[Row] = []
-    for how, cpus in (
-        (f"each process pinned to one CPU ({one}, {two})", ([one], [two])),
-        (f"both processes free on CPUs {one} and {two}", ([one, two], [one, two])),
+    # The wanted figures are for two CPUs: free processes may be put on one, so that row has none.
+    for pinned, how, cpus in (
+        (True, f"each process pinned to one CPU ({one}, {two})", ([one], [two])),
+        (False, f"both processes free on CPUs {one} and {two}", ([one, two], [one, two])),
     ):
-        samples = _round_trips(settings, cpus, ways, batches)
+        samples, apart = _round_trips(settings, cpus, ways, batches)
         for way, most, wanted in (
             (_EVENT, 1 / 40, "40 times faster"),
             (_ZMQ, 1 / 25, "25 times faster"),
             (_PIPE, None, ""),
         ):
-            if way in samples:
-                rows.append(
-                    compare("two_cpus", f"event round trip, {how}", samples[_OURS], way, samples[way],
-                            most=most, wanted=wanted, notes=[f"{batches[way]} round trips a sample"])  # fmt: skip
-                )
-            else:
+            if way not in samples:
                 rows[-1].notes.append(_NO_ZMQ)
+                continue
+            row = compare("two_cpus", f"event round trip, {how}", samples[_OURS], way, samples[way])
+            if pinned and most is not None and row.ratio is not None:
+                row.wanted, row.met = wanted, row.ratio <= most
+            count = len(samples[way])
+            row.notes.append(
+                f"{batches[way]} round trips a sample; on two CPUs after {apart[_OURS]} of {count} samples, "
+                f"theirs {apart[way]}"
+            )
+            rows.append(row)
     return rows
 
 
@@ -330,11 +348,28 @@ def one_cpu(settings: Settings) -> list[Row]:
                     theirs.append(futex())
         pair.end()
     if program is None:
-        return [Row("one_cpu", name, "us", spread(ours), "bare futex in C", wanted="at most 2 times",
-                    notes=["no C compiler here: nothing to compare with"])]  # fmt: skip
+        return [
+            Row(
+                "one_cpu",
+                name,
+                "us",
+                spread(ours),
+                "bare futex in C",
+                wanted="at most 2 times",
+                notes=["no C compiler here: nothing to compare with"],
+            )
+        ]
     return [
-        compare("one_cpu", name, ours, "bare futex ping-pong in C", theirs, most=2.0, wanted="at most 2 times",
-                notes=[f"{batch} round trips a sample; each C sample is a process of its own, timed inside"])  # fmt: skip
+        compare(
+            "one_cpu",
+            name,
+            ours,
+            "bare futex ping-pong in C",
+            theirs,
+            most=2.0,
+            wanted="at most 2 times",
+            notes=[f"{batch} round trips a sample; each C sample is a process of its own, timed inside"],
+        )
     ]
 
 
@@ -381,6 +416,7 @@ def waiting(settings: Settings) -> list[Row]:
     seconds = settings.count(100, 10) / 100
     thread: dict[str, list[float]] = {_OURS: [], _EVENT: []}
     process: dict[str, list[float]] = {_OURS: [], _EVENT: []}
+    first: dict[str, list[float]] = {_OURS: [], _EVENT: []}
     with contextlib.ExitStack() as stack:
         pair = _Pair(settings, stack)
         every = sorted(os.sched_getaffinity(0))
@@ -391,12 +427,23 @@ def waiting(settings: Settings) -> list[Row]:
             for way in (_OURS, _EVENT) if turn % 2 else (_EVENT, _OURS):
                 begin = pair.first.call(_wait_without_signal, way, 0.001)
                 whole = pair.first.call(_wait_without_signal, way, seconds)
+                first[way].append(begin[0])
                 thread[way].append(max(0.0, whole[0] - begin[0]))
                 process[way].append(max(0.0, whole[1] - begin[1]))
         pair.end()
-    notes = [f"CPU time of a wait of {seconds:g} s less that of a wait of 1 ms; getrusage(2)"]
+    begins = [f"{spread(first[way]).median:.0f} us" for way in (_OURS, _EVENT)]
+    burnt = (
+        f"CPU time of a wait of {seconds:g} s less that of 1 ms, which is {begins[0]}, theirs {begins[1]}; getrusage(2)"
+    )
+    notes = [burnt]
     return [
         compare("waiting", "CPU burnt by the waiting thread", thread[_OURS], _EVENT, thread[_EVENT], notes=notes),
-        compare("waiting", "CPU burnt by its process, own threads included", process[_OURS], _EVENT, process[_EVENT],
-                notes=notes),
-    ]  # fmt: skip
+        compare(
+            "waiting",
+            "CPU burnt by its process, own threads included",
+            process[_OURS],
+            _EVENT,
+            process[_EVENT],
+            notes=notes,
+        ),
+    ]

@@ -60,9 +60,7 @@ def import_time(settings: Settings) -> list[Row]:
     rows = []
     for source, most, wanted in ((ours, 2.0, "at most 2 times"), (used, None, "")):
         name = "import xpushare" if source == ours else "the same, and Memory, Event and ipc loaded"
-        row = compare(
-            "import_time", name, samples[source], theirs, samples[theirs], most=most, wanted=wanted
-        )
+        row = compare("import_time", name, samples[source], theirs, samples[theirs], most=most, wanted=wanted)
         drivers = sorted(loaded[source] & set(_DRIVERS))
         row.notes.append(f"imports {', '.join(drivers)}" if drivers else "imports neither numpy nor a driver")
         if drivers and row.met is not None:

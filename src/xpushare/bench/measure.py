@@ -86,9 +86,7 @@ def compare(
     return Row(scenario, name, unit, mine, other, its, ratio, wanted, met, list(notes))
 
 
-def alternate(
-    count: int, *operations: Callable[[], float], warm_up: int | None = None
-) -> tuple[list[float], ...]:
+def alternate(count: int, *operations: Callable[[], float], warm_up: int | None = None) -> tuple[list[float], ...]:
     """Call the operations in turn, `count` times each after a warm-up, each time beginning with another one.
 
     Each returns one sample: what it measured itself, so that its preparation stays outside the clock.

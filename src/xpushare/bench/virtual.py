@@ -56,6 +56,13 @@ def map_unmap(settings: Settings) -> list[Row]:
     with Worker(settings) as worker:
         ours, theirs = worker.call(_samples, settings.device, settings.count(5000, 100))
     return [
-        compare("map_unmap", "map and unmap of 2 MiB", ours, "bare mmap calls by ctypes", theirs,
-                most=1.5, wanted="at most 1.5 times")  # fmt: skip
+        compare(
+            "map_unmap",
+            "map and unmap of 2 MiB",
+            ours,
+            "bare mmap calls by ctypes",
+            theirs,
+            most=1.5,
+            wanted="at most 1.5 times",
+        )
     ]

@@ -42,7 +42,7 @@ def _serve(connection: Connection, folder: str, kept: Kept) -> None:
 
 
 class Worker:
-    """One process. `kept` is what it is born with (multiprocessing's own primitives travel only so) and keeps between calls.
+    """One process. `kept` is what it is born with (multiprocessing's primitives travel only so) and keeps.
 
     A function it runs is of a module, and takes `kept` first.
     """

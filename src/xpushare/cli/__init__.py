@@ -18,7 +18,7 @@ import xpushare
 
 __all__ = ["COMMANDS", "main"]
 
-COMMANDS: Final = ("demo", "info")
+COMMANDS: Final = ("demo", "info", "bench")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -19,7 +19,7 @@ from xpushare._errors import (
     RouteError,
     from_os_error,
 )
-from xpushare._native import DONE, LOST, Domain, Slot
+from xpushare._native import DONE, LOST, PENDING, Domain, Slot
 from xpushare.adapters.base import Export, Profile
 from xpushare.core import memory
 from xpushare.core.declare import operation
@@ -196,12 +196,12 @@ def done(event: Opened) -> bool:
     slot = event.timeline.slot
     point = slot.pending
     state = slot.state(point)
-    if state == DONE:
-        return True
+    if state == PENDING:
+        slot.watch()  # somebody polls: a death has to be noticed
+        state = slot.wait(point, 0.0)  # as a wait does: sees a death before anybody has recorded the loss
     if state == LOST:
         raise peer_lost(slot, point)
-    slot.guard(point)  # somebody polls: a death has to be noticed
-    return False
+    return state == DONE
 
 
 @operation("Event.reached", raises=(InvalidArgumentError, PeerLostError))

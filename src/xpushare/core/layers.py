@@ -99,7 +99,15 @@ def enable_layers(*names: str) -> None:
         operation.install(call)
 
 
+_environment_read = False
+
+
 def from_environment() -> None:
+    """Switch on what `UR_ENABLE_LAYERS` asks for, once."""
+    global _environment_read
+    if _environment_read:
+        return
+    _environment_read = True
     names = [name.strip() for name in os.environ.get("UR_ENABLE_LAYERS", "").split(",")]
     if any(names):
         enable_layers(*filter(None, names))

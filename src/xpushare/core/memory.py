@@ -5,7 +5,8 @@ from __future__ import annotations
 import operator
 import uuid
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 from weakref import ref
 
 from xpushare._aspects import Aspect
@@ -25,7 +26,7 @@ from xpushare.adapters.base import Import, UsmKind
 from xpushare.core.declare import operation
 from xpushare.core.resources import Allocation
 from xpushare.sharing import layout, node
-from xpushare.sharing.handle import COUNTED, READ_ONLY, Handle
+from xpushare.sharing.handle import COUNTED, KIND_NUMBERS, READ_ONLY, Handle
 from xpushare.sharing.peers import Peer
 
 __all__ = [
@@ -178,7 +179,7 @@ class Implicit:
 def expect_kind(handle: Handle | bytes | str, kind: str) -> Handle:
     """The verified handle, which must be of that kind."""
     found = Handle(handle)
-    if found.kind != kind:
+    if found._fields.kind != KIND_NUMBERS[kind]:
         raise InvalidHandleError(f"this is a handle of {found.kind}, not of {kind}: open it with ipc.{found.kind}.open")
     return found
 
@@ -203,11 +204,10 @@ def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, contex
     found = expect_kind(handle, "memory")
     fields = found._fields
     here = node.current()
-    hot: Hot | None = found._hot
-    if hot is not None and hot.node is here and device is None and context is None:
-        again = reopen(hot, found)
-        if again is not None:
-            return again
+    if device is None and context is None:
+        ready = reopen(here, found) if found._hot is not None else open_new(here, found)
+        if ready is not None:
+            return ready
     chosen, chosen_context = opening_device(found, device, context)
     if here.is_own(fields.cookie):
         allocation: Allocation = own_source(here, found)
@@ -216,37 +216,61 @@ def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, contex
 
         def make(what: Import) -> Allocation:
             chosen.require(Aspect.ext_oneapi_ipc_memory)
-            return Allocation(chosen, chosen._adapter.import_memory(chosen._info, what), "device", imported=True)
+            return import_on(chosen, what)
 
-        allocation, lease = here.acquire(found, (chosen, found.read_only), make)
+        allocation, lease = here.acquire(found, (id(chosen), fields.flags & READ_ONLY), make)
+        if fields.offset + fields.nbytes > allocation.nbytes:  # a cached one: nobody has compared yet
+            raise InvalidHandleError(f"the handle does not fit what process {fields.pid} exports under it")
         if device is None and context is None and not fields.flags & COUNTED:
-            found._hot = Hot(here, ref(allocation), ref(lease.peer), chosen, chosen_context)
+            found._hot = (here, ref(allocation), ref(lease.peer), chosen, chosen_context)
+            _importers[found._raw[NAMES_DEVICE]] = (id(chosen), partial(import_on, chosen), chosen, chosen_context)
     return Range(allocation, fields.offset, fields.nbytes, chosen, chosen_context, found.read_only, found, lease)
 
 
-class Hot(NamedTuple):
-    """What an open found, kept on its handle so that the next one is cheap. Holds nothing open."""
+# What an open found, kept on its handle (`Handle._hot`) so that the next one is cheap. Holds nothing open.
+Hot: TypeAlias = tuple[node.Node, "ref[Allocation]", "ref[Peer]", Device, Context]
 
-    node: node.Node
-    allocation: ref[Allocation]
-    peer: ref[Peer]
-    device: Device
-    context: Context
+# For handles that name the device in these bytes and leave it at that, once one was opened: id of the device, its importer.
+NAMES_DEVICE = slice(16, 48)
+_importers: dict[bytes, tuple[int, Callable[[Import], Allocation], Device, Context]] = {}
 
 
-def reopen(hot: Hot, handle: Handle) -> Range | None:
+def import_on(device: Device, what: Import) -> Allocation:
+    """The allocation of an import, on a device that can."""
+    return Allocation(device, device._adapter.import_memory(device._info, what), "device", imported=True)
+
+
+def open_new(here: node.Node, handle: Handle) -> Range | None:
+    """The range, if it is one that `Peers.acquire_new` opens; else None: take the long way."""
+    known = _importers.get(handle._raw[NAMES_DEVICE])
+    if known is None:
+        return None
+    device_id, importer, device, context = known
+    fields = handle._fields
+    read_only = fields.flags & READ_ONLY
+    acquired = here.peers.acquire_new(handle, (device_id, read_only), importer)
+    if acquired is None:
+        return None
+    allocation, lease = acquired
+    handle._hot = (here, ref(allocation), ref(lease.peer), device, context)
+    return Range(allocation, fields.offset, fields.nbytes, device, context, bool(read_only), handle, lease)
+
+
+def reopen(here: node.Node, handle: Handle) -> Range | None:
     """The range again, if it is still open here and its exporter still stands by the handle; else None: take the long way."""
-    allocation = hot.allocation()
-    peer = hot.peer()
-    if allocation is None or peer is None:
+    hot: Hot = handle._hot
+    opener, allocation_ref, peer_ref, device, context = hot
+    allocation = allocation_ref()
+    peer = peer_ref()
+    if allocation is None or peer is None or opener is not here:
         return None
     fields = handle._fields
     lease = Lease(peer.domain, fields.entry, peer)
-    hot.node.peers.sweep()
-    if not hot.node.peers.knows(peer) or load64(peer.entry_address(fields.entry)) != fields.generation:
+    here.peers.sweep()
+    if not here.peers.knows(peer) or load64(peer.entry_address(fields.entry)) != fields.generation:
         return None
     read_only = bool(fields.flags & READ_ONLY)
-    return Range(allocation, fields.offset, fields.nbytes, hot.device, hot.context, read_only, handle, lease)
+    return Range(allocation, fields.offset, fields.nbytes, device, context, read_only, handle, lease)
 
 
 def opening_device(handle: Handle, device: DeviceLike | None, context: Context | None) -> tuple[Device, Context]:

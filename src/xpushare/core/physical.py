@@ -185,7 +185,8 @@ class Reserved(Resource):
     imported = False
 
     def __init__(self, device: Device, context: Context, driver: DriverRange, granularity: int) -> None:
-        super().__init__(device, driver)
+        self._mapped: list[Mapped] = []
+        super().__init__(device, driver, _give_back, driver, self._mapped)
         self.context = context
         self.kind = "device"
         self.address = driver.address
@@ -193,7 +194,6 @@ class Reserved(Resource):
         self._granularity = granularity
         self._lock = threading.RLock()
         self._starts: list[int] = []
-        self._mapped: list[Mapped] = []
 
     @property
     def host_accessible(self) -> bool:
@@ -252,10 +252,11 @@ class Reserved(Resource):
                 mapped.pins.add(pin)
             return pin, any(mapped.access == "r" for mapped in found)
 
-    def _release(self) -> None:
-        for mapped in self._mapped:
-            self.driver.unmap(mapped.at, mapped.nbytes)
-        self.driver.release()
+
+def _give_back(driver: DriverRange, mapped: list[Mapped]) -> None:
+    for each in mapped:
+        driver.unmap(each.at, each.nbytes)
+    driver.release()
 
 
 def access_argument(access: str) -> Access:

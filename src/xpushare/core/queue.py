@@ -33,7 +33,7 @@ class Work(Resource):
     driver: DriverQueue
 
     def __init__(self, device: Device, context: Context, driver: DriverQueue) -> None:
-        super().__init__(device, driver)
+        super().__init__(device, driver, driver.release)
         self.context = context
         self._reached: set[int] = set()
 
@@ -66,11 +66,11 @@ def adopt(native: object) -> Work:
     """A queue over another library's stream, ordered with what is queued there; the stream stays theirs."""
     from xpushare import adapters
 
-    for backend in adapters.BACKENDS:
-        found = adapters.adapter(backend).adopt_queue(native)
+    for adapter in dict.fromkeys((*map(adapters.adapter, adapters.BACKENDS), *adapters.loaded())):
+        found = adapter.adopt_queue(native)
         if found is not None:
             info, driver = found
-            device = _device(adapters.adapter(backend), info)
+            device = _device(adapter, info)
             return Work(device, device.context, driver)
     raise FeatureNotSupportedError(
         f"{type(native).__name__} is no stream that an adapter here knows (torch and CuPy streams, __cuda_stream__, a raw CUstream pointer)"

@@ -10,42 +10,59 @@ from xpushare._native import Domain, Slot, forks
 from xpushare.adapters.base import DriverMemory, DriverPhysical, UsmKind
 from xpushare.sharing import node
 
-__all__ = ["Allocation", "Pages", "Resource", "Timeline"]
+__all__ = ["Allocation", "End", "Pages", "Resource", "Timeline"]
+
+
+class End:
+    """Gives a resource back when its owner has died.
+
+    Not the owner's own `__del__`: that runs while weak references to the owner still work, so that another thread could take an object out of a
+    cache that is being released.
+    """
+
+    __slots__ = ("_arguments", "_forks", "_release", "forget")
+
+    def __init__(self, release: Callable[..., object], *arguments: Any) -> None:
+        self.forget: tuple[Callable[[Any], None], Any] | None = None
+        self._release = release
+        self._arguments = arguments
+        self._forks: Final = forks()
+
+    # The defaults keep what is needed at interpreter exit, when module globals are gone.
+    def __del__(self, _forks: Callable[[], int] = forks, _left: list[bool] = node.left) -> None:
+        if not _left and self._forks == _forks():
+            if self.forget is not None:
+                forget, key = self.forget
+                forget(key)
+            self._release(*self._arguments)
 
 
 class Resource:
     """Owns `driver` and releases it once, in the process that made it, when the last reference goes."""
 
-    __slots__ = ("__weakref__", "_forks", "device", "driver", "on_death")
+    __slots__ = ("__weakref__", "_end", "_forks", "device", "driver")
 
-    def __init__(self, device: Device, driver: Any) -> None:
-        self.on_death: tuple[Callable[[Any], None], Any] | None = None  # a cache that has to forget this
+    def __init__(self, device: Device, driver: Any, release: Callable[..., object], *arguments: Any) -> None:
         self.device = device
         self.driver = driver
         self._forks: Final = forks()
+        self._end = End(release, *arguments)
+
+    def on_death(self, forget: Callable[[Any], None], key: Any) -> None:
+        """Have `forget(key)` called when this has died, before its driver resource is given back: for a cache."""
+        self._end.forget = (forget, key)
 
     @property
     def foreign_process(self) -> bool:
         """True in a child forked after this was made."""
         return self._forks != forks()
 
-    # The defaults keep what is needed at interpreter exit, when module globals are gone.
-    def __del__(self, _forks: Callable[[], int] = forks, _left: list[bool] = node.left) -> None:
-        if not _left and hasattr(self, "_forks") and self._forks == _forks():
-            if self.on_death is not None:
-                forget, key = self.on_death
-                forget(key)
-            self._release()
-
-    def _release(self) -> None:
-        self.driver.release()
-
 
 @final
 class Allocation(Resource):
     """USM memory: made here, mapped from a peer, or another library's. Found by address in this process's map."""
 
-    __slots__ = ("_serial", "address", "foreign", "imported", "kind", "nbytes", "source")
+    __slots__ = ("_serial", "address", "foreign", "host_accessible", "imported", "kind", "nbytes", "source")
 
     driver: DriverMemory
 
@@ -59,15 +76,20 @@ class Allocation(Resource):
         foreign: bool = False,
         source: object = None,
     ) -> None:
-        super().__init__(device, driver)
+        own = not (foreign or imported)  # the others are found by who made them
+        if own:
+            super().__init__(device, driver, _free, driver)
+        else:
+            super().__init__(device, driver, driver.release)
         self.kind: UsmKind = kind
         self.address = driver.address
         self.nbytes = driver.nbytes
+        self.host_accessible = driver.host_accessible
         self.imported = imported
         self.foreign = foreign
         self.source = source  # what keeps foreign memory alive
         self._serial = 0
-        if not (foreign or imported):  # the others are found by who made them
+        if own:
             node.current().allocations.add(self)
 
     @property
@@ -77,18 +99,14 @@ class Allocation(Resource):
             self._serial = node.current().table().new_object()
         return self._serial
 
-    @property
-    def host_accessible(self) -> bool:
-        return self.driver.host_accessible
-
     def hold(self, piece: Any) -> tuple[object, bool]:
         """The piece itself holds this; see `Range.hold`."""
         return piece, piece.read_only
 
-    def _release(self) -> None:
-        if not (self.foreign or self.imported):
-            node.current().allocations.remove(self.address, self)
-        self.driver.release()
+
+def _free(driver: DriverMemory) -> None:
+    node.current().allocations.remove(driver.address)
+    driver.release()
 
 
 @final
@@ -100,7 +118,7 @@ class Pages(Resource):
     driver: DriverPhysical
 
     def __init__(self, device: Device, driver: DriverPhysical, *, ipc_enabled: bool, imported: bool) -> None:
-        super().__init__(device, driver)
+        super().__init__(device, driver, driver.release)
         self.nbytes = driver.nbytes
         self.ipc_enabled = ipc_enabled
         self.imported = imported
@@ -117,14 +135,18 @@ class Pages(Resource):
 class Timeline(Resource):
     """This process's attachment to an event's slot; one per event and process, however often it is opened."""
 
-    __slots__ = ("_own", "slot")
+    __slots__ = ("slot",)
 
     def __init__(self, device: Device, slot: Slot, domain: Domain, *, own: bool) -> None:
-        super().__init__(device, domain)
-        self.slot = slot
-        self._own = own  # the slot is in this process's commons
-
-    def _release(self) -> None:
         # The slot's object detaches when it dies: a queue that still has to signal it or wait for it holds it.
-        if self._own:
-            self.driver.release_slot(self.slot.index)
+        super().__init__(device, domain, _release_slot if own else _nothing, domain, slot.index)
+        self.slot = slot
+
+
+def _release_slot(domain: Domain, index: int) -> None:
+    """`own`: the slot is in this process's commons."""
+    domain.release_slot(index)
+
+
+def _nothing(*_arguments: object) -> None:
+    pass

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hmac
 import struct
 import uuid
+from hmac import compare_digest
 from typing import Any, Final, NamedTuple, final
 
 from xpushare._errors import InvalidArgumentError, InvalidHandleError
+from xpushare._native import Fields
 from xpushare.sharing import identity, layout
 
 __all__ = ["FIELDS", "Exporter", "Fields", "Handle", "decode_text", "encode_text", "keyed_hash"]
@@ -54,32 +55,6 @@ FIELDS: Final = (
 _STRUCT: Final = struct.Struct("<" + "".join(code for _name, code in FIELDS))
 
 
-class Fields(NamedTuple):
-    """The parsed fields, raw, in the order of the bytes."""
-
-    magic: bytes
-    version: int
-    kind: int
-    flags: int
-    backend: bytes
-    device_uuid: bytes
-    boot_id: bytes
-    pid_namespace: int
-    pid: int
-    table_fd: int
-    cookie: bytes
-    generation: int
-    entry: int
-    reserved0: int
-    nonce: bytes
-    object: int
-    offset: int
-    nbytes: int
-    exposed_nbytes: int
-    net_namespace: int
-    reserved1: bytes
-
-
 class Exporter(NamedTuple):
     """The process that made a handle."""
 
@@ -90,11 +65,15 @@ class Exporter(NamedTuple):
 
 def keyed_hash(data: bytes) -> bytes:
     """BLAKE2b-256 of `data` under the user's key."""
-    global _blake2b
-    if _blake2b is None:  # loaded at the first handle: OpenSSL behind hashlib is slow to import
-        from hashlib import blake2b as _blake2b
+    global _keyed
+    key = identity.user_key()
+    if _keyed[0] is not key:
+        from hashlib import blake2b  # at the first handle: OpenSSL behind hashlib is slow to import
 
-    digest: bytes = _blake2b(data, digest_size=SEAL_NBYTES, key=identity.user_key()).digest()
+        _keyed = (key, blake2b(digest_size=SEAL_NBYTES, key=key))
+    hashing = _keyed[1].copy()
+    hashing.update(data)
+    digest: bytes = hashing.digest()
     return digest
 
 
@@ -113,7 +92,7 @@ def decode_text(text: str) -> bytes:
     return raw
 
 
-_blake2b: Any = None
+_keyed: tuple[bytes | None, Any] = (None, None)  # the key, and a hash object that has taken it in
 _verified: dict[bytes, Handle] = {}
 _VERIFIED_LIMIT: Final = 1024
 
@@ -173,7 +152,8 @@ class Handle:
             **values,
         }
         body = _STRUCT.pack(*(values[name] for name, _code in FIELDS))
-        return cls._make(body + keyed_hash(body), Fields._make(_STRUCT.unpack(body)))
+        raw = body + keyed_hash(body)
+        return cls._make(raw, Fields(raw))
 
     @property
     def kind(self) -> str:
@@ -239,15 +219,14 @@ class Handle:
 def _parse(raw: bytes) -> Fields:
     if len(raw) != Handle.NBYTES:
         raise InvalidHandleError(f"a handle has {Handle.NBYTES} bytes, this has {len(raw)}")
-    body = raw[:-SEAL_NBYTES]
-    fields = Fields._make(_STRUCT.unpack(body))
+    fields = Fields(raw)
     if fields.magic != MAGIC:
         raise InvalidHandleError("these bytes are no handle (they do not begin with XPUSHARE)")
     if fields.version != VERSION:
         raise InvalidHandleError(
             f"the handle has format version {fields.version}, this package reads version {VERSION}"
         )
-    if not hmac.compare_digest(keyed_hash(body), raw[-SEAL_NBYTES:]):
+    if not compare_digest(keyed_hash(raw[:-SEAL_NBYTES]), raw[-SEAL_NBYTES:]):
         raise InvalidHandleError(
             "the handle's seal does not fit: it was altered on the way, or made with another user's key "
             "(both processes need the same XPUSHARE_KEY_FILE or XPUSHARE_RUNTIME_DIR)"

@@ -11,7 +11,7 @@ from typing import Final
 
 from xpushare._errors import InvalidArgumentError
 
-__all__ = ["KEY_NBYTES", "boot_id", "namespace", "runtime_dir", "user_key"]
+__all__ = ["KEY_NBYTES", "boot_id", "check_folder", "namespace", "runtime_dir", "user_key"]
 
 KEY_NBYTES: Final = 32
 
@@ -69,11 +69,16 @@ def runtime_dir() -> Path:
         raise InvalidArgumentError(
             f"cannot make the runtime folder {path}: {error.strerror}; set XPUSHARE_RUNTIME_DIR", native=error.errno
         ) from error
+    check_folder(path)
+    return path
+
+
+def check_folder(path: Path) -> None:
+    """`InvalidArgumentError` unless `path` is a folder (no link) that this user alone can enter."""
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode):
         raise InvalidArgumentError(f"the runtime folder {path} is not a folder")
     _check_private(str(path), found, "0700")
-    return path
 
 
 def _check_private(name: str, found: os.stat_result, mode: str) -> None:
@@ -129,3 +134,12 @@ def _read_key(path: Path) -> bytes:
     if len(key) != KEY_NBYTES:
         raise InvalidArgumentError(f"the key {path} must be {KEY_NBYTES} raw bytes")
     return key
+
+
+def _renew_lock() -> None:
+    """In a forked child: whoever held it is not there."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from bisect import bisect_right, insort
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, final
 from weakref import WeakValueDictionary, ref
 
@@ -16,7 +16,7 @@ from xpushare._native import Lease
 from xpushare.sharing.peers import Peers
 from xpushare.sharing.table import Table
 
-__all__ = ["AddressMap", "Node", "current", "left"]
+__all__ = ["AddressMap", "Node", "at_leave", "current", "left"]
 
 
 @final
@@ -24,7 +24,7 @@ class AddressMap:
     """Live allocations of this process by address; holds none of them."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # re-entrant: the garbage collector may call `remove` while it is held
         self._starts: list[int] = []
         self._by_start: dict[int, ref[Any]] = {}
 
@@ -34,11 +34,11 @@ class AddressMap:
                 insort(self._starts, allocation.address)
             self._by_start[allocation.address] = ref(allocation)
 
-    def remove(self, address: int, allocation: Any) -> None:
-        """Forget `allocation`; a newer one at the same address stays."""
+    def remove(self, address: int) -> None:
+        """Forget what died at `address`; a newer one there stays."""
         with self._lock:
             found = self._by_start.get(address)
-            if found is not None and found() in (None, allocation):
+            if found is not None and found() is None:
                 del self._by_start[address]
                 self._starts.pop(bisect_right(self._starts, address) - 1)
 
@@ -106,6 +106,7 @@ class Node:
 
 _node = Node()
 left: list[bool] = []  # not empty once this process has left: what dies after that is the kernel's to clean up
+at_leave: list[Callable[[], None]] = []  # what else has to be done at this process's clean exit, first
 _exit_registered = False
 
 
@@ -114,6 +115,8 @@ def current() -> Node:
 
 
 def _leave() -> None:
+    for do in at_leave:
+        do()
     left.append(True)
     _node.leave()
 

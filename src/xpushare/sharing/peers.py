@@ -6,7 +6,7 @@ import errno
 import struct
 import threading
 from collections.abc import Callable, Hashable
-from typing import Any, Final, NamedTuple, TypeVar, cast, final
+from typing import Any, Final, NamedTuple, TypeVar, final
 from weakref import ref
 
 from xpushare import _native, _system
@@ -15,7 +15,7 @@ from xpushare._fds import OwnedFd, close_all
 from xpushare._native import Lease, load64
 from xpushare.adapters.base import Import
 from xpushare.sharing import layout, routes
-from xpushare.sharing.handle import COUNTED, Handle
+from xpushare.sharing.handle import COUNTED, READ_ONLY, Handle
 
 __all__ = ["Peer", "Peers"]
 
@@ -86,6 +86,7 @@ class Peer:
         self._pidfd_number = -1 if attachment.pidfd is None else attachment.pidfd.number
         # pidfd_getfd is worth trying for every object: nothing that refuses it changes while both processes live.
         self._direct = attachment.direct
+        self.table = _native.PeerTable(self._mapping, self.domain, self._pidfd_number if self._direct else -1)
 
     @property
     def pidfd(self) -> OwnedFd | None:
@@ -202,24 +203,16 @@ class Peers:
 
     def _once(self, key: Hashable, find: Callable[[], T | None], make: Callable[[], T]) -> T:
         """What `find` finds, else what `make` makes and makes findable: one thread at a time for this key; other keys go on."""
-        while True:
-            with self._lock:
+        turn = threading.Lock()
+        with turn:
+            while (other := self._busy.setdefault(key, turn)) is not turn:
+                with other:  # somebody is at it: look again when they are done
+                    pass
+            try:
                 found = find()
-                if found is not None:
-                    return found
-                turn = self._busy.get(key)
-                if turn is None:
-                    turn = self._busy[key] = threading.Lock()
-                    turn.acquire()
-                    break
-            with turn:  # somebody is at it: look again when they are done
-                pass
-        try:
-            return make()
-        finally:
-            with self._lock:
+                return make() if found is None else found
+            finally:
                 del self._busy[key]
-            turn.release()
 
     def peer(self, handle: Handle) -> Peer:
         """The exporter of `handle`, attached to at the first handle from it."""
@@ -248,13 +241,17 @@ class Peers:
             return None if known is None else known()
 
         def fill() -> T:
-            made: Any = make()
-            self._cache[key] = ref(made)
-            made.on_death = (self.forget, key)
-            return cast("T", made)
+            made = make()
+            self._remember(key, made)
+            return made
 
         found = find()
         return self._once(key, find, fill) if found is None else found
+
+    def _remember(self, key: Hashable, made: Any) -> None:
+        with self._lock:
+            self._cache[key] = ref(made)
+        made.on_death(self.forget, key)
 
     def forget(self, key: Hashable) -> None:
         """What was cached under `key` died; a newer one stays."""
@@ -270,18 +267,46 @@ class Peers:
         peer = self.peer(handle)
         lease = Lease(peer.domain, fields.entry, peer)
         counted = fields.flags & COUNTED
+        if counted:
+            peer.expect_exported(handle)  # from here on the entry stays this export's: it is held
         if counted and not peer.domain.take_open(fields.entry):
             peer.expect_live(handle)
             raise HandleExpiredError(f"the handle has expired: {layout.REASONS[layout.REASON_OPENS]}")
         try:
             key = (fields.cookie, fields.object, opened_as)
             found = self._cached(key, lambda: self._make(peer, handle, make))
-            peer.expect_exported(handle)
+            peer.entry(handle)  # it is live still; and what was cached by another handle was not compared with this one
         except BaseException:
             if counted:
                 peer.domain.give_open(fields.entry)
             raise
         return found, lease
+
+    def acquire_new(self, handle: Handle, opened_as: Hashable, make: Callable[[Import], T]) -> tuple[T, Lease] | None:
+        """`acquire` of a memfd that is not open here, of a known exporter, by one native call. None: `acquire` has to do it."""
+        if len(self._peers) > 1:  # if the only one is dead the call itself meets it
+            self.sweep()
+        fields = handle._fields
+        cookie = fields.cookie
+        peer = self._peers.get(cookie)
+        if peer is None:
+            return None
+        key = (cookie, fields.object, opened_as)
+        turn = threading.Lock()
+        with turn:
+            if self._busy.setdefault(key, turn) is not turn:
+                return None
+            try:
+                opened = None if key in self._cache else peer.table.open(fields, peer)
+                if opened is None:
+                    return None
+                mapping, lease, nbytes = opened
+                read_only = bool(fields.flags & READ_ONLY)
+                made = make(Import(nbytes, mapping.nbytes, b"", (), read_only, mapping))
+                self._remember(key, made)
+                return made, lease
+            finally:
+                del self._busy[key]
 
     def _make(self, peer: Peer, handle: Handle, make: Callable[[Import], T]) -> T:
         entry = peer.entry(handle)

@@ -19,6 +19,8 @@ from xpushare.sharing.handle import COUNTED, KIND_NUMBERS, READ_ONLY, Handle
 __all__ = ["Exported", "Table"]
 
 _RECYCLE_TRIES: Final = 8
+_REMEMBERED: Final = 1 << 16  # ended exports whose reason is kept for the message, and for a `put` that comes later
+_COUNTED_TRIES: Final = 8  # more than one, so that used-up exports go faster than new ones come
 
 
 @final
@@ -41,7 +43,9 @@ class Table:
 
     def __init__(self) -> None:
         self.cookie = secrets.token_bytes(16)
-        self._lock = threading.Lock()
+        # Re-entrant: the garbage collector may run anywhere, and drop a pickled object whose export ends with it.
+        self._lock = threading.RLock()
+        self._counted: deque[Exported] = deque()
         self._generation = 0
         self._object = 0
         self._used = 0
@@ -115,8 +119,10 @@ class Table:
             raise InvalidArgumentError(f"an export's payload is at most {layout.PAYLOAD_NBYTES} bytes")
         if what.on_demand is None and len(what.fds) > layout.FDS_INLINE:
             raise InvalidArgumentError(f"more than {layout.FDS_INLINE} fds are handed out on demand only")
+        ended: list[Any] = []  # let go outside the lock: their release may call us
         with self._lock:
             self._start()
+            ended += self._sweep()
             entry = self._take_entry()
             self._generation += 1
             generation = self._generation
@@ -158,7 +164,9 @@ class Table:
             except BaseException:
                 self._free.append(entry)
                 raise
-            self._exports[generation] = Exported(handle, source, keep, foreign, implicit)
+            exported = self._exports[generation] = Exported(handle, source, keep, foreign, implicit)
+            if opens is not None:
+                self._counted.append(exported)
             _native.store64(self._entry_address(entry), generation)  # last: now it is live
             return handle
 
@@ -174,7 +182,6 @@ class Table:
         return self.address + layout.TABLE_ENTRIES + entry * layout.ENTRY_NBYTES
 
     def _take_entry(self) -> int:
-        self._sweep()
         # An entry that a living importer still holds waits: its holder bit must not count for another export.
         for _ in range(min(_RECYCLE_TRIES, len(self._free))):
             entry = self._free.popleft()
@@ -186,11 +193,33 @@ class Table:
         self._used += 1
         return self._used - 1
 
-    def _sweep(self) -> None:
-        """Let go of foreign memory that nobody has open any more, and of counted exports that are used up."""
+    def _sweep(self) -> list[Any]:
+        """Let go of foreign memory that nobody has open any more, and of counted exports that are used up: returned, to be dropped."""
+        ended: list[Any] = []
         for entry in [entry for entry in self._lingering if not self.domain.holders(entry)]:
-            del self._lingering[entry]
+            ended.append(self._lingering.pop(entry))
             self._free.append(entry)
+        for _ in range(min(_COUNTED_TRIES, len(self._counted))):
+            found = self._counted.popleft()
+            fields = found.handle._fields
+            if self._exports.get(fields.generation) is not found:
+                continue  # put
+            # Its last opener holds the entry before it takes its open, and may still have to fetch the fds.
+            if self.domain.opens_left(fields.entry) > 0 or self.domain.holders(fields.entry):
+                self._counted.append(found)
+                continue
+            del self._exports[fields.generation]
+            self._put[fields.generation] = layout.REASON_OPENS
+            _native.withdraw(self._entry_address(fields.entry), layout.REASON_OPENS)
+            self._free.append(fields.entry)
+            ended.append(found)
+        return ended
+
+    def sweep(self) -> None:
+        """End what is over. Exports and withdrawals do it, too."""
+        with self._lock:
+            ended = self._sweep()
+        del ended
 
     def find(self, handle: Handle) -> Exported:
         """The live export behind a handle of this very process."""
@@ -225,13 +254,15 @@ class Table:
             del self._exports[fields.generation]
             if reason != layout.REASON_PUT:
                 self._put[fields.generation] = reason
+                if len(self._put) > _REMEMBERED:
+                    del self._put[next(iter(self._put))]
             _native.withdraw(self._entry_address(fields.entry), reason)
             if found.foreign and self.domain.holders(fields.entry):
                 self._lingering[fields.entry] = found
             else:
                 self._free.append(fields.entry)
-            self._sweep()
-        del found  # the source may go now, outside the lock: its release may call us
+            ended = self._sweep()
+        del found, ended  # the source may go now, outside the lock: its release may call us
         return True
 
     def statistics(self) -> dict[str, int]:

@@ -7,6 +7,7 @@ fd; whichever loop sees it first hands every due waiter its wake-up, to whicheve
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from xpushare import _native
 __all__ = ["reached"]
 
 _tokens = itertools.count(1)
-_lock = threading.Lock()
+_lock = threading.RLock()  # re-entrant: a garbage collection inside may end another waiter
 _waiters: dict[int, Callable[[], None]] = {}
 _watched: dict[Any, int] = {}  # asyncio loop -> number of its waiters
 _trio_runs: set[Any] = set()  # trio tokens of runs that have a watching task
@@ -119,3 +120,15 @@ async def _watch_under_trio(trio: Any, run: Any) -> None:
     finally:
         with _lock:
             _trio_runs.discard(run)
+
+
+def _forget_parent() -> None:
+    """In a forked child: the parent's loops and waiters are not here."""
+    global _lock
+    _lock = threading.RLock()
+    _waiters.clear()
+    _watched.clear()
+    _trio_runs.clear()
+
+
+os.register_at_fork(after_in_child=_forget_parent)

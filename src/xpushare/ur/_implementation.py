@@ -327,7 +327,7 @@ def urVirtualMemReserve(hContext: Context, pStart: int, size: int) -> int:
     places = _objects.places
     with places.lock:
         places.ranges[found.ptr] = found
-        places.reserved.add(found._use())
+        places.add(found._use())
     return found.ptr
 
 
@@ -351,7 +351,7 @@ def urVirtualMemFree(hContext: Context, pStart: int, size: int) -> None:
         if found.mapped():
             raise URError(f"memory is mapped in {found!r}: unmap it first", result=Result.ERROR_INVALID_VALUE)
         del places.ranges[pStart]
-        places.reserved.remove(pStart, found._use())
+        places.remove(found._use())
     found.close()
 
 
@@ -528,26 +528,27 @@ def urIPCOpenMemHandleExp(hContext: Context, hDevice: Device, pIPCMemHandleData:
     found = core_memory.open_(pIPCMemHandleData, hDevice._device, hContext._context)
     places = _objects.places
     with places.lock:
-        start = found.allocation.address
-        places.opened[start] = (*places.opened.get(start, ()), Memory._make(found))
+        places.opened.setdefault(found.allocation.address, {})[Memory._make(found)] = None
+        if found.allocation.imported:
+            places.add(found.allocation)
     return found.address
 
 
 def urIPCCloseMemHandleExp(hContext: Context, pMem: int) -> None:
     places = _objects.places
     with places.lock:
-        allocation = node.current().allocations.find(pMem)
-        start = 0 if allocation is None else allocation.address
-        opened = places.opened.get(start, ())
-        found = [memory for memory in opened if memory.ptr == pMem]
-        if not found:
-            raise URError(f"{pMem:#x} is not opened (any more)", result=Result.ERROR_INVALID_ARGUMENT)
-        memory = next((each for each in found if each.context is hContext._context), None)
+        allocation = places.locate(pMem)
+        opened = {} if allocation is None else places.opened.get(allocation.address, {})
+        here = (memory for memory in reversed(opened) if memory.ptr == pMem)
+        memory = next((each for each in here if each.context is hContext._context), None)
         if memory is None:
-            raise URError(f"{pMem:#x} was opened in another context", result=Result.ERROR_INVALID_CONTEXT)
-        places.opened[start] = tuple(each for each in opened if each is not memory)
-        if not places.opened[start]:
-            del places.opened[start]
+            if any(each.ptr == pMem for each in opened):
+                raise URError(f"{pMem:#x} was opened in another context", result=Result.ERROR_INVALID_CONTEXT)
+            raise URError(f"{pMem:#x} is not opened (any more)", result=Result.ERROR_INVALID_ARGUMENT)
+        del opened[memory]
+        if allocation is not None and not opened:
+            del places.opened[allocation.address]
+            places.remove(allocation)
     memory.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from bisect import bisect_right, insort
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self, final
 
 from xpushare._device import Context as SharedContext
@@ -12,7 +13,6 @@ from xpushare._device import devices as shared_devices
 from xpushare._result import Result
 from xpushare.core.memory import Range
 from xpushare.sharing import node
-from xpushare.sharing.node import AddressMap
 from xpushare.ur._error import URError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ __all__ = [
     "places",
 ]
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 class Counted:
@@ -327,41 +327,61 @@ class Places:
     """What the addresses that this face gave out stand for. By the start of the allocation or range they lie in."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # re-entrant: a finalizer that the garbage collector runs may call us
         self.allocated: dict[int, Memory] = {}
-        self.opened: dict[int, tuple[Memory, ...]] = {}
+        self.opened: dict[int, dict[Memory, None]] = {}  # in the order of the opens
         self.ranges: dict[int, VirtualRange] = {}
-        self.reserved = AddressMap()
+        self._starts: list[int] = []
+        self._mapped: dict[int, Any] = {}  # opened allocations and reserved ranges
+
+    def add(self, found: Any) -> None:
+        """Have `locate` find an opened allocation or a reserved range. With the lock."""
+        if found.address not in self._mapped:
+            insort(self._starts, found.address)
+            self._mapped[found.address] = found
+
+    def remove(self, found: Any) -> None:
+        """Forget it, whether it lives on or not. With the lock."""
+        if self._mapped.get(found.address) is found:
+            del self._mapped[found.address]
+            self._starts.pop(bisect_right(self._starts, found.address) - 1)
+
+    def locate(self, address: int) -> Any | None:
+        """What `address` lies in: the allocation or reserved range."""
+        found = node.current().allocations.find(address)
+        if found is None:
+            with self.lock:
+                at = bisect_right(self._starts, address) - 1
+                found = self._mapped[self._starts[at]] if at >= 0 else None
+            if found is not None and address >= found.address + found.nbytes:
+                return None
+        return found
 
     def find(self, address: int) -> Range:
-        """From `address` to the end of what it lies in; any memory of this process will do, of whichever face."""
+        """From `address` to the end of what it lies in; memory that the object face allocated will do, too."""
         exact = self.allocated.get(address)
         if exact is not None:
             return exact._use()
-        allocation: Any = node.current().allocations.find(address)
+        allocation = self.locate(address)
         if allocation is None:
-            allocation = self.reserved.find(address)
-            if allocation is None:
-                raise URError(
-                    f"{address:#x} lies in no memory that this process allocated, opened or reserved",
-                    result=Result.ERROR_INVALID_MEM_OBJECT,
-                )
+            raise URError(
+                f"{address:#x} lies in no memory that this process allocated or reserved, or opened by urIPCOpen…",
+                result=Result.ERROR_INVALID_MEM_OBJECT,
+            )
         start: int = allocation.address
         memory = self.allocated.get(start)
         if memory is None:
-            memory = self.opened.get(start, (None,))[-1]
-        if memory is not None:
-            known = memory._use()
-            read_only, handle = known.read_only, known.handle
-        else:
-            read_only, handle = allocation.imported, None  # opened by the object face: perhaps without write access
+            with self.lock:
+                memory = next(reversed(self.opened.get(start, {})), None)
+        known = None if memory is None else memory._use()
+        read_only, handle = (False, None) if known is None else (known.read_only, known.handle)
         device: SharedDevice = allocation.device
         offset = address - start
         return Range(allocation, offset, allocation.nbytes - offset, device, device.context, read_only, handle, None)
 
     def range_at(self, address: int) -> VirtualRange:
         """The reserved range that `address` lies in."""
-        reserved = self.reserved.find(address)
+        reserved = self.locate(address)
         found = None if reserved is None else self.ranges.get(reserved.address)
         if found is None:
             raise URError(f"{address:#x} lies in no reserved range", result=Result.ERROR_INVALID_VALUE)
@@ -376,7 +396,7 @@ def _after_fork() -> None:
     global places, _lock
     _parents.append(places)  # its objects stay as they are: ending them is no business of the child
     places = Places()
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -23,7 +23,18 @@ from xpushare.adapters.base import (
 )
 from xpushare.adapters.cuda import _memory
 from xpushare.adapters.cuda import _numbers as n
-from xpushare.adapters.cuda._driver import BACKEND, INSTALL, Context, Driver, Gpu, event_of, in_use_here, stream_of
+from xpushare.adapters.cuda._driver import (
+    BACKEND,
+    INSTALL,
+    Context,
+    Driver,
+    Gpu,
+    RawStream,
+    current_stream,
+    event_of,
+    in_use_here,
+    stream_of,
+)
 from xpushare.adapters.cuda._events import Words
 from xpushare.adapters.cuda._later import Later, Watch
 from xpushare.adapters.cuda._listing import driver_version, list_gpus
@@ -72,7 +83,7 @@ class Cuda(Adapter):
         self._words = Words(self._later)
         self._listed: tuple[tuple[str | None, str | None], list[DeviceInfo], str] | None = None
 
-    # --- devices ------------------------------------------------------------------------------------------------------------
+    # --- devices -------------------------------------------------------------------------------------------
 
     def _list(self) -> tuple[list[DeviceInfo], str]:
         """The devices by the driver once it runs, before that without it; and why there are none."""
@@ -136,7 +147,7 @@ class Cuda(Adapter):
             return _KDL_CUDA_HOST, 0
         return (_KDL_CUDA if kind == "device" else _KDL_CUDA_MANAGED), self._driver.gpu(device).ordinal
 
-    # --- memory -------------------------------------------------------------------------------------------------------------
+    # --- memory --------------------------------------------------------------------------------------------
 
     def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory:
         gpu = self._driver.gpu(device)
@@ -149,9 +160,9 @@ class Cuda(Adapter):
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
         return _memory.import_memory(self._driver.gpu(device), self._later, what)
 
-    def foreign(self, device: DeviceInfo | None, address: int, nbytes: int | None = None) -> Foreign | None:
-        """With `nbytes`, only as much of a run of allocations as the array needs. The memory has `info` and `identity` besides."""
-        return _memory.locate(self._driver, self.info_of, device, address, nbytes)
+    def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
+        """With `nbytes`, only as much of a run of allocations as an array of that size needs."""
+        return _memory.locate(self._driver, self.info_of, address, nbytes)
 
     def physical(self, device: DeviceInfo, nbytes: int, enable_ipc: bool) -> DriverPhysical:
         return PhysicalPages.create(self._driver.gpu(device), nbytes, enable_ipc)
@@ -162,7 +173,7 @@ class Cuda(Adapter):
     def reserve(self, device: DeviceInfo, nbytes: int, address: int) -> DriverRange:
         return AddressRange(self._driver.gpu(device), self._later, nbytes, address)
 
-    # --- queues and events ----------------------------------------------------------------------------------------------------
+    # --- queues and events ---------------------------------------------------------------------------------
 
     def queue(self, device: DeviceInfo) -> DriverQueue:
         return CudaQueue.create(self._driver.gpu(device).context, self._words, self._later, self._watch)
@@ -180,6 +191,16 @@ class Cuda(Adapter):
         driver_queue = CudaQueue(context, self._words, self._later, self._watch, stream, native)
         return self.info_of(context.gpu), driver_queue
 
+    def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
+        ordinal = self._driver.gpu(device).ordinal
+        if number is None:
+            return current_stream(array, ordinal)
+        if number <= 0:
+            raise InvalidArgumentError(
+                f"DLPack's number of a CUDA stream is 1 (legacy default), 2 (per thread) or its handle, not {number}"
+            )
+        return RawStream(number, ordinal)
+
     def _context_of(self, raw: int, stream: Any, ordinal: int | None) -> Context:
         doing = "adopting a stream"
         driver = self._driver
@@ -188,8 +209,8 @@ class Cuda(Adapter):
                 return driver.by_ordinal(ordinal).context
             if not int(driver(doing, "cuCtxGetCurrent")):
                 raise InvalidArgumentError(
-                    f"{doing}: {raw} is the default stream of the current device, and no device is current: give a stream object, or "
-                    "make the device current"
+                    f"{doing}: {raw} is the default stream of the current device, and no device is current: give a "
+                    "stream object, or make the device current"
                 )
             handle = driver(doing, "cuCtxGetCurrent")
         else:
@@ -209,7 +230,9 @@ class Cuda(Adapter):
         gpu = self._driver.gpu(device)
         lacking = [attribute.name for attribute in _STREAM_WORDS if not gpu.attribute(attribute)]
         if lacking:
-            raise FeatureNotSupportedError(f"GPU {gpu.ordinal} cannot signal or wait for events: it lacks {', '.join(lacking)}")
+            raise FeatureNotSupportedError(
+                f"GPU {gpu.ordinal} cannot signal or wait for events: it lacks {', '.join(lacking)}"
+            )
         self._words.adopt(domain)
 
     def adopt_event(self, native: object) -> tuple[DeviceInfo, int] | None:

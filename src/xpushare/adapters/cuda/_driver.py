@@ -9,7 +9,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 from xpushare._errors import (
     DeviceError,
@@ -30,7 +30,8 @@ __all__ = ["BACKEND", "Context", "Driver", "Gpu", "in_use_here", "struct_bytes",
 BACKEND: Final = "cuda"
 INSTALL: Final = "install the binding with: pip install 'xpushare[cuda]'"
 _FORKED: Final = (
-    "CUDA was started before this process was forked, and cannot be used in the child: start it with the spawn or forkserver method"
+    "CUDA was started before this process was forked, and cannot be used in the child: start it with the spawn or "
+    "forkserver method"
 )
 _ADVICE: Final = {
     Error.OUT_OF_MEMORY: "free memory of the device, or ask for less",
@@ -64,10 +65,10 @@ def in_use_here() -> bool:
     import os
 
     try:
-        handle = _ctypes.dlopen("libcuda.so.1", os.RTLD_NOLOAD | os.RTLD_LAZY)  # type: ignore[attr-defined]
+        handle = _ctypes.dlopen("libcuda.so.1", os.RTLD_NOLOAD | os.RTLD_LAZY)
     except OSError:
         return False
-    _ctypes.dlclose(handle)  # type: ignore[attr-defined]
+    _ctypes.dlclose(handle)
     return True
 
 
@@ -166,8 +167,8 @@ class Driver:
         if found is None:
             visible = ", ".join(f"{gpu.ordinal} is {gpu.uuid}" for gpu in self.gpus()) or "none"
             raise InvalidArgumentError(
-                f"the CUDA driver does not let this process use GPU {device.uuid} (of its devices: {visible}); a container or a job "
-                "manager hides it, or CUDA_VISIBLE_DEVICES was changed after the devices were listed"
+                f"the CUDA driver does not let this process use GPU {device.uuid} (of its devices: {visible}); a "
+                "container or a job manager hides it, or CUDA_VISIBLE_DEVICES was changed after the devices were listed"
             )
         return found
 
@@ -180,7 +181,7 @@ class Driver:
         return None if code else int(value)
 
     def relaxed(self) -> _Relaxed:
-        """`with driver.relaxed():` calls that a capture in this or another thread would forbid, and that would end it."""
+        """`with driver.relaxed():` around calls that a capture in any thread would forbid, and that would end it."""
         return _Relaxed(self)
 
     def posix_fd(self) -> Any:
@@ -243,11 +244,13 @@ class Context:
         self._pulse: Any = None
 
     def current(self) -> _Current:
-        """`with context.current():` this context is current, captures are left alone, and the caller's context comes back."""
+        """`with context.current():` this context is current and captures are left alone; then the caller's again."""
         return _Current(self.driver, self.handle)
 
     def pulse(self) -> int:
-        """0, or the error that broke this context: every query answers it, also that of an idle stream of ours. Needs it current."""
+        """0, or the error that broke this context: a query of any stream answers it, so of an idle one of ours.
+
+        Needs the context current."""
         if self._pulse is None:
             code, *stream = self.driver.api.cuStreamCreate(n.STREAM_NON_BLOCKING)
             if code:
@@ -258,8 +261,11 @@ class Context:
 
 @final
 class Gpu:
-    """One device of the driver. Its primary context is retained when it is first used, and kept: ending a context waits for its work,
-    for ever behind a wait that nobody releases (measured); the end of the process does not."""
+    """One device of the driver.
+
+    Its primary context is retained when it is first used, and kept: ending a context waits for its work,
+    for ever behind a wait that nobody releases (measured); the end of the process does not.
+    """
 
     def __init__(self, driver: Driver, ordinal: int, handle: Any, name: str) -> None:
         self.driver = driver
@@ -320,6 +326,32 @@ class Gpu:
             return bool(self.driver("asking for peer access", "cuDeviceCanAccessPeer", self.handle, other.handle))
 
         return bool(self.once(("peer", location), ask))
+
+
+class RawStream(NamedTuple):
+    """A stream by its handle, and the device that a default one is meant on."""
+
+    handle: int
+    device_id: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
+def current_stream(array: object, ordinal: int) -> object:
+    """The stream that the library of `array` works on now; the legacy default one where it does not say."""
+    library = type(array).__module__.split(".")[0]
+    module = sys.modules.get(library)
+    if library == "torch" and module is not None:
+        return module.cuda.current_stream(ordinal)
+    if library == "cupy" and module is not None:
+        return module.cuda.get_current_stream(ordinal)
+    if library in ("jax", "jaxlib"):
+        array.__dlpack__(stream=n.LEGACY_STREAM)  # type: ignore[attr-defined]  # has that stream wait for its content
+        return RawStream(n.LEGACY_STREAM, ordinal)
+    interface = getattr(array, "__cuda_array_interface__", None)
+    said = interface.get("stream") if isinstance(interface, dict) else None
+    return RawStream(said if isinstance(said, int) and said > 0 else n.LEGACY_STREAM, ordinal)
 
 
 def stream_of(native: object) -> tuple[int, int | None] | None:

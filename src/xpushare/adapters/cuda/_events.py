@@ -7,7 +7,7 @@ import weakref
 from typing import Any, Final, final
 
 from xpushare import _system
-from xpushare._errors import from_os_error
+from xpushare._errors import InvalidArgumentError, from_os_error
 from xpushare._native import LAYOUT, Domain, Mapping, Slot
 from xpushare.adapters.cuda._driver import Gpu
 from xpushare.adapters.cuda._later import Later, register_flags
@@ -16,11 +16,12 @@ __all__ = ["Words"]
 
 _CHUNK: Final = 1 << 21  # registering pins pages, so no more than needed: 8192 events at a time
 _SLOTS: Final = LAYOUT["commons.slots"]
+_SLOTS_NBYTES: Final = LAYOUT["commons.size"] - _SLOTS
 
 
 @final
 class _Chunks:
-    """The registered chunks of one commons. Mapped a second time, so that they can outlive the process's own mapping of it."""
+    """The registered chunks of one commons; mappings of our own, which can outlive the process's mapping of it."""
 
     def __init__(self) -> None:
         self.devices: dict[int, int] = {}  # chunk -> its address for devices
@@ -54,23 +55,33 @@ class Words:
 
     def address(self, gpu: Gpu, slot: Slot) -> int:
         """The value word of a slot, as devices address it."""
-        base = slot.domain.address
-        chunk, within = divmod(slot.address - base - _SLOTS, _CHUNK)
-        chunks = self._commons.get(base)
-        if chunks is None:
-            self.adopt(slot.domain)
-            chunks = self._commons[base]
-        found = chunks.devices.get(chunk)
-        if found is None:
-            found = self._register(gpu, slot.domain, chunks, chunk)
-        return found + within
+        at = slot.address
+        for base, chunks in list(self._commons.items()):
+            if 0 <= at - base - _SLOTS < _SLOTS_NBYTES:
+                chunk, within = divmod(at - base - _SLOTS, _CHUNK)
+                found = chunks.devices.get(chunk)
+                if found is None:
+                    found = self._register(gpu, base, chunks, chunk)
+                return found + within
+        raise InvalidArgumentError("the event's pages were not made known to this device")
 
-    def _register(self, gpu: Gpu, domain: Domain, chunks: _Chunks, chunk: int) -> int:
+    def domain(self, slot: Slot) -> Domain | None:
+        """The commons that a slot is in."""
+        at = slot.address
+        for base, reference in list(self._references.items()):
+            if 0 <= at - base - _SLOTS < _SLOTS_NBYTES:
+                return reference()
+        return None
+
+    def _register(self, gpu: Gpu, base: int, chunks: _Chunks, chunk: int) -> int:
         doing = "registering event pages"
         with self._lock:
             found = chunks.devices.get(chunk)
             if found is not None:
                 return found
+            domain = self._references[base]()
+            if domain is None or domain.fd < 0:
+                raise InvalidArgumentError("the process that made the event has left")
             try:
                 mapping: Any = _system.Mapping(domain.fd, _CHUNK, _SLOTS + chunk * _CHUNK)
             except OSError as error:

@@ -1,4 +1,4 @@
-"""Work that must wait for the device, off the caller's thread: teardown, and looking after queues that owe something."""
+"""What must wait for the device, off the caller's thread: teardown, and looking after queues that owe something."""
 
 from __future__ import annotations
 
@@ -50,9 +50,10 @@ class Job:
 class Later:
     """Runs teardowns on one daemon thread, each after the device work submitted before it has finished.
 
-    A capture forbids cuCtxSynchronize and cuCtxRecordEvent, and either of them ends it, whatever the thread's capture mode. What does
-    wait for all work of a context, leaves captures alone and blocks no other call meanwhile is cuMemHostUnregister, of any page
-    (measured). So a page of ours is unregistered and registered again.
+    cuCtxSynchronize and cuCtxRecordEvent end any capture in the context, whatever this thread's capture mode; cuMemFree
+    waits for all work as well, but keeps other threads from registering memory meanwhile. What waits, leaves captures
+    alone and holds nobody up is cuMemHostUnregister, of any page (all measured). So a page of ours is unregistered and
+    registered again.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -130,7 +131,7 @@ class Watched(Protocol):
 
 @final
 class Watch:
-    """Looks now and then at queues that owe points or hold operands, so that a broken context is noticed though nobody asks."""
+    """Looks now and then at queues that owe points or hold operands: a broken context is noticed though nobody asks."""
 
     def __init__(self) -> None:
         self._new: SimpleQueue[Any] = SimpleQueue()

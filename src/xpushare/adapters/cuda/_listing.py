@@ -55,7 +55,7 @@ def driver_version() -> str:
         text = (_PROC / "version").read_text()
     except OSError:
         return ""
-    found = re.search(r"(?:Kernel Module|NVIDIA UNIX \S+)\D*?(\d+\.\d+[\d.]*)", text)
+    found = re.search(r"\b(\d{2,}\.\d+(?:\.\d+)*)\b", text)
     return found[1] if found else ""
 
 
@@ -64,7 +64,8 @@ def _from_proc() -> list[Listed] | None:
     found = []
     try:
         for folder in sorted((_PROC / "gpus").iterdir()):
-            facts = dict(line.split(":", 1) for line in (folder / "information").read_text().splitlines() if ":" in line)
+            lines = (folder / "information").read_text().splitlines()
+            facts = dict(line.split(":", 1) for line in lines if ":" in line)
             gpu = re.search(r"GPU-([0-9a-f-]{36})", facts.get("GPU UUID", ""))
             if gpu is None:
                 return None

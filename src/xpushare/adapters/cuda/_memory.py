@@ -16,7 +16,6 @@ from xpushare._errors import (
     FeatureNotSupportedError,
     InvalidArgumentError,
     InvalidHandleError,
-    XpuShareError,
 )
 from xpushare._fds import OwnedFd
 from xpushare.adapters._host import Calls, check_imported, memfd_of, pages
@@ -24,7 +23,7 @@ from xpushare.adapters.base import Access, DeviceInfo, DriverMemory, Export, For
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Driver, Gpu, in_use_here, struct_bytes, struct_from
 from xpushare.adapters.cuda._later import Later, register_flags
-from xpushare.adapters.cuda._numbers import Attribute, Error, Pointer
+from xpushare.adapters.cuda._numbers import Attribute, Pointer
 
 __all__ = [
     "DeviceMemory",
@@ -44,7 +43,7 @@ _RUNS_MAX: Final = (128 - _HEAD.size) // _RUN.size
 VMM, LEGACY, POOL, SEGMENTS, HOST = 1, 2, 3, 4, 5
 
 
-# --- virtual memory management -------------------------------------------------------------------------------------------------------
+# --- virtual memory management ------------------------------------------------------------------------------
 
 
 def allocation_properties(gpu: Gpu, shareable: bool) -> Any:
@@ -89,7 +88,7 @@ def set_access(gpu: Gpu, doing: str, address: int, nbytes: int, location: int, a
     driver = gpu.driver
     if not gpu.reachable_from(location):
         raise FeatureNotSupportedError(
-            f"{doing}: GPU {gpu.ordinal} cannot reach memory of GPU {location} (no peer access); open it on that one, and copy"
+            f"{doing}: GPU {gpu.ordinal} cannot reach memory of GPU {location} (no peer access): open it on that one"
         )
     reaching = [each for each in driver.gpus() if each.ordinal == gpu.ordinal or each.reachable_from(location)]
     descriptors = access_list(driver, reaching, access)
@@ -121,15 +120,14 @@ def map_pieces(gpu: Gpu, doing: str, pieces: Sequence[Piece], location: int, acc
 
 
 def unmap_pieces(gpu: Gpu, address: int, sizes: Sequence[int]) -> None:
-    """Undo `map_pieces`, once no work uses it."""
+    """Undo `map_pieces`, once no work uses it. The context is current."""
     driver = gpu.driver
     doing = f"unmapping {sum(sizes)} bytes"
-    with gpu.context.current():
-        at = address
-        for nbytes in sizes:
-            driver(doing, "cuMemUnmap", at, nbytes)
-            at += nbytes
-        driver(doing, "cuMemAddressFree", address, sum(sizes))
+    at = address
+    for nbytes in sizes:
+        driver(doing, "cuMemUnmap", at, nbytes)
+        at += nbytes
+    driver(doing, "cuMemAddressFree", address, sum(sizes))
 
 
 def can_map_read_only(gpu: Gpu) -> bool:
@@ -198,7 +196,7 @@ class DeviceMemory(DriverMemory):
     def allocate(cls, gpu: Gpu, later: Later, nbytes: int) -> DeviceMemory:
         doing = f"allocating {nbytes} bytes on GPU {gpu.ordinal}"
         if not gpu.attribute(Attribute.HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED):
-            raise FeatureNotSupportedError(f"{doing}: the device has no memory with POSIX file descriptors (attribute 103)")
+            raise FeatureNotSupportedError(f"{doing}: the device has no memory with POSIX fds (attribute 103)")
         unit = granularity(gpu, False)
         mapped = (nbytes + unit - 1) // unit * unit
         with gpu.context.current():
@@ -247,12 +245,17 @@ class DeviceMemory(DriverMemory):
 
     def release(self) -> None:
         gpu, address, sizes = self._gpu, self.address, self._sizes
-        self._later.do(lambda: unmap_pieces(gpu, address, sizes))
+
+        def take_down() -> None:
+            with gpu.context.current():
+                unmap_pieces(gpu, address, sizes)
+
+        self._later.do(take_down)
         if self._fd is not None:
             self._fd.close()
 
 
-# --- host memory ----------------------------------------------------------------------------------------------------------------------
+# --- host memory --------------------------------------------------------------------------------------------
 
 
 @final
@@ -273,7 +276,8 @@ class HostUsm(DriverMemory):
 
     @staticmethod
     def _map(gpu: Gpu, doing: str, fd: int, nbytes: int, read_only: bool) -> Any:
-        for attribute in (Attribute.HOST_REGISTER_SUPPORTED, Attribute.READ_ONLY_HOST_REGISTER_SUPPORTED)[: 1 + read_only]:
+        needed = (Attribute.HOST_REGISTER_SUPPORTED, Attribute.READ_ONLY_HOST_REGISTER_SUPPORTED)
+        for attribute in needed[: 1 + read_only]:
             if not gpu.attribute(attribute):
                 raise FeatureNotSupportedError(f"{doing}: GPU {gpu.ordinal} lacks {attribute.name}")
         mapping = HostUsm.calls.checked(doing, "Mapping", fd, nbytes, 0, not read_only)
@@ -335,7 +339,8 @@ class ManagedMemory(DriverMemory):
 
     def export(self, read_only: bool) -> Export:  # noqa: ARG002
         raise FeatureNotSupportedError(
-            "CUDA cannot share managed memory between processes: use malloc_device, or malloc_host for memory that the host touches too"
+            "CUDA cannot share managed memory between processes: use malloc_device, or malloc_host for memory that the "
+            "host touches too"
         )
 
     def release(self) -> None:
@@ -348,7 +353,7 @@ class ManagedMemory(DriverMemory):
         self._later.do(free)
 
 
-# --- imports ----------------------------------------------------------------------------------------------------------------------------
+# --- imports ------------------------------------------------------------------------------------------------
 
 
 @final
@@ -363,7 +368,7 @@ class OtherImport(DriverMemory):
         self.address = address
         self.nbytes = nbytes
 
-    def export(self, read_only: bool) -> Export:
+    def export(self, read_only: bool) -> Export:  # noqa: ARG002
         raise InvalidArgumentError("imported memory cannot be exported again")
 
     def release(self) -> None:
@@ -386,7 +391,7 @@ def import_memory(gpu: Gpu, later: Later, what: Import) -> DriverMemory:
     if kind == SEGMENTS:
         return DeviceMemory.imported(gpu, later, what, _sizes(doing, rest, mapped, len(what.fds)))
     if kind not in (LEGACY, POOL) or len(rest) < 64:
-        raise InvalidHandleError(f"{doing}: the exporter's memory is of a kind that this version does not know ({kind})")
+        raise InvalidHandleError(f"{doing}: this version does not know the kind of the exporter's memory ({kind})")
     if what.read_only:
         raise FeatureNotSupportedError(f"{doing}: memory of this kind cannot be mapped read-only")
     return (_import_legacy if kind == LEGACY else _import_pool)(gpu, later, doing, what, rest[:64])
@@ -418,8 +423,8 @@ def _import_legacy(gpu: Gpu, later: Later, doing: str, what: Import, raw: bytes)
             address = int(driver(doing, "cuIpcOpenMemHandle", handle, n.IPC_MEM_LAZY_ENABLE_PEER_ACCESS))
         except DeviceError as error:
             raise DeviceError(
-                f"{error}; handles of cudaMalloc memory do not cross PID namespaces or containers: memory of xs.malloc_device and of "
-                "PyTorch's expandable_segments:True does",
+                f"{error}; handles of cudaMalloc memory do not cross PID namespaces or containers: memory of "
+                "xs.malloc_device and of PyTorch's expandable_segments:True does",
                 native=error.native,
             ) from error
         try:
@@ -459,28 +464,28 @@ def _import_pool(gpu: Gpu, later: Later, doing: str, what: Import, raw: bytes) -
     return OtherImport(later, address, what.nbytes, close)
 
 
-# --- other libraries' memory --------------------------------------------------------------------------------------------------------
+# --- other libraries' memory --------------------------------------------------------------------------------
 
 
 class ForeignMemory(DriverMemory):
-    """Another library's allocation. `identity` differs when another allocation comes to lie at the same address."""
+    """Another library's allocation. Acquires nothing before it is exported."""
 
     host_accessible = False
 
-    def __init__(self, gpu: Gpu, info: DeviceInfo, address: int, nbytes: int, buffer: int) -> None:
+    def __init__(self, gpu: Gpu, address: int, nbytes: int) -> None:
         self._gpu = gpu
         self._lock = threading.Lock()
-        self.info = info
+        self._fd: OwnedFd | None = None
         self.address = address
         self.nbytes = nbytes
-        self.identity: tuple[Any, ...] = (type(self).__name__, gpu.ordinal, address, nbytes, buffer)
 
     @property
     def _doing(self) -> str:
         return f"exporting {self.nbytes} bytes of another library on GPU {self._gpu.ordinal}"
 
     def release(self) -> None:
-        pass  # it is theirs
+        if self._fd is not None:
+            self._fd.close()
 
 
 @final
@@ -490,8 +495,8 @@ class ForeignLegacy(ForeignMemory):
     def export(self, read_only: bool) -> Export:
         if read_only:
             raise FeatureNotSupportedError(
-                f"{self._doing}: cudaMalloc memory cannot be mapped read-only by another process: copy it (share(copy=True)), "
-                "or use PyTorch's expandable_segments:True"
+                f"{self._doing}: cudaMalloc memory cannot be mapped read-only by another process: copy it "
+                "(share(copy=True)), or use PyTorch's expandable_segments:True"
             )
         with self._gpu.context.current():
             handle = self._gpu.driver(self._doing, "cuIpcGetMemHandle", self.address)
@@ -500,63 +505,92 @@ class ForeignLegacy(ForeignMemory):
 
 @final
 class ForeignSegments(ForeignMemory):
-    """VMM memory: one allocation, or several mapped side by side. Holds them, whatever the library does with its mappings."""
+    """VMM memory: one allocation, or several mapped side by side.
 
-    def __init__(self, gpu: Gpu, info: DeviceInfo, address: int, pieces: Sequence[Piece], buffer: int) -> None:
-        super().__init__(gpu, info, address, sum(piece.nbytes for piece in pieces), buffer)
-        self._pieces = tuple(pieces)
-        self._fd: OwnedFd | None = None
+    From the first export on it holds them, whatever the library does with its mappings.
+    """
+
+    def __init__(self, gpu: Gpu, address: int, sizes: Sequence[int]) -> None:
+        super().__init__(gpu, address, sum(sizes))
+        self._sizes = tuple(sizes)
+        self._handles: list[Any] = []
+
+    def _hold(self) -> None:
+        if self._handles:
+            return
+        at, found = self.address, []
+        try:
+            for nbytes in self._sizes:
+                found.append(self._gpu.driver(self._doing, "cuMemRetainAllocationHandle", at))
+                at += nbytes
+        except BaseException:
+            self._let_go(found)
+            raise
+        self._handles = found
+
+    def _let_go(self, handles: Sequence[Any]) -> None:
+        for handle in handles:
+            self._gpu.driver.api.cuMemRelease(handle)
 
     def export(self, read_only: bool) -> Export:
         if read_only:
             require_read_only(self._gpu, self._doing)
-        if len(self._pieces) == 1:
-            with self._lock:
+        with self._lock:
+            self._hold()
+            if len(self._sizes) == 1:
                 if self._fd is None:
-                    self._fd = export_fd(self._gpu, self._doing, self._pieces[0].handle)
+                    self._fd = export_fd(self._gpu, self._doing, self._handles[0])
                 return Export(self.nbytes, self.nbytes, (self._fd.number,), 0, _HEAD.pack(VMM, self.nbytes))
-        runs = [(nbytes, len(list(same))) for nbytes, same in groupby(piece.nbytes for piece in self._pieces)]
+        runs = [(nbytes, len(list(same))) for nbytes, same in groupby(self._sizes)]
         if len(runs) > _RUNS_MAX:
             raise FeatureNotSupportedError(
-                f"{self._doing}: it lies over {len(self._pieces)} allocations of too many sizes: copy it (share(copy=True))"
+                f"{self._doing}: it lies over allocations of too many sizes ({len(runs)} runs of one size, at most "
+                f"{_RUNS_MAX}): copy it (share(copy=True))"
             )
         payload = _HEAD.pack(SEGMENTS, self.nbytes) + b"".join(_RUN.pack(*run) for run in runs)
         function = self._gpu.driver(self._doing, "cuGetProcAddress", b"cuMemExportToShareableHandle", 10020, 0)[0]
-        objects = [int(piece.handle) for piece in self._pieces]
-        demand = OnDemand(int(function), objects, n.POSIX_FD, 0)
+        demand = OnDemand(int(function), [int(handle) for handle in self._handles], n.POSIX_FD, 0)
         return Export(self.nbytes, self.nbytes, payload=payload, on_demand=demand)
 
     def release(self) -> None:
-        for piece in self._pieces:
-            self._gpu.driver.api.cuMemRelease(piece.handle)
-        if self._fd is not None:
-            self._fd.close()
+        handles, self._handles = self._handles, []
+        self._let_go(handles)
+        super().release()
 
 
 @final
 class ForeignPool(ForeignMemory):
-    """Stream-ordered memory of a pool that was made to be shared."""
+    """Stream-ordered memory; of a pool that was made to be shared, or the export says what to do instead."""
 
-    def __init__(self, gpu: Gpu, info: DeviceInfo, address: int, nbytes: int, buffer: int, pool: int) -> None:
-        super().__init__(gpu, info, address, nbytes, buffer)
+    def __init__(self, gpu: Gpu, address: int, nbytes: int, pool: int) -> None:
+        super().__init__(gpu, address, nbytes)
         self._pool = pool
-        self._fd: OwnedFd | None = None
-        self._fd = OwnedFd(self._call("cuMemPoolExportToShareableHandle", pool, gpu.driver.posix_fd(), 0))
-
-    def _call(self, name: str, *arguments: Any) -> Any:
-        with self._gpu.context.current():
-            return self._gpu.driver(self._doing, name, *arguments)
 
     def export(self, read_only: bool) -> Export:
         if read_only:
-            raise FeatureNotSupportedError(f"{self._doing}: pool memory cannot be mapped read-only by another process")
-        assert self._fd is not None
-        data = struct_bytes(self._call("cuMemPoolExportPointer", self.address))
-        return Export(self.nbytes, self.nbytes, (self._fd.number,), 0, _HEAD.pack(POOL, self.nbytes) + data)
+            raise FeatureNotSupportedError(
+                f"{self._doing}: pool memory cannot be mapped read-only by another process: copy it (share(copy=True))"
+            )
+        driver = self._gpu.driver
+        with self._lock, self._gpu.context.current():
+            if self._fd is None:
+                self._fd = self._export_pool()
+            data = struct_bytes(driver(self._doing, "cuMemPoolExportPointer", self.address))
+            return Export(self.nbytes, self.nbytes, (self._fd.number,), 0, _HEAD.pack(POOL, self.nbytes) + data)
 
-    def release(self) -> None:
-        if self._fd is not None:
-            self._fd.close()
+    def _export_pool(self) -> OwnedFd:
+        driver = self._gpu.driver
+        pool = driver.api.CUmemoryPool(self._pool)
+        try:
+            return OwnedFd(int(driver(self._doing, "cuMemPoolExportToShareableHandle", pool, driver.posix_fd(), 0)))
+        except (DeviceError, FeatureNotSupportedError) as error:
+            raise FeatureNotSupportedError(
+                f"{self._doing}: it comes from a stream-ordered pool (cudaMallocAsync) that was not made to be shared. "
+                f"PyTorch: set {_TORCH} instead of backend:cudaMallocAsync; CuPy: use its default allocator; "
+                "cudaMemPool: make it with cudaMemHandleTypePosixFileDescriptor; or copy it (share(copy=True))",
+                reasons=(str(error),),
+                native=error.native,
+            ) from error
 
 
 _TORCH: Final = "PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before PyTorch 2.9)"
@@ -577,83 +611,80 @@ def _known(driver: Driver, address: int) -> bool:
     return driver.pointer(Pointer.DEVICE_ORDINAL, address) is not None
 
 
-def locate(driver: Driver, info_of: Callable[[Gpu], DeviceInfo], device: DeviceInfo | None, address: int, nbytes: int | None) -> Foreign | None:
-    """The allocation of another library at `address`; with `nbytes`, as much of a run of allocations as that needs."""
+def locate(driver: Driver, info_of: Callable[[Gpu], DeviceInfo], address: int, nbytes: int | None) -> Foreign | None:
+    """The allocation of another library at `address`; of a run of allocations, as much as `nbytes` need (None: all)."""
     if not _known(driver, address):
         return None
 
-    def ask(attribute: Pointer) -> int:
-        return driver.pointer(attribute, address) or 0
-
     doing = f"exporting the memory at {address:#x}"
+
+    def ask(attribute: Pointer) -> int:
+        return int(driver(doing, "cuPointerGetAttribute", driver.api.CUpointer_attribute(int(attribute)), address))
+
     if ask(Pointer.IS_MANAGED):
         raise FeatureNotSupportedError(
-            f"{doing}: CUDA cannot share managed memory between processes: allocate it with cudaMalloc or xs.malloc_device, or copy it "
-            "(share(copy=True))"
+            f"{doing}: CUDA cannot share managed memory between processes: allocate it with cudaMalloc or "
+            "xs.malloc_device, or copy it (share(copy=True))"
         )
     if ask(Pointer.MEMORY_TYPE) == n.MEMORY_TYPE_HOST:
         raise FeatureNotSupportedError(
-            f"{doing}: page-locked host memory of another library is private to its process: use xs.malloc_host or share(copy=True)"
+            f"{doing}: page-locked host memory of another library is private to its process: use xs.malloc_host, or "
+            "copy it (share(copy=True))"
         )
     gpu = driver.by_ordinal(ask(Pointer.DEVICE_ORDINAL))
-    info = info_of(gpu)
-    if device is not None and device.uuid != gpu.uuid:
-        raise InvalidArgumentError(f"{doing}: it is on cuda:{info.ordinal}, not on {device.backend}:{device.ordinal}")
-    start, size, buffer = ask(Pointer.RANGE_START_ADDR), ask(Pointer.RANGE_SIZE), ask(Pointer.BUFFER_ID)
+    start, size = ask(Pointer.RANGE_START_ADDR), ask(Pointer.RANGE_SIZE)
     if not start <= address < start + size:
         raise DeviceError(f"{doing}: the driver says that it lies in [{start:#x}, {start + size:#x})")
+    identity: tuple[Any, ...] = (gpu.ordinal, start, size, ask(Pointer.BUFFER_ID))
+    memory: ForeignMemory
     if ask(Pointer.IS_LEGACY_CUDA_IPC_CAPABLE):
-        return Foreign(ForeignLegacy(gpu, info, start, size, buffer), address - start)
-    pool = ask(Pointer.MEMPOOL_HANDLE)
-    allowed = ask(Pointer.ALLOWED_HANDLE_TYPES)
-    if pool:
-        try:
-            return Foreign(ForeignPool(gpu, info, start, size, buffer, pool), address - start)
-        except XpuShareError as error:
-            raise FeatureNotSupportedError(
-                f"{doing}: it comes from a stream-ordered pool (cudaMallocAsync) that was not made to be shared. PyTorch: set {_TORCH} "
-                "instead of backend:cudaMallocAsync; CuPy: use its default pool, or MemoryAsyncPool over a pool with POSIX handles; "
-                "or copy it (share(copy=True))",
-                reasons=(str(error),),
-                native=error.native,
-            ) from error
-    if not allowed & n.POSIX_FD:
+        memory = ForeignLegacy(gpu, start, size)
+    elif pool := ask(Pointer.MEMPOOL_HANDLE):
+        memory = ForeignPool(gpu, start, size, pool)
+    elif (allowed := ask(Pointer.ALLOWED_HANDLE_TYPES)) & n.POSIX_FD:
+        found = _run(driver, doing, start, None if nbytes is None else address + nbytes)
+        start = found[0][0]
+        identity = (gpu.ordinal, *found)
+        memory = ForeignSegments(gpu, start, [extent.nbytes for extent in found])
+    else:
         raise FeatureNotSupportedError(
-            f"{doing}: its allocator made it without a handle type that another process can open (allowed handle types: {allowed}). "
-            f"PyTorch: set {_TORCH}; cuMemCreate: requestedHandleTypes = POSIX_FILE_DESCRIPTOR; or copy it (share(copy=True))"
+            f"{doing}: its allocator made it without a handle type that another process can open (allowed: {allowed}). "
+            f"PyTorch: set {_TORCH}; cuMemCreate: requestedHandleTypes = POSIX_FILE_DESCRIPTOR; or copy it "
+            "(share(copy=True))"
         )
-    end = address + 1 if nbytes is None else address + nbytes
-    first, pieces = _run(gpu, doing, start, end, nbytes is None)
-    return Foreign(ForeignSegments(gpu, info, first, pieces, buffer), address - first)
+    return Foreign(memory, address - start, info_of(gpu), "device", identity)
 
 
-def _run(gpu: Gpu, doing: str, start: int, end: int, whole: bool) -> tuple[int, list[Piece]]:
-    """The allocations mapped side by side from `start` to `end`; with `whole`, the longest such run around them."""
-    driver = gpu.driver
+class Extent(NamedTuple):
+    """One mapping of shareable memory, as the driver tells it."""
 
-    def extent(address: int) -> tuple[int, int] | None:
+    start: int
+    nbytes: int
+    buffer: int
+
+
+def _run(driver: Driver, doing: str, start: int, end: int | None) -> list[Extent]:
+    """The mappings side by side from `start` to `end`; without `end`, the longest such run around `start`."""
+
+    def extent(address: int) -> Extent | None:
         if not (driver.pointer(Pointer.ALLOWED_HANDLE_TYPES, address) or 0) & n.POSIX_FD:
             return None
         at, size = driver.pointer(Pointer.RANGE_START_ADDR, address), driver.pointer(Pointer.RANGE_SIZE, address)
-        return (at, size) if at is not None and size else None
+        if at is None or not size:
+            return None
+        return Extent(at, size, driver.pointer(Pointer.BUFFER_ID, address) or 0)
 
-    if whole:
+    if end is None:
         while (before := extent(start - 1)) is not None:
-            start = before[0]
-    pieces: list[Piece] = []
+            start = before.start
+    found: list[Extent] = []
     at = start
-    try:
-        while at < end or whole:
-            found = extent(at)
-            if found is None or found[0] != at:
-                if at >= end:
-                    break
-                raise InvalidArgumentError(f"{doing}: nothing that can be shared is mapped at {at:#x}")
-            handle = driver(doing, "cuMemRetainAllocationHandle", at)
-            pieces.append(Piece(handle, found[1]))
-            at += found[1]
-    except BaseException:
-        for piece in pieces:
-            driver.api.cuMemRelease(piece.handle)
-        raise
-    return start, pieces
+    while end is None or at < end:
+        here = extent(at)
+        if here is None or here.start != at:
+            if end is None and found:
+                break
+            raise InvalidArgumentError(f"{doing}: nothing that can be shared is mapped at {at:#x}")
+        found.append(here)
+        at += here.nbytes
+    return found

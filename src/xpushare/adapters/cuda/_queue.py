@@ -24,7 +24,7 @@ from xpushare.timeline.loss import note_failure, peer_lost
 __all__ = ["CudaQueue", "NativeEvent"]
 
 _QUEUE_FAILED: Final = 2  # cause in docs/events-protocol.md
-# What no later call undoes: ECC, NVLink and contained errors, kernels that failed, a context that is gone, and "unknown".
+# What no later call undoes: ECC, NVLink and contained errors, kernels that failed, a context that is gone, "unknown".
 _FATAL: Final = frozenset({4, 214, 220, 226, 304, 700, 702, 709, 710, *range(714, 722), 999})
 _WAITS_KEPT: Final = 64  # waits remembered before the settled ones are sorted out
 _PATTERN_MAX: Final = 64  # bytes of a pattern that is written word by word
@@ -51,7 +51,7 @@ class NativeEvent:
 class CudaQueue(DriverQueue):
     """A stream. What it owes (points) and holds (operands) is looked after by the adapter's watch until it is settled.
 
-    Stream calls need no current context (measured), except on the default streams, whose handles mean the current one's.
+    Stream calls need no current context (measured), except on the default streams, which are the current context's.
     """
 
     def __init__(self, context: Context, words: Words, later: Later, watch: Watch, stream: Any, owner: object) -> None:
@@ -83,7 +83,7 @@ class CudaQueue(DriverQueue):
             stream = context.driver("making a queue", "cuStreamCreate", n.STREAM_NON_BLOCKING)
         return cls(context, words, later, watch, stream, None)
 
-    # --- queueing -----------------------------------------------------------------------------------------------------------
+    # --- queueing ------------------------------------------------------------------------------------------
 
     def _entered(self) -> AbstractContextManager[None]:
         return self._context.current() if self._default else nullcontext()
@@ -111,10 +111,15 @@ class CudaQueue(DriverQueue):
             owed, self._owed = list(self._owed.values()), {}
         for slot, _point in owed:
             try:
-                note_failure(slot.domain, error)
+                self._note(slot, error)
                 slot.fail(_QUEUE_FAILED)
             except ValueError:
                 pass  # the event was closed here: nobody can be told through it
+
+    def _note(self, slot: Slot, error: BaseException) -> None:
+        domain = self._words.domain(slot)
+        if domain is not None:
+            note_failure(domain, error)
 
     def _check(self) -> None:
         """Refuse what cannot be queued: on a broken context, or while somebody captures the stream."""
@@ -197,7 +202,7 @@ class CudaQueue(DriverQueue):
             done += part
         return calls, staging
 
-    def call(self, function: Callable[[], object]) -> None:
+    def call(self, function: Callable[[], object]) -> None:  # noqa: ARG002
         raise FeatureNotSupportedError(
             "a queue of a GPU runs no Python functions: wait for the event that it signals, or use a native_cpu queue"
         )
@@ -221,7 +226,7 @@ class CudaQueue(DriverQueue):
                 if code:
                     raise self._failed("signalling", "cuStreamWriteValue64", int(code))
             except BaseException as error:
-                note_failure(slot.domain, error)
+                self._note(slot, error)
                 slot.fail(_QUEUE_FAILED)  # it was submitted, and will not come
                 raise
         self._look_after()
@@ -293,7 +298,7 @@ class CudaQueue(DriverQueue):
                 driver.api.cuEventDestroy(event)
                 raise
 
-    # --- waiting and looking after ----------------------------------------------------------------------------------------------
+    # --- waiting and looking after -------------------------------------------------------------------------
 
     def _finished(self, event: Any) -> bool:
         """Whether what was queued before `event` has finished. With captures left alone."""

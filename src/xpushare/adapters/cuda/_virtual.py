@@ -19,7 +19,7 @@ from xpushare.adapters.cuda._memory import (
     location_of,
     set_access,
 )
-from xpushare.adapters.cuda._numbers import Attribute
+from xpushare.adapters.cuda._numbers import Attribute, Error
 
 __all__ = ["AddressRange", "PhysicalPages"]
 
@@ -41,7 +41,7 @@ class PhysicalPages(DriverPhysical):
     def create(cls, gpu: Gpu, nbytes: int, shareable: bool) -> PhysicalPages:
         doing = f"creating {nbytes} bytes of physical memory on GPU {gpu.ordinal}"
         if shareable and not gpu.attribute(Attribute.HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED):
-            raise FeatureNotSupportedError(f"{doing}: the device has no memory with POSIX file descriptors (attribute 103)")
+            raise FeatureNotSupportedError(f"{doing}: the device has no memory with POSIX fds (attribute 103)")
         with gpu.context.current():
             handle = gpu.driver(doing, "cuMemCreate", nbytes, allocation_properties(gpu, shareable), 0)
         return cls(gpu, handle, nbytes, gpu.ordinal, shareable, None)
@@ -49,14 +49,15 @@ class PhysicalPages(DriverPhysical):
     @classmethod
     def imported(cls, gpu: Gpu, what: Import) -> PhysicalPages:
         doing = f"importing {what.nbytes} bytes of physical memory on GPU {gpu.ordinal}"
-        if len(what.fds) != 1 or len(what.payload) < _HEAD.size or _HEAD.unpack_from(what.payload) != (VMM, what.nbytes):
+        payload = what.payload
+        if len(what.fds) != 1 or len(payload) < _HEAD.size or _HEAD.unpack_from(payload) != (VMM, what.nbytes):
             raise InvalidHandleError(f"{doing}: the exporter's table contradicts itself")
         with gpu.context.current():
             handle = import_fd(gpu, doing, what.fds[0])
             try:
                 location = location_of(gpu, doing, handle)
                 if not gpu.reachable_from(location):
-                    raise FeatureNotSupportedError(f"{doing}: it is memory of GPU {location}, which that one cannot reach")
+                    raise FeatureNotSupportedError(f"{doing}: it is memory of GPU {location}, which it cannot reach")
                 _check_size(gpu, doing, handle, what.nbytes)
                 fd = OwnedFd(what.fds[0].take())
             except BaseException:
@@ -83,8 +84,11 @@ def _check_size(gpu: Gpu, doing: str, handle: Any, nbytes: int) -> None:
     api = gpu.driver.api
     address = int(gpu.driver(doing, "cuMemAddressReserve", nbytes, 0, 0, 0))
     try:
-        if api.cuMemMap(address, nbytes, 0, handle, 0)[0]:
+        code = int(api.cuMemMap(address, nbytes, 0, handle, 0)[0])
+        if code in (Error.INVALID_VALUE, Error.NOT_SUPPORTED):
             raise InvalidHandleError(f"{doing}: the exporter's table says {nbytes} bytes, its memory has another size")
+        if code:
+            raise gpu.driver.error(doing, "cuMemMap", code)
         api.cuMemUnmap(address, nbytes)
     finally:
         api.cuMemAddressFree(address, nbytes)

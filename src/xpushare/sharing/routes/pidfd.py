@@ -60,6 +60,9 @@ def attach(handle: Handle) -> Attachment:
         raise Blocked(
             "the exporter is in another PID namespace (share it: --pid=container:…, hostPID, shareProcessNamespace)"
         )
+    if fields.pid == os.getpid():
+        # Never a copy of an own fd: closing one of the commons would drop the lock by which its members see us alive.
+        raise _gone(handle, "its pid is this process's now")
     try:
         pidfd = OwnedFd(_system.pidfd_open(fields.pid))
     except ProcessLookupError:

@@ -1,0 +1,150 @@
+"""What every soak program shares: arguments, a private folder, and counts of what a process holds."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import os
+import random
+import re
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from xpushare.bench.measure import Settings
+from xpushare.bench.worker import Worker
+
+__all__ = ["DEVICE", "Failure", "Held", "Soak", "held", "main", "wait_until"]
+
+DEVICE = "native_cpu:0"
+
+
+class Failure(Exception):
+    """What was to hold does not."""
+
+
+@dataclass(slots=True)
+class Soak:
+    """One run of a program."""
+
+    quick: bool
+    seed: int
+    random: random.Random
+    settings: Settings
+
+    def count(self, full: int, quick: int) -> int:
+        return quick if self.quick else full
+
+    def say(self, text: str) -> None:
+        print(f"  {text}", flush=True)
+
+    def worker(self, kept: dict[str, Any] | None = None) -> Worker:
+        return Worker(self.settings, kept)
+
+    def check(self, holds: object, text: str) -> None:
+        """Fail with `text` unless `holds`."""
+        if not holds:
+            self.fail(text)
+
+    def fail(self, text: str) -> NoReturn:
+        raise Failure(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a process holds."""
+
+    fds: int
+    shared: int  # mappings of ours
+    mappings: int
+    resident: int  # bytes
+
+    def __str__(self) -> str:
+        resident = self.resident / 2**20
+        return f"{self.fds} fds, {self.shared} shared of {self.mappings} mappings, {resident:.1f} MiB resident"
+
+
+def held(pid: int | None = None) -> Held:
+    """Counts for a process, by default this one."""
+    if pid is None:
+        gc.collect()
+    folder = Path(f"/proc/{pid or os.getpid()}")
+    with open(folder / "maps") as file:
+        maps = file.read().splitlines()
+    resident = int((folder / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    shared = sum("memfd:xpushare" in line for line in maps)
+    return Held(len(os.listdir(folder / "fd")) - (pid is None), shared, len(maps), resident)
+
+
+def describe_fds(pid: int | None = None) -> str:
+    """The open fds, for a failure's text."""
+    folder = f"/proc/{pid or os.getpid()}/fd"
+    found = []
+    for name in sorted(os.listdir(folder), key=int):
+        with contextlib.suppress(OSError):
+            found.append(f"{name}={os.readlink(f'{folder}/{name}')}")
+    return " ".join(found)
+
+
+def wait_until(true: Callable[[], object], timeout: float) -> bool:
+    """Whether `true()` came true within `timeout` seconds."""
+    end = time.monotonic() + timeout
+    while not true():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[str]:
+    """A private runtime folder for this process and what it starts; gone afterwards."""
+    folder = tempfile.mkdtemp(prefix="xpushare-soak-")
+    former = {name: os.environ.pop(name, None) for name in ("XPUSHARE_RUNTIME_DIR", "XPUSHARE_KEY_FILE")}
+    os.environ["XPUSHARE_RUNTIME_DIR"] = folder
+    try:
+        yield folder
+    finally:
+        del os.environ["XPUSHARE_RUNTIME_DIR"]
+        os.environ.update({name: value for name, value in former.items() if value is not None})
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main(name: str, program: Callable[[Soak], None]) -> int:
+    """Run one program from the command line; the exit status."""
+    parser = argparse.ArgumentParser(prog=f"python -m soak.{name}", description=sys.modules[program.__module__].__doc__)
+    parser.add_argument("--quick", action="store_true", help="the short form, for every change")
+    parser.add_argument("--seed", type=int, help="of the random numbers (default: a new one, printed)")
+    arguments = parser.parse_args()
+    seed = random.SystemRandom().getrandbits(32) if arguments.seed is None else arguments.seed
+    load = " ".join(f"{each:.2f}" for each in os.getloadavg())
+    print(f"soak.{name}: seed {seed}{', quick' * arguments.quick}, load average {load}", flush=True)
+    start = time.monotonic()
+    before = set(os.listdir("/dev/shm"))
+    try:
+        with _folder() as folder:
+            settings = Settings(arguments.quick, DEVICE, folder)
+            program(Soak(arguments.quick, seed, random.Random(seed), settings))
+            others = sorted(set(os.listdir(folder)) - {"key"})
+            if others:
+                raise Failure(f"files left in the runtime folder: {others}")
+        # Other programs may use /dev/shm meanwhile: only names that are ours count.
+        left = [each for each in set(os.listdir("/dev/shm")) - before if re.search("xpushare", each)]
+        if left:
+            raise Failure(f"files left in /dev/shm: {left}")
+    except Failure as failure:
+        print(f"FAILED soak.{name} --seed {seed}: {failure}", flush=True)
+        return 1
+    except Exception:
+        traceback.print_exc()
+        print(f"FAILED soak.{name} --seed {seed}: see above", flush=True)
+        return 1
+    print(f"passed soak.{name} in {time.monotonic() - start:.1f} s", flush=True)
+    return 0

@@ -1,0 +1,366 @@
+"""`ArrayHandle`: a sealed message that names an array in shared memory. docs/layout.md has its bytes."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import math
+import re
+import struct
+from typing import Any, Final, NamedTuple, Self, final
+
+from xpushare._array import extent
+from xpushare._errors import InvalidArgumentError, InvalidHandleError
+from xpushare._native import forks
+from xpushare.sharing import layout, node
+from xpushare.sharing.handle import SEAL_NBYTES, Handle, decode_text, encode_text, keyed_hash
+
+__all__ = ["ArrayHandle", "Parts", "check_dtype"]
+
+MAGIC: Final = b"XPUSHARR"
+VERSION: Final = 1
+NDIM_MAX: Final = 64  # NumPy's, and PEP 3118's
+DTYPE_NBYTES_MAX: Final = 1 << 16
+NESTING_MAX: Final = 16
+_HAS_EVENT: Final = 1
+# magic, version, flags, length, ndim, dtype bytes, item size, reserved, offset, point, copied
+HEADER: Final = struct.Struct("<8sHHIHHIQQQQ")
+_LIMIT: Final = 1 << 63
+_PLAIN: Final = re.compile(r"[<>|=][biufcSUV]\d{1,10}|[<>][mM]8(\[\d{0,10}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?")
+_NAMED: Final = re.compile(r"[a-z][a-z0-9_]{1,31}")
+
+
+class Parts(NamedTuple):
+    """What the bytes say; the array itself is checked when it is attached."""
+
+    memory: Handle
+    event: Handle | None
+    point: int  # of the event, from which on the content is there
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int  # of the first element from the start of the memory's range
+    itemsize: int
+    dtype: bytes
+    copied: int
+
+
+@final
+class ArrayHandle:
+    """A handle of an array, verified: memory handle, dtype, shape and strides, and the event that its content is ordered by.
+
+    `share` makes one. `ArrayHandle(h)` takes one, its bytes (any bytes-like object) or its text, as `Handle` does;
+    `bytes(h)` and `str(h)` give them back. Equal by content, hashable, picklable.
+
+    Only the object that `share` returned owns the export: `close()` on it (or leaving its `with` block) withdraws the
+    handle for new attaches; what is attached stays so. Losing it withdraws nothing. `close()` on any other object, parsed or
+    unpickled, in this process or another, closes that object alone. Where only the bytes are left, the exporter may say
+    `xs.ipc.memory.put(ArrayHandle(h).handle)`. `attach` of a closed object raises `InvalidArgumentError`, of a withdrawn handle's
+    bytes `HandleExpiredError`.
+    """
+
+    __slots__ = ("__weakref__", "_closed", "_dtype", "_owner", "_parts", "_raw")
+
+    _parts: Parts
+    _raw: bytes
+    _dtype: Any
+    _closed: bool
+    _owner: int | None  # the fork in which this object owns the export
+
+    def __new__(cls, handle: ArrayHandle | bytes | bytearray | memoryview | str, /) -> ArrayHandle:
+        if isinstance(handle, ArrayHandle):
+            return handle
+        if isinstance(handle, str):
+            raw = decode_text(handle)
+        elif isinstance(handle, bytes | bytearray | memoryview):
+            raw = bytes(handle)
+        else:
+            raise InvalidArgumentError(f"an array handle is an ArrayHandle, bytes or str, not {type(handle).__name__}")
+        return cls._make(raw, _parse(raw))
+
+    @classmethod
+    def _make(cls, raw: bytes, parts: Parts) -> ArrayHandle:
+        self = object.__new__(cls)
+        self._raw = raw
+        self._parts = parts
+        self._dtype = None
+        self._closed = False
+        self._owner = None
+        return self
+
+    @classmethod
+    def _seal(
+        cls,
+        memory: Handle,
+        dtype: Any,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        offset: int,
+        *,
+        event: Handle | None = None,
+        point: int = 0,
+        copied: int = 0,
+    ) -> ArrayHandle:
+        text = encode_dtype(dtype)
+        ndim = len(shape)
+        if ndim > NDIM_MAX:
+            raise InvalidArgumentError(f"an array has at most {NDIM_MAX} dimensions, this has {ndim}")
+        if len(text) > DTYPE_NBYTES_MAX - 1:
+            raise InvalidArgumentError(f"the dtype's description has {len(text)} bytes; {DTYPE_NBYTES_MAX - 1} are the most")
+        tail = bytes(memory) + (bytes(event) if event is not None else b"")
+        tail += struct.pack(f"<{ndim}Q{ndim}q", *shape, *strides) + text
+        length = HEADER.size + len(tail) + SEAL_NBYTES
+        flags = _HAS_EVENT * (event is not None)
+        head = HEADER.pack(
+            MAGIC, VERSION, flags, length, ndim, len(text), dtype.itemsize, 0, offset, point, copied
+        )
+        body = head + tail
+        parts = Parts(memory, event, point, shape, strides, offset, dtype.itemsize, text, copied)
+        return cls._make(body + keyed_hash(body), parts)
+
+    @property
+    def handle(self) -> Handle:
+        """The handle of the memory that the elements lie in."""
+        return self._parts.memory
+
+    @property
+    def event(self) -> Handle | None:
+        """The handle of the event that the content is ordered by; None where none is needed."""
+        return self._parts.event
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._parts.shape
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one element to the next, per dimension."""
+        return self._parts.strides
+
+    @property
+    def dtype(self) -> Any:
+        """A NumPy dtype. `InvalidArgumentError` for bfloat16 and its like where ml_dtypes is not installed."""
+        if self._dtype is None:
+            self._dtype = decode_dtype(self._parts.dtype, self._parts.itemsize)
+        return self._dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return math.prod(self._parts.shape) * self._parts.itemsize
+
+    @property
+    def read_only(self) -> bool:
+        return self._parts.memory.read_only
+
+    @property
+    def copied_nbytes(self) -> int:
+        """Bytes that `share(copy=True)` copied; 0 when the array was shared in place."""
+        return self._parts.copied
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """Withdraw the handle for new attaches, if `share` returned this object here; else close this object alone. Idempotent."""
+        self._closed = True
+        owner, self._owner = self._owner, None
+        table = node.current().table_if_any
+        if owner is not None and owner == forks() and table is not None:
+            table.withdraw(self._parts.memory, layout.REASON_PUT)  # False where its opens were used up: it is gone
+
+    def __enter__(self) -> Self:
+        self._expect_open()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def _expect_open(self) -> None:
+        if self._closed:
+            raise InvalidArgumentError("this ArrayHandle is closed")
+
+    def _check(self) -> None:
+        """The array that this describes lies inside the memory that it names; else `InvalidHandleError`."""
+        parts = self._parts
+        if self.dtype.hasobject:
+            raise InvalidHandleError("the array handle says elements that are Python objects")
+        nonzero = math.prod(length for length in parts.shape if length) * parts.itemsize
+        low, high = extent(parts.shape, parts.strides, parts.itemsize)
+        if nonzero >= _LIMIT or any(not -_LIMIT < step < _LIMIT for step in (low, high)):
+            raise InvalidHandleError(f"the array handle says shape {parts.shape}, which no array can have")
+        if parts.offset + low < 0 or parts.offset + high > parts.memory.nbytes:
+            raise InvalidHandleError(
+                f"the array handle says bytes {parts.offset + low} to {parts.offset + high} of memory that has "
+                f"{parts.memory.nbytes}"
+            )
+
+    def __bytes__(self) -> bytes:
+        return self._raw
+
+    def __str__(self) -> str:
+        return encode_text(self._raw)
+
+    def __repr__(self) -> str:
+        parts = self._parts
+        try:
+            dtype = str(self.dtype)
+        except InvalidArgumentError:
+            dtype = parts.dtype.decode(errors="replace")
+        more = " read-only" if self.read_only else ""
+        more += f", {parts.copied} bytes copied" if parts.copied else ""
+        more += ", closed" if self._closed else ""
+        fields = parts.memory._fields
+        return f"<ArrayHandle {parts.shape} {dtype} on {parts.memory.backend}, exported by pid {fields.pid}{more}>"
+
+    def __eq__(self, other: object) -> bool:
+        return self._raw == other._raw if isinstance(other, ArrayHandle) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._raw)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ArrayHandle, (self._raw,)
+
+    def __copy__(self) -> ArrayHandle:
+        raise TypeError("an ArrayHandle owns its export and cannot be copied: ArrayHandle(bytes(h)) parses it anew")
+
+    def __deepcopy__(self, memo: object) -> ArrayHandle:
+        return self.__copy__()
+
+
+def _parse(raw: bytes) -> Parts:
+    if len(raw) == Handle.NBYTES and raw[:8] != MAGIC:
+        found = Handle(raw)
+        raise InvalidHandleError(f"this is a handle of {found.kind}, not of an array: open it with ipc.{found.kind}.open")
+    if len(raw) < HEADER.size + Handle.NBYTES + SEAL_NBYTES:
+        raise InvalidHandleError(f"an array handle has more than {len(raw)} bytes")
+    magic, version, flags, length, ndim, text_nbytes, itemsize, reserved, offset, point, copied = HEADER.unpack_from(raw)
+    if magic != MAGIC:
+        raise InvalidHandleError("these bytes are no array handle (they do not begin with XPUSHARR)")
+    if version != VERSION:
+        raise InvalidHandleError(f"the array handle has format version {version}, this package reads version {VERSION}")
+    body = raw[:-SEAL_NBYTES]
+    if length != len(raw) or not hmac.compare_digest(keyed_hash(body), raw[-SEAL_NBYTES:]):
+        raise InvalidHandleError(
+            "the array handle's seal does not fit: it was cut or altered on the way, or made with another user's key "
+            "(both processes need the same XPUSHARE_KEY_FILE or XPUSHARE_RUNTIME_DIR)"
+        )
+    handles = 2 if flags & _HAS_EVENT else 1
+    expected = HEADER.size + handles * Handle.NBYTES + 16 * ndim + text_nbytes + SEAL_NBYTES
+    if flags & ~_HAS_EVENT or reserved or ndim > NDIM_MAX or length != expected:
+        raise InvalidHandleError(
+            f"the array handle says things this version does not know (flags {flags:#x}, {ndim} dimensions, {length} bytes "
+            f"where {expected} are due)"
+        )
+    at = HEADER.size
+    memory = Handle(raw[at : at + Handle.NBYTES])
+    if memory.kind != "memory":
+        raise InvalidHandleError(f"the array handle names {memory.kind}, not memory")
+    at += Handle.NBYTES
+    event = None
+    if flags & _HAS_EVENT:
+        event = Handle(raw[at : at + Handle.NBYTES])
+        if event.kind != "event" or event._fields.cookie != memory._fields.cookie:
+            raise InvalidHandleError("the array handle names an event that is none of its exporter")
+        at += Handle.NBYTES
+    shape = struct.unpack_from(f"<{ndim}Q", raw, at)
+    strides = struct.unpack_from(f"<{ndim}q", raw, at + 8 * ndim)
+    at += 16 * ndim
+    if point >= 1 << 43:
+        raise InvalidHandleError(f"the array handle says point {point}, which no event reaches")
+    return Parts(memory, event, point, shape, strides, offset, itemsize, raw[at : at + text_nbytes], copied)
+
+
+# --- dtypes as JSON: a string, [base, shape] for sub-arrays, an object for structures ------------------------------------------
+
+
+def check_dtype(dtype: Any) -> None:
+    """`InvalidArgumentError` for element types that hold Python objects: those are addresses of this process."""
+    if dtype.hasobject:
+        raise InvalidArgumentError("arrays of Python objects cannot be shared: their elements are addresses of this process")
+
+
+def encode_dtype(dtype: Any) -> bytes:
+    """The dtype as JSON."""
+    check_dtype(dtype)
+    return json.dumps(_described(dtype), separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _described(dtype: Any) -> Any:
+    import numpy
+
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return [_described(base), list(shape)]
+    if dtype.names is not None:
+        fields = [dtype.fields[name] for name in dtype.names]
+        found = {
+            "names": list(dtype.names),
+            "formats": [_described(field[0]) for field in fields],
+            "offsets": [int(field[1]) for field in fields],
+            "itemsize": dtype.itemsize,
+            "aligned": bool(dtype.isalignedstruct),
+        }
+        titles = [field[2] if len(field) > 2 else None for field in fields]
+        if any(titles):
+            found["titles"] = titles
+        return found
+    if numpy.dtype(dtype.str) == dtype and _PLAIN.fullmatch(dtype.str):
+        return dtype.str
+    if dtype.type.__module__.partition(".")[0] == "ml_dtypes":
+        return str(dtype.name)
+    raise InvalidArgumentError(f"dtype {dtype!r} cannot be shared: another process has no way to name it")
+
+
+def _loaded(text: bytes) -> Any:
+    try:
+        return json.loads(text.decode())
+    except (ValueError, RecursionError) as error:
+        raise InvalidHandleError(f"the array handle's dtype is no dtype: {error}") from None
+
+
+def decode_dtype(text: bytes, itemsize: int) -> Any:
+    """The dtype again; `InvalidHandleError` for a description that `encode_dtype` does not make."""
+    found = _built(_loaded(text), 0)
+    if found.itemsize != itemsize:
+        raise InvalidHandleError(f"the array handle says items of {itemsize} bytes and a dtype of {found.itemsize}")
+    return found
+
+
+def named_dtype(name: str) -> Any:
+    """bfloat16 and its like, by their `ml_dtypes` names."""
+    import numpy
+
+    try:
+        import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        raise InvalidArgumentError(f"the array's dtype is {name}, which needs ml_dtypes: pip install ml_dtypes") from None
+    kind = getattr(ml_dtypes, name, None)
+    found = numpy.dtype(kind) if isinstance(kind, type) else None
+    if found is None or found.type is not kind:
+        raise InvalidHandleError(f"the array handle's dtype is no dtype: {name!r}")
+    return found
+
+
+def _built(described: Any, depth: int) -> Any:
+    import numpy
+
+    try:
+        if isinstance(described, str) and _PLAIN.fullmatch(described):
+            return numpy.dtype(described)
+        if isinstance(described, str) and _NAMED.fullmatch(described):
+            return named_dtype(described)
+        elif depth < NESTING_MAX and isinstance(described, list) and len(described) == 2:
+            base, shape = described
+            if isinstance(shape, list) and all(type(length) is int and length >= 0 for length in shape):
+                return numpy.dtype((_built(base, depth + 1), tuple(shape)))
+        elif depth < NESTING_MAX and isinstance(described, dict):
+            fields: Any = {**described, "formats": [_built(each, depth + 1) for each in described["formats"]]}
+            aligned = fields.pop("aligned")
+            return numpy.dtype(fields, align=aligned is True)
+    except InvalidArgumentError:  # also of the nested ones
+        raise
+    except Exception as error:  # whatever NumPy raises for a description that makes no sense
+        raise InvalidHandleError(f"the array handle's dtype is no dtype: {error}") from None
+    raise InvalidHandleError(f"the array handle's dtype is no dtype: {described!r:.200}")

@@ -1,0 +1,277 @@
+"""`empty`, `share` and `attach`: arrays between processes, the short way."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import TYPE_CHECKING, Any, Final
+
+from xpushare import arrays
+from xpushare._array import SharedArray, as_dtype, as_shape, c_strides, extent
+from xpushare._array_handle import NDIM_MAX, ArrayHandle, check_dtype
+from xpushare._device import Device
+from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError
+from xpushare._memory import Memory
+from xpushare._native import forks
+from xpushare._queue import Queue
+from xpushare.core import memory
+from xpushare.core.event import open_ as open_event
+from xpushare.core.memory import Implicit, Range
+from xpushare.core.ordering import Mark, Order, mark, work_on
+
+if TYPE_CHECKING:
+    from xpushare._device import DeviceLike
+    from xpushare.core.queue import Work
+
+__all__ = ["attach", "empty", "pickled", "share"]
+
+_OPENS_MAX: Final = (1 << 31) - 1
+_UNORDERED: Final = -1
+
+
+def empty(shape: int | tuple[int, ...], dtype: Any = float, *, device: DeviceLike = "native_cpu:0") -> SharedArray:
+    """A C-ordered array in new memory on `device`, which other processes can attach once it is shared.
+
+    `dtype` is a NumPy dtype or its name, bfloat16 and the float8 family by their `ml_dtypes` names. The elements are zero on the
+    host, unspecified on other devices. The array owns the memory; views and exports keep it. Raises `InvalidArgumentError` (also for
+    arrays of Python objects), `OutOfMemoryError`, `DeviceError`.
+    """
+    found = as_dtype(dtype)
+    check_dtype(found)
+    if found.subdtype is not None:
+        raise InvalidArgumentError(f"{found} is a sub-array: give its shape as part of the shape")
+    lengths = as_shape(shape)
+    if len(lengths) > NDIM_MAX:
+        raise InvalidArgumentError(f"an array has at most {NDIM_MAX} dimensions, not {len(lengths)}")
+    return _allocate(lengths, found, Device(device))
+
+
+def _allocate(shape: tuple[int, ...], dtype: Any, device: Device) -> SharedArray:
+    nbytes = math.prod(shape) * dtype.itemsize
+    found = memory.allocate("device", max(nbytes, 1), device, None)
+    return SharedArray._make(found._replace(nbytes=nbytes), shape, dtype, c_strides(shape, dtype.itemsize), 0)
+
+
+# --- sharing -------------------------------------------------------------------------------------------------------------------
+
+
+def share(
+    array: Any,
+    *,
+    read_only: bool = False,
+    copy: bool = False,
+    stream: Any = None,
+    opens: int | None = None,
+) -> ArrayHandle:
+    """Export `array` where it is, without a copy: a handle for `attach` in any process of this user.
+
+    `array` is a SharedArray, a Memory, or any array that tells where its memory is (NumPy, torch, CuPy, JAX, a buffer, …) when
+    that memory can be shared: made by `empty` or `malloc_*`, or by a library whose driver can export it. Else
+    `FeatureNotSupportedError` says what to do; `copy=True` then copies the elements into new shared memory, which the handle's
+    export owns, and `handle.copied_nbytes` and the log (`xpushare`, INFO) say how many bytes.
+
+    `read_only`: importers get no writable view. `stream`: the content is what the work queued there so far leaves; a `Queue`, a
+    stream of another library, a raw one, or None for the stream that the array's library works on now. -1: the content is
+    there, nothing is waited for. `opens=n`: the handle withdraws itself once it has been attached n times; the memory is given up when
+    the last of those is gone and this process exports something again.
+
+    The export holds the array's memory until `close()` of the returned handle or the end of this process, never less.
+    """
+    count = _opens_argument(opens)
+    source, found = _source(array, stream != _UNORDERED)
+    copied = 0
+    try:
+        if source is None:
+            source = _in_place(array, found)
+    except (FeatureNotSupportedError, InvalidArgumentError):
+        if not copy:
+            raise
+        source, copied = _copied(array, found, stream)
+    else:
+        if copy and source._use().handle is not None:  # imported: its handle would do, a new one cannot be
+            source, copied = _copied(source, None, stream)
+    work = None if stream == _UNORDERED else _producer(source, array, found, stream)
+    handle = _export(source, work, read_only, count, copied)
+    handle._owner = forks()
+    if copied:
+        import logging
+
+        logging.getLogger("xpushare").info("share copied %d bytes of a private %s", copied, type(array).__name__)
+    return handle
+
+
+def _opens_argument(opens: int | None) -> int | None:
+    if opens is None:
+        return None
+    try:
+        count = operator.index(opens)
+    except TypeError:
+        raise InvalidArgumentError(f"opens is an integer, not {type(opens).__name__}") from None
+    if not 1 <= count <= _OPENS_MAX:
+        raise InvalidArgumentError(f"opens is from 1 to {_OPENS_MAX}, not {count}")
+    return count
+
+
+def _source(array: Any, ordered: bool) -> tuple[SharedArray | None, arrays.Described | None]:
+    """Our own array, or what another library's says of itself."""
+    if isinstance(array, SharedArray):
+        array._use()
+        return array, None
+    if isinstance(array, Memory):
+        return array.as_array(array.nbytes, "uint8"), None
+    if isinstance(array, ArrayHandle):
+        raise InvalidArgumentError("this is an ArrayHandle already: send it on")
+    found = arrays.describe(array, ordered)
+    dtype = found.dtype
+    check_dtype(dtype)
+    return None, found._replace(kind=dtype)
+
+
+def _in_place(array: Any, found: arrays.Described | None) -> SharedArray:
+    """Another library's array as it lies there; `FeatureNotSupportedError` where its memory cannot be shared."""
+    assert found is not None
+    low, high = extent(found.shape, found.strides, found.itemsize)
+    if low == high:  # no bytes: nothing of it is private
+        device = Device("native_cpu:0" if found.backend is None else f"{found.backend}:{found.ordinal}")
+        return _allocate(found.shape, found.dtype, device)
+    what = f"this {type(array).__module__.partition('.')[0]}.{type(array).__name__}"
+    place = arrays.range_at(found.located(), array, what)
+    return SharedArray._make(place, found.shape, found.dtype, found.strides, -low)
+
+
+def _copied(array: Any, found: arrays.Described | None, stream: Any) -> tuple[SharedArray, int]:
+    """The elements in new shared memory on the same device, and how many bytes they are."""
+    import numpy
+
+    if found is None or found.backend is None:
+        values = numpy.asarray(array) if found is None else _host_view(array, found)
+        target = _allocate(values.shape, values.dtype, Device("native_cpu:0"))
+        numpy.copyto(numpy.asarray(target), values)
+        return target, target.nbytes
+    low, high = extent(found.shape, found.strides, found.itemsize)
+    if high - low != math.prod(found.shape) * found.itemsize:
+        raise FeatureNotSupportedError(
+            f"this {type(array).__name__} is private to its library and has gaps, which its copy would expose: make it contiguous first"
+        )
+    device = Device(f"{found.backend}:{found.ordinal}")
+    place = memory.allocate("device", high - low, device, None)
+    target = SharedArray._make(place, found.shape, found.dtype, found.strides, -low)
+    work = work_on(device, None if stream == _UNORDERED else _native_stream(stream, found, array), array)
+    assert work is not None  # it has a backend because its device has streams
+    work.driver.copy(target.ptr + low, found.address + low, high - low, (place, array))
+    return target, high - low
+
+
+def _host_view(array: Any, found: arrays.Described) -> Any:
+    import numpy
+
+    from xpushare._native import Span
+
+    low, high = extent(found.shape, found.strides, found.itemsize)
+    base: Any = Span(found.address + low, high - low, True, array)
+    return numpy.ndarray(found.shape, found.dtype, base, -low, found.strides)
+
+
+def _native_stream(stream: Any, found: arrays.Described | None, array: Any) -> Any:
+    """What the caller or the array's protocol says of its stream; None to ask the adapter."""
+    if isinstance(stream, Queue):
+        return stream._use()
+    if stream is not None:
+        return stream
+    if found is not None and found.stream is not None:
+        return found.stream
+    return array if callable(getattr(array, "__cuda_stream__", None)) else None
+
+
+def _producer(source: SharedArray, array: Any, found: arrays.Described | None, stream: Any) -> Work | None:
+    return work_on(source.device, _native_stream(stream, found, array), array)
+
+
+def _export(source: SharedArray, work: Work | None, read_only: bool, opens: int | None, copied: int) -> ArrayHandle:
+    covered, offset = source._covered()
+    order: Mark | None = None
+    if work is not None and covered.handle is None:
+        order = mark(work, covered.device)
+        covered = covered._replace(lease=(covered.lease, order.export))  # the event's export ends with the memory's
+    handle = memory.get(covered, None, read_only, opens)
+    return _sealed(handle, source, offset, order, copied)
+
+
+def _sealed(handle: Any, source: SharedArray, offset: int, order: Mark | None, copied: int = 0) -> ArrayHandle:
+    return ArrayHandle._seal(
+        handle,
+        source.dtype,
+        source.shape,
+        source.strides,
+        offset,
+        event=order.handle if order is not None else None,
+        point=order.point if order is not None else 0,
+        copied=copied,
+    )
+
+
+# --- attaching -----------------------------------------------------------------------------------------------------------------
+
+
+def attach(h: ArrayHandle | bytes | str, *, device: DeviceLike | None = None, stream: Any = None) -> SharedArray:
+    """The array behind a handle, mapped here: the same bytes, writable unless it was shared read-only.
+
+    `device=None` opens on the device that the handle names. The content is ordered after the producer's stream: `stream` (a
+    `Queue`, another library's stream, a raw one) waits for it on the device from here on, as do the stream of a consumer's
+    `__dlpack__(stream=…)`, queues that get the array as an operand, and the host before it makes a view. -1 opts out of all that.
+
+    The result owns the mapping; views and capsules keep it. Raises `InvalidHandleError` for what is no array handle of this user and
+    boot or does not fit the memory it names, `HandleExpiredError` after `close` or the exporter's end, and what `ipc.memory.open`
+    raises.
+    """
+    found = ArrayHandle(h)
+    found._expect_open()
+    found._check()
+    parts = found._parts
+    work = None
+    chosen = None
+    if device is not None or stream not in (None, _UNORDERED):
+        chosen = memory.opening_device(parts.memory, device, None)[0]
+    if stream is not None and stream != _UNORDERED:
+        assert chosen is not None
+        work = stream._use() if isinstance(stream, Queue) else work_on(chosen, stream)
+    place = memory.open_(parts.memory, device)
+    order = None
+    if parts.event is not None and stream != _UNORDERED:
+        order = Order(open_event(parts.event, place.device), parts.point)
+        if work is not None:
+            order.before(work)
+    array = SharedArray._make(place, parts.shape, found.dtype, parts.strides, parts.offset)
+    array._handle = found
+    array._order = order
+    return array
+
+
+# --- pickling ------------------------------------------------------------------------------------------------------------------
+
+
+class _Pickled:
+    """What pickling an array exported; withdrawn with the array."""
+
+    __slots__ = ("memory", "order")
+
+    def __init__(self, covered: Range) -> None:
+        self.memory = Implicit(memory.get(covered, implicit=True))
+        self.order: Mark | None = None
+
+
+def pickled(array: SharedArray) -> bytes:
+    """The bytes that a pickled SharedArray is: an import's own handle, else that of an export which ends with the array."""
+    if array._handle is not None:
+        return bytes(array._handle)
+    covered, offset = array._covered()
+    if covered.handle is not None:
+        return bytes(_sealed(covered.handle, array, array._use().offset + array._offset - covered.handle._fields.offset, None))
+    kept: _Pickled | None = array._implicit
+    if kept is None:
+        kept = array._implicit = _Pickled(covered)
+    work = work_on(covered.device, None, array)
+    if work is not None:  # each time anew: the content is that of now
+        kept.order = mark(work, covered.device) if kept.order is None else kept.order.again(work)
+    return bytes(_sealed(kept.memory.handle, array, offset, kept.order))
+

@@ -1,0 +1,82 @@
+"""What `xpushare bench` shows: a table for people and a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from xpushare.bench.measure import Row, Spread
+
+__all__ = ["plot", "table"]
+
+_HEAD = ("scenario", "what", "ours", "theirs", "ratio", "wanted", "met")
+
+
+def _figure(found: Spread | None, unit: str) -> str:
+    """Median and quartiles, as precise as the figure is."""
+    if found is None:
+        return "-"
+    digits = 2 if found.median < 10 else 1 if found.median < 1000 else 0
+    return f"{found.median:.{digits}f} {unit} [{found.low:.{digits}f} {found.high:.{digits}f}]"
+
+
+def _ratio(row: Row) -> str:
+    return "-" if row.ratio is None else f"{row.ratio:.4f}" if row.ratio < 0.1 else f"{row.ratio:.2f}"
+
+
+def _met(row: Row) -> str:
+    return {True: "yes", False: "NO", None: "-"}[row.met]
+
+
+def table(where: dict[str, Any], rows: Sequence[Row], failed: dict[str, str]) -> str:
+    """The report as text: medians with quartiles in brackets, ratio = ours / theirs."""
+    load = " ".join(f"{each:.2f}" for each in where["load_average"])
+    cpus = ",".join(map(str, where["affinity"]))
+    lines = [
+        f"xpushare {where['xpushare']}, {where['python']}, kernel {where['kernel']}, {where['cpu']}",
+        f"{where['cpu_count']} CPUs, affinity {cpus}, load average at start {load}, {where['time']}",
+        "median [quartiles]; ratio = ours / theirs",
+        "",
+    ]
+    cells = [_HEAD]
+    for row in rows:
+        theirs = _figure(row.theirs, row.unit) + f" ({row.other})"
+        cells.append(
+            (row.scenario, row.name, _figure(row.ours, row.unit), theirs, _ratio(row), row.wanted or "-", _met(row))
+        )
+    widths = [max(len(line[column]) for line in cells) for column in range(len(_HEAD))]
+    for at, line in enumerate(cells):
+        lines.append("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        if at:
+            lines += [f"    {note}" for note in rows[at - 1].notes]
+    lines += [f"FAILED {name}: {why}" for name, why in failed.items()]
+    asked = [row for row in rows if row.met is not None]
+    lines += ["", f"{sum(bool(row.met) for row in asked)} of {len(asked)} wanted figures met"]
+    return "\n".join(lines)
+
+
+def plot(where: dict[str, Any], rows: Sequence[Row], file: str) -> None:
+    """Ratios as bars, the line at 1 being what a user would pick instead. Needs matplotlib."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    shown = [(row, row.ratio) for row in rows if row.ratio]
+    figure, axes = pyplot.subplots(figsize=(11, 1.5 + 0.45 * len(shown)))
+    at = list(range(len(shown)))
+    colours = [{True: "tab:green", False: "tab:red", None: "tab:grey"}[row.met] for row, _ in shown]
+    axes.barh(at, [ratio - 1 for _, ratio in shown], left=1, color=colours)
+    axes.set_yticks(at, [f"{row.name}\nagainst {row.other}" for row, _ in shown], fontsize=7)
+    for place, (row, ratio) in zip(at, shown, strict=True):
+        side = "left" if ratio >= 1 else "right"
+        axes.text(ratio, place, f" {_ratio(row)} ", va="center", ha=side, fontsize=7)
+    axes.set_xscale("log")
+    axes.margins(x=0.12)
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.invert_yaxis()
+    axes.set_xlabel("ours / theirs (left of the line: ours is faster); green: wanted figure met, grey: none wanted")
+    axes.set_title(f"{where['cpu']}, kernel {where['kernel']}, {where['python']}", fontsize=8)
+    figure.tight_layout()
+    figure.savefig(file, dpi=120)
+    pyplot.close(figure)

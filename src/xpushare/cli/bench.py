@@ -1,0 +1,101 @@
+"""Latency and bandwidth against what a user would pick instead, as ratios in one run.
+
+Ours and theirs do the same work, in turn, in the same run; a median stands with its quartiles. The ratio is ours /
+theirs. Exit status 0 unless something broke: a wanted figure that is not met is reported, and is no failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from typing import Any
+
+from xpushare._device import Device
+from xpushare._errors import InvalidArgumentError
+
+__all__ = ["add_arguments", "collect", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quick", action="store_true", help="few samples: shows that it works, no figures to quote")
+    parser.add_argument("--only", metavar="SCENARIO", nargs="+", help="only these; --list names them")
+    parser.add_argument("--list", action="store_true", help="name the scenarios and end")
+    parser.add_argument("--device", metavar="DEVICE", default="native_cpu:0", help="a native_cpu device (default)")
+    parser.add_argument(
+        "--json",
+        metavar="FILE",
+        nargs="?",
+        const="-",
+        help="write JSON to FILE; without FILE print it in place of the table",
+    )
+    parser.add_argument("--plot", metavar="FILE", help="draw the ratios into FILE (png, svg, pdf); needs matplotlib")
+
+
+def collect(
+    names: list[str] | None = None, *, quick: bool = False, device: str = "native_cpu:0", progress: bool = False
+) -> dict[str, Any]:
+    """Run the scenarios: `machine`, `quick`, `rows` (of `measure.Row`), `failed` (scenario -> why)."""
+    from xpushare.bench import SCENARIOS
+    from xpushare.bench.measure import Row, Settings, brief, machine
+
+    unknown = [name for name in names or () if name not in SCENARIOS]
+    if unknown:
+        raise InvalidArgumentError(f"there is no scenario {unknown[0]!r}; they are {', '.join(SCENARIOS)}")
+    chosen = Device(device)
+    if chosen.backend != "native_cpu":
+        raise InvalidArgumentError(f"the scenarios are for native_cpu, not for {chosen}")
+    where = machine()
+    rows: list[Row] = []
+    failed: dict[str, str] = {}
+    folder = tempfile.mkdtemp(prefix="xpushare-bench-")
+    try:
+        settings = Settings(quick, str(chosen), folder)
+        for name in names or SCENARIOS:
+            start = time.monotonic()
+            if progress:
+                print(f"{name}: {(SCENARIOS[name].__doc__ or '').strip()}", end="", file=sys.stderr, flush=True)
+            try:
+                rows += SCENARIOS[name](settings)
+            except Exception as error:
+                failed[name] = brief(f"{type(error).__name__}: {error}")
+                if progress:
+                    print(file=sys.stderr)
+                    traceback.print_exc()
+            if progress:
+                print(f" ({time.monotonic() - start:.1f} s)", file=sys.stderr)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return {"machine": where, "quick": quick, "rows": rows, "failed": failed}
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 unless something broke."""
+    from xpushare.bench import SCENARIOS, report
+
+    if arguments.list:
+        for name, scenario in SCENARIOS.items():
+            print(f"{name:<14} {(scenario.__doc__ or '').strip()}")
+        return 0
+    if arguments.plot:
+        import matplotlib  # now, not after minutes of measuring
+
+        assert matplotlib
+    found = collect(arguments.only, quick=arguments.quick, device=arguments.device, progress=True)
+    rows, failed = found["rows"], found["failed"]
+    if arguments.json != "-":
+        print(report.table(found["machine"], rows, failed))
+    if arguments.json:
+        text = json.dumps({**found, "rows": [row.as_json() for row in rows]}, indent=2)
+        if arguments.json == "-":
+            print(text)
+        else:
+            with open(arguments.json, "w", encoding="utf-8") as file:
+                file.write(text + "\n")
+    if arguments.plot:
+        report.plot(found["machine"], rows, arguments.plot)
+    return 1 if failed else 0

@@ -1,0 +1,274 @@
+"""What the suite has its processes do, in any of them, through the public API only. Objects are in `harness.kept`, by name."""
+
+from __future__ import annotations
+
+import gc
+import math
+import pickle
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import xpushare as xs
+from xpushare.conformance.harness import TIMEOUT, kept
+
+__all__ = [
+    "KINDS", "NBYTES", "attempt", "close", "drop", "export", "get", "granule", "held", "importers", "make", "numbers", "open_",
+    "outcome", "put", "read", "read_bytes", "signal_", "verbs", "wait", "write", "write_bytes",
+]  # fmt: skip
+
+KINDS = ("memory", "physical_memory", "event")
+NBYTES = 4096
+
+
+_exported: list[tuple[str, bytes]] = []
+
+
+def verbs(kind: str) -> Any:
+    """`ipc.memory`, `ipc.physical_memory` or `ipc.event`."""
+    return getattr(xs.ipc, kind)
+
+
+def granule(*devices: str) -> int:
+    """Bytes of which physical memory of all these devices is a multiple."""
+    return math.lcm(*(xs.Device(device).memory_granularity() for device in devices))
+
+
+# --- content, also of memory that the host cannot access ---------------------------------------------------------------------
+
+
+def _view(thing: Any) -> memoryview | None:
+    try:
+        return memoryview(thing)
+    except BufferError:
+        return None
+
+
+def _bytes_of(thing: Any, device: str | None, nbytes: int | None, offset: int, content: bytes | None) -> bytes:
+    if isinstance(thing, xs.PhysicalMemory):
+        where = device or thing.device
+        with xs.VirtualRange(thing.nbytes, where) as place:
+            place.map(thing)
+            return _bytes_of(place, device, nbytes, offset, content)
+    length = len(content) if content is not None else thing.nbytes - offset if nbytes is None else nbytes
+    view = _view(thing)
+    if view is not None:
+        with view:
+            if content is not None:
+                view[offset : offset + length] = content
+            return bytes(view[offset : offset + length])
+    piece = thing.as_array(length, "uint8", offset)
+    with xs.Queue(thing.device) as queue, xs.malloc_host(length, thing.device) as host:
+        if content is not None:
+            with memoryview(host) as target:
+                target[:] = content
+            queue.copy(piece, host)
+        queue.copy(host, piece)
+        queue.synchronize(TIMEOUT)
+        with memoryview(host) as source:
+            return bytes(source)
+
+
+def read_bytes(thing: Any, nbytes: int | None = None, offset: int = 0, device: str | None = None) -> bytes:
+    """Bytes of a Memory, PhysicalMemory or VirtualRange; through `Queue.copy` where the host cannot access it."""
+    return _bytes_of(thing, device, nbytes, offset, None)
+
+
+def write_bytes(thing: Any, content: bytes, offset: int = 0, device: str | None = None) -> None:
+    """Write bytes of a Memory, PhysicalMemory or VirtualRange; likewise."""
+    _bytes_of(thing, device, None, offset, content)
+
+
+# --- objects by name ---------------------------------------------------------------------------------------------------------
+
+
+def make(kind: str, device: str, nbytes: int = 0) -> Any:
+    """An object of that kind that can be exported."""
+    if kind == "memory":
+        return xs.malloc_device(nbytes or NBYTES, device)
+    if kind == "event":
+        return xs.Event(device, enable_ipc=True)
+    return xs.PhysicalMemory(nbytes or granule(device), device, enable_ipc=True)
+
+
+def export(name: str, kind: str, device: str, content: bytes = b"", nbytes: int = 0, **options: Any) -> bytes:
+    """Make an object with that content, keep it under `name`, export it: the handle's bytes."""
+    thing = kept[name] = make(kind, device, nbytes)
+    if content:
+        write_bytes(thing, content)
+    return get(name, kind, **options)
+
+
+def get(name: str, kind: str, **options: Any) -> bytes:
+    """Export what is kept under `name`: the handle's bytes."""
+    handle = bytes(verbs(kind).get(kept[name], **options))
+    _exported.append((kind, handle))
+    return handle
+
+
+def put(kind: str, handle: bytes | str) -> None:
+    verbs(kind).put(handle)
+
+
+def open_(name: str, kind: str, handle: bytes | str, device: str | None = None) -> tuple[bool, str]:
+    """Open a handle and keep the object under `name`: whether it is imported, and its device."""
+    thing = kept[name] = verbs(kind).open(handle, device=device)
+    return thing.is_imported, str(thing.device)
+
+
+def read(name: str, nbytes: int | None = None, offset: int = 0) -> bytes:
+    return read_bytes(kept[name], nbytes, offset)
+
+
+def write(name: str, content: bytes, offset: int = 0) -> None:
+    write_bytes(kept[name], content, offset)
+
+
+def close(name: str) -> None:
+    kept[name].close()
+
+
+def drop(*names: str) -> None:
+    """Forget these objects, all without a name, and collect."""
+    for name in names or tuple(kept):
+        kept.pop(name, None)
+    gc.collect()
+
+
+def forget() -> None:
+    """Drop everything, and put what was exported."""
+    drop()
+    while _exported:
+        with suppress(xs.InvalidArgumentError):  # put by the test
+            put(*_exported.pop())
+
+
+def importers(name: str) -> int:
+    """How many processes have the object's exports open."""
+    return sum(export["importers"] for export in kept[name].statistics()["exports"])
+
+
+def processes(name: str) -> int:
+    """How many live processes have the event open."""
+    return sum(each["alive"] for each in kept[name].statistics()["processes"])
+
+
+def pickled(name: str) -> bytes:
+    return pickle.dumps(kept[name])
+
+
+def unpickle(name: str, data: bytes) -> tuple[str, bool]:
+    """Unpickle, keep under `name`: the class, and whether it is an import."""
+    thing = kept[name] = pickle.loads(data)
+    return type(thing).__name__, getattr(thing, "is_imported", False)
+
+
+# --- errors --------------------------------------------------------------------------------------------------------------------
+
+
+def outcome(function: Callable[..., Any], *args: Any, **options: Any) -> tuple[str, str]:
+    """What a call ends with: the error's class and text, or two empty strings."""
+    try:
+        function(*args, **options)
+    except BaseException as error:
+        return type(error).__name__, str(error)
+    return "", ""
+
+
+def attempt(function: Callable[..., Any], *args: Any, **options: Any) -> str:
+    """The class of the error that a call ends with, or an empty string."""
+    return outcome(function, *args, **options)[0]
+
+
+# --- events ---------------------------------------------------------------------------------------------------------------------
+
+
+def signal_(name: str) -> int:
+    number: int = kept[name].signal()
+    return number
+
+
+def numbers(name: str) -> tuple[int, int]:
+    """(value, pending)."""
+    return kept[name].value, kept[name].pending
+
+
+def wait(name: str, at_least: int | None = None, timeout: float = TIMEOUT) -> None:
+    kept[name].wait(timeout, at_least=at_least)
+
+
+def queue_signal(name: str, device: str) -> int:
+    """Signal on a new queue, with nothing before it."""
+    with xs.Queue(device) as queue:
+        number: int = queue.signal(kept[name])
+        queue.synchronize(TIMEOUT)
+    return number
+
+
+class Held:
+    """A queue that runs nothing of what is queued until `release`."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._gate = xs.Event(device)
+        self.queue = xs.Queue(device)
+        self.queue.wait(self._gate, at_least=1)
+
+    def release(self) -> None:
+        """By another queue, since a host signal needs an aspect."""
+        if not self._gate.pending:
+            with xs.Queue(self._device) as opener:
+                opener.signal(self._gate)
+
+
+@contextmanager
+def held(device: str) -> Iterator[Held]:
+    """A held queue; released, and finished, in the end."""
+    found = Held(device)
+    try:
+        yield found
+    finally:
+        found.release()
+        try:
+            found.queue.synchronize(TIMEOUT)
+        except (xs.PeerLostError, xs.DeviceError):
+            pass  # asked for by the test, or not; either way it was reported
+        found.queue.close()
+
+
+def hold(name: str, device: str) -> None:
+    """Keep a held queue under `name`."""
+    kept[name] = Held(device)
+
+
+def owe(queue: str, event: str) -> int:
+    """Queue a signal on a held queue: it stays pending."""
+    number: int = kept[queue].queue.signal(kept[event])
+    return number
+
+
+def release(name: str) -> None:
+    kept[name].release()
+    kept[name].queue.synchronize(TIMEOUT)
+
+
+def interrupted(what: str, device: str, name: str) -> str:
+    """Wait for what never comes in one of three ways; how the wait ended."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    kept["waiting"] = threading.Event()
+    waits: dict[str, Callable[[], None]] = {
+        "Event.wait": lambda: kept[name].wait(TIMEOUT, at_least=99),
+        "Queue.synchronize": lambda: Held(device).queue.synchronize(TIMEOUT),
+    }
+    return attempt(waits[what])
+
+
+def limits_then_write(name: str) -> None:
+    """Write into a mapping by its address, as a C library would; no core file."""
+    import ctypes
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    ctypes.memset(kept[name].ptr, 1, 1)

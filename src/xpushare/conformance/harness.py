@@ -1,0 +1,298 @@
+"""Other processes for the suite: `Child.call(function, …)` runs a function of a module there, by name.
+
+What must live in a child between calls is in `kept`, each process's own. Every wait has a time-out, every child dies with
+the process that started it, and `Child.kill` works by pid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import io
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Callable, Mapping
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any, Final, Literal, Self
+
+__all__ = ["MUTANT", "TIMEOUT", "Child", "ChildDied", "HarnessError", "Pending", "apply_mutant", "children", "fd_count",
+           "kept", "wait_until"]  # fmt: skip
+
+TIMEOUT: Final = 15.0
+MUTANT: Final = "XPUSHARE_CONFORMANCE_MUTANT"
+_PR_SET_PDEATHSIG: Final = 1
+
+kept: dict[str, Any] = {}  # what must live in this process until it is dropped
+children: set[Child] = set()  # those not ended yet
+
+
+class HarnessError(AssertionError):
+    """The child did not do as asked in time. No `TimeoutError`, which rules expect of the package."""
+
+
+class ChildDied(HarnessError):
+    """The child ended before it answered."""
+
+
+def apply_mutant() -> None:
+    """Plant the fault that the environment names, if any. The suite's process and every child call this once."""
+    name = os.environ.get(MUTANT)
+    if name:
+        importlib.import_module("xpushare.conformance.mutants").apply(name)
+
+
+class Pending:
+    """The answer of `Child.start`."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self.reply: tuple[bool, Any, str] | None = None
+
+    def done(self) -> bool:
+        """Whether the answer has come; does not wait."""
+        self._child.receive(self, 0)
+        return self.reply is not None
+
+    def result(self, timeout: float = TIMEOUT) -> Any:
+        """The function's value; its exception is raised here, with the child's traceback as a note."""
+        self._child.receive(self, timeout)
+        if self.reply is None:
+            raise HarnessError(f"child {self._child.pid} has not answered within {timeout:g} s")
+        good, value, trace = self.reply
+        if good:
+            return value
+        value.add_note(f"In child {self._child.pid}:\n{trace}")
+        raise value
+
+
+class Child:
+    """A process that runs what it is sent, one call after the other, in its main thread.
+
+    `method` "spawn" is a fresh interpreter, whose environment `env` changes (None removes a variable); "fork" is a copy of
+    this one. Leaving the `with` block ends the child in an orderly way and demands exit status 0, unless it was killed.
+    """
+
+    def __init__(
+        self, *, method: Literal["spawn", "fork"] = "spawn", env: Mapping[str, str | None] | None = None
+    ) -> None:
+        self._waiting: deque[Pending] = deque()
+        self._status: int | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        here, there = Pipe()
+        self._connection = here
+        try:
+            if method == "fork":
+                self.pid = _fork(here, there)
+            else:
+                changed = {**os.environ, **(env or {})}
+                source = (
+                    f"import sys; sys.path[:] = {sys.path!r}; from xpushare.conformance import harness; "
+                    f"harness.main({there.fileno()}, {os.getpid()})"
+                )
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", source],
+                    env={name: value for name, value in changed.items() if value is not None},
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[there.fileno()],
+                )
+                self.pid = self._process.pid
+        except BaseException:
+            here.close()
+            raise
+        finally:
+            there.close()
+        children.add(self)
+
+    def start(self, function: Callable[..., Any], *args: Any, **options: Any) -> Pending:
+        """Have the child call `function` (of a module, by name); it queues behind earlier calls."""
+        message = pickle.dumps((function, args, options))
+        pending = Pending(self)
+        try:
+            self._connection.send_bytes(message)
+        except OSError as error:
+            raise ChildDied(f"child {self.pid} is gone (exit status {self._poll()})") from error
+        self._waiting.append(pending)
+        return pending
+
+    def call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """`start`, and wait for the result."""
+        return self.start(function, *args, **options).result()
+
+    def receive(self, wanted: Pending, timeout: float) -> None:
+        """Take answers until that of `wanted` has come or the time is over."""
+        end = time.monotonic() + timeout
+        while wanted.reply is None:
+            left = end - time.monotonic()
+            try:
+                if self._connection.poll(max(0.0, min(left, 0.2))):
+                    message = self._connection.recv_bytes()
+                    self._waiting.popleft().reply = pickle.loads(message)
+                    continue
+            except (EOFError, OSError) as error:
+                self.ended(TIMEOUT)
+                raise ChildDied(f"child {self.pid} ended without an answer (exit status {self._status})") from error
+            if self._poll() is not None and not self._connection.poll(0):
+                raise ChildDied(f"child {self.pid} ended without an answer (exit status {self._status})")
+            if left <= 0:
+                return
+
+    def _poll(self) -> int | None:
+        if self._status is None:
+            if self._process is not None:
+                self._status = self._process.poll()
+            else:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                self._status = os.waitstatus_to_exitcode(status) if pid else None
+            if self._status is not None:
+                children.discard(self)
+        return self._status
+
+    def ended(self, timeout: float = TIMEOUT) -> int | None:
+        """The exit status, once the child has ended; None when it has not in time."""
+        end = time.monotonic() + timeout
+        while self._poll() is None and time.monotonic() < end:
+            time.sleep(0.002)  # the granularity of the poll, nothing depends on it
+        return self._status
+
+    @property
+    def alive(self) -> bool:
+        return self._poll() is None
+
+    @property
+    def busy(self) -> bool:
+        """It has not answered everything."""
+        return any(not pending.done() for pending in list(self._waiting))
+
+    def signal(self, number: int) -> None:
+        if self._poll() is None:  # until it is reaped here, the pid is this child's
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for the end."""
+        self.signal(signal.SIGKILL)
+        if self.ended() is None:
+            raise HarnessError(f"child {self.pid} survives SIGKILL")
+        self._connection.close()
+
+    def exit(self) -> int:
+        """Let the interpreter end in its orderly way, after the calls sent before; its exit status."""
+        with contextlib.suppress(OSError):
+            self._connection.send_bytes(b"")
+        status = self.ended()
+        if status is None:
+            self.kill()
+            raise HarnessError(f"child {self.pid} did not end when asked to; killed")
+        self._connection.close()
+        return status
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None or not self.alive or self.busy:
+            self.kill()
+        elif status := self.exit():
+            raise HarnessError(f"child {self.pid} ended with exit status {status}")
+
+    def __repr__(self) -> str:
+        return f"<Child {self.pid} {'alive' if self.alive else f'ended with {self._status}'}>"
+
+
+class _Reader(pickle.Unpickler):
+    """Finds functions of `__main__` nowhere: calls go by the names of modules."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "__main__":
+            raise pickle.UnpicklingError(f"{name} is of __main__, which is another module in the child")
+        return super().find_class(module, name)
+
+
+def _answer(message: bytes) -> bytes:
+    try:
+        function, args, options = _Reader(io.BytesIO(message)).load()
+        return pickle.dumps((True, function(*args, **options), ""))
+    except BaseException as error:
+        trace = traceback.format_exc()
+        try:
+            reply = pickle.dumps((False, error, trace))
+            pickle.loads(reply)
+        except Exception:
+            return pickle.dumps((False, HarnessError(f"unpicklable {type(error).__name__}: {error}"), trace))
+        return reply
+
+
+def _serve(connection: Connection) -> None:
+    while True:
+        try:
+            message = connection.recv_bytes()
+        except (EOFError, OSError):  # the parent is gone
+            return
+        except KeyboardInterrupt:  # meant for a call that has ended
+            continue
+        if not message:
+            return
+        reply = _answer(message)
+        try:
+            connection.send_bytes(reply)
+        except BrokenPipeError:
+            return
+
+
+def _die_with(parent: int) -> None:
+    """Be killed when the parent dies, however."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _fork(here: Connection, there: Connection) -> int:
+    parent = os.getpid()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on: forking with threads is what is tested
+        pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        _die_with(parent)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        here.close()
+        children.clear()  # the parent's, not ours
+        _serve(there)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def main(fd: int, parent: int) -> None:
+    """What a spawned child runs."""
+    _die_with(parent)
+    os.set_inheritable(fd, False)
+    apply_mutant()
+    _serve(Connection(fd))
+
+
+def fd_count() -> int:
+    """How many file descriptors this process has open."""
+    return len(os.listdir("/proc/self/fd")) - 1
+
+
+def wait_until(predicate: Callable[[], object], what: str, timeout: float = TIMEOUT) -> None:
+    """Return as soon as `predicate()` is true; `HarnessError` when it is not in time."""
+    end = time.monotonic() + timeout
+    while not predicate():
+        if time.monotonic() > end:
+            raise HarnessError(f"not within {timeout:g} s: {what}")
+        time.sleep(0.002)

@@ -1,0 +1,254 @@
+"""What pytest loads for the suite: its options and fixtures, the aspects, the time-outs, and the results for the runner."""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import json
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+
+import xpushare as xs
+from xpushare.conformance import actions, harness
+from xpushare.conformance.harness import Child
+from xpushare.conformance.refusals import NotRefused, check_refused
+from xpushare.conformance.rules import KIND_ASPECTS, RULES
+
+__all__ = ["Pair"]
+
+_UNSUPPORTED: Final = pytest.StashKey[tuple[str, str]]()
+_RESULTS: Final = pytest.StashKey[Any]()
+
+
+class RuleTimeout(AssertionError):
+    """A test took longer than it may: something waits for ever."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The devices, by selector."""
+
+    exporter: str
+    importer: str
+
+    @property
+    def granule(self) -> int:
+        return actions.granule(self.exporter, self.importer)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("xpushare conformance")
+    group.addoption("--device", default="native_cpu:0")
+    group.addoption("--importer-device", default=None)
+    group.addoption("--rules", default="", help="only these, comma-separated")
+    group.addoption("--results", default=None, help="file for one JSON line an event")
+    group.addoption("--rule-timeout", type=float, default=30.0)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "rule(number): the rule that a test checks")
+    harness.apply_mutant()
+    path = config.getoption("--results")
+    config.stash[_RESULTS] = open(path, "w", buffering=1) if path else None  # noqa: SIM115 closed in unconfigure
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    stream = config.stash.get(_RESULTS, None)
+    if stream is not None:
+        stream.close()
+
+
+def _tell(config: pytest.Config, **event: Any) -> None:
+    stream = config.stash[_RESULTS]
+    if stream is not None:
+        stream.write(json.dumps(event) + "\n")
+
+
+def _number(item: pytest.Item) -> str:
+    marks = list(item.iter_markers("rule"))
+    if len(marks) != 1:
+        raise pytest.UsageError(f"{item.nodeid} names {len(marks)} rules, not one")
+    number: str = marks[0].args[0]
+    return number
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wanted = {name for name in config.getoption("--rules").split(",") if name}
+    if unknown := wanted - RULES.keys():
+        raise pytest.UsageError(f"there is no rule {', '.join(sorted(unknown))}")
+    order = {number: place for place, number in enumerate(RULES)}
+    items[:] = sorted(
+        (item for item in items if not wanted or _number(item) in wanted), key=lambda item: order[_number(item)]
+    )
+    _tell(config, event="collected", tests=len(items))
+
+
+# --- one test -----------------------------------------------------------------------------------------------------------
+
+
+def _part(item: pytest.Item) -> str:
+    """What tells a rule's tests apart."""
+    return item.name.removeprefix("test_")
+
+
+def _overdue(_number: int, _frame: object) -> None:
+    raise RuleTimeout("the time for one test is over")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    _tell(item.config, event="started", rule=_number(item), part=_part(item))
+    limit = item.config.getoption("--rule-timeout")
+    previous = signal.signal(signal.SIGALRM, _overdue)
+    faulthandler.dump_traceback_later(limit * 2, exit=True)  # a wait that not even a signal ends
+    signal.setitimer(signal.ITIMER_REAL, limit, 1.0)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        faulthandler.cancel_dump_traceback_later()
+        signal.signal(signal.SIGALRM, previous)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report: Any = yield
+    if report.when == "call" or (report.when == "setup" and report.skipped) or report.failed:
+        aspect, reason = item.stash.get(_UNSUPPORTED, (None, ""))
+        if report.skipped and aspect is None:
+            reason = report.longrepr[2].removeprefix("Skipped: ")
+        status = "failed" if report.failed else "not supported" if report.skipped else "passed"
+        message = str(report.longrepr) if report.failed else ""
+        _tell(item.config, event="ended", rule=_number(item), part=_part(item), status=status, aspect=aspect,
+              reason=reason, message=message, seconds=round(report.duration, 3))  # fmt: skip
+    return report  # type: ignore[no-any-return]
+
+
+@pytest.fixture(autouse=True)
+def _applies(request: pytest.FixtureRequest, pair: Pair) -> None:
+    """Run the test only if both devices have the aspects; else the feature must be refused."""
+    rule = RULES[_number(request.node)]
+    parameters = getattr(request.node, "callspec", None)
+    kind = parameters.params.get("kind") if parameters is not None else None
+    for aspect in (*rule.aspects, *(KIND_ASPECTS[kind] if kind else ())):
+        for device in dict.fromkeys((pair.exporter, pair.importer)):
+            support = xs.Device(device).support(aspect)
+            if support.state != "yes":
+                try:
+                    checked = check_refused(aspect, device)
+                except NotRefused as error:
+                    pytest.fail(f"{device} lacks {aspect} ({support.reason}), but {error}", pytrace=False)
+                request.node.stash[_UNSUPPORTED] = (str(aspect), f"{device}: {support.reason}; {checked}")
+                pytest.skip(support.reason)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_survives() -> Iterator[None]:
+    """End, by pid, what a test left running; such a test fails."""
+    yield
+    left = [child for child in harness.children if child not in _shared.values()]
+    for child in left:
+        child.kill()
+    try:
+        actions.forget()
+    finally:
+        gc.collect()
+    assert not left, f"the test left {left} running"
+
+
+# --- fixtures -----------------------------------------------------------------------------------------------------------
+
+_shared: dict[str, Child] = {}
+
+
+@pytest.fixture(scope="session")
+def pair(pytestconfig: pytest.Config) -> Pair:
+    """The exporter's and the importer's device."""
+    exporter = pytestconfig.getoption("--device")
+    return Pair(exporter, pytestconfig.getoption("--importer-device") or exporter)
+
+
+def _borrow(name: str) -> Iterator[Child]:
+    child = _shared.get(name)
+    if child is None or not child.alive:
+        child = _shared[name] = Child()
+    yield child
+    if not child.alive or child.busy:
+        child.kill()
+        return
+    try:
+        child.call(actions.forget)
+    except BaseException:
+        child.kill()
+        raise
+
+
+@pytest.fixture
+def peer() -> Iterator[Child]:
+    """Another process, the same for many tests: the exporter where there is one. Not for tests that end it."""
+    yield from _borrow("peer")
+
+
+@pytest.fixture
+def other() -> Iterator[Child]:
+    """A third process, likewise: another importer."""
+    yield from _borrow("other")
+
+
+@pytest.fixture(params=actions.KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """A kind of object; the test runs for each."""
+    return str(request.param)
+
+
+@pytest.fixture
+def nothing_left(pair: Pair, peer: Child) -> Iterator[Callable[[], None]]:
+    """Call it to demand that this process has no more fds and mappings of the package than before the test's body."""
+    for device in dict.fromkeys((pair.exporter, pair.importer)):  # what a process opens for good is open
+        warm_up(device)
+    gc.collect()
+    before = counts()
+
+    def check() -> None:
+        gc.collect()
+        harness.wait_until(lambda: counts() <= before, f"no more than {before} as before; now {counts()}", 5)
+
+    assert peer.alive
+    yield check
+
+
+def warm_up(device: str) -> None:
+    """Export and open once in this process."""
+    if xs.Device(device).has("ext_oneapi_ipc_memory"):
+        with xs.malloc_device(actions.NBYTES, device) as memory:
+            handle = xs.ipc.memory.get(memory)
+            xs.ipc.memory.open(handle).close()
+            xs.ipc.memory.put(handle)
+    with xs.Event(device):
+        pass
+
+
+class Counts(tuple[int, ...]):
+    """Numbers of which none may be larger than the other's."""
+
+    def __le__(self, other: tuple[int, ...]) -> bool:
+        return all(mine <= theirs for mine, theirs in zip(self, other, strict=True))
+
+
+def counts() -> Counts:
+    """File descriptors, mappings of files, live exports of this process."""
+    with open("/proc/self/maps") as file:
+        mapped = sum("memfd:" in line or "/dev/" in line for line in file)
+    return Counts((harness.fd_count(), mapped, len(xs.shares())))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    for child in _shared.values():
+        if child.alive:
+            child.kill() if child.busy else child.exit()
+    _shared.clear()

@@ -1,0 +1,78 @@
+"""A device that lacks an aspect refuses the feature: what to call, and what it must raise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import xpushare as xs
+from xpushare import Aspect
+from xpushare.conformance.actions import NBYTES, granule
+
+__all__ = ["NotRefused", "check_refused"]
+
+
+class NotRefused(AssertionError):
+    """The feature is there, or refused in another way."""
+
+
+def _export(device: str) -> None:
+    with xs.malloc_device(NBYTES, device) as memory:
+        xs.ipc.memory.put(xs.ipc.memory.get(memory))
+
+
+def _host_signal(device: str) -> None:
+    with xs.Event(device) as event:
+        event.signal()
+
+
+def _importer_signals(device: str) -> None:
+    with xs.Event(device, enable_ipc=True) as event, xs.Queue(device) as queue:
+        handle = xs.ipc.event.get(event)
+        try:
+            with xs.ipc.event.open(handle, device=device) as opened:
+                queue.signal(opened)
+        finally:
+            xs.ipc.event.put(handle)
+
+
+def _part(device: str) -> None:
+    one = granule(device)
+    with xs.PhysicalMemory(2 * one, device) as pages, xs.VirtualRange(2 * one, device) as place:
+        place.map(pages, nbytes=one)
+
+
+def _foreign(device: str) -> None:
+    import numpy
+
+    del device
+    xs.ipc.memory.get(numpy.zeros(8))
+
+
+_CALLS: Final[dict[Aspect, Callable[[str], Any]]] = {
+    Aspect.ext_oneapi_ipc_memory: _export,
+    Aspect.ext_oneapi_ipc_physical_memory: lambda device: xs.PhysicalMemory(granule(device), device, enable_ipc=True),
+    Aspect.ext_oneapi_ipc_event: lambda device: xs.Event(device, enable_ipc=True),
+    Aspect.ext_oneapi_virtual_mem: lambda device: xs.VirtualRange(granule(device), device),
+    Aspect.ext_oneapi_per_event_profiling: lambda device: xs.Event(device, enable_profiling=True),
+    Aspect.two_way_events: _importer_signals,
+    Aspect.host_signal_events: _host_signal,
+    Aspect.partial_map: _part,
+    Aspect.foreign_memory: _foreign,
+}
+_OTHERWISE: Final[dict[Aspect, type[Exception]]] = {Aspect.partial_map: xs.InvalidArgumentError}  # as the contract has it
+
+
+def check_refused(aspect: Aspect, device: str) -> str:
+    """Use what the device lacks: it must be refused as the contract says. What was found, in words."""
+    call = _CALLS.get(aspect)
+    if call is None:
+        return "it has no call of its own that could be refused"
+    wanted = _OTHERWISE.get(aspect, xs.FeatureNotSupportedError)
+    try:
+        call(device)
+    except wanted:
+        return f"refused with {wanted.__name__}"
+    except Exception as error:
+        raise NotRefused(f"its use ends with {type(error).__name__}: {error}") from None
+    raise NotRefused("its use is not refused")

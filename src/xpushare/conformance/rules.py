@@ -1,0 +1,238 @@
+"""The rules of the contract that the suite checks: one table, from which docs/conformance.md is made.
+
+A number is the section of the contract and, in section 3, its rule: 3.5b is the second statement of rule 5. `aspects` are what
+the devices must have for the rule to apply; where one is lacking the suite checks that the feature is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeVar
+
+from xpushare._aspects import Aspect
+
+__all__ = ["KIND_ASPECTS", "RULES", "Rule", "markdown", "rule"]
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+MEMORY: Final = Aspect.ext_oneapi_ipc_memory
+PHYSICAL: Final = Aspect.ext_oneapi_ipc_physical_memory
+EVENT: Final = Aspect.ext_oneapi_ipc_event
+VIRTUAL: Final = Aspect.ext_oneapi_virtual_mem
+TWO_WAY: Final = Aspect.two_way_events
+HOST: Final = Aspect.host_signal_events
+
+KIND_ASPECTS: Final[dict[str, tuple[Aspect, ...]]] = {
+    "memory": (MEMORY,),
+    "physical_memory": (VIRTUAL, PHYSICAL),
+    "event": (EVENT,),
+}
+"""What a test of one kind of object needs; a rule about every kind is checked for those that the device has."""
+
+
+class Rule(NamedTuple):
+    """One rule, and the aspects that it is about."""
+
+    number: str
+    text: str
+    aspects: tuple[Aspect, ...] = ()
+
+
+_TABLE: Final = (
+    # --- 2: memory ---
+    Rule("2.1", "malloc_device, malloc_host and malloc_shared give memory of that size, device and context"),
+    Rule("2.2", "A size that is no positive integer is InvalidArgumentError, one that nobody has OutOfMemoryError"),
+    Rule("2.3", "A slice lies inside its memory and shares its ownership"),
+    Rule("2.4", "Host-accessible memory is a buffer of bytes; other memory is BufferError that says what to use"),
+    Rule("2.5", "as_array gives an array of that shape and dtype over the very bytes, inside the memory only"),
+    Rule("2.6", "Memory speaks DLPack 1.x, and says which device it is on"),
+    Rule("2.7", "The array interfaces are there where they apply, with the address of the memory"),
+    Rule("2.8", "close is idempotent, `closed` tells, and use after close is InvalidArgumentError"),
+    Rule("2.9", "`with` closes at its end"),
+    Rule("2.10", "Memory stays after close while a buffer, array, slice or unfinished queue operation has it"),
+    Rule("2.11", "Dropping the last reference is a silent close", (MEMORY,)),
+    Rule("2.12", "A context must contain the device; where it is omitted device.context serves"),
+    # --- 3: handles ---
+    Rule("3.0a", "A handle is 256 bytes, or URL-safe text, and both give it back", (MEMORY,)),
+    Rule("3.0b", "A handle tells its kind, backend, device, sizes, access and exporter"),
+    Rule("3.0c", "An import is of the opener's device: by default the one that the handle names", (MEMORY,)),
+    Rule("3.1a", "Every get returns a distinct handle"),
+    Rule("3.1b", "Any range of an allocation can be exported; the importer's object is that very range", (MEMORY,)),
+    Rule("3.1c", "An imported Memory or Event cannot be exported again"),
+    Rule("3.1d", "An imported PhysicalMemory can be exported again", (VIRTUAL, PHYSICAL)),
+    Rule("3.1e", "Physical memory and events are exported only if made with enable_ipc=True"),
+    Rule("3.1f", "exposed_nbytes covers the range, and no other allocation made here for sharing", (MEMORY,)),
+    Rule("3.1g", "get takes an array over memory that was made here", (MEMORY,)),
+    Rule("3.1h", "get takes arrays of other libraries; what cannot be exported is refused with advice",
+         (MEMORY, Aspect.foreign_memory)),
+    Rule("3.2a", "Environment, command line, JSON and bytes carry a handle, to any number of importers, as often as wanted"),
+    Rule("3.2b", "What one end writes or signals, the other sees"),
+    Rule("3.2c", "A handle opens in the exporter's own process, too"),
+    Rule("3.3a", "open refuses a wrong length, and what is no handle"),
+    Rule("3.3b", "open refuses a handle with any bit flipped"),
+    Rule("3.3c", "open refuses a handle of another kind"),
+    Rule("3.3d", "open refuses another version"),
+    Rule("3.3e", "open refuses a handle made without this user's key"),
+    Rule("3.3f", "open refuses a handle of another boot or host"),
+    Rule("3.3g", "open refuses a handle after put"),
+    Rule("3.3h", "open refuses an old handle whose place in the exporter's table is another object's now"),
+    Rule("3.3i", "open refuses a handle whose exporter has died or exited"),
+    Rule("3.3j", "open refuses a handle whose exporter's pid or fd number is another's now"),
+    Rule("3.3k", "open checks the sizes and offsets of a handle against the exporter's object", (MEMORY,)),
+    Rule("3.3l", "open refuses a device that cannot have the object, or that this process may not see"),
+    Rule("3.3m", "Each refusal has a message of its own"),
+    Rule("3.4a", "Every open of memory or an event returns a new object with a close of its own"),
+    Rule("3.4b", "ipc.memory.close is an error on memory that is closed or was not opened", (MEMORY,)),
+    Rule("3.4c", "Closing an import harms neither the exporter nor other importers", (MEMORY,)),
+    Rule("3.4d", "Repeated opens are counted: they cost no further fd or address, and end with the last close", (MEMORY,)),
+    Rule("3.5a", "An export holds its source until put, also when nobody refers to the object"),
+    Rule("3.5b", "put withdraws the handle for new opens and leaves opened ones alone"),
+    Rule("3.5c", "put is an error for a handle that was put before"),
+    Rule("3.5d", "put is an error for a handle of another process"),
+    Rule("3.5e", "put is allowed after the object's free, as Handle, bytes or text"),
+    Rule("3.5f", "put of one handle leaves the others of the object"),
+    Rule("3.5g", "Foreign memory stays held after put while a live importer has it open", (MEMORY, Aspect.foreign_memory)),
+    Rule("3.6a", "An open mapping keeps its content after the exporter freed the memory",
+         (MEMORY, Aspect.outlives_exporter)),
+    Rule("3.6b", "An open mapping keeps its content after the exporter died by SIGKILL",
+         (MEMORY, Aspect.outlives_exporter)),
+    Rule("3.7a", "Physical memory and events have no close verb"),
+    Rule("3.7b", "The last release of an import tears it down"),
+    Rule("3.7c", "An import outlives its source object"),
+    Rule("3.8a", "A failed open leaves no fd, mapping or entry behind"),
+    Rule("3.8b", "A failed get or map leaves no fd, mapping or entry behind"),
+    Rule("3.9a", "A forked child may not use the parent's objects: ForkError says what to do instead"),
+    Rule("3.9b", "Closing in a forked child never touches the parent's objects"),
+    Rule("3.9c", "A forked child may open handles anew where the driver permits, or is told that it does not", (MEMORY,)),
+    Rule("3.10a", "Many threads may open, use and close at once"),
+    Rule("3.10b", "Many threads may export and put at once; of several puts of one handle one wins"),
+    Rule("3.11a", "A read-only import gives no writable view and is no destination", (MEMORY,)),
+    Rule("3.11b", "A read-only import is mapped read-only where the host can access it", (MEMORY,)),
+    Rule("3.11c", "With enforced_read_only an importer cannot get round it", (MEMORY, Aspect.enforced_read_only)),
+    Rule("3.12a", "Objects pickle as plain bytes, and unpickling yields an import"),
+    Rule("3.12b", "Pickling an import forwards the handle that it came from"),
+    Rule("3.12c", "A pickled object must be kept: else HandleExpiredError says so"),
+    Rule("3.12d", "Queue, Context and VirtualRange refuse to be pickled"),
+    Rule("3.12e", "copy and deepcopy of resources raise TypeError"),
+    Rule("3.12f", "Every error pickles, with everything it says"),
+    # --- 4: virtual memory ---
+    Rule("4.1", "A VirtualRange only reserves: nothing is mapped, nothing accessible", (VIRTUAL,)),
+    Rule("4.2", "Physical memory is mapped side by side, and mapped() lists it in order", (VIRTUAL,)),
+    Rule("4.3", "Sizes and addresses are multiples of the granularity", (VIRTUAL,)),
+    Rule("4.4", "Ranges lie inside the objects", (VIRTUAL,)),
+    Rule("4.5", "A second map over a mapped range is refused", (VIRTUAL,)),
+    Rule("4.6", "An unmap of part of a mapping is refused", (VIRTUAL,)),
+    Rule("4.7", "Part of an object is mapped with its offset; without partial_map it is InvalidArgumentError",
+         (VIRTUAL, Aspect.partial_map)),
+    Rule("4.8", "A mapping has the access that was asked for, and set_access changes it", (VIRTUAL,)),
+    Rule("4.9", "A mapping holds its physical memory, which may be closed", (VIRTUAL,)),
+    Rule("4.10", "Arrays and views of mapped bytes forbid their unmapping, and outlive the range's close", (VIRTUAL,)),
+    Rule("4.11", "A wanted address is met or refused", (VIRTUAL,)),
+    Rule("4.12", "What is mapped in one process is seen in the other", (VIRTUAL, PHYSICAL)),
+    # --- 5: queues and events ---
+    Rule("5.1", "copy and fill do what they say, to whole operands or so many bytes"),
+    Rule("5.2", "copy and fill refuse what does not fit, is no operand, or is closed"),
+    Rule("5.3", "A queue works in order"),
+    Rule("5.4", "submit runs callables in order on native_cpu; what they raise comes out of synchronize"),
+    Rule("5.5", "A new event is complete, both numbers 0; bare waits on it return at once"),
+    Rule("5.6", "A host signal raises pending by one, is complete at once, and returns its number", (HOST,)),
+    Rule("5.7", "A queue's signal is pending until the work before it has finished; value never runs ahead"),
+    Rule("5.8", "A queue's wait holds back later work until the point is complete, and no longer"),
+    Rule("5.9", "Event.wait waits for the point meant, no shorter; a time-out is TimeoutError"),
+    Rule("5.10", "`await` and reached wait in an event loop, and can be cancelled"),
+    Rule("5.11", "Either end of a shared event can signal it, wait on it and query it", (EVENT, TWO_WAY)),
+    Rule("5.12", "A second signaller's queue waits for the pending point; a host signal over it is refused", (EVENT, TWO_WAY)),
+    Rule("5.13", "IPC plus profiling is InvalidArgumentError"),
+    Rule("5.14", "Events cost no fd of their own", (EVENT,)),
+    Rule("5.15", "When the process that owes a signal dies, waits raise PeerLostError within a second", (EVENT, TWO_WAY)),
+    Rule("5.16", "A point that nobody is left to submit is lost with the last process that could have", (EVENT, TWO_WAY)),
+    Rule("5.17", "A lost point releases queues: later work runs, later signals are lost, synchronize tells once",
+         (EVENT, TWO_WAY)),
+    Rule("5.18", "A clean close or exit that owes nothing is no loss", (EVENT, TWO_WAY)),
+    Rule("5.19", "A queue that fails loses its points, with the cause in the message", (EVENT,)),
+    Rule("5.20", "A lost point raises at each wait until a later signal completes", (EVENT, TWO_WAY, HOST)),
+    Rule("5.21", "KeyboardInterrupt interrupts every wait"),
+    Rule("5.22", "bool of an event is TypeError"),
+    Rule("5.23", "synchronize has a time-out, and then the work still finishes"),
+    Rule("5.24", "What no adapter knows is refused: from_native, native_ipc_handle"),
+    Rule("5.25", "An event is waited on by a queue of the importer before it was ever signalled", (EVENT, TWO_WAY)),
+    # --- 8: the UR face ---
+    Rule("8.1", "Every function checks its arguments, with UR's result for each fault"),
+    Rule("8.2", "Every function refuses dead handles and other objects"),
+    Rule("8.3", "Refused and expired handle data are ERROR_INVALID_VALUE", (MEMORY,)),
+    Rule("8.4", "Addresses are those of this face: free, close and get refuse others", (MEMORY,)),
+    Rule("8.5", "Sizes are checked against the memory: ERROR_INVALID_SIZE, ERROR_INVALID_USM_SIZE"),
+    Rule("8.6", "Virtual memory is refused as in section 4, with ERROR_INVALID_VALUE", (VIRTUAL,)),
+    Rule("8.7", "Events that cannot be shared, signalled or waited on are refused with UR's results"),
+    Rule("8.8", "Physical memory made without ENABLE_IPC is ERROR_INVALID_ARGUMENT", (VIRTUAL,)),
+    Rule("8.9", "Handles are counted: they live until as many releases as there were references"),
+    Rule("8.10", "Info queries answer the objects and numbers that were given, and what a device supports"),
+    Rule("8.11", "Memory, physical memory and events cross processes, and both faces understand each other"),
+    Rule("8.12", "Profiling times are there when asked for, else ERROR_PROFILING_INFO_NOT_AVAILABLE"),
+    Rule("8.13", "An event whose signal was lost is ERROR_IN_EVENT_LIST_EXEC_STATUS", (EVENT, TWO_WAY)),
+    Rule("8.14", "Objects of another context, or a device that is not in it, are refused"),
+    Rule("8.15", "The numbers of the results are Unified Runtime's"),
+)  # fmt: skip
+
+RULES: Final[dict[str, Rule]] = {each.number: each for each in _TABLE}
+"""The table, by number."""
+
+
+def rule(number: str, text: str) -> Callable[[T], T]:
+    """Mark a test as one of this rule. The text is for whoever reads the test; it is that of the table."""
+    import pytest
+
+    found = RULES.get(number)
+    if found is None or found.text != text:
+        raise ValueError(f"rule {number} is {found.text!r}" if found else f"there is no rule {number}")
+    mark: Any = pytest.mark.rule(number)
+
+    def name(test: T) -> T:
+        marked: T = mark(test)
+        return marked
+
+    return name
+
+
+_HEAD: Final = """# Conformance
+
+`xpushare conformance --device cuda:0` checks every rule below on a device, across real processes, through the public API
+only; with `--importer-device cuda:1` the importing process works on another device of that backend. It needs pytest
+(`pip install xpushare[conformance]`) and takes less than a minute.
+
+| in the report | means |
+|---|---|
+| passed | the rule holds |
+| failed | it does not, or the device says that it lacks something and does not refuse it |
+| not supported | the device lacks the aspect named, says why, and refuses the feature with `FeatureNotSupportedError` |
+
+The exit status is 0 only if nothing failed; `--json` gives the same to programs, `--rules 3.5b,5.7` runs some of them.
+`python -m xpushare.conformance.mutants` plants faults in the adapter and the core, one after the other, and lists
+which rules caught each: none may survive.
+
+Numbers are sections of the contract; in section 3 the digits after the point are its rules 1 to 11, and 12 is pickling.
+This page is made by `python -m xpushare.conformance.rules`.
+"""
+_SECTIONS: Final = {
+    "2": "Memory",
+    "3": "Explicit handles",
+    "4": "Virtual memory",
+    "5": "Queues and events",
+    "8": "The Unified Runtime face",
+}
+
+
+def markdown() -> str:
+    """docs/conformance.md."""
+    lines = [_HEAD]
+    for section, title in _SECTIONS.items():
+        lines += [f"## {section}. {title}", "", "| rule | what holds | aspects |", "|---|---|---|"]
+        for each in _TABLE:
+            if each.number.split(".")[0] == section:
+                lines.append(f"| {each.number} | {each.text} | {', '.join(each.aspects)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

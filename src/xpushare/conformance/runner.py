@@ -1,0 +1,232 @@
+"""Runs the suite in a process of its own and reads its results: rule by rule passed, failed, or not supported."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from xpushare._errors import InvalidArgumentError
+from xpushare.conformance.harness import MUTANT
+from xpushare.conformance.rules import RULES, Rule
+
+__all__ = ["Outcome", "Part", "Report", "run"]
+
+Status = Literal["passed", "failed", "not supported"]
+
+_SUITE: Final = Path(__file__).parent / "suite"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One test of a rule."""
+
+    name: str
+    status: Status
+    aspect: str | None = None
+    reason: str = ""
+    message: str = ""
+    seconds: float = 0.0
+
+
+@dataclass
+class Outcome:
+    """One rule."""
+
+    rule: Rule
+    parts: list[Part] = field(default_factory=list)
+
+    @property
+    def status(self) -> Status:
+        """Failed if one test failed, not supported if none ran."""
+        found = {part.status for part in self.parts}
+        if "failed" in found or not found:
+            return "failed"
+        return "passed" if "passed" in found else "not supported"
+
+
+@dataclass
+class Report:
+    """A run of the suite."""
+
+    device: str
+    importer_device: str
+    outcomes: list[Outcome]
+    seconds: float
+    problem: str = ""
+    """Why the suite did not come to its end; empty when it did."""
+
+    @property
+    def failed(self) -> list[str]:
+        """Numbers of the rules that failed."""
+        return [each.rule.number for each in self.outcomes if each.status == "failed"]
+
+    @property
+    def good(self) -> bool:
+        return not self.failed and not self.problem
+
+    def count(self, status: Status) -> int:
+        return sum(each.status == status for each in self.outcomes)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "device": self.device,
+            "importer_device": self.importer_device,
+            "passed": self.count("passed"),
+            "failed": self.count("failed"),
+            "not_supported": self.count("not supported"),
+            "problem": self.problem,
+            "seconds": round(self.seconds, 1),
+            "rules": [
+                {
+                    "rule": each.rule.number,
+                    "text": each.rule.text,
+                    "status": each.status,
+                    "tests": [vars(part) for part in each.parts],
+                }
+                for each in self.outcomes
+            ],
+        }
+
+    def as_text(self) -> str:
+        """For people."""
+        lines: list[str] = []
+        for each in self.outcomes:
+            lines.append(f"{each.status:<13}  {each.rule.number:<5}  {each.rule.text}")
+            for part in each.parts:
+                if part.status == "not supported":
+                    lines.append(f"{'':<22}{part.name}: lacks {part.aspect or 'what it needs'}: {part.reason}")
+                elif part.status == "failed":
+                    lines += [f"{'':<22}{part.name}:", *(f"{'':<24}{line}" for line in part.message.splitlines())]
+            if not each.parts:
+                lines.append(f"{'':<22}no test of it ran")
+        where = self.device if self.device == self.importer_device else f"{self.device} -> {self.importer_device}"
+        counted = ", ".join(f"{self.count(status)} {status}" for status in ("passed", "failed", "not supported"))
+        lines += ["", f"{where}: {counted} of {len(self.outcomes)} rules in {self.seconds:.1f} s"]
+        if self.problem:
+            lines.append(self.problem)
+        return "\n".join(lines)
+
+
+def _environment(devices: Iterable[str], folder: str, mutant: str | None) -> dict[str, str]:
+    found = {name: value for name, value in os.environ.items() if name not in ("XPUSHARE_KEY_FILE", MUTANT)}
+    found["XPUSHARE_RUNTIME_DIR"] = folder
+    found["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [found.get("PYTHONPATH")])])
+    if any(device.partition(":")[0] == "mock" for device in devices):
+        found["ONEAPI_DEVICE_SELECTOR"] = found.get("ONEAPI_DEVICE_SELECTOR") or "mock:*;native_cpu:*"
+    if mutant is not None:
+        found[MUTANT] = mutant
+    return found
+
+
+def run(
+    device: str,
+    importer_device: str | None = None,
+    *,
+    rules: Iterable[str] = (),
+    mutant: str | None = None,
+    stop: bool = False,
+    timeout: float = 600.0,
+    rule_timeout: float = 30.0,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Report:
+    """Run the suite (`rules`: only these) on a device, the importing process on `importer_device`; `stop` at the first failure.
+
+    `progress(done, tests, rule)` is called as it goes. `InvalidArgumentError` where pytest is missing, or for unknown rules.
+    """
+    if importlib.util.find_spec("pytest") is None:
+        raise InvalidArgumentError("the suite needs pytest: pip install 'xpushare[conformance]'")
+    importer = importer_device or device
+    wanted = list(rules)
+    if unknown := [number for number in wanted if number not in RULES]:
+        raise InvalidArgumentError(f"there is no rule {', '.join(unknown)}")
+    outcomes = {number: Outcome(rule) for number, rule in RULES.items() if not wanted or number in wanted}
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="xpushare-conformance-") as folder:
+        results = Path(folder, "results")
+        output = Path(folder, "output")
+        command = [
+            sys.executable, "-m", "pytest", "-q", "-p", "xpushare.conformance.plugin", "-p", "no:cacheprovider",
+            "-c", os.devnull, "--rootdir", str(_SUITE), "-W", "error", "--tb", "short", "--basetemp", str(Path(folder, "tmp")),
+            "--device", device, "--importer-device", importer, "--rules", ",".join(wanted), "--results", str(results),
+            "--rule-timeout", str(rule_timeout), *(["-x"] if stop else []), str(_SUITE),
+        ]  # fmt: skip
+        private = Path(folder, "runtime")
+        private.mkdir(mode=0o700)
+        with output.open("w") as sink:
+            process = subprocess.Popen(
+                command,
+                env=_environment((device, importer), str(private), mutant),
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+            )
+            try:
+                problem = _follow(process, results, outcomes, began + timeout, progress)
+            finally:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+        if problem:
+            problem += "\n" + "\n".join(output.read_text().splitlines()[-40:])
+    return Report(device, importer, list(outcomes.values()), time.monotonic() - began, problem)
+
+
+def _follow(
+    process: subprocess.Popen[bytes],
+    results: Path,
+    outcomes: dict[str, Outcome],
+    deadline: float,
+    progress: Callable[[int, int, str], None] | None,
+) -> str:
+    """Read results as they come, until the process ends; what went wrong with it."""
+    tests = done = at = 0
+    running: tuple[str, str] | None = None
+    while True:
+        ended = process.poll()
+        text = results.read_text() if results.exists() else ""
+        complete = text[at : text.rfind("\n") + 1]
+        at += len(complete)
+        for line in complete.splitlines():
+            event = json.loads(line)
+            if event["event"] == "collected":
+                tests = event["tests"]
+            elif event["event"] == "started":
+                running = event["rule"], event["part"]
+            else:
+                running = None
+                done += 1
+                parts = outcomes[event["rule"]].parts
+                known = next((part for part in parts if part.name == event["part"]), None)
+                if known is not None:  # its teardown failed after all
+                    parts.remove(known)
+                parts.append(
+                    Part(event["part"], event["status"], event["aspect"], event["reason"], event["message"], event["seconds"])
+                )
+            if progress is not None:
+                progress(done, tests, event.get("rule", ""))
+        if ended is not None:
+            break
+        if time.monotonic() > deadline:
+            process.kill()
+            return "the suite did not end in time and was killed"
+        try:
+            process.wait(0.2)
+        except subprocess.TimeoutExpired:
+            pass
+    if running is not None:
+        number, part = running
+        outcomes[number].parts.append(Part(part, "failed", message=f"the suite's process ended in it (status {ended})"))
+    if ended not in (0, 1) or not tests:
+        return f"the suite's process ended with status {ended}"
+    return ""

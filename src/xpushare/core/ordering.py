@@ -1,0 +1,92 @@
+"""The order between a producer's stream and whoever reads its array: an event, and the point at which the content is there."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, final
+
+from xpushare._device import Device
+from xpushare._errors import InvalidArgumentError
+from xpushare._native import DONE
+from xpushare.core import event as events
+from xpushare.core import queue as queues
+from xpushare.core.event import Opened
+from xpushare.core.memory import Implicit
+from xpushare.core.queue import Work
+from xpushare.sharing.handle import Handle
+
+__all__ = ["Mark", "Order", "mark", "work_on"]
+
+
+def work_on(device: Device, stream: object, array: object = None) -> Work | None:
+    """The queue over `stream`: another library's object, a DLPack number, or (None) the current stream of the array's library.
+
+    None where nothing was asked for and the device has no streams.
+    """
+    if isinstance(stream, Work):
+        return stream
+    if stream is None or (isinstance(stream, int) and not isinstance(stream, bool)):
+        native = device._adapter.stream(device._info, stream, array)
+        if native is None:
+            if stream is None:
+                return None
+            raise InvalidArgumentError(f"{device} has no streams: stream is None, -1 or an xpushare Queue")
+    else:
+        native = stream
+    found = device._adapter.adopt_queue(native)
+    if found is None:
+        raise InvalidArgumentError(f"{type(native).__name__} is no stream that {device} knows")
+    info, driver = found
+    return Work(device if info == device._info else _other(device, info), device.context, driver)
+
+
+def _other(device: Device, info: Any) -> Device:
+    from xpushare._device import _device
+
+    return _device(device._adapter, info)
+
+
+class Mark(NamedTuple):
+    """A producer's side: an event, signalled where the content is complete; its export ends with `export`."""
+
+    event: Opened
+    export: Implicit
+    point: int
+
+    @property
+    def handle(self) -> Handle:
+        return self.export.handle
+
+    def again(self, work: Work) -> Mark:
+        """Likewise for what `work` has queued by now."""
+        return self._replace(point=queues.signal(work, self.event))
+
+
+def mark(work: Work, device: Device) -> Mark:
+    """Have `work` signal a new event when what is queued on it now has finished."""
+    event = events.create(device, None, True, False)
+    point = queues.signal(work, event)
+    return Mark(event, Implicit(events.get(event, implicit=True)), point)
+
+
+@final
+class Order:
+    """An importer's side: nothing may read the array before `point` of `event` is done."""
+
+    __slots__ = ("_event", "_point")
+
+    def __init__(self, event: Opened, point: int) -> None:
+        self._event = event
+        self._point = point
+
+    def settled(self) -> bool:
+        """The content is there."""
+        return self._event.timeline.slot.state(self._point) == DONE
+
+    def before(self, work: Work) -> None:
+        """What is queued on `work` from now on reads the content; waited for on the device."""
+        queues.wait(work, self._event, self._point)
+
+    def before_host(self) -> None:
+        """Wait here; `PeerLostError` when the producer died before its work had finished."""
+        if not self.settled():
+            events.wait(self._event, None, self._point)

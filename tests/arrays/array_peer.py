@@ -1,0 +1,174 @@
+"""What the other process does in the tests of arrays."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+from typing import Any
+
+import numpy as np
+from harness import kept
+
+import xpushare as xs
+
+
+def backed_by(address: int) -> str:
+    """The name of what is mapped at `address` of this process."""
+    with open("/proc/self/maps") as file:
+        for line in file:
+            low, high = (int(part, 16) for part in line.split(" ", 1)[0].split("-"))
+            if low <= address < high:
+                return line.split(None, 5)[5].strip() if len(line.split(None, 5)) > 5 else ""
+    return "nothing"
+
+
+def looked_at(handle: Any, flip: bool = False) -> dict[str, Any]:
+    """Attach, say what is there, flip every bit of it if asked to."""
+    with xs.attach(handle) as array:
+        values = np.asarray(array)
+        found = {
+            "shape": array.shape,
+            "strides": values.strides,
+            "dtype": array.dtype,
+            "numpy_dtype": values.dtype,
+            "content": values.tobytes(),
+            "read_only": array.read_only,
+            "writable": values.flags.writeable,
+            "imported": array.is_imported,
+            "nbytes": array.nbytes,
+            "mapped": backed_by(array.ptr),
+        }
+        if flip:
+            memory = np.frombuffer(array.memory, "u1") if array.memory.nbytes else np.empty(0, "u1")
+            np.bitwise_not(memory, out=memory)
+        return found
+
+
+def attach_until_refused(handle: bytes, tries: int) -> int:
+    """How often `attach` let us in."""
+    good = 0
+    for _ in range(tries):
+        try:
+            with xs.attach(handle) as array:
+                assert np.asarray(array)[0] == 7
+            good += 1
+        except xs.HandleExpiredError as error:
+            assert "used up" in str(error)
+    return good
+
+
+def try_hostile(handle: bytes) -> str:
+    """What `attach` makes of a handle that lies; an array that it lets through is read in full."""
+    try:
+        array = xs.attach(handle)
+    except (xs.InvalidHandleError, xs.HandleExpiredError) as error:
+        return type(error).__name__
+    values = np.asarray(array)
+    values.tobytes()
+    return "attached"
+
+
+def remember(handle: Any, name: str = "array", **options: Any) -> None:
+    kept[name] = xs.attach(handle, **options)
+
+
+def kept_content(name: str = "array") -> list[Any]:
+    return np.asarray(kept[name]).tolist()
+
+
+# --- consumers: what another library makes of an attached array -------------------------------------------------------------------
+
+
+def consumer(kind: str, array: xs.SharedArray) -> tuple[Any, int]:
+    """The consumer's object over `array`, and the address that it reads from."""
+    if kind == "numpy":
+        found = np.asarray(array)
+        return found, found.ctypes.data
+    if kind == "numpy dlpack":
+        found = np.from_dlpack(array)
+        return found, found.ctypes.data
+    if kind == "memoryview":
+        view = memoryview(array)
+        return view, np.asarray(view).ctypes.data
+    if kind == "torch":
+        import torch
+
+        tensor = torch.from_dlpack(array)
+        return tensor, tensor.data_ptr()
+    if kind == "jax":
+        import jax
+
+        value = jax.dlpack.from_dlpack(array)
+        return value, value.unsafe_buffer_pointer()
+    import pyarrow as pa
+
+    if kind == "pyarrow buffer":
+        buffer = pa.py_buffer(memoryview(array).cast("B"))
+    else:
+        buffer = pa.foreign_buffer(array.ptr, array.nbytes, base=memoryview(array))
+    return buffer, buffer.address
+
+
+def values_of(kind: str, found: Any) -> list[float]:
+    if kind == "pyarrow buffer" or kind == "pyarrow foreign":
+        return list(np.frombuffer(found, "f4"))
+    return [float(value) for value in np.asarray(found)]
+
+
+def consume(kind: str, handle: bytes) -> dict[str, Any]:
+    """Read through the consumer, write for the producer to see, and read once more when everything else is closed."""
+    array = xs.attach(handle)
+    found, address = consumer(kind, array)
+    result: dict[str, Any] = {"address": address == array.ptr, "mapped": backed_by(address), "read": values_of(kind, found)}
+    np.asarray(array)[0] = 42
+    array.close()
+    del array
+    gc.collect()
+    result["after close"] = values_of(kind, found)
+    return result
+
+
+def producer(kind: str) -> tuple[Any, Any]:
+    """(object of another library over shared memory, array to look at it with)."""
+    base = xs.empty(16, "f4")
+    view = np.asarray(base)
+    view[:] = range(16)
+    if kind == "empty":
+        return base, view
+    if kind == "numpy":
+        return view, view
+    if kind == "memoryview":
+        return memoryview(view), view
+    if kind == "Memory":
+        return base.memory.slice(0, 64), view
+    if kind == "torch":
+        import torch
+
+        return torch.from_dlpack(base), view
+    if kind == "jax":
+        import jax
+
+        return jax.dlpack.from_dlpack(base), view
+    import pyarrow as pa
+
+    return pa.py_buffer(memoryview(base).cast("B")), view
+
+
+# --- pickling ------------------------------------------------------------------------------------------------------------------
+
+
+def add_one(array: xs.SharedArray) -> float:
+    """For pools: works on the caller's memory."""
+    values = np.asarray(array)
+    values += 1
+    return float(values.sum())
+
+
+def add_one_from(queue: multiprocessing.Queue[Any], answers: multiprocessing.Queue[Any]) -> None:
+    answers.put(add_one(queue.get(timeout=20)))
+
+
+def pass_on(array: xs.SharedArray) -> xs.SharedArray:
+    """Pickles what was unpickled."""
+    add_one(array)
+    return array

@@ -1,0 +1,303 @@
+"""`publish`, `lookup`, `published`, `unpublish`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+import harness
+import numpy as np
+import pytest
+from harness import Child, kept
+
+import xpushare as xs
+from xpushare.sharing import identity
+
+
+def folder() -> Path:
+    return identity.runtime_dir() / "names"
+
+
+def files() -> list[str]:
+    return sorted(os.listdir(folder()))
+
+
+def publish_array(name: str, value: float = 1.0) -> str:
+    """In a child: publish an array, or say who has the name."""
+    kept[name] = array = xs.empty(4)
+    np.asarray(array)[:] = value
+    try:
+        xs.publish(name, array)
+    except xs.InvalidArgumentError as error:
+        return str(error)
+    return "published"
+
+
+def looked_up(name: str, timeout: float | None = 0) -> list[float]:
+    return np.asarray(xs.attach(xs.lookup(name, timeout=timeout))).tolist()
+
+
+@pytest.fixture(autouse=True)
+def _no_names_left() -> Any:
+    yield
+    for name in list(xs.published()):
+        with_own = name
+        xs.unpublish(with_own)
+    assert files() == []
+
+
+def test_array(peer: Child) -> None:
+    array = xs.empty(3)
+    np.asarray(array)[:] = [1, 2, 3]
+    xs.publish("weights", array)
+    assert peer.call(looked_up, "weights") == [1, 2, 3]
+    np.asarray(array)[0] = 9
+    assert peer.call(looked_up, "weights") == [9, 2, 3]
+    assert list(xs.published()) == ["weights"]
+    assert peer.call(xs.published) == xs.published()
+    handle = xs.lookup("weights")
+    assert isinstance(handle, xs.ArrayHandle)
+    xs.unpublish("weights")
+    assert xs.published() == {}
+    with pytest.raises(xs.HandleExpiredError):  # the export of `publish` ends with the name
+        xs.attach(handle)
+    with pytest.raises(TimeoutError, match="weights"):
+        peer.call(looked_up, "weights")
+
+
+def test_memory_event_and_physical_memory(peer: Child) -> None:
+    with xs.malloc_device(64, "native_cpu:0") as memory, xs.Event("native_cpu:0", enable_ipc=True) as event:
+        physical = xs.PhysicalMemory(1 << 16, "native_cpu:0", enable_ipc=True)
+        xs.publish("m", memory)
+        xs.publish("e", event)
+        xs.publish("p", physical)
+        assert {name: handle.kind for name, handle in peer.call(xs.published).items()} == {
+            "m": "memory", "e": "event", "p": "physical_memory",
+        }  # fmt: skip
+        peer.call(_signal_by_name, "e")
+        event.wait(10, at_least=1)
+        for name in "mep":
+            xs.unpublish(name)
+
+
+def _signal_by_name(name: str) -> None:
+    with xs.ipc.event.open(xs.lookup(name)) as event:
+        event.signal()
+
+
+def test_own_handle(peer: Child) -> None:
+    with xs.share(xs.empty(2)) as handle:
+        xs.publish("own", handle)
+        assert xs.lookup("own") == handle
+        xs.unpublish("own")
+        peer.call(xs.attach, bytes(handle)).close()  # it was not made by `publish` and does not end with the name
+        foreign = peer.call(_shared)
+        with pytest.raises(xs.InvalidArgumentError, match="exporter"):
+            xs.publish("foreign", foreign)
+
+
+def _shared() -> xs.ArrayHandle:
+    return xs.share(xs.empty(1))
+
+
+def test_private_arrays_are_refused() -> None:
+    with pytest.raises(xs.FeatureNotSupportedError):
+        xs.publish("private", np.ones(2))
+    assert files() == []
+
+
+@pytest.mark.parametrize("name", ["", ".hidden", "a/b", "..", "a b", "ä", "x" * 129, "a\n", "a\0", 3, None, b"x"])
+def test_wrong_names(name: Any) -> None:
+    for use in (lambda: xs.publish(name, xs.empty(1)), lambda: xs.unpublish(name), lambda: xs.lookup(name, timeout=0)):
+        with pytest.raises(xs.InvalidArgumentError):
+            use()
+
+
+def test_longest_name() -> None:
+    name = "Aa0._-" + "x" * 122
+    xs.publish(name, xs.empty(1))
+    assert list(xs.published()) == [name]
+
+
+def test_files_are_this_users() -> None:
+    xs.publish("mine", xs.empty(1))
+    assert stat.S_IMODE(folder().stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder() / "mine").stat().st_mode) == 0o600
+
+
+def test_open_folder_is_refused() -> None:
+    xs.published()
+    folder().chmod(0o755)
+    try:
+        with pytest.raises(xs.InvalidArgumentError, match="open to other users"):
+            xs.published()
+    finally:
+        folder().chmod(0o700)
+
+
+def test_unpublish_needs_the_publisher(peer: Child) -> None:
+    xs.publish("here", xs.empty(1))
+    with pytest.raises(xs.InvalidArgumentError, match="has not published"):
+        peer.call(xs.unpublish, "here")
+    assert list(peer.call(xs.published)) == ["here"]
+
+
+def test_a_live_name_is_taken(peer: Child) -> None:
+    xs.publish("taken", xs.empty(1))
+    with pytest.raises(xs.InvalidArgumentError, match="this process"):
+        xs.publish("taken", xs.empty(1))
+    assert f"process {os.getpid()} has published" in peer.call(publish_array, "taken")
+
+
+def test_looking_does_not_loosen_the_own_names(peer: Child) -> None:
+    """Closing any fd of a file drops this process's POSIX locks on it: nothing here may open an own file."""
+    xs.publish("held", xs.empty(1))
+    xs.lookup("held")
+    xs.published()
+    xs.publish("other", xs.empty(1))
+    xs.unpublish("other")
+    with pytest.raises(TimeoutError):
+        xs.lookup("absent", timeout=0)
+    assert "has published" in peer.call(publish_array, "held")
+    assert list(peer.call(xs.published)) == ["held"]
+
+
+def test_a_forked_child_neither_has_nor_ends_the_names(peer: Child) -> None:
+    xs.publish("parents", xs.empty(1))
+    with Child(method="fork") as child:
+        with pytest.raises(xs.InvalidArgumentError, match="has not published"):
+            child.call(xs.unpublish, "parents")
+        assert list(child.call(xs.published)) == ["parents"]
+    assert list(peer.call(xs.published)) == ["parents"]
+
+
+def test_one_of_two_publishers_wins(peer: Child, other: Child) -> None:
+    for round_ in range(30):
+        name = f"race-{round_}"
+        answers = [each.result() for each in [peer.start(publish_array, name, 1.0), other.start(publish_array, name, 2.0)]]
+        assert answers.count("published") == 1, answers
+        winner = 1.0 + answers.index("published")
+        assert looked_up(name) == [winner] * 4
+        (peer, other)[answers.index("published")].call(xs.unpublish, name)
+
+
+def test_dead_publishers_are_reclaimed() -> None:
+    with Child() as child:
+        assert child.call(publish_array, "a") == "published"
+        assert child.call(publish_array, "b") == "published"
+        assert sorted(xs.published()) == ["a", "b"]
+        child.kill()
+    assert files() == ["a", "b"]
+    xs.publish("a", xs.empty(1))  # the name is free again
+    assert files() == ["a"]
+    xs.unpublish("a")
+
+
+@pytest.mark.parametrize("use", ["published", "lookup", "unpublish"])
+def test_any_call_removes_what_the_dead_left(use: str) -> None:
+    xs.publish("live", xs.empty(1))
+    with Child() as child:
+        child.call(publish_array, "dead")
+        child.kill()
+    assert files() == ["dead", "live"]
+    if use == "published":
+        assert list(xs.published()) == ["live"]
+    elif use == "lookup":
+        xs.lookup("live")
+    else:
+        xs.unpublish("live")
+    assert "dead" not in files()
+
+
+def test_many_reclaim_one_dead_name() -> None:
+    """Who comes late must not remove the new publisher's file."""
+    with Child() as one, Child() as two, Child() as three:
+        for round_ in range(10):
+            name = f"reborn-{round_}"
+            with Child() as doomed:
+                assert doomed.call(publish_array, name) == "published"
+                doomed.kill()
+            answers = [each.result() for each in [child.start(publish_array, name) for child in (one, two, three)]]
+            assert answers.count("published") == 1, answers
+            assert list(xs.published()) == [name]
+            (one, two, three)[answers.index("published")].call(xs.unpublish, name)
+
+
+def test_a_clean_exit_removes_the_names() -> None:
+    with Child() as child:
+        child.call(publish_array, "short")
+        assert files() == ["short"]
+    assert files() == []
+
+
+def test_an_unlocked_temporary_file_goes() -> None:
+    xs.published()
+    (folder() / ".new-left").write_bytes(b"half")
+    assert xs.published() == {}
+    assert files() == []
+
+
+def test_lookup_waits(peer: Child) -> None:
+    waiting = peer.start(looked_up, "later", 20)
+    assert not _answered(waiting, 0.2)
+    array = xs.empty(2)
+    np.asarray(array)[:] = 4
+    xs.publish("later", array)
+    assert waiting.result() == [4, 4]
+
+
+def _answered(pending: harness.Pending, within: float) -> bool:
+    try:
+        harness.wait_until(pending.done, within)
+    except harness.HarnessError:
+        return False
+    return True
+
+
+def test_lookup_does_not_take_a_dead_publisher_for_one(peer: Child) -> None:
+    with Child() as child:
+        child.call(publish_array, "dead")
+        child.kill()
+    with pytest.raises(TimeoutError):
+        peer.call(looked_up, "dead", 0.05)
+
+
+def test_lookup_can_be_interrupted() -> None:
+    timer = threading.Timer(0.2, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        xs.lookup("never")
+    timer.join()
+
+
+def test_lookup_leaves_no_fd(no_fd_leak: None, peer: Child) -> None:  # noqa: ARG001
+    for _ in range(5):
+        with pytest.raises(TimeoutError):
+            xs.lookup("never", timeout=0.01)
+        xs.publish("here", xs.empty(1))
+        xs.lookup("here")
+        peer.call(xs.published)
+        xs.unpublish("here")
+
+
+def test_what_is_no_handle() -> None:
+    """A living process that holds a file with other bytes: by name an error, in the list left out."""
+    with Child() as child:
+        child.call(_hold_garbage, str(folder() / "strange"))
+        with pytest.raises(xs.InvalidHandleError):
+            xs.lookup("strange", timeout=0)
+        assert xs.published() == {}
+        child.kill()
+    xs.published()
+
+
+def _hold_garbage(path: str) -> None:
+    from xpushare import _native
+
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    assert _native.lock(fd, 0)
+    os.write(fd, b"garbage")

@@ -1,0 +1,440 @@
+"""Lifetimes: what keeps what, use after close, copies and pickles, and a quiet end of the interpreter."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import inspect
+import pickle
+import subprocess
+import sys
+import threading
+import weakref
+from typing import Any
+
+import pytest
+from harness import Child, kept
+from peering import PAGE, exported, exported_event, exported_physical, mappings, verbs
+
+import xpushare as xs
+from xpushare import _errors
+
+Pair = tuple[str, str]
+
+
+def memory_mappings() -> int:
+    gc.collect()
+    return mappings().count("xpushare-memory")
+
+
+def own(pair: Pair, _peer: Child) -> xs.Memory:
+    return xs.malloc_device(PAGE, pair[0])
+
+
+def imported(pair: Pair, peer: Child) -> xs.Memory:
+    return xs.ipc.memory.open(peer.call(exported, pair[0]), device=pair[1])
+
+
+@pytest.fixture(params=[own, imported], ids=["own", "imported"])
+def memory(request: pytest.FixtureRequest, pair: Pair, peer: Child) -> Any:
+    with request.param(pair, peer) as memory:
+        memoryview(memory)[:7] = b"content"
+        yield memory
+
+
+VIEWS: dict[str, Any] = {
+    "memoryview": lambda memory: memoryview(memory),
+    "slice": lambda memory: memory.slice(0, 16),
+    "view of a slice": lambda memory: memoryview(memory.slice(0, 16)),
+    "as_array": lambda memory: memory.as_array(16, "uint8"),
+    "view of an array": lambda memory: memoryview(memory.as_array(16, "uint8")),
+    "asarray": lambda memory: __import__("numpy").asarray(memory),
+    "asarray of an array": lambda memory: __import__("numpy").asarray(memory.as_array(16, "uint8")),
+    "frombuffer": lambda memory: __import__("numpy").frombuffer(memory, "uint8"),
+    "from_dlpack": lambda memory: __import__("numpy").from_dlpack(memory),
+    "from_dlpack of an array": lambda memory: __import__("numpy").from_dlpack(memory.as_array(16, "uint8")),
+    "capsule": lambda memory: memory.__dlpack__(max_version=(1, 1)),
+    "old capsule": lambda memory: memory.__dlpack__(),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_what_looks_at_memory_keeps_it(memory: xs.Memory, name: str) -> None:
+    mapped = memory_mappings()
+    view = VIEWS[name](memory)
+    memory.close()
+    assert memory_mappings() == mapped
+    if "capsule" not in name:
+        assert bytes(memoryview(view)[:7]) == b"content"
+    del view
+    assert memory_mappings() == mapped - 1
+
+
+def test_an_array_interface_keeps_the_object_that_gave_it(memory: xs.Memory) -> None:
+    # NumPy keeps the object, and the dictionary has nothing to hold on to: as long as the object lives, the memory does.
+    mapped = memory_mappings()
+    found = memory.__array_interface__
+    assert found["data"] == (memory.ptr, False)
+    array = __import__("numpy").array(memory.as_array(7, "uint8"), copy=None)
+    memory.close()
+    assert memory_mappings() == mapped
+    assert bytes(array) == b"content"
+
+
+def test_a_capsule_that_nobody_takes_is_deleted(memory: xs.Memory) -> None:
+    mapped = memory_mappings()
+    capsules = [memory.__dlpack__(), memory.__dlpack__(max_version=(1, 0))]
+    memory.close()
+    capsules.clear()
+    assert memory_mappings() == mapped - 1
+
+
+def test_a_capsule_dies_in_another_thread(memory: xs.Memory) -> None:
+    mapped = memory_mappings()
+    held = [memory.__dlpack__()]
+    memory.close()
+    thread = threading.Thread(target=held.clear)
+    thread.start()
+    thread.join()
+    assert memory_mappings() == mapped - 1
+
+
+def test_queue_operations_keep_their_operands(pair: Pair) -> None:
+    gate = threading.Event()
+    mapped = memory_mappings()
+    queue = xs.Queue(pair[0])
+    queue.submit(gate.wait)
+    one, two = xs.malloc_device(PAGE, pair[0]), xs.malloc_device(PAGE, pair[0])
+    handle = xs.ipc.memory.get(two)
+    queue.fill(one, b"k")
+    queue.copy(two, one)
+    one.close()
+    two.close()
+    assert memory_mappings() == mapped + 2
+    gate.set()
+    queue.synchronize(10)
+    with xs.ipc.memory.open(handle) as again:
+        assert bytes(memoryview(again)[:2]) == b"kk"
+    xs.ipc.memory.put(handle)
+    queue.close()
+    assert memory_mappings() == mapped
+
+
+def test_garbage_is_collected(pair: Pair, peer: Child) -> None:
+    handle = peer.call(exported, pair[0])
+    xs.ipc.memory.open(handle).close()
+    mapped = memory_mappings()
+
+    class Ring:
+        pass
+
+    for _ in range(3):
+        ring = Ring()
+        ring.self = ring  # type: ignore[attr-defined]
+        ring.memory = xs.malloc_device(PAGE, pair[0])  # type: ignore[attr-defined]
+        ring.imported = xs.ipc.memory.open(handle)  # type: ignore[attr-defined]
+        ring.event = xs.Event(pair[0])  # type: ignore[attr-defined]
+        ring.queue = xs.Queue(pair[0])  # type: ignore[attr-defined]
+        ring.text = pickle.dumps(ring.memory)  # type: ignore[attr-defined]
+        gone = weakref.ref(ring)
+        del ring
+        assert memory_mappings() == mapped
+        assert gone() is None
+
+
+# --- close ---------------------------------------------------------------------------------------------------------------------
+
+CLOSABLE: dict[str, Any] = {
+    "Memory": lambda: xs.malloc_device(PAGE, "native_cpu:0"),
+    "imported Memory": lambda: xs.ipc.memory.open(exported("native_cpu:0")),
+    "PhysicalMemory": lambda: xs.PhysicalMemory(PAGE, "native_cpu:0", enable_ipc=True),
+    "VirtualRange": lambda: xs.VirtualRange(PAGE, "native_cpu:0"),
+    "Event": lambda: xs.Event("native_cpu:0", enable_ipc=True),
+    "Queue": lambda: xs.Queue("native_cpu:0"),
+    "SharedArray": lambda: xs.malloc_device(PAGE, "native_cpu:0").as_array(4, "uint8"),
+}
+ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "slice": (0, 1),
+    "as_array": (1, "uint8"),
+    "map": (None,),
+    "unmap": (0, PAGE),
+    "set_access": (0, PAGE, "r"),
+    "access": (0,),
+    "copy": (None, None),
+    "fill": (None, b"x"),
+    "submit": (print,),
+}
+ALWAYS = {"close", "closed", "from_native"}
+OF_ARRAYS = {"shape", "dtype", "strides", "nbytes", "size", "ndim"}  # what an array is, memory or not
+
+
+@pytest.fixture(params=CLOSABLE)
+def thing(request: pytest.FixtureRequest) -> Any:
+    kept.clear()
+    yield CLOSABLE[request.param]()
+    kept.clear()
+
+
+def test_close_is_idempotent(thing: Any) -> None:
+    assert not thing.closed
+    with thing as entered:
+        assert entered is thing
+    assert thing.closed
+    for _ in range(3):
+        thing.close()
+        assert thing.closed
+    assert "closed" in repr(thing)
+
+
+def test_use_after_close(thing: Any) -> None:
+    event = xs.Event("native_cpu:0")
+    thing.close()
+    tried = 0
+    for name, member in inspect.getmembers_static(type(thing)):
+        if name.startswith("_") or name in ALWAYS or (name in OF_ARRAYS and isinstance(thing, xs.SharedArray)):
+            continue
+        with pytest.raises(xs.InvalidArgumentError, match="closed"):
+            if isinstance(member, property):
+                getattr(thing, name)
+            elif inspect.iscoroutinefunction(member):
+                member(thing).send(None)
+            elif isinstance(thing, xs.Queue) and name in ("signal", "wait"):
+                member(thing, event)
+            elif name == "map":
+                thing.map(xs.PhysicalMemory(PAGE, "native_cpu:0"))
+            elif name in ("copy", "fill") and isinstance(thing, xs.Queue):
+                memory = xs.malloc_device(PAGE, "native_cpu:0")
+                thing.copy(memory, memory) if name == "copy" else thing.fill(memory, b"x")
+            else:
+                member(thing, *ARGUMENTS.get(name, ()))
+        tried += 1
+    assert tried >= 2
+    with pytest.raises(xs.InvalidArgumentError, match="closed"):
+        thing.__enter__()
+    if isinstance(thing, xs.Memory | xs.VirtualRange | xs.SharedArray):
+        with pytest.raises(xs.InvalidArgumentError, match="closed"):
+            memoryview(thing)
+    if isinstance(thing, xs.Memory | xs.SharedArray):
+        for call in (thing.__dlpack__, thing.__dlpack_device__):
+            with pytest.raises(xs.InvalidArgumentError, match="closed"):
+                call()
+        with pytest.raises(xs.InvalidArgumentError, match="closed"):
+            thing.__array_interface__  # noqa: B018
+    if isinstance(thing, xs.Event):
+        with pytest.raises(xs.InvalidArgumentError, match="closed"):
+            thing.__await__()
+    for kind, classes in {"memory": xs.Memory, "physical_memory": xs.PhysicalMemory, "event": xs.Event}.items():
+        if isinstance(thing, classes):
+            with pytest.raises(xs.InvalidArgumentError, match="closed"):
+                verbs(kind).get(thing)
+
+
+def test_operands_after_close() -> None:
+    queue = xs.Queue("native_cpu:0")
+    memory, event = xs.malloc_device(PAGE, "native_cpu:0"), xs.Event("native_cpu:0")
+    closed, gone = xs.malloc_device(PAGE, "native_cpu:0"), xs.Event("native_cpu:0")
+    closed.close()
+    gone.close()
+    for call, arguments in (
+        (queue.copy, (closed, memory)),
+        (queue.copy, (memory, closed)),
+        (queue.fill, (closed, b"x")),
+        (queue.signal, (gone,)),
+        (queue.wait, (gone,)),
+    ):
+        with pytest.raises(xs.InvalidArgumentError, match="closed"):
+            call(*arguments)
+    event.close()
+    queue.close()
+
+
+def test_resources_cannot_be_copied(thing: Any) -> None:
+    for call in (copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError):
+            call(thing)
+    assert not thing.closed
+
+
+# --- pickles ------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_pickles_open_in_another_process(pair: Pair, peer: Child, kind: str, protocol: int) -> None:
+    from peering import make
+
+    thing = make(kind, pair[0])
+    if kind == "memory":
+        memoryview(thing)[:3] = b"abc"
+    text = pickle.dumps(thing, protocol)
+
+    def load(text: bytes) -> tuple[str, bool, bool]:
+        found = kept["loaded"] = pickle.loads(text)
+        if isinstance(found, xs.Memory):
+            assert bytes(memoryview(found)[:3]) == b"abc"
+        return type(found).__name__, found.is_imported, found.closed
+
+    assert peer.call(load, text) == (type(thing).__name__, True, False)
+    assert load(text) == (type(thing).__name__, True, False)
+    kept.clear()
+    thing.close()
+
+
+def test_a_pickled_slice_is_that_range(pair: Pair, peer: Child) -> None:
+    memory = xs.malloc_device(PAGE, pair[0])
+    memoryview(memory)[:16] = bytes(range(16))
+
+    def load(text: bytes) -> bytes:
+        kept["loaded"] = pickle.loads(text)
+        return bytes(memoryview(kept["loaded"]))
+
+    piece = memory.slice(4, 8)
+    assert peer.call(load, pickle.dumps(piece)) == bytes(range(4, 12))
+    # A slice of an import forwards the import's handle and keeps its place.
+    opened = pickle.loads(pickle.dumps(piece)).slice(2, 3)
+    assert peer.call(load, pickle.dumps(opened)) == bytes(range(6, 9))
+    piece.close()
+    memory.close()
+
+
+@pytest.mark.parametrize("name", ["native_cpu:0", "mock:1"])
+def test_devices_pickle_by_uuid(name: str, peer: Child) -> None:
+    device = xs.Device(name)
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        assert pickle.loads(pickle.dumps(device, protocol)) is device
+    assert peer.call(lambda device: (str(device), device.uuid), device) == (name, device.uuid)
+    assert copy.deepcopy(device) == device
+
+
+def test_what_belongs_to_its_process_does_not_pickle() -> None:
+    queue, place = xs.Queue("native_cpu:0"), xs.VirtualRange(PAGE, "native_cpu:0")
+    for thing in (queue, xs.Context("native_cpu:0"), place):
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+            with pytest.raises(TypeError, match="pickled"):
+                pickle.dumps(thing, protocol)
+    queue.close()
+    place.close()
+
+
+ERRORS = [getattr(_errors, name) for name in _errors.__all__ if name.endswith("Error")]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.__name__)
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_every_error_pickles(error: type[xs.XpuShareError], protocol: int) -> None:
+    made = error("text é", native=24, reasons=("one", "two"))
+    made.__cause__ = OSError(24, "cause")
+    again = pickle.loads(pickle.dumps(made, protocol))
+    assert type(again) is error
+    assert (str(again), again.native, again.reasons, again.result) == ("text é", 24, ("one", "two"), made.result)
+    assert type(again.result) is type(made.result)
+    other = error("x", result=made.result.__class__(3) if 3 in {int(each) for each in type(made.result)} else made.result)
+    assert pickle.loads(pickle.dumps(other, protocol)).result == other.result
+
+
+def test_errors_have_the_promised_bases() -> None:
+    promised = {
+        "InvalidArgumentError": ValueError,
+        "InvalidHandleError": xs.InvalidArgumentError,
+        "HandleExpiredError": xs.XpuShareError,
+        "FeatureNotSupportedError": NotImplementedError,
+        "RouteError": PermissionError,
+        "PeerLostError": ConnectionError,
+        "OutOfMemoryError": MemoryError,
+        "ForkError": RuntimeError,
+        "DeviceError": RuntimeError,
+    }
+    for name, base in promised.items():
+        assert issubclass(getattr(xs, name), base)
+        assert issubclass(getattr(xs, name), xs.XpuShareError)
+    assert not issubclass(xs.XpuShareError, OSError)
+    assert not issubclass(TimeoutError, xs.XpuShareError)
+
+
+# --- the end of the interpreter --------------------------------------------------------------------------------------------------------
+
+ENDS = {
+    "everything alive": "pass",
+    "in a cycle": "ring = []; ring.append((ring, memory, imported, event, queue, place, physical, view, array))",
+    "modules first": "import sys; sys.modules['keep'] = (memory, imported, event, queue, place, physical, view); del xs",
+    "closed by atexit": "import atexit; [atexit.register(each.close) for each in (memory, imported, event, queue, place, physical)]",
+    "a queue at work": "import threading; queue.submit(threading.Event().wait); queue.signal(event)",
+    "a queue that waits": "queue.wait(event, at_least=1)",
+    "a thread that waits": "import threading; threading.Thread(target=lambda: event.wait(at_least=1), daemon=True).start()",
+    "exit inside with": "stack = __import__('contextlib').ExitStack(); stack.enter_context(memory); import sys; sys.exit()",
+    "pickled": "import pickle; text = [pickle.dumps(each) for each in (memory, imported, event, physical)]",
+    "a pending await": (
+        "import asyncio\nloop = asyncio.new_event_loop()\n"
+        "async def main():\n    global task\n    task = asyncio.ensure_future(event.reached(1))\n    await asyncio.sleep(0)\n"
+        "    task.cancel()\nloop.run_until_complete(main())\nloop.close()"
+    ),
+}
+SCRIPT = """
+import sys, numpy
+import xpushare as xs
+memory = xs.malloc_device(65536, {device!r})
+event = xs.Event({device!r}, enable_ipc=True)
+queue = xs.Queue({device!r})
+physical = xs.PhysicalMemory(65536, {device!r}, enable_ipc=True)
+place = xs.VirtualRange(65536, {device!r})
+place.map(physical)
+handle = xs.ipc.memory.get(memory)
+own = xs.ipc.memory.open(handle)
+imported = xs.ipc.memory.open(sys.argv[1])
+signals = xs.ipc.event.open(sys.argv[2])
+pages = xs.ipc.physical_memory.open(sys.argv[3])
+view = memoryview(memory)
+array = numpy.asarray(imported)
+capsule = imported.__dlpack__()
+queue.fill(memory, b"x")
+signals.signal()
+signals.wait(5)
+try:
+    signals.wait(0.001, at_least=10**6)
+except TimeoutError:
+    pass
+{end}
+"""
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_the_interpreter_ends_quietly(device: str, peer: Child, end: str) -> None:
+    handles = [peer.call(make, device) for make in (exported, exported_event, exported_physical)]
+    result = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", SCRIPT.format(device=device, end=ENDS[end]), *map(str, handles)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (result.returncode, result.stderr, result.stdout) == (0, "", "")
+    assert peer.call(lambda: kept["memory"].statistics()["exports"][0]["importers"]) == 0
+
+
+def test_importing_starts_nothing() -> None:
+    code = (
+        "import sys, threading, os\nbefore = len(os.listdir('/proc/self/fd'))\nimport xpushare\n"
+        "assert threading.active_count() == 1 and len(os.listdir('/proc/self/task')) == 1\n"
+        "assert len(os.listdir('/proc/self/fd')) == before\n"
+        "assert 'numpy' not in sys.modules and 'xpushare._native' not in sys.modules\n"
+        "import xpushare._native as native\nassert not native.warden_running()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+
+
+def test_at_most_one_thread_of_ours(device: str) -> None:
+    def threads(device: str) -> tuple[int, int, int]:
+        import os
+
+        first = len(os.listdir("/proc/self/task"))
+        kept["memory"] = xs.malloc_device(PAGE, device)
+        second = len(os.listdir("/proc/self/task"))
+        xs.ipc.memory.get(kept["memory"])
+        event = kept["event"] = xs.Event(device, enable_ipc=True)
+        xs.ipc.event.get(event)
+        event.signal()
+        event.wait(1)
+        return first, second, len(os.listdir("/proc/self/task"))
+
+    with Child() as child:
+        first, second, third = child.call(threads, device)
+    assert (second - first, third - first) == (0, 1)

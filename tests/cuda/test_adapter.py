@@ -1,0 +1,576 @@
+"""The adapter's logic against a scripted driver: no GPU, no cuda-bindings."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from scripted_driver import MIB2, Range, ScriptedDriver
+
+import xpushare as xs
+from xpushare import _native
+from xpushare._fds import OwnedFd
+from xpushare.adapters.base import DeviceInfo, Export, Import
+from xpushare.adapters.cuda import Cuda, _listing
+from xpushare.sharing import node
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+
+
+@pytest.fixture
+def driver() -> Iterator[ScriptedDriver]:
+    scripted = ScriptedDriver()
+    yield scripted
+    until(lambda: scripted.balanced)  # no context stayed pushed, no capture mode exchanged
+    assert not scripted.unsafe, "these calls would have ended another thread's capture"
+
+
+@pytest.fixture
+def cuda(driver: ScriptedDriver) -> Cuda:
+    made = Cuda(driver)
+    made.devices()
+    return made
+
+
+@pytest.fixture
+def gpu(cuda: Cuda) -> DeviceInfo:
+    return cuda.devices()[0]
+
+
+def settled(cuda: Cuda) -> None:
+    gc.collect()
+    assert cuda._later.settle(5)
+
+
+def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def as_import(export: Export, read_only: bool = False) -> Import:
+    fds = [OwnedFd(os.dup(fd)) for fd in export.fds]
+    return Import(export.nbytes, export.exposed_nbytes, export.payload, fds, read_only)
+
+
+@pytest.fixture
+def domain(cuda: Cuda, gpu: DeviceInfo) -> _native.Domain:
+    found = node.current().table().domain
+    cuda.adopt_domain(gpu, found)
+    return found
+
+
+@pytest.fixture
+def new_slot(domain: _native.Domain) -> Iterator[Callable[[], _native.Slot]]:
+    made: list[_native.Slot] = []
+
+    def new() -> _native.Slot:
+        made.append(_native.Slot(domain, domain.new_slot()))
+        return made[-1]
+
+    yield new
+    for slot in made:
+        slot.detach()
+        domain.release_slot(slot.index)
+
+
+@pytest.fixture
+def slot(new_slot: Callable[[], _native.Slot]) -> _native.Slot:
+    return new_slot()
+
+
+def test_devices_carry_the_drivers_uuids(cuda: Cuda) -> None:
+    assert [(d.ordinal, d.uuid[:8], d.type) for d in cuda.devices()] == [(0, "01010101", "gpu"), (1, "02020202", "gpu")]
+
+
+def test_no_context_before_one_is_needed(cuda: Cuda, driver: ScriptedDriver) -> None:
+    for device in cuda.devices():
+        for aspect in xs.Aspect:
+            cuda.support(device, aspect)
+        cuda.granularity(device, True)
+    assert not driver.contexts
+    cuda.allocate(cuda.devices()[1], "device", 5).release()
+    settled(cuda)
+    assert set(driver.contexts) == {1}
+
+
+def test_a_missing_attribute_is_named(cuda: Cuda, driver: ScriptedDriver, gpu: DeviceInfo) -> None:
+    driver.attributes[103] = 0
+    said = cuda.support(gpu, xs.Aspect.ext_oneapi_ipc_memory)
+    assert said.state == "no"
+    assert "POSIX" in said.reason
+    with pytest.raises(xs.FeatureNotSupportedError, match="103"):
+        cuda.allocate(gpu, "device", 5)
+    assert not driver.left
+
+
+def test_device_memory_there_and_back(cuda: Cuda, driver: ScriptedDriver, gpu: DeviceInfo) -> None:
+    memory = cuda.allocate(gpu, "device", 5)
+    export = memory.export(False)
+    assert (export.nbytes, export.exposed_nbytes, export.inode) == (5, MIB2, 0)
+    assert memory.export(False).fds == export.fds, "one fd an allocation"
+    opened = cuda.import_memory(cuda.devices()[1], as_import(export))
+    assert opened.address != memory.address
+    assert driver.access[opened.address] == {0: 3, 1: 3}
+    memory.release()
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(export.fds[0])
+    opened.release()
+    settled(cuda)
+    assert not {kind: found for kind, found in driver.left.items() if kind != "page"}
+
+
+def test_read_only_imports_are_mapped_so(cuda: Cuda, driver: ScriptedDriver, gpu: DeviceInfo) -> None:
+    memory = cuda.allocate(gpu, "device", 5)
+    opened = cuda.import_memory(gpu, as_import(memory.export(True), True))
+    assert set(driver.access[opened.address].values()) == {1}
+
+
+@pytest.mark.parametrize("damage", ["size", "payload", "kind", "fds", "file"])
+def test_a_lying_exporter_is_refused(cuda: Cuda, driver: ScriptedDriver, gpu: DeviceInfo, damage: str) -> None:
+    memory = cuda.allocate(gpu, "device", 5)
+    export = memory.export(False)
+    what = as_import(export)
+    if damage == "size":  # the table says more than there is
+        what = what._replace(exposed_nbytes=2 * MIB2, payload=what.payload[:8] + (2 * MIB2).to_bytes(8, "little"))
+    elif damage == "payload":
+        what = what._replace(payload=b"")
+    elif damage == "kind":
+        what = what._replace(payload=b"\x63" + what.payload[1:])
+    elif damage == "fds":
+        what = what._replace(fds=[])
+    else:
+        what = what._replace(fds=[OwnedFd(os.memfd_create("no driver's"))])
+    before = {kind: set(found) for kind, found in driver.live.items()}
+    with pytest.raises((xs.InvalidHandleError, xs.FeatureNotSupportedError)):
+        cuda.import_memory(gpu, what)
+    assert {kind: found for kind, found in driver.live.items() if found} == {k: v for k, v in before.items() if v}
+
+
+def test_host_memory_is_registered_on_both_sides(cuda: Cuda, driver: ScriptedDriver, gpu: DeviceInfo) -> None:
+    memory = cuda.allocate(gpu, "host", 100)
+    opened = cuda.import_memory(gpu, as_import(memory.export(False)))
+    assert {memory.address, opened.address} <= driver.live["registration"]
+    memoryview(_native.Span(memory.address, 100, False, memory))[:5] = b"hello"
+    assert bytes(memoryview(_native.Span(opened.address, 100, True, opened))[:5]) == b"hello"
+    memory.release()
+    opened.release()
+    settled(cuda)
+    assert not driver.live["registration"]
+
+
+def test_managed_memory_says_why_it_cannot_be_shared(cuda: Cuda, driver: ScriptedDriver, gpu: DeviceInfo) -> None:
+    memory = cuda.allocate(gpu, "shared", 100)
+    with pytest.raises(xs.FeatureNotSupportedError, match="malloc_device"):
+        memory.export(False)
+    memory.release()
+    settled(cuda)
+    assert not driver.live["managed"]
+
+
+def scenario_memory(cuda: Cuda) -> None:
+    gpu = cuda.devices()[0]
+    memory = cuda.allocate(gpu, "device", 5)
+    try:
+        cuda.import_memory(gpu, as_import(memory.export(True), True)).release()
+    finally:
+        memory.release()
+
+
+def scenario_host(cuda: Cuda) -> None:
+    memory = cuda.allocate(cuda.devices()[0], "host", 5)
+    try:
+        cuda.import_memory(cuda.devices()[0], as_import(memory.export(False))).release()
+    finally:
+        memory.release()
+
+
+def scenario_physical(cuda: Cuda) -> None:
+    gpu = cuda.devices()[0]
+    pages = cuda.physical(gpu, MIB2, True)
+    try:
+        imported = cuda.import_physical(gpu, as_import(pages.export()))
+        try:
+            addresses = cuda.reserve(gpu, 4 * MIB2, 0)
+            try:
+                addresses.map(MIB2, imported, 0, MIB2, "rw")
+                addresses.unmap(MIB2, MIB2)
+                addresses.map(MIB2, pages, 0, MIB2, "none")
+                try:
+                    addresses.set_access(MIB2, MIB2, "r")
+                finally:
+                    addresses.unmap(MIB2, MIB2)
+            finally:
+                addresses.release()
+        finally:
+            imported.release()
+    finally:
+        pages.release()
+
+
+def scenario_foreign(cuda: Cuda) -> None:
+    gpu = cuda.devices()[0]
+    api: Any = cuda._driver._given
+    api.foreign = [Range(0x1000000, MIB2, 0, legacy=1), Range(0x2000000, MIB2, 0, pool=100)]
+    for address in (0x1000010, 0x2000010):
+        found = cuda.foreign(address)
+        if found is None:  # the driver did not say that it knows the address
+            continue
+        try:
+            cuda.import_memory(gpu, as_import(found.memory.export(False))).release()
+        finally:
+            found.memory.release()
+
+
+def scenario_queue(cuda: Cuda) -> None:
+    gpu = cuda.devices()[0]
+    memory = cuda.allocate(gpu, "host", 4096)
+    try:
+        queue: Any = cuda.queue(gpu)
+        try:
+            queue.fill(memory.address, bytes(range(100)), 1000, None)
+            queue.copy(memory.address + 2000, memory.address, 1000, None)
+            queue.record_native().release()
+            queue.synchronize(5)
+        finally:
+            queue.release()
+            until(lambda: not queue._released)
+    finally:
+        memory.release()
+
+
+SCENARIOS = [scenario_memory, scenario_host, scenario_physical, scenario_foreign, scenario_queue]
+# What a teardown cannot do when the driver refuses the teardown itself.
+TEARDOWN = {"cuMemRelease", "cuMemUnmap", "cuMemAddressFree", "cuMemHostUnregister", "cuIpcCloseMemHandle", "cuMemFree",
+            "cuMemPoolDestroy", "cuEventDestroy", "cuStreamDestroy", "cuCtxPopCurrent",
+            "cuThreadExchangeStreamCaptureMode"}  # fmt: skip
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.usefixtures("no_fd_leak")
+def test_each_failing_call_leaves_nothing_behind(scenario: Callable[[Cuda], None]) -> None:
+    rehearsal = ScriptedDriver()
+    cuda = Cuda(rehearsal)
+    scenario(cuda)
+    settled(cuda)
+    assert not {kind: found for kind, found in rehearsal.left.items() if kind not in ("page", "stream")}
+    failed = 0
+    for index, name in enumerate(rehearsal.mine):
+        following = next((each for each in rehearsal.mine[index + 1 :] if not each.startswith("cuCtx")), "")
+        if name in TEARDOWN or (name == "cuCtxPushCurrent" and following in TEARDOWN):
+            continue
+        driver = ScriptedDriver()
+        driver.fail[index] = 2
+        cuda = Cuda(driver)
+        said = ""
+        try:
+            scenario(cuda)
+        except xs.XpuShareError as error:
+            said = str(error)
+        assert not said or "(2)" in said, f"{name}: {said}"
+        failed += bool(said)
+        driver.fail.clear()
+        settled(cuda)
+        left = {kind: found for kind, found in driver.left.items() if kind not in ("page", "stream")}
+        assert not left, f"failing call {index}, {name}, left {left}"
+        until(lambda driver=driver: driver.balanced)
+    assert failed
+
+
+def test_errors_name_the_call_the_code_and_the_next_step(cuda: Cuda, driver: ScriptedDriver, gpu: DeviceInfo) -> None:
+    driver.fail_named["cuMemCreate"] = 2
+    match = r"cuMemCreate failed with CUDA_ERROR_OUT_OF_MEMORY \(2\).*ask for less"
+    with pytest.raises(xs.OutOfMemoryError, match=match) as caught:
+        cuda.allocate(gpu, "device", 5)
+    assert caught.value.native == 2
+
+
+def test_teardown_waits_for_the_work(cuda: Cuda, driver: ScriptedDriver, gpu: DeviceInfo) -> None:
+    memory = cuda.allocate(gpu, "device", 5)
+    held = threading.Event()
+    real = driver.cuMemHostUnregister
+    object.__setattr__(driver, "cuMemHostUnregister", lambda address: (held.wait(), real(address))[1])
+    memory.release()
+    driver.lock.release() if driver.lock._is_owned() else None  # type: ignore[attr-defined]
+    assert driver.live["mapping"], "the work has not finished"
+    held.set()
+    settled(cuda)
+    assert not driver.live["mapping"]
+
+
+def test_a_new_mapping_waits_for_the_old_one_to_leave(cuda: Cuda, driver: ScriptedDriver, gpu: DeviceInfo) -> None:
+    pages = cuda.physical(gpu, MIB2, False)
+    addresses = cuda.reserve(gpu, 2 * MIB2, 0)
+    for _ in range(5):
+        addresses.map(0, pages, 0, MIB2, "rw")
+        addresses.unmap(0, MIB2)
+    addresses.release()
+    pages.release()
+    settled(cuda)
+    assert not {kind: found for kind, found in driver.left.items() if kind != "page"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        ({"managed": 1}, "managed"),
+        ({"memory_type": 1}, "page-locked"),
+        ({}, "expandable_segments"),
+    ],
+)
+def test_what_cannot_be_shared_says_what_to_change(
+    cuda: Cuda, driver: ScriptedDriver, facts: dict[str, int], says: str
+) -> None:
+    driver.foreign = [Range(0x1000000, MIB2, 0, **facts)]
+    with pytest.raises(xs.FeatureNotSupportedError, match=says):
+        cuda.foreign(0x1000010)
+
+
+def test_a_pool_that_is_not_shareable(cuda: Cuda, driver: ScriptedDriver) -> None:
+    driver.foreign = [Range(0x1000000, MIB2, 0, pool=5)]
+    found = cuda.foreign(0x1000010)
+    assert found is not None
+    with pytest.raises(xs.FeatureNotSupportedError, match="cudaMallocAsync") as caught:
+        found.memory.export(False)
+    assert caught.value.reasons
+
+
+def test_unknown_addresses_are_nobodys(cuda: Cuda) -> None:
+    cuda.devices()
+    assert cuda.foreign(0x42) is None
+
+
+def test_an_array_over_many_segments(cuda: Cuda, driver: ScriptedDriver, gpu: DeviceInfo) -> None:
+    sizes = [MIB2, MIB2, 10 * MIB2, 10 * MIB2, 10 * MIB2]
+    addresses: Any = cuda.reserve(gpu, 64 * MIB2, 0)
+    at, handles = addresses.address, []
+    for nbytes in sizes:
+        pages: Any = cuda.physical(gpu, nbytes, True)
+        addresses.map(at - addresses.address, pages, 0, nbytes, "rw")
+        driver.foreign.append(Range(at, nbytes, 0, allowed=1, buffer=at))
+        handles.append(pages.handle)
+        at += nbytes
+    found = cuda.foreign(addresses.address + 3 * MIB2)
+    assert found is not None
+    assert (found.offset, found.memory.nbytes, found.device) == (3 * MIB2, sum(sizes), gpu)
+    same = cuda.foreign(addresses.address)
+    assert same is not None
+    assert same.identity == found.identity
+    export = found.memory.export(False)
+    assert export.on_demand is not None
+    assert list(export.on_demand.objects) == handles
+    assert len(export.payload) <= 128
+    fds = [OwnedFd(driver.cuMemExportToShareableHandle(handle, 1, 0)[1]) for handle in handles]
+    opened = cuda.import_memory(gpu, Import(export.nbytes, export.exposed_nbytes, export.payload, fds, False))
+    assert [driver.pieces[opened.address + offset][0] for offset in (0, MIB2, 2 * MIB2, 12 * MIB2)] == sizes[:4]
+    part = cuda.foreign(addresses.address + 3 * MIB2, MIB2)
+    assert part is not None
+    assert (part.offset, part.memory.nbytes) == (MIB2, 10 * MIB2)
+    found.memory.release()
+
+
+def test_signals_and_waits(cuda: Cuda, gpu: DeviceInfo, slot: _native.Slot) -> None:
+    first, second = cuda.queue(gpu), cuda.queue(gpu)
+    second.wait(slot, 1)
+    assert not second.idle()
+    assert first.signal(slot, None) == 1
+    until(lambda: slot.state(1) == _native.DONE)
+    first.synchronize(5)
+    second.synchronize(5)
+    assert second.signal(slot, None) == 2
+    second.synchronize(5)
+    assert (slot.value, slot.pending) == (2, 2)
+
+
+def test_signallers_take_turns(
+    cuda: Cuda, driver: ScriptedDriver, gpu: DeviceInfo, slot: _native.Slot, new_slot: Callable[[], _native.Slot]
+) -> None:
+    gate = new_slot()
+    first, second = cuda.queue(gpu), cuda.queue(gpu)
+    first.wait(gate, 1)
+    assert first.signal(slot, None) == 1
+    assert second.signal(slot, None) == 2
+    assert slot.value == 0, "the second signal waits for the first one's"
+    with pytest.raises(TimeoutError):
+        second.synchronize(0.01)
+    gate.signal()
+    driver.settle()
+    second.synchronize(5)
+    assert slot.value == 2
+
+
+def test_a_lost_point_comes_out_once(
+    cuda: Cuda, gpu: DeviceInfo, driver: ScriptedDriver, slot: _native.Slot, new_slot: Callable[[], _native.Slot]
+) -> None:
+    queue, broken = cuda.queue(gpu), cuda.queue(gpu)
+    gate = new_slot()
+    broken.wait(gate, 1)
+    broken.signal(slot, None)
+    queue.wait(slot, 1)
+    slot.fail(2)
+    driver.settle()
+    with pytest.raises(xs.PeerLostError, match="point 1"):
+        queue.synchronize(5)
+    queue.synchronize(5)
+    gate.signal()
+    driver.settle()
+
+
+def test_a_broken_context_loses_what_is_owed(
+    cuda: Cuda, gpu: DeviceInfo, driver: ScriptedDriver, slot: _native.Slot, new_slot: Callable[[], _native.Slot]
+) -> None:
+    queue = cuda.queue(gpu)
+    gate = new_slot()
+    queue.wait(gate, 1)
+    queue.signal(slot, None)
+    driver.sticky = 700
+    until(lambda: slot.state(1) == _native.LOST)  # the watch sees it; nobody called
+    assert slot.blame()[0] == 2
+    with pytest.raises(xs.DeviceError, match="ILLEGAL_ADDRESS"):
+        queue.synchronize(5)
+
+
+def test_captures_are_refused(cuda: Cuda, gpu: DeviceInfo, driver: ScriptedDriver, slot: _native.Slot) -> None:
+    cuda.allocate(gpu, "device", 1).release()
+    found = cuda.adopt_queue(0x777)
+    assert found is not None
+    info, queue = found
+    assert info == gpu
+    driver.capturing.add(0x777)
+    for operation in (lambda: queue.signal(slot, None), lambda: queue.wait(slot, 1), lambda: queue.synchronize(1)):
+        with pytest.raises(xs.InvalidArgumentError, match="captured"):
+            operation()
+    assert slot.pending == 0
+    driver.capturing.clear()
+    assert queue.signal(slot, None) == 1
+    queue.release()
+    until(lambda: not queue._released)  # type: ignore[attr-defined]
+    assert "cuStreamDestroy" not in driver.calls
+
+
+@pytest.mark.parametrize("pattern", [b"a", b"ab", b"abcd", b"abc", b"abcdefgh", b"x" * 8, bytes(range(100))])
+@pytest.mark.parametrize("shift", [0, 1])
+def test_fills(cuda: Cuda, gpu: DeviceInfo, pattern: bytes, shift: int) -> None:
+    memory = cuda.allocate(gpu, "host", 4096)
+    view = memoryview(_native.Span(memory.address, 4096, False, memory))
+    queue = cuda.queue(gpu)
+    queue.fill(memory.address + shift, pattern, 7 * len(pattern), None)
+    queue.synchronize(5)
+    assert bytes(view[shift : shift + 7 * len(pattern) + 1]) == pattern * 7 + b"\0"
+
+
+def test_operands_are_held_until_the_work_has_finished(
+    cuda: Cuda, gpu: DeviceInfo, driver: ScriptedDriver, slot: _native.Slot
+) -> None:
+    class Keep:
+        gone = False
+
+        def __del__(self) -> None:
+            Keep.gone = True
+
+    memory = cuda.allocate(gpu, "host", 4096)
+    queue = cuda.queue(gpu)
+    queue.wait(slot, 1)
+    queue.copy(memory.address, memory.address + 100, 10, Keep())
+    gc.collect()
+    assert not Keep.gone
+    queue.release()
+    slot.signal()
+    driver.settle()
+    until(lambda: Keep.gone)  # nobody calls the queue any more
+
+
+def test_streams_of_other_libraries(cuda: Cuda, gpu: DeviceInfo) -> None:
+    class Torch:
+        cuda_stream = 0
+        device = type("device", (), {"index": 1})()
+
+    class Protocol:
+        device_id = 0
+
+        def __cuda_stream__(self) -> tuple[int, int]:
+            return 0, 0x555
+
+    cuda.allocate(gpu, "device", 1).release()
+    found = cuda.adopt_queue(Torch())
+    assert found is not None
+    assert found[0].ordinal == 1
+    found = cuda.adopt_queue(Protocol())
+    assert found is not None
+    assert found[0].ordinal == 0
+    assert cuda.adopt_queue("a string") is None
+    with pytest.raises(xs.InvalidArgumentError, match="no device is current"):
+        cuda.adopt_queue(0)
+
+
+def information(uuid: str, minor: int, model: str = "NVIDIA H200") -> str:
+    return f"Model: \t\t {model}\nGPU UUID: \t GPU-{uuid}\nDevice Minor: \t {minor}\nGPU Excluded:\t No\n"
+
+
+UUIDS = [f"8b3eb218-4786-45ef-0410-03994e7fa13{i}" for i in range(3)]
+
+
+@pytest.fixture
+def proc(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    for i, uuid in enumerate(UUIDS):
+        folder = tmp_path / "gpus" / f"0000:0{i}:00.0"
+        folder.mkdir(parents=True)
+        (folder / "information").write_text(information(uuid, i))
+    (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release\n")
+    monkeypatch.setattr(_listing, "_PROC", tmp_path)
+    monkeypatch.setattr(_listing.os, "access", lambda *_: True)
+    monkeypatch.setattr(_listing, "_ask_child", lambda: ([], "asked the driver"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        (None, [0, 1, 2]),
+        ("2,0", [2, 0]),
+        (" 1 ", [1]),
+        (f"GPU-{UUIDS[1]},GPU-{UUIDS[0]}", [1, 0]),
+        ("", []),
+        ("-1", []),
+        ("0,0", None),
+        ("GPU-8b3eb218", None),
+        ("0,junk", None),
+        ("MIG-8b3eb218-4786-45ef-0410-03994e7fa130", None),
+        (f"0,GPU-{UUIDS[1]}", None),
+    ],
+)
+@pytest.mark.usefixtures("proc")
+def test_listing_without_the_driver(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, expected: list[int] | None
+) -> None:
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    gpus, why = _listing.list_gpus()
+    if expected is None:
+        assert why == "asked the driver"
+    else:
+        assert [gpu.uuid for gpu in gpus] == [UUIDS[i] for i in expected]
+    assert _listing.driver_version() == "580.159.04"
+
+
+def test_different_models_and_mig_are_the_drivers_matter(proc: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (proc / "gpus" / "0000:00:00.0" / "information").write_text(information(UUIDS[0], 0, "NVIDIA T4"))
+    assert _listing.list_gpus()[1] == "asked the driver"
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    assert len(_listing.list_gpus()[0]) == 3
+    (proc / "capabilities" / "gpu0" / "mig" / "gi1").mkdir(parents=True)
+    assert _listing.list_gpus()[1] == "asked the driver"
+
+
+def test_the_question_to_the_driver_runs_in_a_process_of_its_own() -> None:
+    gpus, why = _listing._ask_child()
+    assert gpus or why

@@ -1,0 +1,148 @@
+"""The benchmark and the soak programs in their short forms: they run and say what they ought to. No time is judged."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xpushare import InvalidArgumentError
+from xpushare.bench import SCENARIOS, report
+from xpushare.bench.measure import Row, alternate, compare, spread
+from xpushare.cli import bench
+
+ROOT = Path(__file__).parent.parent
+SOAK = ("handles", "kills", "cycles", "many_events", "lost_peers")
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+
+
+def check_row(row: Row) -> None:
+    assert row.ours.samples > 0
+    assert row.ours.low <= row.ours.median <= row.ours.high
+    if row.theirs is not None:
+        assert row.other
+        assert row.theirs.samples > 0
+        if row.ratio is not None:
+            assert row.ratio == pytest.approx(row.ours.median / row.theirs.median)
+    assert row.met is None or row.wanted
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_scenario(name: str) -> None:
+    """Each scenario measures something in its short form and breaks nothing."""
+    before = set(os.listdir("/dev/shm"))
+    found = bench.collect([name], quick=True)
+    assert not found["failed"]
+    if name == "two_cpus" and len(os.sched_getaffinity(0)) < 2:
+        return
+    rows: list[Row] = found["rows"]
+    assert rows
+    for row in rows:
+        assert row.scenario == name
+        check_row(row)
+    assert not {each for each in set(os.listdir("/dev/shm")) - before if each.startswith("psm_")}
+
+
+def test_command(tmp_path: Path) -> None:
+    """The command prints a table and writes the JSON that it says."""
+    file = tmp_path / "bench.json"
+    done = command("xpushare", "bench", "--quick", "--only", "map_unmap", "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    assert "map and unmap of 2 MiB" in done.stdout
+    assert "load average at start" in done.stdout
+    found: dict[str, Any] = json.loads(file.read_text())
+    assert found["quick"]
+    assert not found["failed"]
+    assert {"kernel", "python", "cpu_count", "affinity", "load_average"} <= set(found["machine"])
+    (row,) = found["rows"]
+    assert row["theirs"]["samples"] == row["ours"]["samples"] > 0
+
+
+def test_json_alone() -> None:
+    done = command("xpushare", "bench", "--quick", "--only", "map_unmap", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"]
+
+
+def test_list_names_every_scenario() -> None:
+    done = command("xpushare", "bench", "--list")
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(SCENARIOS)
+
+
+def test_plot(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    rows = [
+        compare("one", "faster", [1.0, 2.0, 3.0], "theirs", [10.0, 20.0], most=1.0, wanted="not slower"),
+        compare("two", "slower", [30.0], "theirs", [10.0]),
+        Row("three", "alone", "us", spread([1.0])),
+    ]
+    file = tmp_path / "plot.png"
+    report.plot({"cpu": "a", "kernel": "b", "python": "c"}, rows, str(file))
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_wrong_names() -> None:
+    with pytest.raises(InvalidArgumentError, match="no scenario"):
+        bench.collect(["nothing"])
+    with pytest.raises(InvalidArgumentError, match="native_cpu"):
+        bench.collect(["map_unmap"], device="mock:0")
+
+
+def test_a_broken_scenario_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The others go on, and the exit status says that something broke."""
+
+    def broken(_settings: object) -> list[Row]:
+        raise OSError("no such thing")
+
+    monkeypatch.setitem(SCENARIOS, "map_unmap", broken)
+    parser = argparse.ArgumentParser()
+    bench.add_arguments(parser)
+    assert bench.run(parser.parse_args(["--quick", "--only", "map_unmap", "already_open"])) == 1
+    shown = capsys.readouterr().out
+    assert "FAILED map_unmap: OSError: no such thing" in shown
+    assert "open and close, already open" in shown
+
+
+def test_the_ratio_decides() -> None:
+    assert compare("s", "n", [1.0], "o", [2.0], most=0.5, wanted="w").met
+    assert compare("s", "n", [1.1], "o", [2.0], most=0.5, wanted="w").met is False
+    assert compare("s", "n", [1.0], "o", [2.0]).met is None
+
+
+def test_alternate_takes_turns() -> None:
+    """Both are measured equally often, in turn, and neither is always the first."""
+    order: list[str] = []
+
+    def sample(name: str, value: float) -> float:
+        order.append(name)
+        return value
+
+    ours, theirs = alternate(4, lambda: sample("a", 1.0), lambda: sample("b", 2.0), warm_up=1)
+    assert (ours, theirs) == ([1.0] * 4, [2.0] * 4)
+    assert "".join(order) == "ab" + "abbaabba"
+
+
+@pytest.mark.parametrize("name", SOAK)
+def test_soak_in_short(name: str) -> None:
+    """The short form passes, says its seed, and leaves no folder."""
+    done = command(f"soak.{name}", "--quick", "--seed", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "seed 1, quick" in done.stdout
+    assert f"passed soak.{name}" in done.stdout

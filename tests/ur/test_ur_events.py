@@ -1,0 +1,247 @@
+"""Events: of commands and reusable ones, profiling, IPC within one process."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+from ur_runtime import IPC_EVENT, Runtime, refused
+
+import xpushare as xs
+from xpushare import ur
+from xpushare._aspects import Aspect
+
+R = ur.Result
+E = ur.EventInfo
+S = ur.EventStatus
+T = ur.ProfilingInfo
+PROFILED = ur.ExpEventDesc(ur.ExpEventFlags.ENABLE_PROFILING)
+
+
+def signal(rt: Runtime, event: ur.Event | None, waits: list[ur.Event] | None = None) -> ur.Event:
+    return ur.urEnqueueEventsWaitWithBarrierExt(rt.queue, None, waits, event)
+
+
+def test_new_event_is_complete(rt: Runtime) -> None:
+    event = rt.event(ur.ExpEventDesc())
+    assert rt.status(event) is S.COMPLETE
+    ur.urEventWait([event])
+    assert ur.urEventGetInfo(event, E.COMMAND_QUEUE) is None
+    assert ur.urEventGetInfo(event, E.COMMAND_TYPE) is ur.Command.EVENTS_WAIT_WITH_BARRIER
+    assert ur.urEventGetInfo(event, E.CONTEXT) is rt.context
+    assert ur.urEventGetInfo(event, E.REFERENCE_COUNT) == 1
+
+
+def test_signal_again_and_again(rt: Runtime) -> None:
+    event = rt.event()
+    for _ in range(3):
+        with rt.held() as let_go:
+            assert signal(rt, event) is event
+            assert rt.status(event) is S.SUBMITTED
+            let_go()
+            ur.urEventWait([event])
+            assert rt.status(event) is S.COMPLETE
+    assert ur.urEventGetInfo(event, E.COMMAND_QUEUE) is rt.queue
+    assert ur.urEventGetInfo(event, E.REFERENCE_COUNT) == 1
+
+
+@pytest.mark.parametrize(
+    ("enqueue", "command"),
+    [
+        (lambda q, waits: ur.urEnqueueEventsWait(q, waits), ur.Command.EVENTS_WAIT),
+        (lambda q, waits: ur.urEnqueueEventsWaitWithBarrier(q, waits), ur.Command.EVENTS_WAIT_WITH_BARRIER),
+        (
+            lambda q, waits: ur.urEnqueueEventsWaitWithBarrierExt(q, None, waits, None),
+            ur.Command.EVENTS_WAIT_WITH_BARRIER,
+        ),
+    ],
+)
+def test_waiting_commands(rt: Runtime, enqueue: object, command: ur.Command) -> None:
+    other = ur.urQueueCreate(rt.context, rt.device, None)
+    with rt.held(other) as let_go:
+        first = ur.urEnqueueEventsWait(other, None)
+        waiting = enqueue(rt.queue, [first, rt.event()])  # type: ignore[operator]
+        assert (rt.status(first), rt.status(waiting)) == (S.SUBMITTED, S.SUBMITTED)
+        let_go()
+        ur.urEventWait([waiting, first])
+    assert ur.urEventGetInfo(waiting, E.COMMAND_TYPE) is command
+    assert ur.urEventGetInfo(waiting, E.COMMAND_QUEUE) is rt.queue
+    for waits in (None, []):
+        ur.urEventWait([enqueue(rt.queue, waits)])  # type: ignore[operator]
+
+
+def test_a_dependency_is_the_association_of_its_moment(rt: Runtime) -> None:
+    other = ur.urQueueCreate(rt.context, rt.device, None)
+    event = rt.event()
+    ur.urEventWait([signal(rt, event)])
+    waiting = ur.urEnqueueEventsWait(other, [event])  # on the signal that has completed
+    with rt.held():
+        signal(rt, event)
+        ur.urEventWait([waiting])
+        assert rt.status(event) is S.SUBMITTED
+
+
+def test_events_that_cannot_be_signalled(rt: Runtime) -> None:
+    event = rt.event()
+    with refused(R.ERROR_INVALID_EVENT):
+        signal(rt, ur.urEnqueueEventsWait(rt.queue, None))
+    with refused(R.ERROR_INVALID_EVENT_WAIT_LIST):
+        signal(rt, event, [event])
+    assert rt.status(event) is S.COMPLETE
+
+
+def test_event_released_before_its_command_completes(rt: Runtime) -> None:
+    pointer = rt.memory(64)
+    with rt.held() as let_go:
+        for _ in range(50):
+            ur.urEventRelease(ur.urEnqueueUSMFill(rt.queue, pointer, b"r", 64, None))
+        last = signal(rt, None)
+        reusable = rt.event()
+        ur.urEventRelease(signal(rt, reusable))
+        gc.collect()
+        fresh = [rt.event() for _ in range(60)]  # none of them gets a slot that is still to be signalled
+        let_go()
+        ur.urQueueFinish(rt.queue)
+    assert rt.status(last) is S.COMPLETE
+    assert all(each._event.value == 0 for each in fresh)
+
+
+def test_creation_errors(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    with refused(R.ERROR_INVALID_VALUE):
+        rt.event(ur.ExpEventDesc(ur.ExpEventFlags.IPC_EXP | ur.ExpEventFlags.ENABLE_PROFILING))
+    with refused(R.ERROR_INVALID_ENUMERATION):
+        rt.event(ur.ExpEventDesc(4))
+    rt.without(monkeypatch, Aspect.ext_oneapi_per_event_profiling)
+    with refused(R.ERROR_UNSUPPORTED_FEATURE):
+        rt.event(PROFILED)
+    rt.without(monkeypatch, Aspect.ext_oneapi_ipc_event)
+    with refused(R.ERROR_UNSUPPORTED_FEATURE):
+        rt.event()
+    rt.event(ur.ExpEventDesc())
+
+
+# --- profiling ------------------------------------------------------------------------------------------
+
+
+def times(event: ur.Event) -> list[int]:
+    return [ur.urEventGetProfilingInfo(event, asked) for asked in T]
+
+
+def test_profiling_event(rt: Runtime) -> None:
+    event = rt.event(PROFILED)
+    with refused(R.ERROR_PROFILING_INFO_NOT_AVAILABLE):  # no command yet
+        times(event)
+    before: list[int] = []
+    for _ in range(2):
+        with rt.held() as let_go:
+            signal(rt, event)
+            with refused(R.ERROR_PROFILING_INFO_NOT_AVAILABLE):
+                times(event)
+            let_go()
+            ur.urEventWait([event])
+        found = times(event)
+        assert found == sorted(found)
+        assert not before or before[-1] <= found[0]
+        before = found
+
+
+def test_profiling_queue(rt: Runtime) -> None:
+    queue = ur.urQueueCreate(rt.context, rt.device, ur.QueueProperties(ur.QueueFlags.PROFILING_ENABLE))
+    pointer = rt.memory(1 << 20)
+    fill = ur.urEnqueueUSMFill(queue, pointer, b"p", 1 << 20, None)
+    barrier = ur.urEnqueueEventsWaitWithBarrier(queue, None)
+    plain = rt.event(ur.ExpEventDesc())
+    ur.urEnqueueEventsWaitWithBarrierExt(queue, None, None, plain)
+    shared = rt.event()
+    ur.urEnqueueEventsWaitWithBarrierExt(queue, None, None, shared)
+    ur.urQueueFinish(queue)
+    queued, submitted, start, end, complete = times(fill)
+    assert queued <= submitted <= start < end == complete  # the fill takes its time
+    assert times(barrier) == sorted(times(barrier))
+    assert end <= times(barrier)[3] <= times(plain)[3]
+    with refused(R.ERROR_PROFILING_INFO_NOT_AVAILABLE):  # shared events are never profiled
+        times(shared)
+
+
+def test_no_profiling(rt: Runtime) -> None:
+    event = ur.urEnqueueEventsWait(rt.queue, None)
+    ur.urEventWait([event])
+    for asked in T:
+        with refused(R.ERROR_PROFILING_INFO_NOT_AVAILABLE):
+            ur.urEventGetProfilingInfo(event, asked)
+
+
+# --- IPC ------------------------------------------------------------------------------------------------
+
+
+def test_opened_event_shares_the_state(rt: Runtime) -> None:
+    event = rt.event()
+    data = ur.urIPCGetEventHandleExp(event)
+    opened = ur.urIPCOpenEventHandleExp(rt.context, data)
+    again = ur.urIPCOpenEventHandleExp(rt.context, data)
+    assert len({event, opened, again}) == 3
+    with rt.held() as let_go:
+        signal(rt, opened)
+        assert [rt.status(each) for each in (event, opened, again)] == [S.SUBMITTED] * 3
+        let_go()
+        ur.urEventWait([event, again])
+    assert rt.status(opened) is S.COMPLETE
+    assert ur.urEventGetInfo(opened, E.REFERENCE_COUNT) == 1
+    assert ur.urEventGetInfo(opened, E.CONTEXT) is rt.context
+    assert ur.urEventGetInfo(again, E.COMMAND_QUEUE) is None
+    ur.urEventRelease(event)
+    ur.urEventWait([signal(rt, again)])  # outlives its source
+    ur.urEventRetain(opened)
+    ur.urEventRelease(opened)
+    assert rt.status(opened) is S.COMPLETE
+    ur.urEventRelease(opened)
+
+
+def test_get_errors(rt: Runtime) -> None:
+    opened = ur.urIPCOpenEventHandleExp(rt.context, ur.urIPCGetEventHandleExp(rt.event()))
+    command = ur.urEnqueueEventsWait(rt.queue, None)
+    for event in (opened, command, rt.event(ur.ExpEventDesc()), rt.event(PROFILED)):
+        with refused(R.ERROR_INVALID_EVENT):
+            ur.urIPCGetEventHandleExp(event)
+
+
+def test_put_event(rt: Runtime) -> None:
+    event = rt.event()
+    data = ur.urIPCGetEventHandleExp(event)
+    assert data != ur.urIPCGetEventHandleExp(event)
+    opened = ur.urIPCOpenEventHandleExp(rt.context, data)
+    ur.urIPCPutEventHandleExp(rt.context, data)
+    for function in (ur.urIPCPutEventHandleExp, ur.urIPCOpenEventHandleExp):
+        with refused(R.ERROR_INVALID_VALUE):
+            function(rt.context, data)
+    ur.urEventWait([signal(rt, opened)])
+    assert event._event.value == 1
+
+
+def test_open_in_a_context_without_support(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = ur.urIPCGetEventHandleExp(rt.event())
+    rt.without(monkeypatch, Aspect.ext_oneapi_ipc_event)
+    with refused(R.ERROR_INVALID_VALUE):  # looked at first
+        ur.urIPCOpenEventHandleExp(rt.context, data[:-1])
+    with refused(R.ERROR_UNSUPPORTED_FEATURE):
+        ur.urIPCOpenEventHandleExp(rt.context, data)
+
+
+def test_both_faces_share_events(rt: Runtime) -> None:
+    with xs.Event("native_cpu:0", enable_ipc=True) as event:
+        handle = xs.ipc.event.get(event)
+        opened = ur.urIPCOpenEventHandleExp(rt.context, bytes(handle))
+        ur.urEventWait([signal(rt, opened)])
+        assert event.value == 1
+        ur.urIPCPutEventHandleExp(rt.context, bytes(handle))
+
+
+def test_nothing_leaks(rt: Runtime, no_fd_leak: None) -> None:  # noqa: ARG001
+    for _ in range(20):
+        event = rt.event(IPC_EVENT)
+        data = ur.urIPCGetEventHandleExp(event)
+        opened = ur.urIPCOpenEventHandleExp(rt.context, data)
+        ur.urEventWait([signal(rt, opened)])
+        ur.urIPCPutEventHandleExp(rt.context, data)
+        ur.urEventRelease(opened)
+        ur.urEventRelease(event)

@@ -1,0 +1,81 @@
+"""What is generated from the declarations is up to date, and what is derived from them agrees with them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+import typing
+from pathlib import Path
+
+import pytest
+
+import xpushare as xs
+from xpushare import ur
+from xpushare.core.declare import OPERATIONS
+from xpushare.ur import _generate
+from xpushare.ur._implementation import RESULTS
+from xpushare.ur._spec import FUNCTIONS
+
+
+@pytest.mark.parametrize("path", _generate.targets(), ids=lambda path: path.name)
+def test_generated_files_are_fresh(path: Path) -> None:
+    assert path.read_text("utf-8") == _generate.targets()[path], "run python -m xpushare.ur._generate"
+
+
+def test_check_finds_what_is_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_generate, "targets", lambda: {tmp_path / "a": "new"})
+    assert _generate.main(["--check"]) == 1
+    assert _generate.main([]) == 0
+    assert _generate.main(["--check"]) == 0
+    (tmp_path / "a").write_text("old")
+    assert _generate.main(["--check"]) == 1
+
+
+def test_the_stub_has_all_public_names() -> None:
+    tree = ast.parse(_generate.stub())
+    names = {alias.asname for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    names |= {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert names - {None} == set(ur.__all__)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_stub_has_the_real_signatures(name: str) -> None:
+    tree = ast.parse(_generate.stub())
+    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
+    real = inspect.signature(getattr(ur, name))
+    for node in found:
+        assert [arg.arg for arg in node.args.args] == list(real.parameters)
+    if len(found) == 1:  # no overloads
+        assert [ast.unparse(arg.annotation) for arg in found[0].args.args if arg.annotation] == [
+            parameter.annotation for parameter in real.parameters.values()
+        ]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_annotations_resolve(name: str) -> None:
+    hints = typing.get_type_hints(getattr(ur, name))
+    assert list(hints) == [*(arg.name for arg in FUNCTIONS[name].args), "return"]
+
+
+def test_operations_name_functions_that_exist() -> None:
+    assert {name for operation in OPERATIONS.values() for name in operation.ur} <= set(FUNCTIONS)
+
+
+def test_translated_results_belong_to_functions() -> None:
+    assert set(RESULTS) <= set(FUNCTIONS)
+    assert set(_generate.PYTHON) <= set(FUNCTIONS)
+
+
+def test_the_lazy_attribute() -> None:
+    assert xs.ur is ur
+    assert issubclass(ur.URError, xs.XpuShareError)
+
+
+def test_importing_starts_nothing() -> None:
+    code = (
+        "import threading, sys, xpushare.ur; from xpushare.sharing import node; from xpushare import adapters; "
+        "sys.exit(threading.active_count() != 1 or node.current().table_if_any is not None or bool(adapters._adapters))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,243 @@
+"""USM memory and its IPC, within one process."""
+
+from __future__ import annotations
+
+import pytest
+from ur_runtime import Runtime, refused
+
+import xpushare as xs
+from xpushare import ur
+from xpushare._aspects import Aspect
+from xpushare.sharing import node
+
+R = ur.Result
+U = ur.USMAllocInfo
+
+
+@pytest.mark.parametrize(
+    ("kind", "allocate"),
+    [
+        (ur.USMType.DEVICE, lambda rt, size: ur.urUSMDeviceAlloc(rt.context, rt.device, None, None, size)),
+        (ur.USMType.HOST, lambda rt, size: ur.urUSMHostAlloc(rt.context, None, None, size)),
+        (ur.USMType.SHARED, lambda rt, size: ur.urUSMSharedAlloc(rt.context, rt.device, None, None, size)),
+    ],
+)
+def test_allocate_and_ask(rt: Runtime, kind: ur.USMType, allocate: object) -> None:
+    pointer = allocate(rt, 1000)  # type: ignore[operator]
+    for inside in (pointer, pointer + 999):
+        assert ur.urUSMGetMemAllocInfo(rt.context, inside, U.TYPE) is kind
+        assert ur.urUSMGetMemAllocInfo(rt.context, inside, U.BASE_PTR) == pointer
+        assert ur.urUSMGetMemAllocInfo(rt.context, inside, U.SIZE) == 1000
+        assert ur.urUSMGetMemAllocInfo(rt.context, inside, U.DEVICE) is rt.device
+    ur.urUSMFree(rt.context, pointer)
+    assert ur.urUSMGetMemAllocInfo(rt.context, pointer, U.TYPE) is ur.USMType.UNKNOWN
+    with refused(R.ERROR_INVALID_VALUE):
+        ur.urUSMGetMemAllocInfo(rt.context, pointer, U.SIZE)
+
+
+def test_alignment_and_size(rt: Runtime) -> None:
+    for align in (0, 1, 2, 64, 128):
+        pointer = ur.urUSMDeviceAlloc(rt.context, rt.device, ur.USMDesc(align=align), None, 8)
+        assert pointer % (align or 1) == 0
+    for align in (3, 24, 256, 1 << 31):
+        with refused(R.ERROR_INVALID_VALUE):
+            ur.urUSMDeviceAlloc(rt.context, rt.device, ur.USMDesc(align=align), None, 8)
+    largest = ur.urDeviceGetInfo(rt.device, ur.DeviceInfo.MAX_MEM_ALLOC_SIZE)
+    for size in (0, largest + 1):
+        with refused(R.ERROR_INVALID_USM_SIZE):
+            rt.memory(size)
+
+
+def test_free(rt: Runtime) -> None:
+    pointer = rt.memory()
+    with refused(R.ERROR_INVALID_MEM_OBJECT):
+        ur.urUSMFree(rt.context, pointer + 1)
+    with refused(R.ERROR_INVALID_MEM_OBJECT):
+        ur.urUSMFree(ur.urContextCreate([rt.device], None), pointer)
+    ur.urUSMFree(rt.context, pointer)
+    with refused(R.ERROR_INVALID_MEM_OBJECT):
+        ur.urUSMFree(rt.context, pointer)
+    with xs.malloc_device(64, "native_cpu:0") as memory, refused(R.ERROR_INVALID_MEM_OBJECT):
+        ur.urUSMFree(rt.context, memory.ptr)  # the object face's is closed by the object
+
+
+def test_nothing_leaks(rt: Runtime, no_fd_leak: None) -> None:  # noqa: ARG001
+    for _ in range(20):
+        pointer = rt.memory()
+        data = ur.urIPCGetMemHandleExp(rt.context, pointer)
+        opened = ur.urIPCOpenMemHandleExp(rt.context, rt.device, data)
+        ur.urIPCCloseMemHandleExp(rt.context, opened)
+        ur.urIPCPutMemHandleExp(rt.context, data)
+        ur.urUSMFree(rt.context, pointer)
+    assert node.current().allocations.find(pointer) is None
+
+
+# --- copies and fills -------------------------------------------------------------------------------
+
+
+def test_fill_and_copy(rt: Runtime) -> None:
+    a, b = rt.memory(64), rt.memory(64)
+    first = ur.urEnqueueUSMFill(rt.queue, a, b"abcd", 64, None)
+    second = ur.urEnqueueUSMMemcpy(rt.queue, False, b, a, 32, [first])
+    third = ur.urEnqueueUSMMemcpy(rt.queue, True, b + 32, a + 1, 16, [second])
+    assert rt.status(third) is ur.EventStatus.COMPLETE
+    assert rt.read(b, 64) == b"abcd" * 8 + b"bcda" * 4 + bytes(16)
+    assert ur.urEventGetInfo(first, ur.EventInfo.COMMAND_TYPE) is ur.Command.USM_FILL
+    assert ur.urEventGetInfo(second, ur.EventInfo.COMMAND_TYPE) is ur.Command.USM_MEMCPY
+    assert ur.urEventGetInfo(second, ur.EventInfo.COMMAND_QUEUE) is rt.queue
+    assert ur.urEventGetInfo(second, ur.EventInfo.CONTEXT) is rt.context
+
+
+def test_copy_sizes(rt: Runtime) -> None:
+    a, b = rt.memory(64), rt.memory(32)
+    for arguments in ((a, b, 33), (b, a, 33), (a + 33, b, 32), (a, b, 0)):
+        with refused(R.ERROR_INVALID_SIZE):
+            ur.urEnqueueUSMMemcpy(rt.queue, True, *arguments, [])
+    for pattern, size in ((b"a", 65), (b"", 8), (b"abc", 8), (b"abcd", 2), (b"a", 0)):
+        with refused(R.ERROR_INVALID_SIZE):
+            ur.urEnqueueUSMFill(rt.queue, a, pattern, size, [])
+
+
+def test_blocking_copy_waits(rt: Runtime) -> None:
+    a, b = rt.memory(64), rt.memory(64)
+    with rt.held() as let_go:
+        ur.urEnqueueUSMFill(rt.queue, a, b"z", 64, None)
+        event = ur.urEnqueueUSMMemcpy(rt.queue, False, b, a, 64, None)
+        assert rt.status(event) is ur.EventStatus.SUBMITTED
+        let_go()
+        last = ur.urEnqueueUSMMemcpy(rt.queue, True, b, a, 64, None)
+        assert rt.status(last) is ur.EventStatus.COMPLETE
+        assert rt.status(event) is ur.EventStatus.COMPLETE
+
+
+def test_freed_memory_stays_for_its_commands(rt: Runtime) -> None:
+    a, b = rt.memory(64), rt.memory(64)
+    with rt.held() as let_go:
+        ur.urEnqueueUSMFill(rt.queue, a, b"z", 64, None)
+        ur.urEnqueueUSMMemcpy(rt.queue, False, b, a, 64, None)
+        ur.urUSMFree(rt.context, a)
+        let_go()
+        ur.urQueueFinish(rt.queue)
+    assert rt.read(b, 64) == b"z" * 64
+
+
+def test_memory_of_the_object_face(rt: Runtime) -> None:
+    with xs.malloc_device(64, "native_cpu:0") as memory:
+        rt.fill(memory.ptr, b"q", 64)
+        assert bytes(memoryview(memory)) == b"q" * 64
+        assert ur.urUSMGetMemAllocInfo(rt.context, memory.ptr, U.TYPE) is ur.USMType.DEVICE
+        data = ur.urIPCGetMemHandleExp(rt.context, memory.ptr + 8)
+        with xs.ipc.memory.open(data) as opened:
+            assert opened.nbytes == 56
+        ur.urIPCPutMemHandleExp(rt.context, data)
+
+
+# --- IPC ------------------------------------------------------------------------------------------------
+
+
+def test_handle_data_are_the_object_faces(rt: Runtime) -> None:
+    pointer = rt.memory(100)
+    first, second = (ur.urIPCGetMemHandleExp(rt.context, pointer) for _ in range(2))
+    assert first != second
+    handle = xs.ipc.Handle(first)
+    assert (handle.kind, handle.nbytes, handle.backend) == ("memory", 100, "native_cpu")
+    inner = ur.urIPCGetMemHandleExp(rt.context, pointer + 60)
+    assert xs.ipc.Handle(inner).nbytes == 40
+    assert ur.urIPCOpenMemHandleExp(rt.context, rt.device, inner) == (
+        ur.urIPCOpenMemHandleExp(rt.context, rt.device, first) + 60
+    )
+
+
+def test_put(rt: Runtime) -> None:
+    pointer = rt.memory()
+    data = ur.urIPCGetMemHandleExp(rt.context, pointer)
+    opened = ur.urIPCOpenMemHandleExp(rt.context, rt.device, data)
+    ur.urIPCPutMemHandleExp(rt.context, data)
+    with refused(R.ERROR_INVALID_VALUE):  # put twice
+        ur.urIPCPutMemHandleExp(rt.context, data)
+    with refused(R.ERROR_INVALID_VALUE):
+        ur.urIPCOpenMemHandleExp(rt.context, rt.device, data)
+    rt.fill(opened, b"1", 16)  # what is open stays
+    assert rt.read(pointer, 16) == b"1" * 16
+
+
+def test_free_ends_the_handles(rt: Runtime) -> None:
+    pointer = rt.memory()
+    kept = [ur.urIPCGetMemHandleExp(rt.context, each) for each in (pointer, pointer + 8)]
+    other = ur.urIPCGetMemHandleExp(rt.context, rt.memory())
+    opened = ur.urIPCOpenMemHandleExp(rt.context, rt.device, kept[0])
+    ur.urUSMFree(rt.context, pointer)
+    for data in kept:
+        with pytest.raises(ur.URError, match="closed") as raised:
+            ur.urIPCOpenMemHandleExp(rt.context, rt.device, data)
+        assert raised.value.result is R.ERROR_INVALID_VALUE
+        assert isinstance(raised.value.__cause__, xs.HandleExpiredError)
+        ur.urIPCPutMemHandleExp(rt.context, data)  # after the free: allowed, once
+        with refused(R.ERROR_INVALID_VALUE):
+            ur.urIPCPutMemHandleExp(rt.context, data)
+    ur.urIPCCloseMemHandleExp(rt.context, ur.urIPCOpenMemHandleExp(rt.context, rt.device, other))
+    rt.fill(opened, b"2", 16)  # outlives its source
+    with refused(R.ERROR_INVALID_MEM_OBJECT):  # opened memory is closed, not freed
+        ur.urUSMFree(rt.context, opened)
+    with refused(R.ERROR_INVALID_ARGUMENT):  # nor exported again
+        ur.urIPCGetMemHandleExp(rt.context, opened)
+    ur.urIPCCloseMemHandleExp(rt.context, opened)
+    assert ur.urUSMGetMemAllocInfo(rt.context, opened, U.TYPE) is ur.USMType.UNKNOWN
+
+
+def test_each_open_has_its_close(rt: Runtime) -> None:
+    data = ur.urIPCGetMemHandleExp(rt.context, rt.memory())
+    opened = [ur.urIPCOpenMemHandleExp(rt.context, rt.device, data) for _ in range(3)]
+    for pointer in opened:
+        ur.urIPCCloseMemHandleExp(rt.context, pointer)
+    with refused(R.ERROR_INVALID_ARGUMENT):
+        ur.urIPCCloseMemHandleExp(rt.context, opened[0])
+    with refused(R.ERROR_INVALID_ARGUMENT):  # allocated, never opened
+        ur.urIPCCloseMemHandleExp(rt.context, rt.memory())
+
+
+def test_close_in_its_own_context(rt: Runtime) -> None:
+    other = ur.urContextCreate([rt.device], None)
+    data = ur.urIPCGetMemHandleExp(rt.context, rt.memory())
+    pointer = ur.urIPCOpenMemHandleExp(rt.context, rt.device, data)
+    with refused(R.ERROR_INVALID_CONTEXT):
+        ur.urIPCCloseMemHandleExp(other, pointer)
+    again = ur.urIPCOpenMemHandleExp(other, rt.device, data)
+    ur.urIPCCloseMemHandleExp(other, again)
+    ur.urIPCCloseMemHandleExp(rt.context, pointer)
+
+
+def test_context_without_the_memorys_device(mock: Runtime) -> None:
+    other = ur.urContextCreate([mock.devices[1]], None)
+    with refused(R.ERROR_INVALID_CONTEXT):
+        ur.urIPCGetMemHandleExp(other, mock.memory())
+    with refused(R.ERROR_INVALID_CONTEXT):
+        ur.urIPCGetPhysMemHandleExp(other, mock.physical())
+
+
+def test_what_cannot_be_exported(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    with refused(R.ERROR_INVALID_ARGUMENT):
+        ur.urIPCGetMemHandleExp(rt.context, rt.mapped())
+    pointer = rt.memory()
+    rt.without(monkeypatch, Aspect.ext_oneapi_ipc_memory)
+    with refused(R.ERROR_UNSUPPORTED_FEATURE):
+        ur.urIPCGetMemHandleExp(rt.context, pointer)
+
+
+def test_handles_of_the_object_face(rt: Runtime) -> None:
+    with xs.malloc_device(64, "native_cpu:0") as memory:
+        handle = xs.ipc.memory.get(memory, read_only=True)
+        pointer = ur.urIPCOpenMemHandleExp(rt.context, rt.device, bytes(handle))
+        assert rt.read(pointer, 64) == bytes(64)
+        with refused(R.ERROR_INVALID_MEM_OBJECT):  # read-only
+            ur.urEnqueueUSMFill(rt.queue, pointer, b"x", 64, None)
+        ur.urIPCCloseMemHandleExp(rt.context, pointer)
+        ur.urIPCPutMemHandleExp(rt.context, bytes(handle))
+
+
+def test_handle_of_another_backend(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = ur.urIPCGetMemHandleExp(rt.context, rt.memory())
+    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "mock:*")
+    other = Runtime("mock")
+    with refused(R.ERROR_INVALID_VALUE):
+        ur.urIPCOpenMemHandleExp(other.context, other.device, data)
