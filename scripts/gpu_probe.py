@@ -329,7 +329,7 @@ def blocking() -> None:
 
 def describe(address: int) -> dict[str, Any]:
     found: dict[str, Any] = {"at": hex(address)}
-    for n in (2, 7, 8, 9, 10, 11, 12, 13, 14, 16, 17, 20):
+    for n in (2, 7, 8, 9, 10, 11, 12, 13, 14, 17):
         a = d.CUpointer_attribute(n)
         r = d.cuPointerGetAttribute(a, address)
         v: Any = r[1] if int(r[0]) == 0 else f"error {int(r[0])}"

@@ -27,6 +27,7 @@ void xp_domain_unref(xp_domain *d)
         close(d->bell);
     free(d->released);
     free(d->holds);
+    free(d->attaches);
     free(d->slots_live);
     free(d);
 }
@@ -501,30 +502,36 @@ static uint64_t *holders_at(xp_domain *d, uint32_t entry)
 
 static int32_t *opens_at(xp_domain *d, uint32_t entry) { return (int32_t *)(d->base + XP_COMMONS_OPENS) + entry; }
 
-/* Holds are counted in the process, so that one bit serves all its opens of an entry. */
-static int hold(xp_domain *d, uint32_t entry)
+/* Holds and attachments are counted in the process, so that one bit serves all its opens of an entry or slot. */
+bool xp_count_in(xp_domain *d, uint32_t **counts, uint32_t length, uint32_t i, uint64_t *mask)
 {
     pthread_mutex_lock(&d->mu);
-    if (d->holds == NULL)
-        d->holds = calloc(XP_ENTRIES, sizeof *d->holds); /* pages come with use */
-    bool ok = d->holds != NULL;
-    if (ok && d->holds[entry]++ == 0) {
-        uint32_t *used = &((xp_commons *)d->base)->entries_used, old = XP_LOAD(used);
-        for (int i = 0; i < XP_TRIES && old <= entry && !XP_CAS(used, &old, entry + 1); i++)
-            ;
-        xp_set(holders_at(d, entry), d->member);
-    }
+    if (*counts == NULL)
+        *counts = calloc(length, sizeof **counts); /* pages come with use */
+    bool ok = *counts != NULL;
+    if (ok && (*counts)[i]++ == 0)
+        xp_set(mask, d->member);
     pthread_mutex_unlock(&d->mu);
-    return ok ? 0 : -1;
+    return ok;
 }
 
-static void drop(xp_domain *d, uint32_t entry)
+void xp_count_out(xp_domain *d, uint32_t *counts, uint32_t i, uint64_t *mask)
 {
     pthread_mutex_lock(&d->mu);
-    if (d->holds && d->holds[entry] && --d->holds[entry] == 0)
-        xp_clear(holders_at(d, entry), d->member);
+    if (counts && counts[i] && --counts[i] == 0)
+        xp_clear(mask, d->member);
     pthread_mutex_unlock(&d->mu);
 }
+
+static int hold(xp_domain *d, uint32_t entry)
+{
+    uint32_t *used = &((xp_commons *)d->base)->entries_used, old = XP_LOAD(used);
+    for (int i = 0; i < XP_TRIES && old <= entry && !XP_CAS(used, &old, entry + 1); i++)
+        ;
+    return xp_count_in(d, &d->holds, XP_ENTRIES, entry, holders_at(d, entry)) ? 0 : -1;
+}
+
+static void drop(xp_domain *d, uint32_t entry) { xp_count_out(d, d->holds, entry, holders_at(d, entry)); }
 
 static PyObject *domain_hold(PyObject *self, PyObject *arg)
 {

@@ -39,7 +39,7 @@ typedef struct xp_domain {
     uint32_t next_slot, released_at, released_count; /* a ring of released indices */
     uint32_t *released;
     uint64_t *slots_live; /* bits */
-    uint32_t *holds; /* of this process, per entry; mu */
+    uint32_t *holds, *attaches; /* of this process, per entry and per slot; mu */
 } xp_domain;
 
 typedef struct xp_slot {
@@ -96,6 +96,8 @@ xp_domain *xp_domain_of(PyObject *object); /* borrowed; NULL with TypeError, or 
 PyObject *xp_lease_new(PyTypeObject *type, PyObject *domain, uint32_t entry, PyObject *peer);
 void xp_domain_ref(xp_domain *d);
 void xp_domain_unref(xp_domain *d);
+bool xp_count_in(xp_domain *d, uint32_t **counts, uint32_t length, uint32_t i, uint64_t *mask); /* takes d->mu */
+void xp_count_out(xp_domain *d, uint32_t *counts, uint32_t i, uint64_t *mask);
 bool xp_alive(xp_domain *d, uint32_t m);         /* with d->mu */
 int xp_reap(xp_domain *d, uint32_t m, bool sure); /* with d->mu: 1 reaped, 0 nothing to do, -1 to be tried again */
 bool xp_others_alive(xp_domain *d, const uint64_t *mask); /* takes d->mu */

@@ -80,10 +80,10 @@ typedef struct {
 static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"mapping", "domain", "pidfd", NULL};
-    const xp_types *state = PyType_GetModuleState(type);
+    const xp_types *types = PyType_GetModuleState(type);
     PyObject *mapping, *domain;
     int pidfd;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!Oi", names, state->mapping, &mapping, &domain, &pidfd) ||
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!Oi", names, types->mapping, &mapping, &domain, &pidfd) ||
         xp_domain_of(domain) == NULL)
         return NULL;
     uint64_t nbytes;
@@ -122,10 +122,10 @@ static bool plain(const xp_handle *h, const xp_entry *e)
 static PyObject *table_open(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     const xp_peer_table *self = (xp_peer_table *)object;
-    const xp_types *state = PyType_GetModuleState(Py_TYPE(object));
+    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
     if (xp_arity("open", n, 2, 2) < 0)
         return NULL;
-    if (Py_TYPE(args[0]) != state->fields) {
+    if (Py_TYPE(args[0]) != types->fields) {
         PyErr_SetString(PyExc_TypeError, "open() takes Fields first");
         return NULL;
     }
@@ -140,7 +140,7 @@ static PyObject *table_open(PyObject *object, PyObject *const *args, Py_ssize_t 
     __asm__ __volatile__("" ::: "memory"); /* what is checked is what is used */
     if (!plain(h, &e))
         Py_RETURN_NONE;
-    PyObject *lease = xp_lease_new(state->lease, self->domain, h->entry, args[1]);
+    PyObject *lease = xp_lease_new(types->lease, self->domain, h->entry, args[1]);
     if (lease == NULL) {
         PyErr_Clear(); /* the caller does it again, and says what is wrong */
         Py_RETURN_NONE;
@@ -159,7 +159,7 @@ static PyObject *table_open(PyObject *object, PyObject *const *args, Py_ssize_t 
         Py_DECREF(lease);
         Py_RETURN_NONE;
     }
-    PyObject *mapping = xp_mapping_new(state->mapping, base, m.nbytes);
+    PyObject *mapping = xp_mapping_new(types->mapping, base, m.nbytes);
     PyObject *nbytes = PyLong_FromUnsignedLongLong(e.nbytes);
     PyObject *opened = mapping && nbytes ? PyTuple_Pack(3, mapping, lease, nbytes) : NULL;
     Py_XDECREF(mapping);

@@ -99,6 +99,8 @@ static bool owner_dead(xp_slot *s, uint64_t point)
     if (read_facts(s->w, &v, facts))
         while (!dead && next_run(&v, facts, &from, &last, &owner) && from <= point)
             dead = owner < XP_MEMBERS && !xp_alive(s->d, owner);
+    if (dead)
+        xp_reap(s->d, owner, false); /* so that the loss is recorded when the caller is told of it, if it can be now */
     pthread_mutex_unlock(&s->d->mu);
     return dead;
 }
@@ -295,7 +297,10 @@ static PyObject *slot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     xp_domain_ref(d);
     self->domain = Py_NewRef(o_domain);
     self->s = s;
-    xp_set(s->w->attached, d->member);
+    if (!xp_count_in(d, &d->attaches, XP_SLOTS, index, s->w->attached)) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
     wake(d, s->w); /* sleepers must get to know of the new member */
     return (PyObject *)self;
 }
@@ -307,7 +312,7 @@ static void detach(xp_slot *s)
     pthread_mutex_lock(&xp_mu);
     xp_nodes_drop(s->d, s);
     pthread_mutex_unlock(&xp_mu);
-    xp_clear(s->w->attached, s->d->member);
+    xp_count_out(s->d, s->d->attaches, s->index, s->w->attached);
     wake(s->d, s->w);
 }
 
@@ -690,6 +695,8 @@ static PyObject *slot_cancel(PyObject *self, PyObject *arg)
     Py_RETURN_NONE;
 }
 
+static PyObject *slot_domain(PyObject *self, void *Py_UNUSED(c)) { return Py_NewRef(((xp_slot_object *)self)->domain); }
+
 static PyObject *slot_index(PyObject *self, void *Py_UNUSED(c))
 {
     return PyLong_FromUnsignedLong(((xp_slot_object *)self)->s->index);
@@ -717,6 +724,7 @@ static PyObject *slot_pending(PyObject *self, void *Py_UNUSED(c))
 }
 
 static PyGetSetDef slot_getset[] = {
+    {"domain", slot_domain, NULL, NULL, NULL},
     {"index", slot_index, NULL, NULL, NULL},
     {"address", slot_address, NULL, NULL, NULL},
     {"value", slot_value, NULL, NULL, NULL},

@@ -257,7 +257,7 @@ static PyObject *base_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSE
 static int base_getbuffer(PyObject *self, Py_buffer *view, int flags);
 
 /* BufferBase itself is the last of the bases that has this getbuffer. */
-static xp_types *base_state(PyObject *self)
+static xp_types *base_types(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self), *up;
     while ((up = PyType_GetSlot(type, Py_tp_base)) && PyType_GetSlot(up, Py_bf_getbuffer) == (void *)base_getbuffer)
@@ -269,10 +269,10 @@ static PyObject *base_span_of(PyObject *self)
 {
     const xp_base *b = (xp_base *)self;
     if (b->bound && b->forks == XP_RELAXED(&xp_fork_count)) {
-        const xp_types *state = base_state(self);
-        PyObject *owner = PyObject_GetAttr(self, state->range_name), *span = NULL;
+        const xp_types *types = base_types(self);
+        PyObject *owner = PyObject_GetAttr(self, types->range_name), *span = NULL;
         if (owner && owner != Py_None)
-            span = span_make(state->span, b->address, b->nbytes, b->readonly, owner, NULL, 1, NULL, "B", 1);
+            span = span_make(types->span, b->address, b->nbytes, b->readonly, owner, NULL, 1, NULL, "B", 1);
         bool closed = owner == Py_None;
         Py_XDECREF(owner);
         if (!closed)
@@ -320,9 +320,9 @@ static PyType_Spec base_spec = {"xpushare._native.BufferBase", sizeof(xp_base), 
 
 int xp_init_span(PyObject *module)
 {
-    xp_types *state = xp_types_of(module);
-    if ((state->range_name = PyUnicode_InternFromString("_range")) == NULL ||
-        xp_keep_type(module, &span_spec, &state->span) < 0)
+    xp_types *types = xp_types_of(module);
+    if ((types->range_name = PyUnicode_InternFromString("_range")) == NULL ||
+        xp_keep_type(module, &span_spec, &types->span) < 0)
         return -1;
     return xp_add_type(module, &base_spec);
 }

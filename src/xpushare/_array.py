@@ -344,11 +344,9 @@ class SharedArray(BufferBase):
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        import numpy
-
         if not self._use().allocation.host_accessible:
             raise AttributeError("__array_interface__ is for host-accessible memory")
-        if numpy.dtype(self._dtype.str) != self._dtype:
+        if not named_by_typestr(self._dtype):
             raise AttributeError(f"__array_interface__ has no code for {self._dtype}: use numpy.asarray")
         self._before_host()
         return self._interface()
@@ -385,6 +383,17 @@ def _attach(handle: bytes) -> SharedArray:
     from xpushare._share import attach
 
     return attach(handle)
+
+
+@functools.cache
+def named_by_typestr(dtype: Any) -> bool:
+    """Whether `dtype.str` says all of the dtype: not of a structure, nor of bfloat16 and its like."""
+    import numpy
+
+    try:
+        return bool(numpy.dtype(dtype.str) == dtype)
+    except TypeError:
+        return False
 
 
 @functools.cache

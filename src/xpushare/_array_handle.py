@@ -9,7 +9,7 @@ import re
 import struct
 from typing import Any, Final, NamedTuple, Self, final
 
-from xpushare._array import extent
+from xpushare._array import extent, named_by_typestr
 from xpushare._errors import InvalidArgumentError, InvalidHandleError
 from xpushare._native import forks
 from xpushare.sharing import layout, node
@@ -288,8 +288,6 @@ def encode_dtype(dtype: Any) -> bytes:
 
 
 def _described(dtype: Any) -> Any:
-    import numpy
-
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
         return [_described(base), list(shape)]
@@ -306,7 +304,7 @@ def _described(dtype: Any) -> Any:
         if any(titles):
             found["titles"] = titles
         return found
-    if numpy.dtype(dtype.str) == dtype and _PLAIN.fullmatch(dtype.str):
+    if named_by_typestr(dtype) and _PLAIN.fullmatch(dtype.str):
         return dtype.str
     if dtype.type.__module__.partition(".")[0] == "ml_dtypes":
         return str(dtype.name)
@@ -356,6 +354,8 @@ def _built(described: Any, depth: int) -> Any:
             if isinstance(shape, list) and all(type(length) is int and length >= 0 for length in shape):
                 return numpy.dtype((_built(base, depth + 1), tuple(shape)))
         elif depth < NESTING_MAX and isinstance(described, dict):
+            if set(described) - {"titles"} != {"names", "formats", "offsets", "itemsize", "aligned"}:
+                raise InvalidHandleError(f"the array handle's dtype is no dtype: {described!r:.200}")
             fields: Any = {**described, "formats": [_built(each, depth + 1) for each in described["formats"]]}
             aligned = fields.pop("aligned")
             return numpy.dtype(fields, align=aligned is True)

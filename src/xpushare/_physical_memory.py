@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, final
 
 from xpushare._errors import ForkError, InvalidArgumentError
 from xpushare._native import BufferBase, Span, forks
 from xpushare.core import physical as core
-from xpushare.core.memory import FORK_ADVICE, Implicit, Range
+from xpushare.core.memory import FORK_ADVICE, Implicit, Range, slice_
 from xpushare.core.physical import Held, Reserved
 
 if TYPE_CHECKING:
@@ -154,6 +155,9 @@ class VirtualRange(BufferBase):
 
     _reserved: Reserved | None
 
+    def __new__(cls, *_args: object, **_options: object) -> Self:
+        return BufferBase.__new__(cls)  # not bound to one memory: `_span` looks at what is mapped when it is asked
+
     def __init__(
         self,
         nbytes: int,
@@ -217,9 +221,12 @@ class VirtualRange(BufferBase):
 
     def as_array(self, shape: int | tuple[int, ...], dtype: Any, offset: int = 0) -> SharedArray:
         """A C-ordered array over mapped bytes, from `offset` on; usable as long as they stay mapped."""
-        from xpushare._array import SharedArray
+        from xpushare._array import SharedArray, as_dtype, as_shape
 
-        return SharedArray._over(self._piece(), shape, dtype, offset)
+        found, lengths = as_dtype(dtype), as_shape(shape)
+        # Over its own bytes only: the rest of the range need not be mapped, and is not pinned.
+        piece = slice_(self._piece(), offset, math.prod(lengths) * found.itemsize)
+        return SharedArray._over(piece, lengths, found)
 
     def _span(self) -> Span:
         piece = self._piece()

@@ -22,6 +22,13 @@ def backed_by(address: int) -> str:
     return "nothing"
 
 
+def content_of(values: Any) -> bytes:
+    """The bytes of the elements, without the padding of structures: NumPy copies that or not, as it likes."""
+    if values.dtype.names is None:
+        return values.tobytes()  # type: ignore[no-any-return]
+    return b"".join(content_of(values[name]) for name in values.dtype.names)
+
+
 def looked_at(handle: Any, flip: bool = False) -> dict[str, Any]:
     """Attach, say what is there, flip every bit of it if asked to."""
     with xs.attach(handle) as array:
@@ -31,7 +38,7 @@ def looked_at(handle: Any, flip: bool = False) -> dict[str, Any]:
             "strides": values.strides,
             "dtype": array.dtype,
             "numpy_dtype": values.dtype,
-            "content": values.tobytes(),
+            "content": content_of(values),
             "read_only": array.read_only,
             "writable": values.flags.writeable,
             "imported": array.is_imported,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import xpushare as xs
 from xpushare._array_handle import HEADER, MAGIC, VERSION
-from xpushare.sharing.handle import SEAL_NBYTES, Handle, keyed_hash
+from xpushare.sharing.handle import FIELDS, SEAL_NBYTES, Handle, keyed_hash
 
 NDIM_AT = 16
 
@@ -136,7 +136,7 @@ def test_a_memory_handle_that_lies(peer: Child, shared: xs.ArrayHandle, change: 
     """Sealed anew, inside and outside: its range is compared with the exporter's table, also when the memory is mapped here."""
     if mapped:
         peer.call(_keep, bytes(shared))
-    fields = {**shared.handle._fields._asdict(), **change}
+    fields = {**{name: getattr(shared.handle._fields, name) for name, _ in FIELDS}, **change}
     lying = Handle._seal(**fields)
     nbytes = fields["nbytes"]
     count = max(1, min(nbytes // 8, 1 << 50))

@@ -166,6 +166,7 @@ def test_looking_does_not_loosen_the_own_names(peer: Child) -> None:
     assert list(peer.call(xs.published)) == ["held"]
 
 
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # JAX, if it is here
 def test_a_forked_child_neither_has_nor_ends_the_names(peer: Child) -> None:
     xs.publish("parents", xs.empty(1))
     with Child(method="fork") as child:

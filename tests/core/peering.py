@@ -29,15 +29,15 @@ def mappings() -> list[str]:
         return [line.split("/memfd:", 1)[1].split(" ", 1)[0] for line in file if "/memfd:xpushare" in line]
 
 
-def reserved(nbytes: int) -> int:
-    """How many mappings of exactly `nbytes` without access this process has: reservations."""
-    found = 0
+def reserved(address: int, nbytes: int) -> bool:
+    """Whether [address, address + nbytes) is taken, by one mapping or several."""
+    end = address
     with open("/proc/self/maps") as file:
         for line in file:
-            where, access = line.split()[:2]
-            low, high = (int(part, 16) for part in where.split("-"))
-            found += access.startswith("---") and high - low == nbytes
-    return found
+            low, high = (int(part, 16) for part in line.split()[0].split("-"))
+            if low <= end < high:
+                end = high
+    return end >= address + nbytes
 
 
 def holdings() -> dict[str, Any]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from xpushare import adapters
@@ -17,3 +20,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("cuda"):
             item.add_marker(skip)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Write failures down as they come: on a lent machine the run may be cut off before pytest sums them up."""
+    path = os.environ.get("XPUSHARE_FAILURES")
+    if path and report.failed:
+        with Path(path).open("a") as out:
+            out.write(f"== {report.nodeid} ({report.when})\n{report.longreprtext}\n{report.capstderr[-1000:]}\n")

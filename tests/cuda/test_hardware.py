@@ -36,18 +36,6 @@ def adapter() -> Any:
     return adapters.adapter("cuda")
 
 
-@pytest.fixture(autouse=True)
-def nothing_current() -> Iterator[None]:
-    """No test leaves a context current that was not so before."""
-    from cuda.bindings import driver
-
-    before = driver.cuCtxGetCurrent()
-    yield
-    after = driver.cuCtxGetCurrent()
-    if not int(before[0]) and not int(before[1]):
-        assert not int(after[1])
-
-
 @pytest.fixture
 def gpu() -> xs.Device:
     return xs.Device("cuda:0")
@@ -109,6 +97,30 @@ def test_aspects_are_asked(gpu: xs.Device) -> None:
     assert wanted <= gpu.aspects
     assert gpu.memory_granularity() == MIB2
     assert not gpu.has(xs.Aspect.partial_map)
+
+
+def test_the_callers_context_stays_current(gpu: xs.Device) -> None:
+    from cuda.bindings import driver
+
+    mine: list[int] = []
+
+    def ours() -> None:
+        for context in (None, driver.cuDevicePrimaryCtxRetain(0)[1]):
+            if context is not None:
+                driver.cuCtxPushCurrent(context)
+            before = int(driver.cuCtxGetCurrent()[1])
+            with xs.malloc_device(5, gpu) as memory, xs.Queue(gpu) as queue, xs.Event(gpu) as event:
+                queue.fill(memory, b"a")
+                queue.signal(event)
+                queue.wait(event)
+                queue.synchronize(5)
+                xs.ipc.memory.put(xs.ipc.memory.get(memory))
+            mine.append(int(driver.cuCtxGetCurrent()[1]) - before)
+
+    thread = threading.Thread(target=ours)
+    thread.start()
+    thread.join(20)
+    assert mine == [0, 0]
 
 
 def test_a_forked_child_is_told() -> None:
@@ -208,7 +220,7 @@ def test_memory_of_other_libraries(library: str) -> None:
     if library == "torch-expandable":
         env |= dict.fromkeys(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"), "expandable_segments:True")
     with Child(env=env, timeout=SLOW) as child:
-        raw = child.call(peer.make_array, library.split("-")[0], timeout=SLOW)
+        raw = child.call(peer.make_array, library.split("-")[0])
         with xs.ipc.memory.open(raw) as memory:
             assert peer.read(memory, 4096) == (9).to_bytes(4, "little") * 1024
             if library == "torch-expandable":
@@ -221,7 +233,7 @@ def test_stream_ordered_memory_says_what_to_change(library: str) -> None:
     need(library.split("-")[0])
     env = dict.fromkeys(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"), "backend:cudaMallocAsync")
     with Child(env=env, timeout=SLOW) as child, pytest.raises(xs.FeatureNotSupportedError, match="cudaMallocAsync"):
-        child.call(peer.make_array, library, timeout=SLOW)
+        child.call(peer.make_array, library)
 
 
 def test_a_shareable_pool() -> None:
@@ -386,7 +398,7 @@ def test_native_events(gpu: xs.Device, queue: xs.Queue) -> None:
 
     native = queue._work.driver.record_native()  # type: ignore[attr-defined]
     with Child(timeout=SLOW) as child:
-        assert child.call(peer.torch_ipc_event, native.handle, timeout=SLOW)
+        assert child.call(peer.torch_ipc_event, native.handle)
     native.release()
     event = torch.cuda.Event()
     torch.cuda._sleep(1_000_000)
@@ -424,8 +436,7 @@ def test_captures_are_left_alone(gpu: xs.Device) -> None:
     need("torch")
     import torch
 
-    child = Child(timeout=SLOW)
-    with child:
+    with Child(timeout=SLOW) as child:
         raw, event_raw = child.call(peer.share, 4096, 5), child.call(peer.new_event)
         x = torch.zeros(1000, device="cuda")
         stream = torch.cuda.Stream()

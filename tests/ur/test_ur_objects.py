@@ -304,3 +304,16 @@ def test_driver_errors(mock: Runtime) -> None:
     with pytest.raises(ur.URError) as raised:
         mock.physical()
     assert (raised.value.result, raised.value.native) == (R.ERROR_OUT_OF_RESOURCES, 24)
+
+
+def test_layers_serve_this_face_too(rt: Runtime, capfd: pytest.CaptureFixture[str]) -> None:
+    xs.enable_layers("UR_LAYER_TRACING")
+    try:
+        data = ur.urIPCGetMemHandleExp(rt.context, rt.memory())
+        ur.urIPCPutMemHandleExp(rt.context, data)
+    finally:
+        xs.enable_layers()
+    traced = capfd.readouterr().err
+    assert all(f"---> {name}" in traced for name in ("malloc", "ipc.memory.get", "ipc.memory.put"))
+    ur.urUSMFree(rt.context, rt.memory())
+    assert capfd.readouterr().err == ""

@@ -150,18 +150,21 @@ class HostRange(DriverRange):
 
     host_accessible = True
 
-    def __init__(self, calls: Calls, nbytes: int, address: int) -> None:
+    def __init__(self, calls: Calls, nbytes: int, address: int, granularity: int) -> None:
         doing = f"reserving {nbytes} bytes of addresses" + (f" at {address:#x}" if address else "")
         self._calls = calls
-        self._reservation: _system.Reservation | None = calls.checked(doing, "Reservation", nbytes, address)
+        # The kernel aligns to pages; room for more is reserved with it, and skipped.
+        room = 0 if address else granularity - _PAGE
+        self._reservation: _system.Reservation | None = calls.checked(doing, "Reservation", nbytes + room, address)
         assert self._reservation is not None
-        self.address = self._reservation.address
+        self._skip = -self._reservation.address % granularity if room else 0
+        self.address = self._reservation.address + self._skip
         self.nbytes = nbytes
 
-    def _do(self, doing: str, name: str, *arguments: Any) -> None:
+    def _do(self, doing: str, name: str, at: int, *arguments: Any) -> None:
         assert self._reservation is not None
         try:
-            self._calls("range_" + name, self._reservation, *arguments)
+            self._calls("range_" + name, self._reservation, self._skip + at, *arguments)
         except OSError as error:
             raise from_os_error(error, f"{doing}: mmap") from error
 

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from xpushare import _native
 from xpushare.adapters.base import DriverQueue, Profile
@@ -17,6 +18,7 @@ __all__ = ["HostQueue", "queue_numbers"]
 
 queue_numbers = itertools.count(1)
 _QUEUE_FAILED = 2  # cause in docs/events-protocol.md
+_LOST_AT = 16  # of the word that tells the newest loss, likewise
 
 
 class HostQueue(DriverQueue):
@@ -33,6 +35,8 @@ class HostQueue(DriverQueue):
         self._closing = False
         self._thread: threading.Thread | None = None
         self._failures: deque[BaseException] = deque()
+        self._told: WeakKeyDictionary[_native.Slot, int] = WeakKeyDictionary()  # the loss of an event last reported
+        self._spoiled: BaseException | None = None  # a loss since the last `synchronize`, reported or not
 
     def _put(self, operation: Callable[..., object], *arguments: Any) -> None:
         with self._changed:
@@ -82,10 +86,11 @@ class HostQueue(DriverQueue):
     def _signal(self, slot: _native.Slot, point: int, first: int, profile: Profile | None) -> None:
         if profile is not None:
             profile.start = profile.end = time.monotonic_ns()
-        if first and slot.wait(first) == _native.LOST:
-            self._failures.append(peer_lost(slot, first))
-        if self._failures:
-            note_failure(slot.domain, self._failures[0])
+        if first:
+            self._wait(slot, first)
+        failure = self._failures[0] if self._failures else self._spoiled
+        if failure is not None:
+            note_failure(slot.domain, failure)
             slot.fail(_QUEUE_FAILED)
         else:
             slot.complete(point)
@@ -94,8 +99,13 @@ class HostQueue(DriverQueue):
         self._put(self._wait, slot, point)
 
     def _wait(self, slot: _native.Slot, point: int) -> None:
-        if slot.wait(point) == _native.LOST:
-            self._failures.append(peer_lost(slot, point))
+        if slot.wait(point) != _native.LOST:
+            return
+        self._spoiled = peer_lost(slot, point)
+        loss = _native.load64(slot.address + _LOST_AT)
+        if self._told.get(slot) != loss:  # once per loss and queue
+            self._told[slot] = loss
+            self._failures.append(self._spoiled)
 
     def synchronize(self, timeout: float | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -105,6 +115,7 @@ class HostQueue(DriverQueue):
                 if left is not None and left <= 0:
                     raise TimeoutError(f"the queue has not finished within {timeout:g} s")
                 self._changed.wait(left)
+        self._spoiled = None
         if self._failures:
             raise self._failures.popleft()
 

@@ -198,7 +198,7 @@ class Mock(Adapter):
         return HostPhysical.imported(_driver, what)
 
     def reserve(self, device: DeviceInfo, nbytes: int, address: int) -> DriverRange:
-        return HostRange(_driver, nbytes, address)
+        return HostRange(_driver, nbytes, address, self.granularity(device, False))
 
     def queue(self, device: DeviceInfo) -> DriverQueue:
         return HostQueue()

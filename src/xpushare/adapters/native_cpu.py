@@ -82,7 +82,7 @@ class NativeCpu(Adapter):
         return HostPhysical.imported(self.calls, what)
 
     def reserve(self, device: DeviceInfo, nbytes: int, address: int) -> DriverRange:
-        return HostRange(self.calls, nbytes, address)
+        return HostRange(self.calls, nbytes, address, self.granularity(device, False))
 
     def queue(self, device: DeviceInfo) -> DriverQueue:
         return HostQueue()

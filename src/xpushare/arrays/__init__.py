@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Final, NamedTuple
 
 from xpushare import adapters
@@ -107,22 +108,22 @@ def describe(array: Any, ordered: bool = False) -> Described:
 
 
 def _from_interface(array: Any, interface: dict[str, Any], backend: str | None) -> Described | None:
-    if interface.get("mask") is not None:
+    import numpy
+
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())
+    if interface.get("mask") is not None or isinstance(array, masked):
         raise InvalidArgumentError(f"{type(array).__name__} has a mask, which cannot be shared with it: share both arrays")
     typestr: str = interface["typestr"]
-    itemsize = int(typestr[2:]) * (4 if typestr[1] == "U" else 1)
-    kind: Any = (typestr, None)
-    if typestr[1] == "V" or backend is None:
-        # What the protocol has no code for (bfloat16), or only half of one (padded structures), NumPy's own dtype says.
-        import numpy
-
-        own = getattr(array, "dtype", None)
-        if isinstance(own, numpy.dtype):
-            kind, itemsize = own, own.itemsize
-        elif hasattr(array, "__dlpack__"):
-            return None
-        elif interface.get("descr") and interface["descr"] != [("", typestr)]:
-            kind = (typestr, interface["descr"])
+    own = getattr(array, "dtype", None)
+    if isinstance(own, numpy.dtype):  # says all, also where the protocol has no code (bfloat16) or half of one (padding)
+        kind: Any = own
+        itemsize = own.itemsize
+    elif typestr[1] == "V" and hasattr(array, "__dlpack__"):
+        return None
+    else:
+        description = interface.get("descr")
+        kind = (typestr, description if typestr[1] == "V" and description != [("", typestr)] else None)
+        itemsize = numpy.dtype(typestr).itemsize
     shape = tuple(interface["shape"])
     strides = interface.get("strides")
     strides = c_strides(shape, itemsize) if strides is None else tuple(strides)

@@ -111,8 +111,15 @@ def faces(settings: Settings) -> list[Row]:
             row = compare("faces", f"{name}: {face}", samples, "bare core operation", of_core)
             assert row.theirs is not None
             more = (row.ours.median - row.theirs.median) / calls
-            row.wanted = f"at most {_MOST_US:g} us more a call" if face == "ur" else f"less than {_MOST_US:g} us more"
-            row.met = more <= _MOST_US if face == "ur" else more < _MOST_US
             row.notes.append(f"{more:+.2f} us a call" + (f", {calls} calls" if calls > 1 else ""))
+            if face == "ur" and name == _OPEN:
+                row.notes.append(
+                    "not the same work: UR's open names device and context, the bare one takes a short cut"
+                )
+            else:
+                row.wanted = (
+                    f"at most {_MOST_US:g} us more a call" if face == "ur" else f"less than {_MOST_US:g} us more"
+                )
+                row.met = more <= _MOST_US if face == "ur" else more < _MOST_US
             rows.append(row)
     return rows

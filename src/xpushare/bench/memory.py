@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from multiprocessing.shared_memory import SharedMemory
@@ -45,7 +46,8 @@ def _buffer(segment: SharedMemory) -> memoryview:
 
 def _make_theirs(kept: Kept, nbytes: int) -> str:
     _end_theirs(kept)
-    segment = SharedMemory(create=True, size=nbytes)
+    kept["segments"] = kept.get("segments", 0) + 1
+    segment = SharedMemory(f"xpushare-bench-{os.getpid()}-{kept['segments']}", create=True, size=nbytes)
     _buffer(segment)[:nbytes] = bytes([7]) * nbytes
     kept["theirs"] = segment
     return segment.name

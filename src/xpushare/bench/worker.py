@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -10,23 +11,27 @@ import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from xpushare.bench.measure import Settings
 
 __all__ = ["Kept", "Worker", "WorkerError", "pin"]
 
 Kept = dict[str, Any]
-_START: float = 60.0  # seconds for a call; a machine under load spawns slowly
+_PR_SET_PDEATHSIG: Final = 1
+_START: Final = 60.0  # seconds for a call; a machine under load spawns slowly
 
 
 class WorkerError(RuntimeError):
     """A worker failed, ended, or did not answer in time."""
 
 
-def _serve(connection: Connection, folder: str, kept: Kept) -> None:
+def _serve(connection: Connection, conductor: int, folder: str, kept: Kept) -> None:
     """Main function of a worker: run what it is sent until the connection ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the conductor ends us
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # and a killed conductor leaves nobody running
+    if os.getppid() != conductor:
+        return
     os.environ["XPUSHARE_RUNTIME_DIR"] = folder
     os.environ.pop("XPUSHARE_KEY_FILE", None)
     while True:
@@ -50,7 +55,8 @@ class Worker:
     def __init__(self, settings: Settings, kept: Mapping[str, Any] | None = None) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, settings.folder, dict(kept or {})), daemon=True)
+        arguments = (theirs, os.getpid(), settings.folder, dict(kept or {}))
+        self._process = context.Process(target=_serve, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
         assert self._process.pid is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import threading
 import uuid
 from typing import Any, NamedTuple
 
@@ -180,7 +181,12 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
     """Wait on the host for the newest point known now, or for `at_least`."""
     slot = event.timeline.slot
     point = slot.pending if at_least is None else point_argument(at_least, slot)
-    state = slot.wait(point, timeout)
+    try:
+        state = slot.wait(point, timeout)
+    except ValueError:
+        if node.left and threading.current_thread() is not threading.main_thread():
+            raise SystemExit from None  # the interpreter ends, and this thread with it, quietly
+        raise
     if state == DONE:
         return
     if state == LOST:

@@ -253,7 +253,9 @@ def open_new(here: node.Node, handle: Handle) -> Range | None:
         return None
     allocation, lease = acquired
     handle._hot = (here, ref(allocation), ref(lease.peer), device, context)
-    return Range(allocation, fields.offset, fields.nbytes, device, context, bool(read_only), handle, lease)
+    return tuple.__new__(  # past the named tuple's own, which is slower
+        Range, (allocation, fields.offset, fields.nbytes, device, context, bool(read_only), handle, lease)
+    )
 
 
 def reopen(here: node.Node, handle: Handle) -> Range | None:

@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple, final
 
 from xpushare._errors import InvalidArgumentError, InvalidHandleError
 from xpushare._native import Fields
-from xpushare.sharing import identity, layout
+from xpushare.sharing import identity
+from xpushare.sharing.layout import ENTRY_COUNT
 
 __all__ = ["FIELDS", "Exporter", "Fields", "Handle", "decode_text", "encode_text", "keyed_hash"]
 
@@ -24,6 +25,9 @@ COUNTED: Final = 2
 _KNOWN_FLAGS: Final = READ_ONLY | COUNTED
 SEAL_NBYTES: Final = 32
 _RESERVED: Final = bytes(56)
+_BEGINNING: Final = MAGIC + VERSION.to_bytes(2, "little")
+_BODY: Final = slice(0, 256 - SEAL_NBYTES)
+_SEAL: Final = slice(256 - SEAL_NBYTES, 256)
 _BACKENDS: Final = {
     name.encode().ljust(16, b"\0"): name for name in ("native_cpu", "cuda", "level_zero", "hip", "opencl", "mock")
 }
@@ -114,10 +118,10 @@ class Handle:
     _hot: Any  # what the last open of this handle found, for `core.memory.open_`
 
     def __new__(cls, handle: Handle | bytes | bytearray | memoryview | str, /) -> Handle:
-        if isinstance(handle, Handle):
-            return handle
         if isinstance(handle, bytes):
             raw = handle
+        elif isinstance(handle, Handle):
+            return handle
         elif isinstance(handle, str):
             raw = decode_text(handle)
         elif isinstance(handle, bytearray | memoryview):
@@ -220,13 +224,13 @@ def _parse(raw: bytes) -> Fields:
     if len(raw) != Handle.NBYTES:
         raise InvalidHandleError(f"a handle has {Handle.NBYTES} bytes, this has {len(raw)}")
     fields = Fields(raw)
-    if fields.magic != MAGIC:
-        raise InvalidHandleError("these bytes are no handle (they do not begin with XPUSHARE)")
-    if fields.version != VERSION:
+    if not raw.startswith(_BEGINNING):
+        if fields.magic != MAGIC:
+            raise InvalidHandleError("these bytes are no handle (they do not begin with XPUSHARE)")
         raise InvalidHandleError(
             f"the handle has format version {fields.version}, this package reads version {VERSION}"
         )
-    if not compare_digest(keyed_hash(raw[:-SEAL_NBYTES]), raw[-SEAL_NBYTES:]):
+    if not compare_digest(keyed_hash(raw[_BODY]), raw[_SEAL]):
         raise InvalidHandleError(
             "the handle's seal does not fit: it was altered on the way, or made with another user's key "
             "(both processes need the same XPUSHARE_KEY_FILE or XPUSHARE_RUNTIME_DIR)"
@@ -235,7 +239,7 @@ def _parse(raw: bytes) -> Fields:
         fields.kind not in KINDS
         or fields.flags & ~_KNOWN_FLAGS
         or not fields.backend.isascii()
-        or fields.entry >= layout.ENTRY_COUNT
+        or fields.entry >= ENTRY_COUNT
         or (fields.pid | fields.table_fd) >> 31
         or fields.reserved0
         or fields.reserved1 != _RESERVED

@@ -241,17 +241,21 @@ class Peers:
             return None if known is None else known()
 
         def fill() -> T:
-            made = make()
-            self._remember(key, made)
-            return made
+            return self._remember(key, make())
 
         found = find()
         return self._once(key, find, fill) if found is None else found
 
-    def _remember(self, key: Hashable, made: Any) -> None:
+    def _remember(self, key: Hashable, made: Any) -> Any:
+        """What lives under `key` from now on: `made`, or what another thread was first with."""
         with self._lock:
+            known = self._cache.get(key)
+            found = None if known is None else known()
+            if found is not None:
+                return found
             self._cache[key] = ref(made)
         made.on_death(self.forget, key)
+        return made
 
     def forget(self, key: Hashable) -> None:
         """What was cached under `key` died; a newer one stays."""
@@ -292,21 +296,13 @@ class Peers:
         if peer is None:
             return None
         key = (cookie, fields.object, opened_as)
-        turn = threading.Lock()
-        with turn:
-            if self._busy.setdefault(key, turn) is not turn:
-                return None
-            try:
-                opened = None if key in self._cache else peer.table.open(fields, peer)
-                if opened is None:
-                    return None
-                mapping, lease, nbytes = opened
-                read_only = bool(fields.flags & READ_ONLY)
-                made = make(Import(nbytes, mapping.nbytes, b"", (), read_only, mapping))
-                self._remember(key, made)
-                return made, lease
-            finally:
-                del self._busy[key]
+        opened = None if key in self._cache else peer.table.open(fields, peer)
+        if opened is None:
+            return None
+        mapping, lease, nbytes = opened
+        read_only = bool(fields.flags & READ_ONLY)
+        what = tuple.__new__(Import, (nbytes, mapping.nbytes, b"", (), read_only, mapping))
+        return self._remember(key, make(what)), lease
 
     def _make(self, peer: Peer, handle: Handle, make: Callable[[Import], T]) -> T:
         entry = peer.entry(handle)

@@ -342,20 +342,22 @@ class Places:
 
     def remove(self, found: Any) -> None:
         """Forget it, whether it lives on or not. With the lock."""
-        if self._mapped.get(found.address) is found:
-            del self._mapped[found.address]
-            self._starts.pop(bisect_right(self._starts, found.address) - 1)
+        start: int = found.address
+        if start in self._mapped and self._mapped[start] is found:
+            del self._mapped[start]
+            self._starts.pop(bisect_right(self._starts, start) - 1)
 
     def locate(self, address: int) -> Any | None:
         """What `address` lies in: the allocation or reserved range."""
-        found = node.current().allocations.find(address)
-        if found is None:
-            with self.lock:
-                at = bisect_right(self._starts, address) - 1
-                found = self._mapped[self._starts[at]] if at >= 0 else None
-            if found is not None and address >= found.address + found.nbytes:
+        allocation = node.current().allocations.find(address)
+        if allocation is not None:
+            return allocation
+        with self.lock:
+            at = bisect_right(self._starts, address) - 1
+            if at < 0:
                 return None
-        return found
+            found = self._mapped[self._starts[at]]
+        return found if address < found.address + found.nbytes else None
 
     def find(self, address: int) -> Range:
         """From `address` to the end of what it lies in; memory that the object face allocated will do, too."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol, final
@@ -12,14 +13,17 @@ from typing import Any, Final, Protocol, final
 from xpushare import _system
 from xpushare._errors import XpuShareError
 from xpushare._fds import OwnedFd
-from xpushare._native import Mapping
+from xpushare._native import PENDING, Mapping, Slot
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Driver, Gpu, exiting
 
-__all__ = ["Job", "Later", "Watch", "Watched"]
+__all__ = ["Job", "Later", "Waiting", "Watch", "Watched"]
 
 _log = logging.getLogger("xpushare.cuda")
 _PAGE: Final = 4096
+_QUIET: Final = 5.0  # seconds in which a moment without any wait is looked for
+_NAP_FIRST: Final = 1e-4
+_NAP_MAX: Final = 0.02
 _TICK: Final = 0.2  # seconds between looks at the queues that owe something
 
 
@@ -50,10 +54,10 @@ class Job:
 class Later:
     """Runs teardowns on one daemon thread, each after the device work submitted before it has finished.
 
-    cuCtxSynchronize and cuCtxRecordEvent end any capture in the context, whatever this thread's capture mode; cuMemFree
-    waits for all work as well, but keeps other threads from registering memory meanwhile. What waits, leaves captures
-    alone and holds nobody up is cuMemHostUnregister, of any page (all measured). So a page of ours is unregistered and
-    registered again.
+    cuCtxSynchronize and cuCtxRecordEvent end any capture in the context, whatever this thread's capture mode. What
+    waits for all work and leaves captures alone is cuMemHostUnregister, of any page, so a page of ours is unregistered
+    and registered again. But while it waits, no other thread can allocate or register memory (all measured), perhaps
+    not the one that is to signal what the work waits for. So it is called when no queue of ours waits for a point.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -62,6 +66,12 @@ class Later:
         self._starting = threading.RLock()
         self._thread: threading.Thread | None = None
         self._pages: dict[int, Mapping] = {}
+        self._waiting: weakref.WeakSet[Waiting] = weakref.WeakSet()
+
+    def mind(self, queue: Waiting) -> None:
+        """Have teardowns wait, without holding anybody up, for what `queue` waits for."""
+        with self._starting:
+            self._waiting.add(queue)
 
     def do(self, action: Callable[[], None]) -> Job:
         """Have `action` run once the device work submitted so far has finished."""
@@ -85,9 +95,23 @@ class Later:
             batch = [self._jobs.get()]
             while not self._jobs.empty():
                 batch.append(self._jobs.get())
+            self._pass_waits()
             self._drain()
             while batch:
                 batch.pop(0).run()
+
+    def _pass_waits(self) -> None:
+        """Return once every point that queues wait for now has come; best at a moment when they wait for none."""
+        end, nap = time.monotonic() + _QUIET, _NAP_FIRST
+        while True:
+            with self._starting:
+                queues = list(self._waiting)
+            waits = [wait for queue in queues for wait in queue.waits()]
+            if not waits or time.monotonic() > end:
+                return
+            while any(map(_pending, waits)):
+                time.sleep(nap)
+                nap = min(2 * nap, _NAP_MAX)
 
     def _drain(self) -> None:
         for gpu in self._driver.gpus():
@@ -120,6 +144,20 @@ def _page() -> Mapping:
     fd = OwnedFd(_system.memfd("xpushare-page"))
     _system.resize(fd.number, _PAGE)
     return _system.Mapping(fd.number, _PAGE)
+
+
+def _pending(wait: tuple[Slot, int]) -> bool:
+    try:
+        return wait[0].state(wait[1]) == PENDING
+    except ValueError:
+        return False  # the event was closed here
+
+
+class Waiting(Protocol):
+    """A queue that may wait for points."""
+
+    def waits(self) -> list[tuple[Slot, int]]:
+        """The points that it waits for now."""
 
 
 class Watched(Protocol):

@@ -76,6 +76,7 @@ class CudaQueue(DriverQueue):
         self._broken: DeviceError | None = None
         self._watched = False
         self._released = False
+        later.mind(self)
 
     @classmethod
     def create(cls, context: Context, words: Words, later: Later, watch: Watch) -> CudaQueue:
@@ -271,6 +272,12 @@ class CudaQueue(DriverQueue):
                     lost.add(id(slot))
                     self._failures.append(peer_lost(slot, point))
             self._waits = pending
+
+    def waits(self) -> list[tuple[Slot, int]]:
+        """The points that this queue waits for now."""
+        self._sort_waits()
+        with self._state:
+            return list(self._waits)
 
     def wait_native(self, event: int, keep: object) -> None:
         """Work queued later starts when another library's CUDA event has completed."""

@@ -1,0 +1,173 @@
+"""A SharedArray through every pickler and start method: plain bytes, the same memory."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import gc
+import importlib.util
+import multiprocessing
+import pickle
+import threading
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+from array_peer import add_one, add_one_from, looked_at, pass_on
+from harness import Child
+
+import xpushare as xs
+from xpushare.sharing import node
+
+
+def array_of(*values: float) -> xs.SharedArray:
+    array = xs.empty(len(values))
+    np.asarray(array)[:] = values
+    return array
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("pickler", [pickle, cloudpickle], ids=["pickle", "cloudpickle"])
+def test_every_protocol(peer: Child, pickler: Any, protocol: int) -> None:
+    array = array_of(1, 2, 3)
+    data = pickler.dumps(array, protocol=protocol)
+    assert peer.call(_add_one_in, data) == 9
+    assert np.asarray(array).tolist() == [2, 3, 4]
+    here = pickle.loads(data)
+    assert here.is_imported
+    assert np.asarray(here).tolist() == [2, 3, 4]
+
+
+def _add_one_in(data: bytes) -> float:
+    return add_one(pickle.loads(data))
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_process_argument_and_queue(method: str) -> None:
+    array = array_of(1, 2)
+    context = multiprocessing.get_context(method)
+    there, back = context.Queue(), context.Queue()
+    process = context.Process(target=add_one_from, args=(there, back))
+    process.start()
+    there.put(array)  # pickled by the queue's own thread
+    assert back.get(timeout=60) == 5
+    process.join(60)
+    assert process.exitcode == 0
+    assert np.asarray(array).tolist() == [2, 3]
+    for queue in (there, back):
+        queue.close()
+        queue.join_thread()
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_pool(method: str) -> None:
+    array = array_of(0, 0, 0)
+    context = multiprocessing.get_context(method)
+    with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as pool:
+        for each in [pool.submit(add_one, array) for _ in range(4)]:
+            each.result(60)
+        again = pool.submit(pass_on, array).result(60)
+        assert np.shares_memory(np.asarray(again), np.asarray(array))  # it went there and came back as its own handle
+    assert np.asarray(array).sum() == 15
+
+
+def test_loky() -> None:
+    if importlib.util.find_spec("loky") is None:
+        pytest.skip("loky is not installed: pip install loky")
+    import loky
+
+    array = array_of(1, 1)
+    with loky.ProcessPoolExecutor(1) as pool:
+        assert pool.submit(add_one, array).result(60) == 4
+    assert np.asarray(array).tolist() == [2, 2]
+
+
+def test_joblib() -> None:
+    if importlib.util.find_spec("joblib") is None:
+        pytest.skip("joblib is not installed: pip install joblib")
+    import joblib
+
+    array = array_of(1, 1)
+    with joblib.parallel_config("loky", n_jobs=2):
+        joblib.Parallel()(joblib.delayed(add_one)(array) for _ in range(3))
+    assert np.asarray(array).tolist() == [4, 4]
+    from joblib.externals.loky import get_reusable_executor
+
+    get_reusable_executor().shutdown()
+
+
+def test_the_export_ends_with_the_array(peer: Child) -> None:
+    table = node.current().table()
+    before = table.statistics()["exports"]
+    array = array_of(1)
+    first, second = pickle.dumps(array), pickle.dumps(array)
+    assert first == second
+    assert table.statistics()["exports"] == before + 1
+    peer.call(_add_one_in, first)
+    del array
+    gc.collect()
+    assert table.statistics()["exports"] == before
+    with pytest.raises(xs.HandleExpiredError, match="keep what you pickle"):
+        peer.call(_add_one_in, second)
+
+
+def test_an_import_forwards_its_handle(peer: Child, other: Child) -> None:
+    """The process in between may go: the handle is the first one's."""
+    base = xs.empty((4, 3))
+    view = np.asarray(base)[::-1, 1]
+    view[:] = [1, 2, 3, 4]
+    with xs.share(view) as handle:
+        data = peer.call(_pickled_import, bytes(handle))
+        assert other.call(_add_one_in, data) == 14
+        assert view.tolist() == [2, 3, 4, 5]
+
+
+def _pickled_import(raw: bytes) -> bytes:
+    return pickle.dumps(xs.attach(raw))
+
+
+def test_an_array_over_an_opened_memory(peer: Child) -> None:
+    with xs.malloc_device(64, "native_cpu:0") as memory:
+        memoryview(memory)[:] = bytes(range(64))
+        handle = xs.ipc.memory.get(memory.slice(8, 40))
+        data = peer.call(_pickled_view_of_memory, bytes(handle))
+        found = pickle.loads(data)
+        assert np.asarray(found).tolist() == list(range(24, 30))
+        xs.ipc.memory.put(handle)
+
+
+def _pickled_view_of_memory(raw: bytes) -> bytes:
+    return pickle.dumps(xs.ipc.memory.open(raw).as_array(6, "u1", offset=16))
+
+
+def test_read_only_stays(peer: Child) -> None:
+    with xs.share(array_of(1), read_only=True) as handle:
+        assert peer.call(looked_at, pickle.loads(pickle.dumps(xs.attach(handle)))._handle)["read_only"]
+
+
+def test_many_threads_pickle_one_array() -> None:
+    table = node.current().table()
+    before = table.statistics()["exports"]
+    array = array_of(1)
+    found: list[bytes] = []
+    barrier = threading.Barrier(4)
+
+    def work() -> None:
+        barrier.wait()
+        found.append(pickle.dumps(array))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for data in found:  # whichever of them made the export that stayed
+        np.asarray(pickle.loads(data))
+    assert table.statistics()["exports"] >= before + 1
+
+
+def test_a_closed_array_does_not_pickle() -> None:
+    array = array_of(1)
+    array.close()
+    with pytest.raises(xs.InvalidArgumentError, match="closed"):
+        pickle.dumps(array)

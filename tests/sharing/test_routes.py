@@ -1,0 +1,281 @@
+"""The ways of file descriptors from process to process, and what blocks each."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import Child, kept
+from peering import (
+    KINDS,
+    MAKERS,
+    content,
+    exported,
+    exported_event,
+    exported_physical,
+    needs_root,
+    nothing_left,
+    opened,
+    read_physical,
+    verbs,
+)
+
+import xpushare as xs
+from xpushare.sharing import identity, routes
+from xpushare.sharing.routes import pidfd, socket
+
+PR_SET_DUMPABLE, PR_SET_PTRACER, PR_CAPBSET_DROP, CAP_SYS_PTRACE = 4, 0x59616D61, 24, 19
+SETPRIV = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]
+NEW_PIDS = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+
+
+def works(*command: str) -> bool:
+    if shutil.which(command[0]) is None:
+        return False
+    return subprocess.run([*command, "true"], capture_output=True, check=False, timeout=10).returncode == 0
+
+
+needs_setpriv = pytest.mark.skipif(not works(*SETPRIV), reason="needs setpriv and the right to use it")
+needs_pids = pytest.mark.skipif(not works(*NEW_PIDS), reason="needs unshare --pid")
+needs_nets = pytest.mark.skipif(not works("unshare", "--net"), reason="needs unshare --net")
+
+
+def not_dumpable() -> None:
+    """Nobody without CAP_SYS_PTRACE may take this process's fds from now on."""
+    assert ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0
+
+
+def used(name: str) -> list[str]:
+    """Has this process note which routes carry something from now on."""
+    from xpushare.sharing import routes
+
+    seen: list[str] = kept.setdefault("routes", [])
+    for route in routes._routes():
+        for verb in ("attach", "fetch"):
+
+            def call(*arguments: Any, _real: Any = getattr(route, verb), _name: str = f"{route.name} {verb}") -> Any:
+                result = _real(*arguments)
+                kept["routes"].append(_name)
+                return result
+
+            setattr(route, verb, call)
+    return seen
+
+
+def share_all(importer: Child, exporter: Child) -> None:
+    """Memory, physical memory and an event from one to the other, and back along the event."""
+    handle = exporter.call(exported, "native_cpu:0", 4096, b"by any route")
+    importer.call(opened, handle)
+    assert importer.call(content, "opened", 12) == b"by any route"
+    physical = exporter.call(exported_physical, "native_cpu:0", 1 << 16, b"pages")
+    assert importer.call(lambda handle: read_physical(xs.ipc.physical_memory.open(handle), 5), physical) == b"pages"
+    event = exporter.call(exported_event, "native_cpu:0")
+    importer.call(opened, event, name="signals", kind="event")
+    pending = exporter.start(lambda: kept["event"].wait(10, at_least=1))
+    assert importer.call(lambda: kept["signals"].signal()) == 1
+    pending.result()
+
+
+@needs_setpriv
+def test_the_socket_works_where_pidfd_is_refused() -> None:
+    with Child(not_dumpable) as exporter, Child(prefix=SETPRIV) as importer:
+        importer.call(used, "")
+        share_all(importer, exporter)
+        seen = importer.call(lambda: kept["routes"])
+        assert "socket attach" in seen
+        assert not any("pidfd_getfd" in each for each in seen)
+
+
+@needs_setpriv
+def test_both_routes_refused(tmp_path: Path) -> None:
+    def attempt(handles: dict[str, bytes]) -> list[tuple[str, ...]]:
+        found = []
+        for kind, handle in handles.items():
+            for _ in range(2):
+                with nothing_left(), pytest.raises(xs.RouteError) as caught:
+                    verbs(kind).open(handle)
+                for reason in caught.value.reasons:
+                    assert reason in str(caught.value)
+                found.append(caught.value.reasons)
+        return found
+
+    if not works("unshare", "--net"):
+        pytest.skip("needs unshare --net")
+    with Child(not_dumpable) as exporter, Child(prefix=["unshare", "--net", *SETPRIV]) as importer:
+        handles = {kind: bytes(exporter.call(MAKERS[kind], "native_cpu:0")) for kind in KINDS}
+        for reasons in importer.call(attempt, handles):
+            first, second = reasons
+            assert first.startswith("pidfd_getfd: not permitted")
+            assert "PR_SET_DUMPABLE" in first
+            assert "--cap-add=SYS_PTRACE" in first
+            assert second.startswith("socket: nobody listens")
+            assert "network namespace" in second
+            assert "--network=container" in second
+
+
+@needs_nets
+def test_another_network_namespace_does_not_matter_to_pidfd() -> None:
+    with Child() as exporter, Child(prefix=["unshare", "--net"]) as importer:
+        share_all(importer, exporter)
+
+
+@needs_pids
+@pytest.mark.parametrize("inside", ["importer", "exporter", "both, apart"])
+def test_separate_pid_namespaces(inside: str) -> None:
+    prefix = {"importer": ([], NEW_PIDS), "exporter": (NEW_PIDS, []), "both, apart": (NEW_PIDS, NEW_PIDS)}[inside]
+    with Child(prefix=prefix[0]) as exporter, Child(prefix=prefix[1]) as importer:
+        importer.call(used, "")
+        share_all(importer, exporter)
+        assert "socket attach" in importer.call(lambda: kept["routes"])
+
+
+@needs_pids
+def test_a_death_in_another_pid_namespace_is_seen() -> None:
+    with Child(prefix=NEW_PIDS) as child:
+        handle, memory = child.call(exported_event, "native_cpu:0"), child.call(exported, "native_cpu:0")
+        event = xs.ipc.event.open(handle)
+
+        def owe() -> None:
+            import threading
+
+            queue = kept["queue"] = xs.Queue("native_cpu:0")
+            queue.submit(threading.Event().wait)
+            queue.signal(kept["event"])
+
+        child.call(owe)
+        child.kill()  # of unshare; --kill-child ends the other
+    with pytest.raises(xs.PeerLostError):
+        event.wait(5)
+    event.close()
+    with pytest.raises(xs.HandleExpiredError, match="gone"):
+        xs.ipc.memory.open(memory)
+
+
+@needs_root
+def test_another_user_has_another_key(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+
+    def become(folder: str) -> None:
+        os.setgroups([])
+        os.setgid(12345)
+        os.setuid(12345)
+        os.environ["XPUSHARE_RUNTIME_DIR"] = folder
+
+    run = tmp_path / "run"
+    run.mkdir(mode=0o700)
+    os.chown(run, 12345, 12345)
+    for parent in tmp_path.parents[:-2]:
+        if parent.name.startswith("pytest-"):
+            parent.chmod(0o711)
+    handle = exported("native_cpu:0")
+    with Child() as stranger:
+        stranger.call(become, str(run))
+
+        def attempt(raw: bytes) -> str:
+            with pytest.raises(xs.InvalidHandleError) as caught:
+                xs.ipc.memory.open(raw)
+            return str(caught.value)
+
+        assert "another user's key" in stranger.call(attempt, bytes(handle))
+        theirs = stranger.call(lambda: bytes(exported("native_cpu:0")))
+        with pytest.raises(xs.InvalidHandleError, match="another user's key"):
+            xs.ipc.memory.open(theirs)
+    xs.ipc.memory.put(handle)
+    kept.clear()
+
+
+@needs_root
+def test_another_user_with_the_same_key_is_refused_by_every_route() -> None:
+    def become(key: bytes) -> None:
+        from xpushare.sharing import identity
+
+        os.setgroups([])
+        os.setgid(12345)
+        os.setuid(12345)
+        identity._key = key
+
+    handle = exported("native_cpu:0")
+    with Child() as stranger:
+        stranger.call(become, identity.user_key())
+
+        def attempt(raw: bytes) -> tuple[str, ...]:
+            with pytest.raises(xs.RouteError) as caught:
+                xs.ipc.memory.open(raw)
+            return caught.value.reasons
+
+        first, second = stranger.call(attempt, bytes(handle))
+        assert first.startswith("pidfd_getfd: not permitted")
+        assert second.startswith("socket: ")
+        assert "user" in second
+        theirs = stranger.call(lambda: bytes(exported("native_cpu:0")))
+        # Root may take anybody's fds; it is for the operator to decide who is root.
+        with xs.ipc.memory.open(theirs) as memory:
+            assert memory.nbytes == 4096
+    xs.ipc.memory.put(handle)
+    kept.clear()
+
+
+def test_nobody_is_made_a_ptracer() -> None:
+    # PR_SET_PTRACER would open this process to more than file descriptors.
+    folder = Path(routes.__file__).parents[2]
+    for path in [*folder.rglob("*.py"), *(folder.parent / "native").glob("*.c")]:
+        text = path.read_text()
+        assert "PR_SET_PTRACER," not in text
+        assert str(PR_SET_PTRACER) not in text
+        assert "0x59616d61" not in text.lower()
+
+
+def test_a_stopped_exporter_does_not_matter_to_pidfd_and_times_out_at_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Child() as child:
+        handle = child.call(exported, "native_cpu:0", 4096, b"asleep")
+        late = child.call(lambda: xs.ipc.memory.get(kept["memory"]))
+        child.signal(signal.SIGSTOP)
+        try:
+            with xs.ipc.memory.open(handle) as memory:
+                assert bytes(memoryview(memory)[:6]) == b"asleep"
+            monkeypatch.setattr(socket, "TIMEOUT", 0.1)
+            with pytest.raises(routes.Blocked, match="did not"):
+                socket.attach(late)
+        finally:
+            child.signal(signal.SIGCONT)
+
+
+def test_a_route_that_is_blocked_hands_over_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def blocked(*_arguments: Any) -> Any:
+        calls.append("pidfd")
+        raise routes.Blocked("by the test")
+
+    monkeypatch.setattr(pidfd, "attach", blocked)
+    monkeypatch.setattr(pidfd, "fetch", blocked)
+    with Child() as child:
+        handle = child.call(exported, "native_cpu:0", 4096, b"socket")
+        with xs.ipc.memory.open(handle) as memory:
+            assert bytes(memoryview(memory)[:6]) == b"socket"
+        assert calls
+        monkeypatch.setattr(socket, "attach", blocked)
+        monkeypatch.setattr(socket, "fetch", blocked)
+        with Child() as second:
+            handle = second.call(exported, "native_cpu:0")
+            with nothing_left(), pytest.raises(xs.RouteError) as caught:
+                xs.ipc.memory.open(handle)
+            assert caught.value.reasons == ("pidfd_getfd: by the test", "socket: by the test")
+            assert "doctor" in str(caught.value)
+
+
+def test_the_socket_demands_the_nonce() -> None:
+    with Child() as child:
+        handle = child.call(exported, "native_cpu:0")
+        good = socket.attach(handle)
+        forged = handle._make(bytes(handle), handle._fields._replace(nonce=bytes(16)) if hasattr(handle._fields, "_replace") else handle._fields)
+        if forged._fields is not handle._fields:
+            with pytest.raises(xs.HandleExpiredError):
+                socket.attach(forged)
+        del good
