@@ -1,7 +1,8 @@
-"""A ring of frame buffers between a decoding and an inferring process, against the same frames through multiprocessing.Queue.
+"""A ring of frame buffers between a decoding and an inferring process, against the same frames through
+multiprocessing.Queue.
 
-Two events order the ring: `filled` counts the frames that were written, `emptied` those that were read. Both processes wait without
-polling, and should one die, the other gets PeerLostError instead of waiting for ever.
+Two events order the ring: `filled` counts the frames that were written, `emptied` those that were read. Both
+processes wait without polling, and should one die, the other gets PeerLostError instead of waiting for ever.
 """
 
 import multiprocessing
@@ -47,7 +48,9 @@ def infer_from_queue(queue: "Queue[np.ndarray]", started: xs.Event) -> None:
         started.signal()
 
 
-def frames_per_second(decoder: multiprocessing.Process, inferrer: multiprocessing.Process, counted: xs.Event, first: int) -> float:
+def frames_per_second(
+    decoder: multiprocessing.Process, inferrer: multiprocessing.Process, counted: xs.Event, first: int
+) -> float:
     """From the first frame's arrival to the last one's: the start of the processes is not counted."""
     inferrer.start()
     decoder.start()

@@ -45,7 +45,7 @@ def main() -> None:
     second.start()
     with xs.attach(xs.lookup(NAME, timeout=60)) as array:
         assert np.asarray(array)[0] == second.pid
-    with xs.ipc.event.open(xs.lookup(f"{NAME}.stop", timeout=60)) as stop:
+    with xs.ipc.event.open(bytes(xs.lookup(f"{NAME}.stop", timeout=60))) as stop:
         stop.signal()
     second.join()
     assert second.exitcode == 0

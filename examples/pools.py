@@ -26,7 +26,9 @@ def main() -> None:
             sums = list(pool.map(square_row, [array] * ROWS, range(ROWS)))
         assert sums == [row * row * COLUMNS for row in range(ROWS)]
         assert (values[:, -1] == np.arange(ROWS) ** 2).all(), "the workers wrote to a copy"
-        print(f"{method}: {array.nbytes >> 20} MiB worked on in place, {len(pickle.dumps(array))} bytes pickled for each task")
+        print(
+            f"{method}: {array.nbytes >> 20} MiB worked on in place, {len(pickle.dumps(array))} bytes pickled per task"
+        )
 
 
 if __name__ == "__main__":

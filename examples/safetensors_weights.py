@@ -1,7 +1,7 @@
 """One copy of a model's weights for all workers, against every worker loading its own.
 
-Writes a .safetensors file and parses it with the standard library and NumPy: 8 bytes of header length (little-endian), the header
-in JSON (dtype, shape and data offsets of every tensor), then the data.
+Writes a .safetensors file and parses it with the standard library and NumPy: 8 bytes of header length
+(little-endian), the header in JSON (dtype, shape and data offsets of every tensor), then the data.
 """
 
 import json
@@ -32,7 +32,7 @@ def write_model(path: Path) -> None:
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         for layer in range(LAYERS):
-            file.write(np.full((SIZE, SIZE), layer, "<f4"))
+            file.write(np.full((SIZE, SIZE), layer, "<f4").data)
 
 
 def tensors(header: dict[str, dict[str, list[int]]], data: np.ndarray) -> dict[str, np.ndarray]:
@@ -112,7 +112,9 @@ def main() -> None:
         own_seconds, own_bytes = run(path, None)
     assert shared_bytes < own_bytes
     print(f"{WORKERS} workers, {data.nbytes >> 20} MiB of weights")
-    print(f"attached:  first use after {shared_seconds * 1000:.1f} ms, {shared_bytes >> 20} MiB of memory in all workers")
+    print(
+        f"attached:  first use after {shared_seconds * 1000:.1f} ms, {shared_bytes >> 20} MiB of memory in all workers"
+    )
     print(f"own copies: first use after {own_seconds * 1000:.1f} ms, {own_bytes >> 20} MiB of memory in all workers")
 
 

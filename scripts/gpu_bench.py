@@ -1,6 +1,6 @@
 """Measures the CUDA adapter on this machine, against what a user would pick instead; a short table, and JSON.
 
-    python scripts/gpu_bench.py --json gpu-bench.json
+python scripts/gpu_bench.py --json gpu-bench.json
 """
 
 from __future__ import annotations

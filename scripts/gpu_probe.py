@@ -1,6 +1,7 @@
+# ruff: noqa: E501, C408, SIM115, ARG005, RUF059, B023, F841
 """What the CUDA driver does where its documentation is silent: each section in a process of its own, one JSON line a fact.
 
-    python scripts/gpu_probe.py [section ...]
+python scripts/gpu_probe.py [section ...]
 """
 
 from __future__ import annotations
@@ -15,7 +16,19 @@ import threading
 import time
 from typing import Any
 
-SECTIONS = ("attributes", "readonly", "streams", "capture", "blocking", "allocators", "demand", "exit", "sticky", "pool", "register")
+SECTIONS = (
+    "attributes",
+    "readonly",
+    "streams",
+    "capture",
+    "blocking",
+    "allocators",
+    "demand",
+    "exit",
+    "sticky",
+    "pool",
+    "register",
+)
 RELAXED = 2
 
 
@@ -91,10 +104,17 @@ def registered(nbytes: int = 4096) -> tuple[int, Any]:
 
 def attributes() -> None:
     dev = start(False)
-    say(driver=ok(d.cuDriverGetVersion()), bindings=getattr(__import__("cuda.bindings", fromlist=["x"]), "__version__", "?"))
+    say(
+        driver=ok(d.cuDriverGetVersion()),
+        bindings=getattr(__import__("cuda.bindings", fromlist=["x"]), "__version__", "?"),
+    )
     for n in (41, 83, 89, 91, 99, 101, 102, 103, 110, 113, 119, 122, 124, 125, 128):
         try:
-            say(attribute=n, name=d.CUdevice_attribute(n).name, value=ok(d.cuDeviceGetAttribute(d.CUdevice_attribute(n), dev)))
+            say(
+                attribute=n,
+                name=d.CUdevice_attribute(n).name,
+                value=ok(d.cuDeviceGetAttribute(d.CUdevice_attribute(n), dev)),
+            )
         except Exception as e:
             say(attribute=n, error=repr(e))
     u = ok(d.cuDeviceGetUuid(dev))
@@ -103,9 +123,16 @@ def attributes() -> None:
         say(path=root, entries=os.listdir(root) if os.path.isdir(root) else None)
     for gpu in sorted(os.listdir("/proc/driver/nvidia/gpus")) if os.path.isdir("/proc/driver/nvidia/gpus") else ():
         say(gpu=gpu, information=open(f"/proc/driver/nvidia/gpus/{gpu}/information").read())
-    say(dev=[n for n in os.listdir("/dev") if "nvidia" in n], env={k: v for k, v in os.environ.items() if k.startswith("CUDA")})
+    say(
+        dev=[n for n in os.listdir("/dev") if "nvidia" in n],
+        env={k: v for k, v in os.environ.items() if k.startswith("CUDA")},
+    )
     t = time.perf_counter()
-    out = subprocess.run([sys.executable, "-I", "-S", "-c", "import ctypes; c=ctypes.CDLL('libcuda.so.1'); print(c.cuInit(0))"], capture_output=True, text=True)
+    out = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", "import ctypes; c=ctypes.CDLL('libcuda.so.1'); print(c.cuInit(0))"],
+        capture_output=True,
+        text=True,
+    )
     say(child_cuinit=out.stdout, seconds=time.perf_counter() - t, err=out.stderr[-200:])
     for n in ("cuCtxRecordEvent", "cuDeviceGetUuid_v2", "cuMemcpyBatchAsync", "cuStreamGetDevice"):
         say(binding=n, there=hasattr(d, n))
@@ -125,12 +152,24 @@ def readonly() -> None:
         say(what=f"set_access READ {name}", rc=rc(d.cuMemSetAccess(a, size, [access(1)], 1)))
         say(what="get_access", value=str(d.cuMemGetAccess(access(1).location, a)))
         say(what="memset through it", rc=rc(d.cuMemsetD8(a, 1, 16)), after=rc(d.cuCtxSynchronize()))
-    say(what="export of an imported handle", rc=rc(d.cuMemExportToShareableHandle(h2, d.CUmemAllocationHandleType(1), 0)))
+    say(
+        what="export of an imported handle",
+        rc=rc(d.cuMemExportToShareableHandle(h2, d.CUmemAllocationHandleType(1), 0)),
+    )
     a = ok(d.cuMemAddressReserve(2 * size, 0, 0, 0))
     say(what="map more than the allocation", rc=rc(d.cuMemMap(a, 2 * size, 0, h2, 0)))
-    say(what="import of /dev/null", rc=rc(d.cuMemImportFromShareableHandle(os.open("/dev/null", 0), d.CUmemAllocationHandleType(1))))
-    say(what="import of a memfd", rc=rc(d.cuMemImportFromShareableHandle(os.memfd_create("x"), d.CUmemAllocationHandleType(1))))
-    say(what="import of nvidiactl", rc=rc(d.cuMemImportFromShareableHandle(os.open("/dev/nvidiactl", os.O_RDWR), d.CUmemAllocationHandleType(1))))
+    say(
+        what="import of /dev/null",
+        rc=rc(d.cuMemImportFromShareableHandle(os.open("/dev/null", 0), d.CUmemAllocationHandleType(1))),
+    )
+    say(
+        what="import of a memfd",
+        rc=rc(d.cuMemImportFromShareableHandle(os.memfd_create("x"), d.CUmemAllocationHandleType(1))),
+    )
+    say(
+        what="import of nvidiactl",
+        rc=rc(d.cuMemImportFromShareableHandle(os.open("/dev/nvidiactl", os.O_RDWR), d.CUmemAllocationHandleType(1))),
+    )
     fd_ro = os.memfd_create("ro")
     os.ftruncate(fd_ro, 4096)
     libc = ctypes.CDLL(None, use_errno=True)
@@ -158,7 +197,12 @@ def streams() -> None:
     say(host=hex(at), device=hex(dp))
     s = ok(d.cuStreamCreate(1))
     for h in (0, 1, 2, s):
-        say(stream=str(h), write=rc(d.cuStreamWriteValue64(h, dp, 1, 0)), wait=rc(d.cuStreamWaitValue64(h, dp, 1, 0)), q=rc(d.cuStreamQuery(h)))
+        say(
+            stream=str(h),
+            write=rc(d.cuStreamWriteValue64(h, dp, 1, 0)),
+            wait=rc(d.cuStreamWaitValue64(h, dp, 1, 0)),
+            q=rc(d.cuStreamQuery(h)),
+        )
         say(stream=str(h), capturing=str(d.cuStreamIsCapturing(h)), ctx=str(d.cuStreamGetCtx(h)))
     ok(d.cuCtxSynchronize())
     i = int(s)
@@ -167,7 +211,10 @@ def streams() -> None:
     say(us="get current", t=timed(lambda: d.cuCtxGetCurrent()))
     say(us="int(get current)", t=timed(lambda: int(d.cuCtxGetCurrent()[1])))
     m = d.CUstreamCaptureMode(RELAXED)
-    say(us="exchange twice", t=timed(lambda: (d.cuThreadExchangeStreamCaptureMode(m), d.cuThreadExchangeStreamCaptureMode(m))))
+    say(
+        us="exchange twice",
+        t=timed(lambda: (d.cuThreadExchangeStreamCaptureMode(m), d.cuThreadExchangeStreamCaptureMode(m))),
+    )
     say(us="is capturing", t=timed(lambda: d.cuStreamIsCapturing(s)))
     say(us="write, CUstream", t=timed(lambda: d.cuStreamWriteValue64(s, dp, 1, 0), 400))
     ok(d.cuCtxSynchronize())
@@ -181,8 +228,16 @@ def streams() -> None:
     other: list[Any] = []
 
     def bare() -> None:
-        other.append(dict(write=rc(d.cuStreamWriteValue64(s, dp, 2, 0)), query=rc(d.cuStreamQuery(s)), record=rc(d.cuEventRecord(ev, s)), eq=rc(d.cuEventQuery(ev)),
-                          capt=rc(d.cuStreamIsCapturing(s)), cur=str(d.cuCtxGetCurrent())))
+        other.append(
+            dict(
+                write=rc(d.cuStreamWriteValue64(s, dp, 2, 0)),
+                query=rc(d.cuStreamQuery(s)),
+                record=rc(d.cuEventRecord(ev, s)),
+                eq=rc(d.cuEventQuery(ev)),
+                capt=rc(d.cuStreamIsCapturing(s)),
+                cur=str(d.cuCtxGetCurrent()),
+            )
+        )
 
     t = threading.Thread(target=bare)
     t.start()
@@ -251,7 +306,11 @@ def many_ops() -> list[tuple[str, Any, Any]]:
         ("stream query legacy", lambda x: rc(d.cuStreamQuery(0)), none),
         ("record on legacy", lambda x: rc(d.cuEventRecord(x[0], 0)), ev),
         ("is capturing legacy", lambda x: str(d.cuStreamIsCapturing(0)), none),
-        ("write value other", lambda x: rc(d.cuStreamWriteValue64(x[0], x[1], 1, 0)), lambda: (ok(d.cuStreamCreate(1)), int(registered()[0]))),
+        (
+            "write value other",
+            lambda x: rc(d.cuStreamWriteValue64(x[0], x[1], 1, 0)),
+            lambda: (ok(d.cuStreamCreate(1)), int(registered()[0])),
+        ),
         ("managed alloc", lambda _: rc(d.cuMemAllocManaged(4096, 1)), none),
     ]
 
@@ -350,9 +409,30 @@ def describe(address: int) -> dict[str, Any]:
 def allocators() -> None:
     which = sys.argv[3] if len(sys.argv) > 3 else None
     if which is None:
-        for name, env in (("torch", {}), ("torch", {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
-                          ("torch", {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync", "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}), ("cupy", {}), ("jax", {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.2"}), ("raw", {})):
-            out = subprocess.run([sys.executable, __file__, "--in", "allocators", name], env={**os.environ, **env}, capture_output=True, text=True, timeout=90)
+        for name, env in (
+            ("torch", {}),
+            (
+                "torch",
+                {
+                    "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+                    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+                },
+            ),
+            (
+                "torch",
+                {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync", "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
+            ),
+            ("cupy", {}),
+            ("jax", {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.2"}),
+            ("raw", {}),
+        ):
+            out = subprocess.run(
+                [sys.executable, __file__, "--in", "allocators", name],
+                env={**os.environ, **env},
+                capture_output=True,
+                text=True,
+                timeout=90,
+            )
             say(allocator=name, env=env)
             print(out.stdout, out.stderr[-400:], flush=True)
         return
@@ -371,8 +451,13 @@ def allocators() -> None:
 
         x = cupy.ones(1 << 20)
         start(False)
-        say(cupy=describe(x.data.ptr), proto=str(cupy.cuda.Stream(non_blocking=True).__cuda_stream__()) if hasattr(cupy.cuda.Stream, "__cuda_stream__") else None,
-            null=dict(ptr=cupy.cuda.Stream.null.ptr, device=getattr(cupy.cuda.Stream.null, "device_id", "?")))
+        say(
+            cupy=describe(x.data.ptr),
+            proto=str(cupy.cuda.Stream(non_blocking=True).__cuda_stream__())
+            if hasattr(cupy.cuda.Stream, "__cuda_stream__")
+            else None,
+            null=dict(ptr=cupy.cuda.Stream.null.ptr, device=getattr(cupy.cuda.Stream.null, "device_id", "?")),
+        )
         say(numpy=describe(cupy.asnumpy(x).ctypes.data))
     if which == "jax":
         import jax.numpy as jnp
@@ -401,13 +486,21 @@ def demand() -> None:
     h = ok(d.cuMemCreate(1 << 21, prop(), 0))
     r = d.cuGetProcAddress(b"cuMemExportToShareableHandle", 10020, 0)
     say(proc=str(r))
-    function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_uint64, ctypes.c_int64, ctypes.c_uint64)(int(r[1]))
+    function = ctypes.CFUNCTYPE(
+        ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_uint64, ctypes.c_int64, ctypes.c_uint64
+    )(int(r[1]))
     got: list[Any] = []
 
     def bare() -> None:
         fd = ctypes.c_int(-1)
-        got.append((function(ctypes.byref(fd), int(h), 1, 0), fd.value, os.readlink(f"/proc/self/fd/{fd.value}") if fd.value >= 0 else None,
-                    os.get_inheritable(fd.value) if fd.value >= 0 else None))
+        got.append(
+            (
+                function(ctypes.byref(fd), int(h), 1, 0),
+                fd.value,
+                os.readlink(f"/proc/self/fd/{fd.value}") if fd.value >= 0 else None,
+                os.get_inheritable(fd.value) if fd.value >= 0 else None,
+            )
+        )
 
     t = threading.Thread(target=bare)
     t.start()
@@ -432,8 +525,22 @@ p.say(exiting=True)
     for release, destroy in ((False, False), (True, False), (False, True)):
         t = time.perf_counter()
         try:
-            out = subprocess.run([sys.executable, "-c", code.format(here=os.path.dirname(os.path.abspath(__file__)), release=release, destroy=destroy)], capture_output=True, text=True, timeout=15)
-            say(exit=dict(release=release, destroy=destroy), rc=out.returncode, seconds=time.perf_counter() - t, out=out.stdout + out.stderr[-300:])
+            out = subprocess.run(
+                [
+                    sys.executable,
+                    "-c",
+                    code.format(here=os.path.dirname(os.path.abspath(__file__)), release=release, destroy=destroy),
+                ],
+                capture_output=True,
+                text=True,
+                timeout=15,
+            )
+            say(
+                exit=dict(release=release, destroy=destroy),
+                rc=out.returncode,
+                seconds=time.perf_counter() - t,
+                out=out.stdout + out.stderr[-300:],
+            )
         except subprocess.TimeoutExpired as e:
             say(exit=dict(release=release, destroy=destroy), hung=True, out=str(e.stdout))
 
@@ -453,14 +560,31 @@ def sticky() -> None:
     ok(d.cuMemSetAccess(a, 1 << 21, [access(3)], 1))
     fd = ok(d.cuMemExportToShareableHandle(h, d.CUmemAllocationHandleType(1), 0))
     work = ok(d.cuStreamCreate(1))
-    k = cupy.RawKernel("extern \"C\" __global__ void f(int *p) { *p = 1; }", "f")
+    k = cupy.RawKernel('extern "C" __global__ void f(int *p) { *p = 1; }', "f")
     with cupy.cuda.ExternalStream(int(work)):
         k((1,), (1,), (cupy.uint64(16),))
     time.sleep(0.5)
-    say(sticky=dict(pulse=rc(d.cuStreamQuery(pulse)), event=rc(d.cuEventQuery(ev)), again=rc(d.cuStreamQuery(pulse)), current=rc(d.cuCtxGetCurrent()), push=rc(d.cuCtxPushCurrent(ctx)), pop=rc(d.cuCtxPopCurrent()),
-                    exchange=rc(d.cuThreadExchangeStreamCaptureMode(d.CUstreamCaptureMode(2))), write=rc(d.cuStreamWriteValue64(pulse, at, 1, 0)),
-                    create=rc(d.cuMemCreate(1 << 21, prop(), 0)), export=rc(d.cuMemExportToShareableHandle(h, d.CUmemAllocationHandleType(1), 0)), unmap=rc(d.cuMemUnmap(a, 1 << 21)), address=rc(d.cuMemAddressFree(a, 1 << 21)), release=rc(d.cuMemRelease(h)),
-                    unregister=rc(d.cuMemHostUnregister(at)), evd=rc(d.cuEventDestroy(ev)), sd=rc(d.cuStreamDestroy(pulse)), ctxrel=rc(d.cuDevicePrimaryCtxRelease(ok(d.cuDeviceGet(0))))))
+    say(
+        sticky=dict(
+            pulse=rc(d.cuStreamQuery(pulse)),
+            event=rc(d.cuEventQuery(ev)),
+            again=rc(d.cuStreamQuery(pulse)),
+            current=rc(d.cuCtxGetCurrent()),
+            push=rc(d.cuCtxPushCurrent(ctx)),
+            pop=rc(d.cuCtxPopCurrent()),
+            exchange=rc(d.cuThreadExchangeStreamCaptureMode(d.CUstreamCaptureMode(2))),
+            write=rc(d.cuStreamWriteValue64(pulse, at, 1, 0)),
+            create=rc(d.cuMemCreate(1 << 21, prop(), 0)),
+            export=rc(d.cuMemExportToShareableHandle(h, d.CUmemAllocationHandleType(1), 0)),
+            unmap=rc(d.cuMemUnmap(a, 1 << 21)),
+            address=rc(d.cuMemAddressFree(a, 1 << 21)),
+            release=rc(d.cuMemRelease(h)),
+            unregister=rc(d.cuMemHostUnregister(at)),
+            evd=rc(d.cuEventDestroy(ev)),
+            sd=rc(d.cuStreamDestroy(pulse)),
+            ctxrel=rc(d.cuDevicePrimaryCtxRelease(ok(d.cuDeviceGet(0)))),
+        )
+    )
 
 
 def pool() -> None:
@@ -496,7 +620,13 @@ for pl in pools:
     p.say(copy=p.rc(d.cuMemcpyDtoH(ctypes.addressof(buf), r[1], 4)), got=bytes(buf).hex(), at=p.describe(int(r[1])))
 p.say(free=p.rc(d.cuMemFree(r[1])), destroy=[p.rc(d.cuMemPoolDestroy(x)) for x in pools])
 """
-    out = subprocess.run([sys.executable, "-c", code.format(here=os.path.dirname(os.path.abspath(__file__)), fd=fd, raw=raw.hex())], capture_output=True, text=True, timeout=30, pass_fds=[fd])
+    out = subprocess.run(
+        [sys.executable, "-c", code.format(here=os.path.dirname(os.path.abspath(__file__)), fd=fd, raw=raw.hex())],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        pass_fds=[fd],
+    )
     print(out.stdout, out.stderr[-800:], flush=True)
 
 
@@ -507,14 +637,23 @@ def register() -> None:
         t = time.perf_counter()
         ok(d.cuMemHostRegister(address, nbytes, 3))
         t2 = time.perf_counter()
-        say(register=nbytes, us=round((t2 - t) * 1e6), device=hex(int(ok(d.cuMemHostGetDevicePointer(address, 0)))), host=hex(address))
+        say(
+            register=nbytes,
+            us=round((t2 - t) * 1e6),
+            device=hex(int(ok(d.cuMemHostGetDevicePointer(address, 0)))),
+            host=hex(address),
+        )
     t = time.perf_counter()
     pre = ok(d.cuMemAlloc(1))
     d.cuMemFree(pre)
     say(alloc_free_us=round((time.perf_counter() - t) * 1e6, 1))
     say(us="alloc+free", t=timed(lambda: d.cuMemFree(d.cuMemAlloc(1)[1]), 200))
     c = d.cuMemcpyAsync(address, address + 100, 8, 0)
-    say(host_to_host=rc(c), memset_on_registered=rc(d.cuMemsetD8Async(address, 7, 100, 0)), sync=rc(d.cuCtxSynchronize()))
+    say(
+        host_to_host=rc(c),
+        memset_on_registered=rc(d.cuMemsetD8Async(address, 7, 100, 0)),
+        sync=rc(d.cuCtxSynchronize()),
+    )
 
 
 if __name__ == "__main__":
@@ -525,7 +664,12 @@ if __name__ == "__main__":
             print(f"== {section}", flush=True)
             began = time.perf_counter()
             try:
-                done = subprocess.run([sys.executable, os.path.abspath(__file__), "--in", section], timeout=100, capture_output=True, text=True)
+                done = subprocess.run(
+                    [sys.executable, os.path.abspath(__file__), "--in", section],
+                    timeout=100,
+                    capture_output=True,
+                    text=True,
+                )
                 print(done.stdout, done.stderr[-1500:], f"rc {done.returncode}", end=" ", flush=True)
             except subprocess.TimeoutExpired as error:
                 print((error.stdout or b"").decode(), "TIMED OUT", flush=True)

@@ -51,6 +51,8 @@ typedef struct xp_slot {
     unsigned misses; /* spins in a row that did not pay */
     pthread_mutex_t mu;
     uint64_t last_point, last_queue; /* of this process's submits; mu */
+    uint64_t *released; /* points whose guard ended with a loss, until somebody asks; xp_mu */
+    uint32_t released_count, released_room;
 } xp_slot;
 
 typedef struct xp_node { /* a token to report or a guard */
@@ -122,6 +124,7 @@ void xp_abandon(xp_slot *s, uint64_t point); /* lose a future point, for a devic
 void xp_wake_all(xp_words *w); /* also those whose waker died half-way */
 void xp_ring(xp_domain *d);
 void xp_finish(xp_words *w); /* raise the value to what is complete or lost: somebody may have died half-way */
+void xp_note_released(xp_slot *s, uint64_t point); /* with xp_mu */
 void xp_slot_ref(xp_slot *s);
 void xp_slot_unref(xp_slot *s);
 

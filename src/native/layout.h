@@ -69,7 +69,7 @@ typedef struct {
     uint64_t object, nbytes, exposed_nbytes, inode;
     uint32_t fd_count, payload_nbytes;
     int32_t fds[XP_ENTRY_FDS];
-    uint64_t reserved;
+    uint32_t device, since; /* for `xpushare ls` only */
     uint8_t payload[128];
 } xp_entry;
 

@@ -250,6 +250,7 @@ void xp_slot_unref(xp_slot *s)
 {
     if (__atomic_sub_fetch(&s->refs, 1, __ATOMIC_ACQ_REL))
         return;
+    free(s->released);
     xp_domain_unref(s->d);
     free(s);
 }
@@ -667,6 +668,37 @@ static PyObject *slot_guard(PyObject *self, PyObject *arg)
     Py_RETURN_NONE;
 }
 
+/* A later signal may heal the loss before anybody asks: what was released by it is remembered. */
+void xp_note_released(xp_slot *s, uint64_t point)
+{
+    if (s->released_count == s->released_room) {
+        uint32_t room = s->released_room ? 2 * s->released_room : 4;
+        uint64_t *grown = realloc(s->released, room * sizeof *grown);
+        if (grown == NULL)
+            return; /* the state still tells, until a later signal */
+        s->released = grown;
+        s->released_room = room;
+    }
+    s->released[s->released_count++] = point;
+}
+
+static PyObject *slot_released(PyObject *self, PyObject *arg)
+{
+    xp_slot *s = ((xp_slot_object *)self)->s;
+    uint64_t point;
+    if (as_point(arg, &point) < 0)
+        return NULL;
+    bool found = false;
+    pthread_mutex_lock(&xp_mu);
+    for (uint32_t i = 0; i < s->released_count && !found; i++)
+        if (s->released[i] == point) {
+            s->released[i] = s->released[--s->released_count];
+            found = true;
+        }
+    pthread_mutex_unlock(&xp_mu);
+    return PyBool_FromLong(found);
+}
+
 static PyObject *slot_watch(PyObject *self, PyObject *Py_UNUSED(a))
 {
     xp_slot *s = slot(self);
@@ -745,6 +777,7 @@ static PyMethodDef slot_methods[] = {
     {"notify", XP_FAST(slot_notify), METH_FASTCALL, NULL},
     {"cancel", slot_cancel, METH_O, NULL},
     {"guard", slot_guard, METH_O, NULL},
+    {"released", slot_released, METH_O, NULL},
     {"watch", slot_watch, METH_NOARGS, NULL},
     {"detach", slot_detach, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},

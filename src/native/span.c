@@ -297,6 +297,9 @@ static int base_getbuffer(PyObject *self, Py_buffer *view, int flags)
     return rc;
 }
 
+/* Never called: the exporter that a view names is the Span. Where it is missing, NumPy's frombuffer drops the view and keeps us. */
+static void base_releasebuffer(PyObject *Py_UNUSED(self), Py_buffer *Py_UNUSED(view)) {}
+
 static PyObject *base_span(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(a))
 {
     PyErr_SetString(PyExc_NotImplementedError, "_span() is for sub-classes to define");
@@ -311,6 +314,7 @@ static PyMemberDef base_members[] = {XP_WEAKREFS(xp_base), {NULL, 0, 0, 0, NULL}
 static PyType_Slot base_slots[] = {
     {Py_tp_new, base_new},
     {Py_bf_getbuffer, base_getbuffer},
+    {Py_bf_releasebuffer, base_releasebuffer},
     {Py_tp_methods, base_methods},
     {Py_tp_members, base_members},
     {0, NULL},

@@ -226,8 +226,10 @@ int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, bool guard)
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     int watch = xp_watch_attached(s);
     int state = xp_full_state(s, point, !guard);
-    if (state == XP_LOST && guard)
+    if (state == XP_LOST && guard) {
         xp_abandon(s, point);
+        xp_note_released(s, point);
+    }
     if (state == XP_PENDING) {
         xp_slot_ref(s);
         node->next = nodes;
@@ -311,8 +313,10 @@ static int service(bool polling)
             p = &node->next;
             continue;
         }
-        if (node->guard && state == XP_LOST)
+        if (node->guard && state == XP_LOST) {
             xp_abandon(s, node->point);
+            xp_note_released(s, node->point);
+        }
         *p = node->next;
         finish_node(node);
     }

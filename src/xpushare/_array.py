@@ -313,7 +313,7 @@ class SharedArray(BufferBase):
         )
 
     def _order_dlpack(self, found: Range, on_host: bool, stream: Any) -> None:
-        """Make the consumer's stream wait; `stream` is numbered as DLPack says, None is the default one (on the host: none)."""
+        """Make the consumer's stream wait: DLPack's number of it, None for the default one (on the host: none)."""
         device = found.device
         if stream is not None and stream != -1 and on_host and device._adapter.stream(device._info, None, None) is None:
             raise BufferError("memory of the host has no streams: stream must be None")

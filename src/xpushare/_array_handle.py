@@ -27,7 +27,7 @@ _HAS_EVENT: Final = 1
 HEADER: Final = struct.Struct("<8sHHIHHIQQQQ")
 _LIMIT: Final = 1 << 63
 _PLAIN: Final = re.compile(r"[<>|=][biufcSUV]\d{1,10}|[<>][mM]8(\[\d{0,10}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?")
-_NAMED: Final = re.compile(r"[a-z][a-z0-9_]{1,31}")
+_NAMED: Final = re.compile(r"bfloat16|float[468]_e[a-z0-9]{1,16}|u?int[124]")  # of ml_dtypes
 
 
 class Parts(NamedTuple):
@@ -46,16 +46,17 @@ class Parts(NamedTuple):
 
 @final
 class ArrayHandle:
-    """A handle of an array, verified: memory handle, dtype, shape and strides, and the event that its content is ordered by.
+    """A handle of an array, verified: memory handle, dtype, shape and strides, and the event that its content is
+    ordered by.
 
     `share` makes one. `ArrayHandle(h)` takes one, its bytes (any bytes-like object) or its text, as `Handle` does;
     `bytes(h)` and `str(h)` give them back. Equal by content, hashable, picklable.
 
     Only the object that `share` returned owns the export: `close()` on it (or leaving its `with` block) withdraws the
-    handle for new attaches; what is attached stays so. Losing it withdraws nothing. `close()` on any other object, parsed or
-    unpickled, in this process or another, closes that object alone. Where only the bytes are left, the exporter may say
-    `xs.ipc.memory.put(ArrayHandle(h).handle)`. `attach` of a closed object raises `InvalidArgumentError`, of a withdrawn handle's
-    bytes `HandleExpiredError`.
+    handle for new attaches; what is attached stays so. Losing it withdraws nothing. `close()` on any other object,
+    parsed or unpickled, in this process or another, closes that object alone. Where only the bytes are left, the
+    exporter may say `xs.ipc.memory.put(ArrayHandle(h).handle)`. `attach` of a closed object raises
+    `InvalidArgumentError`, of a withdrawn handle's bytes `HandleExpiredError`.
     """
 
     __slots__ = ("__weakref__", "_closed", "_dtype", "_owner", "_parts", "_raw")
@@ -66,12 +67,12 @@ class ArrayHandle:
     _closed: bool
     _owner: int | None  # the fork in which this object owns the export
 
-    def __new__(cls, handle: ArrayHandle | bytes | bytearray | memoryview | str, /) -> ArrayHandle:
+    def __new__(cls, handle: ArrayHandle | Handle | bytes | bytearray | memoryview | str, /) -> ArrayHandle:
         if isinstance(handle, ArrayHandle):
             return handle
         if isinstance(handle, str):
             raw = decode_text(handle)
-        elif isinstance(handle, bytes | bytearray | memoryview):
+        elif isinstance(handle, bytes | bytearray | memoryview | Handle):  # a Handle is told apart by its magic
             raw = bytes(handle)
         else:
             raise InvalidArgumentError(f"an array handle is an ArrayHandle, bytes or str, not {type(handle).__name__}")
@@ -105,14 +106,14 @@ class ArrayHandle:
         if ndim > NDIM_MAX:
             raise InvalidArgumentError(f"an array has at most {NDIM_MAX} dimensions, this has {ndim}")
         if len(text) > DTYPE_NBYTES_MAX - 1:
-            raise InvalidArgumentError(f"the dtype's description has {len(text)} bytes; {DTYPE_NBYTES_MAX - 1} are the most")
+            raise InvalidArgumentError(
+                f"the dtype's description has {len(text)} bytes; {DTYPE_NBYTES_MAX - 1} are the most"
+            )
         tail = bytes(memory) + (bytes(event) if event is not None else b"")
         tail += struct.pack(f"<{ndim}Q{ndim}q", *shape, *strides) + text
         length = HEADER.size + len(tail) + SEAL_NBYTES
         flags = _HAS_EVENT * (event is not None)
-        head = HEADER.pack(
-            MAGIC, VERSION, flags, length, ndim, len(text), dtype.itemsize, 0, offset, point, copied
-        )
+        head = HEADER.pack(MAGIC, VERSION, flags, length, ndim, len(text), dtype.itemsize, 0, offset, point, copied)
         body = head + tail
         parts = Parts(memory, event, point, shape, strides, offset, dtype.itemsize, text, copied)
         return cls._make(body + keyed_hash(body), parts)
@@ -162,7 +163,7 @@ class ArrayHandle:
         return self._closed
 
     def close(self) -> None:
-        """Withdraw the handle for new attaches, if `share` returned this object here; else close this object alone. Idempotent."""
+        """Withdraw the handle for new attaches if `share` returned this object; else close it alone. Idempotent."""
         self._closed = True
         owner, self._owner = self._owner, None
         table = node.current().table_if_any
@@ -232,10 +233,14 @@ class ArrayHandle:
 def _parse(raw: bytes) -> Parts:
     if len(raw) == Handle.NBYTES and raw[:8] != MAGIC:
         found = Handle(raw)
-        raise InvalidHandleError(f"this is a handle of {found.kind}, not of an array: open it with ipc.{found.kind}.open")
+        raise InvalidHandleError(
+            f"this is a handle of {found.kind}, not of an array: open it with ipc.{found.kind}.open"
+        )
     if len(raw) < HEADER.size + Handle.NBYTES + SEAL_NBYTES:
         raise InvalidHandleError(f"an array handle has more than {len(raw)} bytes")
-    magic, version, flags, length, ndim, text_nbytes, itemsize, reserved, offset, point, copied = HEADER.unpack_from(raw)
+    magic, version, flags, length, ndim, text_nbytes, itemsize, reserved, offset, point, copied = HEADER.unpack_from(
+        raw
+    )
     if magic != MAGIC:
         raise InvalidHandleError("these bytes are no array handle (they do not begin with XPUSHARR)")
     if version != VERSION:
@@ -250,8 +255,8 @@ def _parse(raw: bytes) -> Parts:
     expected = HEADER.size + handles * Handle.NBYTES + 16 * ndim + text_nbytes + SEAL_NBYTES
     if flags & ~_HAS_EVENT or reserved or ndim > NDIM_MAX or length != expected:
         raise InvalidHandleError(
-            f"the array handle says things this version does not know (flags {flags:#x}, {ndim} dimensions, {length} bytes "
-            f"where {expected} are due)"
+            f"the array handle says things this version does not know (flags {flags:#x}, {ndim} dimensions, "
+            f"{length} bytes where {expected} are due)"
         )
     at = HEADER.size
     memory = Handle(raw[at : at + Handle.NBYTES])
@@ -272,13 +277,15 @@ def _parse(raw: bytes) -> Parts:
     return Parts(memory, event, point, shape, strides, offset, itemsize, raw[at : at + text_nbytes], copied)
 
 
-# --- dtypes as JSON: a string, [base, shape] for sub-arrays, an object for structures ------------------------------------------
+# --- dtypes as JSON: a string, [base, shape] for sub-arrays, an object for structures
 
 
 def check_dtype(dtype: Any) -> None:
     """`InvalidArgumentError` for element types that hold Python objects: those are addresses of this process."""
     if dtype.hasobject:
-        raise InvalidArgumentError("arrays of Python objects cannot be shared: their elements are addresses of this process")
+        raise InvalidArgumentError(
+            "arrays of Python objects cannot be shared: their elements are addresses of this process"
+        )
 
 
 def encode_dtype(dtype: Any) -> bytes:
@@ -333,7 +340,9 @@ def named_dtype(name: str) -> Any:
     try:
         import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
-        raise InvalidArgumentError(f"the array's dtype is {name}, which needs ml_dtypes: pip install ml_dtypes") from None
+        raise InvalidArgumentError(
+            f"the array's dtype is {name}, which needs ml_dtypes: pip install ml_dtypes"
+        ) from None
     kind = getattr(ml_dtypes, name, None)
     found = numpy.dtype(kind) if isinstance(kind, type) else None
     if found is None or found.type is not kind:
@@ -349,7 +358,7 @@ def _built(described: Any, depth: int) -> Any:
             return numpy.dtype(described)
         if isinstance(described, str) and _NAMED.fullmatch(described):
             return named_dtype(described)
-        elif depth < NESTING_MAX and isinstance(described, list) and len(described) == 2:
+        if depth < NESTING_MAX and isinstance(described, list) and len(described) == 2:
             base, shape = described
             if isinstance(shape, list) and all(type(length) is int and length >= 0 for length in shape):
                 return numpy.dtype((_built(base, depth + 1), tuple(shape)))

@@ -10,6 +10,7 @@ from xpushare._native import forks
 from xpushare.core import event as core
 from xpushare.core.event import Opened
 from xpushare.core.memory import FORK_ADVICE, Implicit
+from xpushare.core.resources import Resource
 
 if TYPE_CHECKING:
     from xpushare._device import Context, Device, DeviceLike
@@ -30,10 +31,11 @@ class Event:
     Raises `InvalidArgumentError` for IPC plus profiling, `FeatureNotSupportedError` where a device of the context lacks the aspect.
     """
 
-    __slots__ = ("__weakref__", "_implicit", "_opened")
+    __slots__ = ("__weakref__", "_implicit", "_natives", "_opened")
 
     _opened: Opened | None
     _implicit: Implicit | None
+    _natives: tuple[Resource, ...]  # driver events that were handed out
 
     def __init__(
         self,
@@ -44,6 +46,7 @@ class Event:
         enable_profiling: bool = False,
     ) -> None:
         self._implicit = None
+        self._natives = ()
         self._opened = None
         self._opened = core.create(device, context, enable_ipc, enable_profiling)
 
@@ -51,6 +54,7 @@ class Event:
     def _make(cls, opened: Opened) -> Event:
         self = object.__new__(cls)
         self._implicit = None
+        self._natives = ()
         self._opened = opened
         return self
 
@@ -135,10 +139,16 @@ class Event:
         raise TypeError("an Event has no truth value: did you mean event.done?")
 
     def native_ipc_handle(self) -> bytes:
-        """The driver's own IPC handle of this event, for code that knows only those. `FeatureNotSupportedError` where there is none."""
-        from xpushare.core.interop import native_ipc_handle
+        """The driver's own IPC handle of an event that completes with the newest signal known now (cudaIpcEventHandle_t on `cuda`).
 
-        return native_ipc_handle(self._use())
+        For code that knows only those: open it before this object is closed. `FeatureNotSupportedError` where the driver has none.
+        """
+        from xpushare.core import interop
+
+        native = interop.record_native(self._use())
+        self._natives = (*self._natives, native)
+        handle: bytes = native.driver.handle
+        return handle
 
     def statistics(self) -> dict[str, Any]:
         """Who shares this event: numbers, and the processes that have it open."""
@@ -153,6 +163,7 @@ class Event:
     def close(self) -> None:
         """Give up this object's hold; the event goes when no process and no unfinished queue operation has it. Idempotent."""
         self._opened = None
+        self._natives = ()
         self._implicit = None
 
     def __enter__(self) -> Self:
@@ -166,6 +177,8 @@ class Event:
         if self._opened is None:
             return "<Event closed>"
         how = "imported " if self._opened.handle is not None else ""
+        if self._opened.timeline.foreign_process:
+            return f"<Event {how}of the parent process, on {self._opened.device}>"
         slot = self._opened.timeline.slot
         return f"<Event {how}value {slot.value} pending {slot.pending} on {self._opened.device}>"
 

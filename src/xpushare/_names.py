@@ -1,8 +1,9 @@
 """Names for what is shared: `publish`, `lookup`, `published`, `unpublish`.
 
-A name is a file `names/<name>` in the runtime folder that holds a handle's bytes. Its publisher holds a POSIX lock on byte 0 of it
-for as long as it lives, whatever its PID namespace; a file that nobody holds is a dead publisher's, and whoever comes next removes
-it, holding byte 1. A process never opens a file that it has published itself: closing it again would drop its lock.
+A name is a file `names/<name>` in the runtime folder that holds a handle's bytes. Its publisher holds a POSIX lock on
+byte 0 of it for as long as it lives, whatever its PID namespace; a file that nobody holds is a dead publisher's, and
+whoever comes next removes it, holding byte 1. A process never opens a file that it has published itself: closing it
+again would drop its lock.
 """
 
 from __future__ import annotations
@@ -70,9 +71,10 @@ os.register_at_fork(after_in_child=_after_fork)
 def publish(name: str, obj: Any) -> None:
     """Give `obj` a name under which every process of this user (with this runtime folder) finds its handle by `lookup`.
 
-    `obj` is an array that `share` takes, a Memory, PhysicalMemory or Event, or a handle that this process made. The name and
-    the export that it makes last until `unpublish` or the end of this process, also by SIGKILL. A name is 1 to 128 of
-    `A-Z a-z 0-9 . _ -` and begins with no dot. `InvalidArgumentError` for a name that a living process has published.
+    `obj` is an array that `share` takes, a Memory, PhysicalMemory or Event, or a handle that this process made. The
+    name and the export that it makes last until `unpublish` or the end of this process, also by SIGKILL. A name is 1
+    to 128 of `A-Z a-z 0-9 . _ -` and begins with no dot. `InvalidArgumentError` for a name that a living process has
+    published.
     """
     _check(name)
     folder = _folder()
@@ -110,7 +112,10 @@ def unpublish(name: str) -> None:
 
 
 def published() -> dict[str, Handle | ArrayHandle]:
-    """The names of all living publishers of this user and their handles, by name. What another version published is left out."""
+    """The names that living processes of this user have published, and their handles.
+
+    What this version cannot read is left out; `lookup` of it says why.
+    """
     folder = _folder()
     found: dict[str, Handle | ArrayHandle] = {}
     with _lock:
@@ -129,8 +134,9 @@ def published() -> dict[str, Handle | ArrayHandle]:
 def lookup(name: str, *, timeout: float | None = None) -> Handle | ArrayHandle:
     """The handle that a living process has published under `name`; waits until one does.
 
-    `timeout` in seconds, then `TimeoutError`; None waits as long as it takes, 0 not at all. `KeyboardInterrupt` comes through.
-    `attach` or `ipc.*.open` takes the result, and raises `HandleExpiredError` when its publisher has gone meanwhile.
+    `timeout` in seconds, then `TimeoutError`; None waits as long as it takes, 0 not at all. `KeyboardInterrupt` comes
+    through. `attach` or `ipc.*.open` takes the result, and raises `HandleExpiredError` when its publisher has gone
+    meanwhile.
     """
     _check(name)
     end = None if timeout is None else time.monotonic() + timeout
@@ -153,7 +159,7 @@ def lookup(name: str, *, timeout: float | None = None) -> Handle | ArrayHandle:
                 os.read(changed.fd, 1 << 16)
 
 
-# --- files ---------------------------------------------------------------------------------------------------------------------
+# --- files
 
 
 def _check(name: str) -> None:
@@ -313,7 +319,7 @@ def _unpublish_all() -> None:
             _retract(_own.popitem()[1])
 
 
-# --- exports -------------------------------------------------------------------------------------------------------------------
+# --- exports
 
 
 def _export(obj: Any) -> tuple[Handle | ArrayHandle, bool]:
@@ -343,7 +349,7 @@ def _withdraw(handle: Handle | ArrayHandle) -> None:
         memory.put(handle, handle.kind)
 
 
-# --- waiting -------------------------------------------------------------------------------------------------------------------
+# --- waiting
 
 
 class _Changes:

@@ -324,6 +324,9 @@ class Slot:
         ValueError: more than 2**20 - 1 points ahead. A future point that is orphaned is submitted and lost at once, see
         the protocol."""
 
+    def released(self, point: int) -> bool:
+        """A guard for `point` ended with a loss; True once for each. Also after a later signal has healed the loss."""
+
     def watch(self) -> None:
         """Have the deaths of all attached members noticed, for callers that poll `state`."""
 

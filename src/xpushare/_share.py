@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
+import os
+import threading
 from typing import TYPE_CHECKING, Any, Final
 
 from xpushare import arrays
@@ -18,10 +20,12 @@ from xpushare.core import memory
 from xpushare.core.event import open_ as open_event
 from xpushare.core.memory import Implicit, Range
 from xpushare.core.ordering import Mark, Order, mark, work_on
+from xpushare.core.resources import Allocation
 
 if TYPE_CHECKING:
     from xpushare._device import DeviceLike
     from xpushare.core.queue import Work
+    from xpushare.sharing.handle import Handle
 
 __all__ = ["attach", "empty", "pickled", "share"]
 
@@ -32,9 +36,9 @@ _UNORDERED: Final = -1
 def empty(shape: int | tuple[int, ...], dtype: Any = float, *, device: DeviceLike = "native_cpu:0") -> SharedArray:
     """A C-ordered array in new memory on `device`, which other processes can attach once it is shared.
 
-    `dtype` is a NumPy dtype or its name, bfloat16 and the float8 family by their `ml_dtypes` names. The elements are zero on the
-    host, unspecified on other devices. The array owns the memory; views and exports keep it. Raises `InvalidArgumentError` (also for
-    arrays of Python objects), `OutOfMemoryError`, `DeviceError`.
+    `dtype` is a NumPy dtype or its name, bfloat16 and the float8 family by their `ml_dtypes` names. The elements are
+    zero on the host, unspecified on other devices. The array owns the memory; views and exports keep it. Raises
+    `InvalidArgumentError` (also for arrays of Python objects), `OutOfMemoryError`, `DeviceError`.
     """
     found = as_dtype(dtype)
     check_dtype(found)
@@ -52,7 +56,7 @@ def _allocate(shape: tuple[int, ...], dtype: Any, device: Device) -> SharedArray
     return SharedArray._make(found._replace(nbytes=nbytes), shape, dtype, c_strides(shape, dtype.itemsize), 0)
 
 
-# --- sharing -------------------------------------------------------------------------------------------------------------------
+# --- sharing
 
 
 def share(
@@ -65,15 +69,15 @@ def share(
 ) -> ArrayHandle:
     """Export `array` where it is, without a copy: a handle for `attach` in any process of this user.
 
-    `array` is a SharedArray, a Memory, or any array that tells where its memory is (NumPy, torch, CuPy, JAX, a buffer, …) when
-    that memory can be shared: made by `empty` or `malloc_*`, or by a library whose driver can export it. Else
-    `FeatureNotSupportedError` says what to do; `copy=True` then copies the elements into new shared memory, which the handle's
-    export owns, and `handle.copied_nbytes` and the log (`xpushare`, INFO) say how many bytes.
+    `array` is a SharedArray, a Memory, or any array that tells where its memory is (NumPy, torch, CuPy, JAX, a
+    buffer, …) when that memory can be shared: made by `empty` or `malloc_*`, or by a library whose driver can export
+    it. Else `FeatureNotSupportedError` says what to do; `copy=True` then copies the elements into new shared memory,
+    which the handle's export owns, and `handle.copied_nbytes` and the log (`xpushare`, INFO) say how many bytes.
 
-    `read_only`: importers get no writable view. `stream`: the content is what the work queued there so far leaves; a `Queue`, a
-    stream of another library, a raw one, or None for the stream that the array's library works on now. -1: the content is
-    there, nothing is waited for. `opens=n`: the handle withdraws itself once it has been attached n times; the memory is given up when
-    the last of those is gone and this process exports something again.
+    `read_only`: importers get no writable view. `stream`: the content is what the work queued there so far leaves; a
+    `Queue`, a stream of another library, a raw one, or None for the stream that the array's library works on now. -1:
+    the content is there, nothing is waited for. `opens=n`: the handle withdraws itself once it has been attached n
+    times; the memory is given up when the last of those is gone and this process exports something again.
 
     The export holds the array's memory until `close()` of the returned handle or the end of this process, never less.
     """
@@ -88,7 +92,9 @@ def share(
             raise
         source, copied = _copied(array, found, stream)
     else:
-        if copy and source._use().handle is not None:  # imported: its handle would do, a new one cannot be
+        place = source._use()
+        # Imported memory has its exporter's handle, and a VirtualRange none at all: neither can get one here.
+        if copy and (place.handle is not None or not isinstance(place.allocation, Allocation)):
             source, copied = _copied(source, None, stream)
     work = None if stream == _UNORDERED else _producer(source, array, found, stream)
     handle = _export(source, work, read_only, count, copied)
@@ -151,7 +157,8 @@ def _copied(array: Any, found: arrays.Described | None, stream: Any) -> tuple[Sh
     low, high = extent(found.shape, found.strides, found.itemsize)
     if high - low != math.prod(found.shape) * found.itemsize:
         raise FeatureNotSupportedError(
-            f"this {type(array).__name__} is private to its library and has gaps, which its copy would expose: make it contiguous first"
+            f"this {type(array).__name__} is private and has gaps, which its copy would expose: "
+            "make it contiguous first"
         )
     device = Device(f"{found.backend}:{found.ordinal}")
     place = memory.allocate("device", high - low, device, None)
@@ -210,19 +217,22 @@ def _sealed(handle: Any, source: SharedArray, offset: int, order: Mark | None, c
     )
 
 
-# --- attaching -----------------------------------------------------------------------------------------------------------------
+# --- attaching
 
 
-def attach(h: ArrayHandle | bytes | str, *, device: DeviceLike | None = None, stream: Any = None) -> SharedArray:
+def attach(
+    h: ArrayHandle | Handle | bytes | str, *, device: DeviceLike | None = None, stream: Any = None
+) -> SharedArray:
     """The array behind a handle, mapped here: the same bytes, writable unless it was shared read-only.
 
-    `device=None` opens on the device that the handle names. The content is ordered after the producer's stream: `stream` (a
-    `Queue`, another library's stream, a raw one) waits for it on the device from here on, as do the stream of a consumer's
-    `__dlpack__(stream=…)`, queues that get the array as an operand, and the host before it makes a view. -1 opts out of all that.
+    `device=None` opens on the device that the handle names. The content is ordered after the producer's stream:
+    `stream` (a `Queue`, another library's stream, a raw one) waits for it on the device from here on, as do the
+    stream of a consumer's `__dlpack__(stream=…)`, queues that get the array as an operand, and the host before it
+    makes a view. -1 opts out of all that.
 
-    The result owns the mapping; views and capsules keep it. Raises `InvalidHandleError` for what is no array handle of this user and
-    boot or does not fit the memory it names, `HandleExpiredError` after `close` or the exporter's end, and what `ipc.memory.open`
-    raises.
+    The result owns the mapping; views and capsules keep it. Raises `InvalidHandleError` for what is no array handle
+    of this user and boot or does not fit the memory it names, `HandleExpiredError` after `close` or the exporter's
+    end, and what `ipc.memory.open` raises.
     """
     found = ArrayHandle(h)
     found._expect_open()
@@ -247,7 +257,18 @@ def attach(h: ArrayHandle | bytes | str, *, device: DeviceLike | None = None, st
     return array
 
 
-# --- pickling ------------------------------------------------------------------------------------------------------------------
+# --- pickling
+
+
+_pickling = threading.RLock()  # one export an array, whoever comes first
+
+
+def _after_fork() -> None:
+    global _pickling
+    _pickling = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class _Pickled:
@@ -261,17 +282,19 @@ class _Pickled:
 
 
 def pickled(array: SharedArray) -> bytes:
-    """The bytes that a pickled SharedArray is: an import's own handle, else that of an export which ends with the array."""
+    """The bytes that a pickled SharedArray is: an import's handle, else that of an export that ends with the array."""
     if array._handle is not None:
         return bytes(array._handle)
     covered, offset = array._covered()
     if covered.handle is not None:
-        return bytes(_sealed(covered.handle, array, array._use().offset + array._offset - covered.handle._fields.offset, None))
-    kept: _Pickled | None = array._implicit
-    if kept is None:
-        kept = array._implicit = _Pickled(covered)
+        return bytes(
+            _sealed(covered.handle, array, array._use().offset + array._offset - covered.handle._fields.offset, None)
+        )
     work = work_on(covered.device, None, array)
-    if work is not None:  # each time anew: the content is that of now
-        kept.order = mark(work, covered.device) if kept.order is None else kept.order.again(work)
-    return bytes(_sealed(kept.memory.handle, array, offset, kept.order))
-
+    with _pickling:
+        kept: _Pickled | None = array._implicit
+        if kept is None:
+            kept = array._implicit = _Pickled(covered)
+        if work is not None:  # each time anew: the content is that of now
+            kept.order = mark(work, covered.device) if kept.order is None else kept.order.again(work)
+        return bytes(_sealed(kept.memory.handle, array, offset, kept.order))

@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "core"))
 
-from peering import end_shared, other, peer  # noqa: E402
+from peering import end_shared, other, peer
 
 __all__ = ["other", "peer"]
 

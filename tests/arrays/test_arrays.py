@@ -12,15 +12,43 @@ from typing import Any
 import numpy as np
 import pytest
 from array_peer import attach_until_refused, content_of, looked_at
-from harness import Child
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import xpushare as xs
+from harness import Child
 from xpushare.sharing import node
 
-PLAIN = ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "g", "c8", "c16", "G", ">i4", ">f8", "S1", "S7", "U3",
-         "V5", "M8[s]", "M8[25ns]", "M8[D]", "m8[us]", "m8", ">M8[s]"]  # fmt: skip
+PLAIN = [
+    "?",
+    "i1",
+    "u1",
+    "i2",
+    "u2",
+    "i4",
+    "u4",
+    "i8",
+    "u8",
+    "f2",
+    "f4",
+    "f8",
+    "g",
+    "c8",
+    "c16",
+    "G",
+    ">i4",
+    ">f8",
+    "S1",
+    "S7",
+    "U3",
+    "V5",
+    "M8[s]",
+    "M8[25ns]",
+    "M8[D]",
+    "m8[us]",
+    "m8",
+    ">M8[s]",
+]
 STRUCTURED = {
     "packed": np.dtype([("a", "u1"), ("b", "f8")]),
     "aligned": np.dtype([("a", "u1"), ("b", "f8")], align=True),
@@ -30,7 +58,15 @@ STRUCTURED = {
     "titled": np.dtype([(("A title", "a"), "i4")]),
     "not ASCII": np.dtype([("größe", "f4")]),
 }
-NAMED = ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"]
+NAMED = [
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float8_e4m3b11fnuz",
+    "float8_e4m3fnuz",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+]
 DTYPES = [*PLAIN, *STRUCTURED.values(), *NAMED]
 
 LAYOUTS: dict[str, Callable[[Any], Any]] = {
@@ -98,7 +134,11 @@ def test_any_view(peer: Child, data: st.DataObject, dtype: Any) -> None:
     shape = data.draw(st.lists(st.integers(0, 5), max_size=5).map(tuple))
     view = filled(shape, dtype)
     index = tuple(
-        slice(data.draw(st.integers(-6, 6)), data.draw(st.integers(-6, 6)), data.draw(st.sampled_from([-3, -2, -1, 1, 2, 3])))
+        slice(
+            data.draw(st.integers(-6, 6)),
+            data.draw(st.integers(-6, 6)),
+            data.draw(st.sampled_from([-3, -2, -1, 1, 2, 3])),
+        )
         for _ in shape
     )
     view = view[(*index, ...)].transpose(data.draw(st.permutations(range(len(shape)))))
@@ -134,7 +174,16 @@ def test_empty_is_zero_and_writable() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "dtype"),
-    [((2, -1), "f4"), ("ab", "f4"), (1.5, "f4"), (2, "no such type"), (2, object), (2, [("a", "O")]), ((1,) * 65, "u1"), (2, "(3,)i4")],
+    [
+        ((2, -1), "f4"),
+        ("ab", "f4"),
+        (1.5, "f4"),
+        (2, "no such type"),
+        (2, object),
+        (2, [("a", "O")]),
+        ((1,) * 65, "u1"),
+        (2, "(3,)i4"),
+    ],
 )
 def test_empty_refuses(shape: Any, dtype: Any) -> None:
     with pytest.raises(xs.InvalidArgumentError):
@@ -146,7 +195,7 @@ def test_empty_too_large() -> None:
         xs.empty((1 << 40, 1 << 40))
 
 
-# --- what cannot be shared in place ------------------------------------------------------------------------------------------------
+# --- what cannot be shared in place
 
 
 def test_private_array_says_what_to_do() -> None:
@@ -156,7 +205,9 @@ def test_private_array_says_what_to_do() -> None:
         assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("private", [np.arange(12.0).reshape(3, 4)[:, ::2], b"twelve bytes", bytearray(12), np.float32(3).reshape(())])
+@pytest.mark.parametrize(
+    "private", [np.arange(12.0).reshape(3, 4)[:, ::2], b"twelve bytes", bytearray(12), np.float32(3).reshape(())]
+)
 def test_copy(peer: Child, private: Any, caplog: pytest.LogCaptureFixture) -> None:
     wanted = np.asarray(memoryview(private))
     with caplog.at_level(logging.INFO, "xpushare"), xs.share(private, copy=True) as handle:
@@ -174,6 +225,20 @@ def test_copy_copies_nothing_that_is_shared() -> None:
     for one in (array, np.asarray(array), array.memory):
         with xs.share(one, copy=True) as handle:
             assert handle.copied_nbytes == 0
+
+
+def test_virtual_memory_is_copied_or_refused() -> None:
+    """Addresses cannot be exported, the physical memory behind them can: an array over a VirtualRange is private."""
+    with xs.VirtualRange(1 << 16, "native_cpu:0") as place:
+        place.map(xs.PhysicalMemory(1 << 16, "native_cpu:0"))
+        array = place.as_array(3, "i4")
+        np.asarray(array)[:] = [1, 2, 3]
+        for one in (array, np.asarray(array)):
+            with pytest.raises(xs.FeatureNotSupportedError):
+                xs.share(one)
+            with xs.share(one, copy=True) as handle:
+                assert handle.copied_nbytes == 12
+                assert np.asarray(xs.attach(handle)).tolist() == [1, 2, 3]
 
 
 def test_no_elements_are_never_private() -> None:
@@ -202,7 +267,9 @@ def _made() -> bytes:
     return bytes(xs.share(array))
 
 
-@pytest.mark.parametrize("wrong", [np.array([object()]), [1, 2], "text", 3, None, np.ma.masked_array([1, 2], [True, False])])
+@pytest.mark.parametrize(
+    "wrong", [np.array([object()]), [1, 2], "text", 3, None, np.ma.masked_array([1, 2], [True, False])]
+)
 def test_share_refuses(wrong: Any) -> None:
     with pytest.raises(xs.InvalidArgumentError):
         xs.share(wrong, copy=True)
@@ -222,7 +289,7 @@ def test_host_arrays_have_no_streams() -> None:
         xs.attach(handle, stream=1)
 
 
-# --- handles -----------------------------------------------------------------------------------------------------------------------
+# --- handles
 
 
 def test_handle_is_a_value() -> None:
@@ -323,7 +390,7 @@ def test_handle_of_memory_is_no_array() -> None:
         xs.ipc.memory.put(handle)
 
 
-# --- counted handles -----------------------------------------------------------------------------------------------------------
+# --- counted handles
 
 
 def test_opens_count_exactly_between_processes() -> None:
@@ -377,7 +444,7 @@ def test_a_refused_attach_takes_no_open() -> None:
             pass
 
 
-# --- SharedArray ---------------------------------------------------------------------------------------------------------------
+# --- SharedArray
 
 
 def test_use_after_close() -> None:
@@ -387,7 +454,13 @@ def test_use_after_close() -> None:
     array.close()
     assert array.closed
     assert repr(array) == "<SharedArray closed>"
-    for use in (lambda: array.device, lambda: array.memory, lambda: array.ptr, array.__dlpack__, lambda: xs.share(array)):
+    for use in (
+        lambda: array.device,
+        lambda: array.memory,
+        lambda: array.ptr,
+        array.__dlpack__,
+        lambda: xs.share(array),
+    ):
         with pytest.raises(xs.InvalidArgumentError, match="closed"):
             use()
     view[:] = 1  # the view keeps the memory

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import importlib.util
 
-import harness
 import numpy as np
 import pytest
 from array_peer import backed_by, consume, producer
+
+import harness
+import xpushare as xs
 from harness import Child
 
-import xpushare as xs
-
-NEEDS = {"torch": "torch", "jax": "jax", "pyarrow": "pyarrow", "pyarrow buffer": "pyarrow", "pyarrow foreign": "pyarrow"}
+NEEDS = {
+    "torch": "torch",
+    "jax": "jax",
+    "pyarrow": "pyarrow",
+    "pyarrow buffer": "pyarrow",
+    "pyarrow foreign": "pyarrow",
+}
 PRODUCERS = ["empty", "numpy", "memoryview", "Memory", "torch", "jax", "pyarrow"]
 CONSUMERS = ["numpy", "numpy dlpack", "memoryview", "torch", "jax", "pyarrow buffer", "pyarrow foreign"]
 SIXTEEN = list(range(16))
@@ -95,7 +101,7 @@ def test_every_pair_was_tried() -> None:
     assert {(made_by, to) for made_by in PRODUCERS for to in CONSUMERS} == set(results)
 
 
-def test_strided_torch_and_named_types(peer: Child) -> None:
+def test_strided_torch_and_named_types() -> None:
     needs("torch", "torch")
     import torch
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -9,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from array_peer import try_hostile
-from harness import Child
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import xpushare as xs
+from harness import Child
 from xpushare._array_handle import HEADER, MAGIC, VERSION
 from xpushare.sharing.handle import FIELDS, SEAL_NBYTES, Handle, keyed_hash
 
@@ -45,8 +46,19 @@ def built(
     tail += struct.pack(f"<{len(shape)}Q{len(strides)}q", *shape, *strides) + dtype
     total = HEADER.size + len(tail) + SEAL_NBYTES
     flags = int(event is not None) if flags is None else flags
-    head = HEADER.pack(magic, version, flags, total if length is None else length, len(shape) if ndim is None else ndim, len(dtype),
-                       itemsize, reserved, offset, point, 0)  # fmt: skip
+    head = HEADER.pack(
+        magic,
+        version,
+        flags,
+        total if length is None else length,
+        len(shape) if ndim is None else ndim,
+        len(dtype),
+        itemsize,
+        reserved,
+        offset,
+        point,
+        0,
+    )
     return sealed(head + tail)
 
 
@@ -63,6 +75,18 @@ def test_the_builder_builds_what_share_does(shared: xs.ArrayHandle) -> None:
 
 
 TOP = (1 << 63) - 1
+
+
+def structure(**changes: Any) -> bytes:
+    """A structure's description in the handle; without changes, a good one."""
+    good = {"names": ["a"], "formats": ["<f8"], "offsets": [0], "itemsize": 8, "aligned": False}
+    return json.dumps({**good, **changes}).encode()
+
+
+def test_an_unchanged_structure_is_good(shared: xs.ArrayHandle) -> None:
+    assert xs.attach(built(shared.handle, dtype=structure())).dtype == np.dtype([("a", "f8")])
+
+
 LIES: dict[str, dict[str, Any]] = {
     "one element more": {"shape": (5,)},
     "many elements": {"shape": (1 << 60,)},
@@ -81,9 +105,7 @@ LIES: dict[str, dict[str, Any]] = {
     "item size none": {"itemsize": 0, "dtype": b'"<f8"'},
     "items larger than the memory": {"dtype": b'"|S40"', "itemsize": 40, "shape": (1,), "strides": (40,)},
     "objects": {"dtype": b'"|O"'},
-    "objects in a structure": {
-        "dtype": b'{"names":["a"],"formats":["|O"],"offsets":[0],"itemsize":8,"aligned":false}'
-    },
+    "objects in a structure": {"dtype": b'{"names":["a"],"formats":["|O"],"offsets":[0],"itemsize":8,"aligned":false}'},
     "no JSON": {"dtype": b"<f8"},
     "no UTF-8": {"dtype": b'"\xff\xfe"'},
     "no dtype text": {"dtype": b""},
@@ -93,12 +115,12 @@ LIES: dict[str, dict[str, Any]] = {
     "an expression": {"dtype": b'"(2,)f4,f4"'},
     "a NumPy name": {"dtype": b'"float64"'},
     "a function of ml_dtypes": {"dtype": b'"finfo"', "itemsize": 8},
-    "an unknown field": {"dtype": b'{"names":["a"],"formats":["<f8"],"offsets":[0],"itemsize":8,"aligned":false,"x":1}'},
+    "an unknown field": {"dtype": structure(names=["a"], formats=["<f8"], x=1)},
     "a field missing": {"dtype": b'{"names":["a"],"formats":["<f8"],"offsets":[0]}'},
-    "fields twice": {"dtype": b'{"names":["a","a"],"formats":["<f4","<f4"],"offsets":[0,4],"itemsize":8,"aligned":false}'},
-    "a field beyond the item": {"dtype": b'{"names":["a"],"formats":["<f8"],"offsets":[4],"itemsize":8,"aligned":false}'},
-    "a negative offset": {"dtype": b'{"names":["a"],"formats":["<f8"],"offsets":[-8],"itemsize":8,"aligned":false}'},
-    "a negative item size": {"dtype": b'{"names":["a"],"formats":["<f8"],"offsets":[0],"itemsize":-8,"aligned":false}'},
+    "fields twice": {"dtype": structure(names=["a", "a"], formats=["<f4", "<f4"], offsets=[0, 4])},
+    "a field beyond the item": {"dtype": structure(offsets=[4])},
+    "a negative offset": {"dtype": structure(offsets=[-8])},
+    "a negative item size": {"dtype": structure(itemsize=-8)},
     "a sub-array of negative length": {"dtype": b'["<f8",[-1]]'},
     "a sub-array of terabytes": {"dtype": b'["<f8",[1099511627776]]'},
     "nested too deeply": {"dtype": b"[" * 40 + b'"<f8"' + b",[1]]" * 40},
@@ -114,7 +136,7 @@ LIES: dict[str, dict[str, Any]] = {
     "fewer dimensions than there are": {"shape": (2, 2), "strides": (16, 8), "ndim": 1},
     "another length": {"length": 400},
     "a point beyond all": {"point": 1 << 43},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("lie", LIES)
@@ -128,12 +150,24 @@ def test_lies_are_refused(peer: Child, shared: xs.ArrayHandle, lie: str) -> None
 @pytest.mark.parametrize("mapped", [False, True], ids=["not mapped yet", "mapped already"])
 @pytest.mark.parametrize(
     "change",
-    [{"nbytes": 1 << 40}, {"nbytes": 33}, {"offset": 1 << 40}, {"offset": 4096}, {"nbytes": 0, "offset": 1 << 63}, {"object": 77},
-     {"nonce": bytes(16)}, {"kind": 3}, {"flags": 1}, {"flags": 2}, {"generation": 1 << 40}, {"entry": 200_000}],
+    [
+        {"nbytes": 1 << 40},
+        {"nbytes": 33},
+        {"offset": 1 << 40},
+        {"offset": 4096},
+        {"nbytes": 0, "offset": 1 << 63},
+        {"object": 77},
+        {"nonce": bytes(16)},
+        {"kind": 3},
+        {"flags": 1},
+        {"flags": 2},
+        {"generation": 1 << 40},
+        {"entry": 200_000},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_a_memory_handle_that_lies(peer: Child, shared: xs.ArrayHandle, change: dict[str, Any], mapped: bool) -> None:
-    """Sealed anew, inside and outside: its range is compared with the exporter's table, also when the memory is mapped here."""
+    """Sealed anew, inside and out: it is compared with the exporter's table, also when the memory is mapped here."""
     if mapped:
         peer.call(_keep, bytes(shared))
     fields = {**{name: getattr(shared.handle._fields, name) for name, _ in FIELDS}, **change}
@@ -144,7 +178,10 @@ def test_a_memory_handle_that_lies(peer: Child, shared: xs.ArrayHandle, change: 
     answer = peer.call(try_hostile, raw)
     peer.call(_forget)
     if mapped and set(change) & {"object", "nonce"}:
-        assert answer in ("InvalidHandleError", "attached")  # the very array: these two only guard the way to the memory
+        assert answer in (
+            "InvalidHandleError",
+            "attached",
+        )  # the very array: these two only guard the way to the memory
     else:
         assert answer in ("InvalidHandleError", "HandleExpiredError")
 
@@ -222,7 +259,10 @@ def test_another_users_key(shared: xs.ArrayHandle, tmp_path: Any) -> None:
 def test_fuzz(peer: Child, shared: xs.ArrayHandle, data: st.DataObject) -> None:
     """Anything sealed either is refused or is an array inside its memory: the other process reads it and lives."""
     body = bytearray(bytes(shared)[:-SEAL_NBYTES])
-    places = [range(HEADER.size), range(HEADER.size + 256, len(body))]  # not the memory handle: it has a seal of its own
+    places = [
+        range(HEADER.size),
+        range(HEADER.size + 256, len(body)),
+    ]  # not the memory handle: it has a seal of its own
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.sampled_from([place for span in places for place in span]))
         body[at] = data.draw(st.sampled_from([0, 1, 2, 4, 8, 127, 128, 255]) | st.integers(0, 255))
@@ -236,7 +276,10 @@ steps = st.integers(-40, 40) | st.sampled_from([TOP, -TOP, -TOP - 1, 1 << 32, -(
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(dimensions=st.lists(st.tuples(numbers, steps), max_size=5), offset=st.integers(0, 40) | st.sampled_from([TOP, (1 << 64) - 1]))
+@given(
+    dimensions=st.lists(st.tuples(numbers, steps), max_size=5),
+    offset=st.integers(0, 40) | st.sampled_from([TOP, (1 << 64) - 1]),
+)
 def test_fuzz_geometry(shared: xs.ArrayHandle, dimensions: list[tuple[int, int]], offset: int) -> None:
     """Let through exactly if every element is inside, by an independent count."""
     shape, strides = tuple(length for length, _ in dimensions), tuple(step for _, step in dimensions)

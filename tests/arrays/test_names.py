@@ -9,12 +9,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import harness
 import numpy as np
 import pytest
-from harness import Child, kept
 
+import harness
 import xpushare as xs
+from harness import Child, kept
 from xpushare.sharing import identity
 
 
@@ -166,7 +166,9 @@ def test_looking_does_not_loosen_the_own_names(peer: Child) -> None:
     assert list(peer.call(xs.published)) == ["held"]
 
 
-@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # JAX, if it is here
+@pytest.mark.filterwarnings(
+    "ignore:os.fork:RuntimeWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # JAX, if it is here
 def test_a_forked_child_neither_has_nor_ends_the_names(peer: Child) -> None:
     xs.publish("parents", xs.empty(1))
     with Child(method="fork") as child:
@@ -179,7 +181,9 @@ def test_a_forked_child_neither_has_nor_ends_the_names(peer: Child) -> None:
 def test_one_of_two_publishers_wins(peer: Child, other: Child) -> None:
     for round_ in range(30):
         name = f"race-{round_}"
-        answers = [each.result() for each in [peer.start(publish_array, name, 1.0), other.start(publish_array, name, 2.0)]]
+        answers = [
+            each.result() for each in [peer.start(publish_array, name, 1.0), other.start(publish_array, name, 2.0)]
+        ]
         assert answers.count("published") == 1, answers
         winner = 1.0 + answers.index("published")
         assert looked_up(name) == [winner] * 4
@@ -212,6 +216,19 @@ def test_any_call_removes_what_the_dead_left(use: str) -> None:
     else:
         xs.unpublish("live")
     assert "dead" not in files()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_publisher_in_another_pid_namespace() -> None:
+    """Its pid means nothing here; that it lives, and that it died, is seen all the same."""
+    with Child(prefix=["unshare", "--pid", "--fork", "--kill-child"]) as child:
+        assert child.call(publish_array, "inside") == "published"
+        assert list(xs.published()) == ["inside"]
+        with pytest.raises(xs.InvalidArgumentError, match="has published"):
+            xs.publish("inside", xs.empty(1))
+        child.kill()
+    harness.wait_until(lambda: xs.published() == {})  # `unshare` is gone at once, its child a moment later
+    assert files() == []
 
 
 def test_many_reclaim_one_dead_name() -> None:

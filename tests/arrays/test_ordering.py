@@ -1,4 +1,4 @@
-"""Arrays are ordered by default: a consumer's stream waits, on the device, for what the producer's stream had queued."""
+"""Ordered by default: a consumer's stream waits, on the device, for what the producer's stream had queued."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-import harness
 import numpy as np
 import pytest
-from harness import Child, kept
 
+import harness
 import xpushare as xs
+from harness import Child, kept
 from xpushare.adapters.mock import ForeignArray, MockStream
 
 DEVICE = "mock:0"
@@ -45,7 +45,7 @@ def array() -> xs.SharedArray:
     return xs.empty(4, "u1", device=DEVICE)
 
 
-# --- in the consumer's process ---------------------------------------------------------------------------------------------------
+# --- in the consumer's process
 
 
 def start_reading(raw: bytes, how: str) -> None:
@@ -94,7 +94,7 @@ def read_on_host(raw: bytes, how: str) -> list[int]:
     return np.asarray(type("Holder", (), {"__array_interface__": array.__array_interface__})()).tolist()
 
 
-# --- tests -------------------------------------------------------------------------------------------------------------------
+# --- tests
 
 
 @pytest.mark.parametrize("how", ["attach", "attach queue", "attach number", "operand", "dlpack"])
@@ -253,8 +253,7 @@ def test_what_is_no_stream(array: xs.SharedArray, wrong: Any) -> None:
         xs.attach(handle, stream=wrong)
 
 
-def test_copies_are_ordered_behind_their_stream(stream: MockStream) -> None:
-    """`dlpack` asks a device's array to be ready on the default stream; the host's arrays have none."""
+def test_arrays_of_devices_are_asked_to_be_ready_on_the_default_stream() -> None:
     asked: list[Any] = []
 
     class OnDevice:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import trio
-from harness import Child, fd_count, kept
 from peering import exported_event
 
 import xpushare as xs
+from harness import Child, fd_count, kept
 from xpushare.timeline import waiting
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
@@ -10,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from harness import Child, kept, wait_until
 from peering import PAGE, exported_event, opened
 
 import xpushare as xs
+from harness import Child, kept
 
 Pair = tuple[str, str]
 
@@ -50,7 +49,7 @@ def event(device: str) -> Any:
         yield event
 
 
-# --- queues ------------------------------------------------------------------------------------------------------------------
+# --- queues ---------------------------------------------------------------------------------------
 
 
 def test_operations_run_in_order(queue: xs.Queue, device: str) -> None:
@@ -88,7 +87,11 @@ def test_copy_between_all_kinds_of_operands(queue: xs.Queue, device: str) -> Non
 
 
 def test_operands_are_checked(queue: xs.Queue, device: str) -> None:
-    with xs.malloc_device(PAGE, device) as memory, xs.malloc_device(8, device) as small, xs.VirtualRange(1 << 16, device) as hole:
+    with (
+        xs.malloc_device(PAGE, device) as memory,
+        xs.malloc_device(8, device) as small,
+        xs.VirtualRange(1 << 16, device) as hole,
+    ):
         wrong: list[tuple[Any, ...]] = [
             (queue.copy, small, memory),
             (queue.copy, memory, small, 9),
@@ -175,7 +178,7 @@ def test_from_native_knows_nothing_of_other_things() -> None:
             xs.Event.from_native(thing)
 
 
-# --- events in one process -----------------------------------------------------------------------------------------------------
+# --- events in one process ------------------------------------------------------------------------
 
 
 def test_a_new_event_is_complete(event: xs.Event) -> None:
@@ -249,7 +252,9 @@ def test_points_that_are_none(event: xs.Event, queue: xs.Queue, at_least: Any) -
         event.reached(at_least).send(None)
 
 
-def test_a_queue_that_signals_waits_for_another_queues_point_first(event: xs.Event, queue: xs.Queue, device: str) -> None:
+def test_a_queue_that_signals_waits_for_another_queues_point_first(
+    event: xs.Event, queue: xs.Queue, device: str
+) -> None:
     with xs.Queue(device) as other:
         gate = Gate(queue)
         assert queue.signal(event) == 1
@@ -360,7 +365,7 @@ def test_keyboard_interrupt_ends_every_wait(device: str) -> None:
             assert child.call(interrupted, device, how) == "interrupted"
 
 
-# --- events between processes -------------------------------------------------------------------------------------------------------
+# --- events between processes ---------------------------------------------------------------------
 
 
 def test_ping_pong(pair: Pair, peer: Child) -> None:
@@ -384,7 +389,9 @@ def test_ping_pong(pair: Pair, peer: Child) -> None:
 
 def test_queue_work_across_processes(pair: Pair, peer: Child) -> None:
     # Ours fills, theirs adds: ordered by events alone.
-    data = peer.call(lambda device: (kept.__setitem__("m", xs.malloc_device(PAGE, device)), xs.ipc.memory.get(kept["m"]))[1], pair[0])
+    data = peer.call(
+        lambda device: (kept.__setitem__("m", xs.malloc_device(PAGE, device)), xs.ipc.memory.get(kept["m"]))[1], pair[0]
+    )
     produced, consumed = peer.call(exported_event, pair[0]), peer.call(exported_event, pair[0], "back")
 
     def consume(device: str) -> None:
@@ -482,7 +489,7 @@ def test_value_waits_for_every_earlier_signal(pair: Pair, peer: Child) -> None:
 def test_host_signals_of_many_threads(event: xs.Event) -> None:
     with ThreadPoolExecutor(8) as pool:
         found = [job.result() for job in [pool.submit(lambda: [event.signal() for _ in range(200)]) for _ in range(8)]]
-    assert sorted(sum(found, [])) == list(range(1, 1601))
+    assert sorted(point for points in found for point in points) == list(range(1, 1601))
     assert event.value == 1600
 
 
@@ -511,5 +518,3 @@ def test_a_queue_of_another_backend_signals(peer: Child) -> None:
         assert queue.signal(event) == 1
         queue.synchronize(10)
         assert event.value == 1
-
-

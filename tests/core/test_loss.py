@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from harness import Child, kept, wait_until
 from peering import exported_event, opened
 
 import xpushare as xs
+from harness import Child, kept, wait_until
 
 Pair = tuple[str, str]
 SOON = 1.0  # a loss is seen within this time of the death
@@ -168,7 +168,7 @@ def test_a_queue_that_waits_for_a_future_point_is_released(pair: Pair, event: xs
             other.wait(5)  # signals queued behind a released wait are lost, too
 
 
-def test_a_future_point_may_come_from_the_waiter_itself(pair: Pair, event: xs.Event) -> None:
+def test_a_future_point_may_come_from_the_waiter_itself(event: xs.Event) -> None:
     # Nobody but us ever attached: no loss, a time-out.
     with pytest.raises(TimeoutError):
         event.wait(0.05, at_least=1)
@@ -176,7 +176,7 @@ def test_a_future_point_may_come_from_the_waiter_itself(pair: Pair, event: xs.Ev
     event.wait(0, at_least=1)
 
 
-def test_a_peer_that_never_attached_is_no_loss(pair: Pair, event: xs.Event) -> None:
+def test_a_peer_that_never_attached_is_no_loss(event: xs.Event) -> None:
     with Child() as child:
         child.call(lambda handle: kept.__setitem__("handle", handle), kept["handle"])
         child.kill()
@@ -238,11 +238,10 @@ def test_two_importers_after_the_exporters_death(pair: Pair, peer: Child) -> Non
     event.close()
 
 
-@pytest.mark.parametrize("how", ["callable", "loss before"])
-def test_a_living_owners_queue_failed(pair: Pair, event: xs.Event, how: str) -> None:
+def test_a_living_owners_queue_failed(pair: Pair, event: xs.Event) -> None:
     with Child() as child:
 
-        def fail(handle: xs.ipc.Handle, device: str, how: str) -> None:
+        def fail(handle: xs.ipc.Handle, device: str) -> None:
             event = kept["event"] = xs.ipc.event.open(handle, device=device)
             queue = kept["queue"] = xs.Queue(device)
             gate = threading.Event()
@@ -255,7 +254,7 @@ def test_a_living_owners_queue_failed(pair: Pair, event: xs.Event, how: str) -> 
             queue.signal(event)
             gate.set()
 
-        child.call(fail, kept["handle"], pair[1], how)
+        child.call(fail, kept["handle"], pair[1])
         text = within(time.monotonic(), lambda: event.wait(10), "failure")
         assert str(child.pid) in text
         assert "ArithmeticError" in text
@@ -316,7 +315,8 @@ def test_signals_behind_a_loss_are_lost_in_a_chain_of_processes(pair: Pair, even
         assert peer.call(report)
 
 
-def test_every_waiting_process_is_told(pair: Pair, event: xs.Event, peer: Child, other: Child) -> None:
+@pytest.mark.usefixtures("event")
+def test_every_waiting_process_is_told(pair: Pair, peer: Child, other: Child) -> None:
     with Child() as child:
         child.call(owe, kept["handle"], pair[1], "running")
         pending = []
@@ -337,8 +337,8 @@ def test_every_waiting_process_is_told(pair: Pair, event: xs.Event, peer: Child,
             assert when - killed < SOON
 
 
-def test_the_gil_held_in_a_native_call_does_not_delay_anybody(pair: Pair, event: xs.Event, peer: Child) -> None:
-    # The exporter's process is stuck in a native call that keeps the GIL; its warden, and the peer's, go on all the same.
+def test_the_gil_held_in_a_native_call_does_not_delay_anybody(pair: Pair, peer: Child) -> None:
+    # The exporter's process is stuck in a native call that keeps the GIL; its warden, and the peer's, go on.
     handle = peer.call(exported_event, pair[0])
     waiter = xs.ipc.event.open(handle, device=pair[1])
     with Child() as child:

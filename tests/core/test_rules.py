@@ -1,4 +1,4 @@
-"""The eleven rules of sharing (docs/api), each on native_cpu and on mock, across processes and inside the exporter's own."""
+"""The eleven rules of sharing, each on native_cpu and on mock, across processes and inside the exporter's own."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ import pickle
 import signal
 import struct
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from harness import Child, kept, wait_until
 from peering import (
     GRANULE,
-    KINDS,
     MAKERS,
     NAMES,
     PAGE,
@@ -37,6 +34,7 @@ from peering import (
 )
 
 import xpushare as xs
+from harness import Child, kept, wait_until
 from xpushare.sharing import handle as handles
 from xpushare.sharing import layout, node
 
@@ -48,7 +46,7 @@ def expired(call: Callable[..., Any], *arguments: Any, match: str) -> None:
         call(*arguments)
 
 
-# --- 1: get ---------------------------------------------------------------------------------------------------------------
+# --- 1: get ---------------------------------------------------------------------------------------
 
 
 def test_rule_1_every_get_returns_a_distinct_handle(device: str, kind: str) -> None:
@@ -218,7 +216,7 @@ def test_rule_1_private_memory_is_refused_with_advice() -> None:
         xs.ipc.memory.get(np.zeros(8))
 
 
-# --- 2: the bytes are the whole handle ------------------------------------------------------------------------------------------
+# --- 2: the bytes are the whole handle ------------------------------------------------------------
 
 
 def test_rule_2_any_number_of_importers_by_any_channel(pair: Pair, peer: Child, other: Child, kind: str) -> None:
@@ -263,7 +261,11 @@ def test_rule_2_events_are_shared_in_both_directions(pair: Pair, peer: Child) ->
         assert peer.call(lambda: kept["event"].signal()) == 1
         assert (event.value, event.pending) == (1, 1)
         assert event.signal() == 2
-        assert peer.call(lambda: (kept["event"].value, kept["event"].pending, kept["event"].is_imported)) == (2, 2, False)
+        assert peer.call(lambda: (kept["event"].value, kept["event"].pending, kept["event"].is_imported)) == (
+            2,
+            2,
+            False,
+        )
 
 
 def test_rule_2_in_the_exporters_own_process(pair: Pair) -> None:
@@ -290,7 +292,7 @@ def test_rule_2_in_the_exporters_own_process(pair: Pair) -> None:
         xs.ipc.event.put(handle)
 
 
-# --- 3: refusals (the handle's own are in tests/sharing/test_handles.py) ----------------------------------------------------------
+# --- 3: refusals (the handle's own are in tests/sharing/test_handles.py) --------------------------
 
 
 def test_rule_3_after_put(pair: Pair, peer: Child, kind: str) -> None:
@@ -309,8 +311,16 @@ def test_rule_3_after_put_and_reuse_of_the_entry(pair: Pair, peer: Child, kind: 
     old = peer.call(MAKERS[kind], pair[0])
     verbs(kind).open(old).close()
     peer.call(lambda kind, handle: verbs(kind).put(handle), kind, old)
-    new = peer.call(MAKERS[kind], pair[0])
-    assert new._fields.entry == old._fields.entry
+
+    def reuse(kind: str, device: str, entry: int) -> xs.ipc.Handle:
+        for _ in range(1000):  # entries are used again in turn
+            handle = MAKERS[kind](device)
+            if handle._fields.entry == entry:
+                return handle
+            verbs(kind).put(handle)
+        raise AssertionError("the entry is not used again")
+
+    new = peer.call(reuse, kind, pair[0], old._fields.entry)
     expired(verbs(kind).open, old, match="put|withdr")
     verbs(kind).open(new).close()
 
@@ -352,20 +362,26 @@ def test_rule_3_an_exporter_nobody_knew_is_gone(device: str, kind: str, end: str
     expired(verbs(kind).open, handle, match="gone")
 
 
+def with_fields(handle: xs.ipc.Handle, **changes: int) -> bytes:
+    """The handle's bytes, without the seal, with other fields."""
+    values = {name: getattr(handle._fields, name) for name, _code in handles.FIELDS} | changes
+    return handles._STRUCT.pack(*values.values())
+
+
 def test_rule_3_the_pid_was_reused(pair: Pair, peer: Child, kind: str) -> None:
     with Child() as child:
         dead = child.call(MAKERS[kind], pair[0])
         child.kill()
     alive = peer.call(MAKERS[kind], pair[0])
     # As if the dead exporter's pid and fd number were now those of a process that has a table of its own.
-    body = handles._STRUCT.pack(*dead._fields._replace(pid=alive._fields.pid, table_fd=alive._fields.table_fd))
+    body = with_fields(dead, pid=alive._fields.pid, table_fd=alive._fields.table_fd)
     forged = body + handles.keyed_hash(body)
     expired(verbs(kind).open, forged, match="gone.*used again")
     verbs(kind).open(alive).close()
     expired(verbs(kind).open, forged, match="gone.*used again")
     # … or those of the importer itself, or of a process without such an fd.
     for pid, fd in ((os.getpid(), dead._fields.table_fd), (peer.pid, 1023), (peer.pid, 0)):
-        body = handles._STRUCT.pack(*dead._fields._replace(pid=pid, table_fd=fd))
+        body = with_fields(dead, pid=pid, table_fd=fd)
         expired(verbs(kind).open, body + handles.keyed_hash(body), match="gone")
 
 
@@ -396,7 +412,7 @@ def test_rule_3_a_reused_fd_number_in_the_exporter(pair: Pair, peer: Child) -> N
     peer.call(restore)
 
 
-def test_rule_3_another_backend_or_device(pair: Pair) -> None:
+def test_rule_3_another_backend_or_device() -> None:
     handle = exported("native_cpu:0")
     with nothing_left():
         with pytest.raises(xs.InvalidArgumentError, match="cannot be opened on mock:0"):
@@ -428,7 +444,7 @@ def test_rule_3_a_device_that_this_process_may_not_see() -> None:
     kept.clear()
 
 
-# --- 4: open and close ------------------------------------------------------------------------------------------------------------------
+# --- 4: open and close ----------------------------------------------------------------------------
 
 
 def test_rule_4_every_open_is_a_new_object_with_its_own_close(pair: Pair, peer: Child) -> None:
@@ -489,7 +505,7 @@ def test_rule_4_closing_harms_nobody_else(pair: Pair, peer: Child, other: Child)
     kept.clear()
 
 
-# --- 5: put ---------------------------------------------------------------------------------------------------------------------------------
+# --- 5: put ---------------------------------------------------------------------------------------
 
 
 def test_rule_5_an_export_holds_its_source(pair: Pair, peer: Child, kind: str) -> None:
@@ -609,7 +625,7 @@ def test_rule_5_foreign_memory_stays_held_while_somebody_has_it_open(peer: Child
     assert lingering is not None
 
 
-# --- 6: outlives_exporter ---------------------------------------------------------------------------------------------------------------
+# --- 6: outlives_exporter -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("end", ["free", "exit", "kill"])
@@ -637,7 +653,7 @@ def test_rule_6_a_mapping_outlives_its_exporter(pair: Pair, end: str) -> None:
     pages.close()
 
 
-# --- 7: no close verbs ----------------------------------------------------------------------------------------------------------------------
+# --- 7: no close verbs ----------------------------------------------------------------------------
 
 
 def test_rule_7_physical_memory_and_events_have_no_close_verb() -> None:
@@ -690,7 +706,7 @@ def test_rule_7_an_import_outlives_its_source(pair: Pair, peer: Child) -> None:
     signals.close()
 
 
-# --- 8: failures leave nothing (more in test_faults.py) --------------------------------------------------------------------------------------
+# --- 8: failures leave nothing (more in test_faults.py) -------------------------------------------
 
 
 def test_rule_8_failed_operations_leave_nothing(pair: Pair, peer: Child, kind: str) -> None:
@@ -708,7 +724,7 @@ def test_rule_8_failed_operations_leave_nothing(pair: Pair, peer: Child, kind: s
                 verbs(kind).open(handle, device="nonsense")
 
 
-# --- 9: fork -----------------------------------------------------------------------------------------------------------------------------------
+# --- 9: fork --------------------------------------------------------------------------------------
 
 
 def everything(device: str) -> dict[str, Any]:
@@ -902,7 +918,7 @@ def test_rule_9_an_importer_that_forks_keeps_its_imports(pair: Pair, peer: Child
     event.close()
 
 
-# --- 10: threads -------------------------------------------------------------------------------------------------------------------------------------
+# --- 10: threads ----------------------------------------------------------------------------------
 
 
 def test_rule_10_ten_threads_on_a_hundred_handles(pair: Pair, peer: Child) -> None:
@@ -1027,7 +1043,7 @@ def test_rule_10_opening_while_the_exporter_puts(pair: Pair, peer: Child) -> Non
     assert errors == []
 
 
-# --- 11: read_only --------------------------------------------------------------------------------------------------------------------------------------
+# --- 11: read_only --------------------------------------------------------------------------------
 
 
 def test_rule_11_a_read_only_import_gives_no_writable_view(pair: Pair, peer: Child) -> None:
@@ -1109,5 +1125,3 @@ def test_rule_11_a_read_only_import_in_the_own_process(device: str) -> None:
 def test_rule_11_the_aspect_is_not_claimed() -> None:
     for name in ("native_cpu:0", "mock:0"):
         assert xs.Device(name).support("enforced_read_only").state == "no"
-
-

@@ -6,10 +6,10 @@ import gc
 from typing import Any
 
 import pytest
-from harness import Child
 from peering import exported_physical, mappings, nothing_left, read_physical, reserved, write_physical
 
 import xpushare as xs
+from harness import Child
 
 Pair = tuple[str, str]
 
@@ -141,7 +141,10 @@ def test_what_is_misaligned_or_outside(device: str, granule: int, place: xs.Virt
 @pytest.mark.parametrize("what", ["PhysicalMemory", "VirtualRange"])
 def test_sizes_are_multiples_of_the_granularity(device: str, granule: int, what: str) -> None:
     for nbytes in (1, granule - 1, granule + 1):
-        with nothing_left(), pytest.raises(xs.InvalidArgumentError, match=f"multiple of the granularity, {granule} bytes"):
+        with (
+            nothing_left(),
+            pytest.raises(xs.InvalidArgumentError, match=f"multiple of the granularity, {granule} bytes"),
+        ):
             getattr(xs, what)(nbytes, device)
     recommended = xs.Device(device).memory_granularity(recommended=True)
     assert recommended % granule == 0
@@ -163,7 +166,14 @@ def test_unmapping_part_of_a_mapping(device: str, granule: int, place: xs.Virtua
         place.map(physical, 0)
         place.map(physical, 2 * granule)
         before = place.mapped()
-        for at, nbytes in ((0, granule), (granule, granule), (granule, 2 * granule), (0, 3 * granule), (0, 5 * granule), (4 * granule, granule)):
+        for at, nbytes in (
+            (0, granule),
+            (granule, granule),
+            (granule, 2 * granule),
+            (0, 3 * granule),
+            (0, 5 * granule),
+            (4 * granule, granule),
+        ):
             with pytest.raises(xs.InvalidArgumentError, match="not made of whole mappings"):
                 place.unmap(at, nbytes)
             with pytest.raises(xs.InvalidArgumentError, match="not made of whole mappings"):
@@ -303,7 +313,10 @@ def test_address(device: str, granule: int) -> None:
 def test_imports_are_mapped_like_own(pair: Pair, peer: Child) -> None:
     granule = xs.Device(pair[1]).memory_granularity()
     handle = peer.call(exported_physical, pair[0], 2 * granule, b"import")
-    with xs.ipc.physical_memory.open(handle, device=pair[1]) as imported, xs.VirtualRange(4 * granule, pair[1]) as place:
+    with (
+        xs.ipc.physical_memory.open(handle, device=pair[1]) as imported,
+        xs.VirtualRange(4 * granule, pair[1]) as place,
+    ):
         with xs.PhysicalMemory(granule, pair[1]) as own:
             place.map(own, 0)
         place.map(imported, granule)
@@ -332,5 +345,3 @@ def test_other_backends_pages_are_refused() -> None:
     with xs.VirtualRange(1 << 16, "mock:0") as place, xs.PhysicalMemory(1 << 16, "native_cpu:0") as physical:
         with pytest.raises(xs.InvalidArgumentError, match="cannot be mapped in a range of mock:0"):
             place.map(physical)
-
-

@@ -41,8 +41,11 @@ class Fields:
 class Range:
     """Something mapped: what the pointer attributes tell."""
 
-    def __init__(self, start: int, nbytes: int, device: int, **facts: int) -> None:
+    def __init__(
+        self, start: int, nbytes: int, device: int, reserved: tuple[int, int] | None = None, **facts: int
+    ) -> None:
         self.start, self.nbytes, self.device, self.facts = start, nbytes, device, facts
+        self.reserved = reserved or (start, nbytes)
 
 
 class ScriptedDriver:
@@ -312,9 +315,7 @@ class ScriptedDriver:
         self.live["legacy"].discard(address)
         return (0,)
 
-    def cuMemPoolExportToShareableHandle(self, pool: int, _kind: int, _flags: int) -> tuple[Any, ...]:
-        if pool < 100:  # made without a handle type
-            return 1, None
+    def cuMemPoolExportToShareableHandle(self, _pool: int, _kind: int, _flags: int) -> tuple[Any, ...]:
         return 0, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def cuMemPoolExportPointer(self, address: int) -> tuple[Any, ...]:
@@ -349,8 +350,8 @@ class ScriptedDriver:
                     8: facts.get("managed", 0),
                     9: found.device,
                     10: facts.get("legacy", 0),
-                    11: found.start,
-                    12: found.nbytes,
+                    11: found.reserved[0],  # of VMM memory the whole reservation
+                    12: found.reserved[1],
                     14: facts.get("allowed", 0),
                     17: facts.get("pool", 0),
                 }[attribute]

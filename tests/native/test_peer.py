@@ -15,7 +15,7 @@ ENTRY = 7
 NONCE = bytes(range(16))
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 HANDLE = struct.Struct("<" + "".join(code for _name, code in FIELDS) + "32s")
-GOOD = {"kind": 1, "flags": 0, "entry": ENTRY, "generation": 5, "nonce": NONCE, "object": 9, "offset": 16, "nbytes": 100}
+GOOD = {"kind": 1, "entry": ENTRY, "generation": 5, "nonce": NONCE, "object": 9, "offset": 16, "nbytes": 100}
 
 
 def fields(**values):

@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "core"))
 
-from peering import device, end_shared, kind, other, pair, peer  # noqa: E402
+from peering import device, end_shared, kind, other, pair, peer
 
 __all__ = ["device", "kind", "other", "pair", "peer"]
 

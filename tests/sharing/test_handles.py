@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import Child, kept
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from peering import KINDS, exported, holdings, make, nothing_left, verbs
 
 import xpushare as xs
+from harness import Child, kept
 from xpushare import _native
 from xpushare.sharing import handle as handles
 from xpushare.sharing import identity, layout
@@ -55,7 +55,7 @@ def reseal(handle: Handle, **changes: Any) -> bytes:
     return body + handles.keyed_hash(body)
 
 
-# --- format -----------------------------------------------------------------------------------------------------------------
+# --- format ---------------------------------------------------------------------------------------
 
 
 def test_the_documented_table_is_the_declared_format() -> None:
@@ -133,7 +133,7 @@ def test_kinds(kind: str) -> None:
         verbs(kind).put(handle)
 
 
-# --- bytes and text ------------------------------------------------------------------------------------------------------------
+# --- bytes and text -------------------------------------------------------------------------------
 
 
 def test_bytes_and_text_round_trip(handle: Handle) -> None:
@@ -176,7 +176,7 @@ def test_a_pickle_is_verified_when_it_is_loaded(handle: Handle) -> None:
         pickle.loads(forged)
 
 
-# --- refusals ----------------------------------------------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
 def test_every_flipped_bit_is_refused(handle: Handle) -> None:
@@ -270,8 +270,20 @@ def test_each_refusal_has_its_own_message(handle: Handle) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"pid": 2**31}, {"table_fd": 2**31}, {"entry": 1 << 18}, {"entry": 2**32 - 1}, {"kind": 0}, {"kind": 4}, {"kind": 65535}, {"flags": 4}, {"flags": 1 << 31}, {"reserved0": 1}, {"reserved1": b"\1" + bytes(55)},
-     {"backend": b"\xff" * 16}],
+    [
+        {"pid": 2**31},
+        {"table_fd": 2**31},
+        {"entry": 1 << 18},
+        {"entry": 2**32 - 1},
+        {"kind": 0},
+        {"kind": 4},
+        {"kind": 65535},
+        {"flags": 4},
+        {"flags": 1 << 31},
+        {"reserved0": 1},
+        {"reserved1": b"\1" + bytes(55)},
+        {"backend": b"\xff" * 16},
+    ],
     ids=str,
 )
 def test_what_this_version_does_not_know_is_refused_although_sealed(handle: Handle, changes: dict[str, Any]) -> None:
@@ -374,7 +386,9 @@ def test_the_key_of_another_user(tmp_path: Path, handle: Handle) -> None:
             try:
                 xs.ipc.memory.open(raw)
             except xs.InvalidHandleError as error:
-                return str(error), node.current().table_if_any is None and not node.current().peers.statistics()["peers"]
+                return str(error), node.current().table_if_any is None and not node.current().peers.statistics()[
+                    "peers"
+                ]
             raise AssertionError("it was opened")
 
         message, untouched = child.call(attempt, bytes(handle))
@@ -407,7 +421,7 @@ def test_another_boot() -> None:
             xs.ipc.memory.open(raw)
 
 
-# --- properties -----------------------------------------------------------------------------------------------------------------
+# --- properties -----------------------------------------------------------------------------------
 
 FIELD_VALUES = {
     "kind": st.sampled_from([1, 2, 3]),

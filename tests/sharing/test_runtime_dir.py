@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import Child
 from peering import exported, needs_root
 
 import xpushare as xs
+from harness import Child
 from xpushare.sharing import identity
 
 
@@ -204,7 +204,7 @@ def test_a_failed_write_leaves_no_half_key(fresh: pytest.MonkeyPatch, tmp_path: 
 def test_nothing_else_is_written_to_the_folder(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with Child(env={"XPUSHARE_RUNTIME_DIR": str(run)}) as child:
-        handle = child.call(exported, "native_cpu:0")
+        handle = child.call(lambda: bytes(exported("native_cpu:0")))
         assert child.call(lambda handle: xs.ipc.memory.open(handle).nbytes, handle) == 4096
         assert os.listdir(run) == ["key"]
     assert os.listdir(run) == ["key"]

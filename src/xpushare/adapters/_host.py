@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 from xpushare import _system
-from xpushare._errors import DeviceError, InvalidHandleError, XpuShareError, from_os_error
+from xpushare._errors import InvalidHandleError, from_os_error
 from xpushare.adapters.base import Access, DriverMemory, DriverPhysical, DriverRange, Export, Import
 from xpushare._fds import OwnedFd
 
@@ -55,6 +56,8 @@ def check_imported(calls: Calls, doing: str, what: Import) -> int:
     try:
         seals = calls("read_seals", fd)
     except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise from_os_error(error, f"{doing}: read_seals") from error
         raise InvalidHandleError(
             f"{doing}: the exporter's file descriptor is not a memfd", native=error.errno
         ) from error
@@ -161,27 +164,22 @@ class HostRange(DriverRange):
         self.address = self._reservation.address + self._skip
         self.nbytes = nbytes
 
-    def _do(self, doing: str, name: str, at: int, *arguments: Any) -> None:
-        assert self._reservation is not None
+    def _do(self, doing: str, nbytes: int, name: str, at: int, *arguments: Any) -> None:
         try:
-            self._calls("range_" + name, self._reservation, self._skip + at, *arguments)
+            self._calls(name, self._reservation, self._skip + at, *arguments)
         except OSError as error:
-            raise from_os_error(error, f"{doing}: mmap") from error
+            raise from_os_error(error, f"{doing} {nbytes} bytes: {error.filename or name}") from error
 
     def map(self, at: int, physical: DriverPhysical, offset: int, nbytes: int, access: Access) -> None:
         assert isinstance(physical, HostPhysical)
-        self._do(f"mapping {nbytes} bytes", "map", at, physical.fd.number, offset, nbytes, _PROTECTION[access])
+        self._do("mapping", nbytes, "range_map", at, physical.fd.number, offset, nbytes, _PROTECTION[access])
 
     def unmap(self, at: int, nbytes: int) -> None:
-        self._do(f"unmapping {nbytes} bytes", "unmap", at, nbytes)
+        self._do("unmapping", nbytes, "range_unmap", at, nbytes)
 
     def set_access(self, at: int, nbytes: int, access: Access) -> None:
-        self._do(f"setting the access of {nbytes} bytes", "protect", at, nbytes, _PROTECTION[access])
+        self._do("setting the access of", nbytes, "range_protect", at, nbytes, _PROTECTION[access])
 
     def release(self) -> None:
         self._reservation = None
 
-
-def unexpected(error: BaseException) -> XpuShareError:
-    """What a queue reports for a failure that is not one of ours."""
-    return DeviceError(f"{type(error).__name__}: {error}")

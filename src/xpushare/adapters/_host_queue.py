@@ -11,7 +11,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from xpushare import _native
-from xpushare.adapters.base import DriverQueue, Profile
+from xpushare._errors import FeatureNotSupportedError
+from xpushare.adapters.base import DriverQueue, NativeEvent, Profile
 from xpushare.timeline.loss import note_failure, peer_lost
 
 __all__ = ["HostQueue", "queue_numbers"]
@@ -106,6 +107,12 @@ class HostQueue(DriverQueue):
         if self._told.get(slot) != loss:  # once per loss and queue
             self._told[slot] = loss
             self._failures.append(self._spoiled)
+
+    def wait_native(self, event: Any, keep: object) -> None:
+        raise FeatureNotSupportedError("the host has no events but ours")
+
+    def record_native(self) -> NativeEvent:
+        raise FeatureNotSupportedError("the host has no IPC events of its own: ipc.event.get makes a handle")
 
     def synchronize(self, timeout: float | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout

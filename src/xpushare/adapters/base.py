@@ -20,7 +20,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from xpushare._aspects import Aspect, Support
 from xpushare._native import Domain, Mapping, Slot
@@ -37,6 +37,7 @@ __all__ = [
     "Export",
     "Foreign",
     "Import",
+    "NativeEvent",
     "OnDemand",
     "Profile",
     "UsmKind",
@@ -161,6 +162,14 @@ class Profile:
     end: int = 0
 
 
+class NativeEvent(Protocol):
+    """An event of the driver that other processes can open by the driver's own handle."""
+
+    handle: bytes
+
+    def release(self) -> None: ...
+
+
 class DriverQueue(abc.ABC):
     """An in-order queue of device work. Operations return when they are queued; failures come out of `synchronize`."""
 
@@ -183,6 +192,14 @@ class DriverQueue(abc.ABC):
     @abc.abstractmethod
     def wait(self, slot: Slot, point: int) -> None:
         """Work queued later starts when `point` is done, or lost; a loss comes out of `synchronize`, once."""
+
+    @abc.abstractmethod
+    def wait_native(self, event: Any, keep: object) -> None:
+        """Work queued later starts when another library's event (of `Adapter.adopt_event`) has completed; holds `keep` until then."""
+
+    @abc.abstractmethod
+    def record_native(self) -> NativeEvent:
+        """The driver's own shareable event, complete when the work queued before has finished. `FeatureNotSupportedError` where there is none."""
 
     @abc.abstractmethod
     def synchronize(self, timeout: float | None) -> None:
@@ -219,8 +236,10 @@ class Adapter(abc.ABC):
     @abc.abstractmethod
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory: ...
     @abc.abstractmethod
-    def foreign(self, address: int) -> Foreign | None:
+    def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
         """The allocation of another library that `address` lies in; None where this adapter's driver knows nothing of it.
+
+        With `nbytes`, no more of a run of allocations than an array of that size needs.
 
         `FeatureNotSupportedError` when the driver knows it and it cannot be shared: the allocator, and the setting that would help."""
 
@@ -242,6 +261,10 @@ class Adapter(abc.ABC):
     def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
         """A stream of the device, for `adopt_queue`: by DLPack's number, else (None) the one that the library of `array` works on
         now, else the device's default one. None where the device has no streams."""
+
+    @abc.abstractmethod
+    def adopt_event(self, native: object) -> tuple[DeviceInfo, Any] | None:
+        """(device, the driver's event) of another library's event; None where `native` is not this vendor's."""
 
     @abc.abstractmethod
     def adopt_domain(self, device: DeviceInfo, domain: Domain) -> None:

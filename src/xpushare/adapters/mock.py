@@ -184,7 +184,7 @@ class Mock(Adapter):
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
         return HostMemory.imported(_driver, what)
 
-    def foreign(self, address: int) -> Foreign | None:
+    def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
         for array in _foreign:
             start = array.memory.address
             if start <= address < start + array.nbytes:
@@ -210,6 +210,9 @@ class Mock(Adapter):
         if number is None:
             return getattr(array, "mock_stream", None) or _default_stream(device.ordinal)
         return _streams.get(number)
+
+    def adopt_event(self, native: object) -> tuple[DeviceInfo, Any] | None:
+        return None
 
     def adopt_domain(self, device: DeviceInfo, domain: Domain) -> None:
         pass

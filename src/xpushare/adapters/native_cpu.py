@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import uuid
+from typing import Any
 
 from xpushare._aspects import Aspect, Support
 from xpushare._native import Domain
@@ -72,7 +73,7 @@ class NativeCpu(Adapter):
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
         return HostMemory.imported(self.calls, what)
 
-    def foreign(self, address: int) -> Foreign | None:
+    def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
         return None
 
     def physical(self, device: DeviceInfo, nbytes: int, enable_ipc: bool) -> DriverPhysical:
@@ -92,6 +93,9 @@ class NativeCpu(Adapter):
 
     def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
         return None  # what the host's libraries compute is there when they return
+
+    def adopt_event(self, native: object) -> tuple[DeviceInfo, Any] | None:
+        return None
 
     def adopt_domain(self, device: DeviceInfo, domain: Domain) -> None:
         pass  # the host reaches its own pages

@@ -80,10 +80,11 @@ def _asked(array: Any, name: str) -> Any:
 
 
 def describe(array: Any, ordered: bool = False) -> Described:
-    """What an array says of itself, by `__cuda_array_interface__`, `__array_interface__`, DLPack or the buffer protocol.
+    """What an array says of itself, by `__cuda_array_interface__`, `__array_interface__`, DLPack or the buffer
+    protocol.
 
-    `ordered`: a DLPack array on a device is asked to have its content ready on the device's default stream. Else nothing is
-    asked of its streams.
+    `ordered`: a DLPack array on a device is asked to have its content ready on the device's default stream. Else
+    nothing is asked of its streams.
     """
     for name, backend in (("__cuda_array_interface__", "cuda"), ("__array_interface__", None)):
         interface = _asked(array, name)
@@ -112,10 +113,14 @@ def _from_interface(array: Any, interface: dict[str, Any], backend: str | None) 
 
     masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())
     if interface.get("mask") is not None or isinstance(array, masked):
-        raise InvalidArgumentError(f"{type(array).__name__} has a mask, which cannot be shared with it: share both arrays")
+        raise InvalidArgumentError(
+            f"{type(array).__name__} has a mask, which cannot be shared with it: share both arrays"
+        )
     typestr: str = interface["typestr"]
     own = getattr(array, "dtype", None)
-    if isinstance(own, numpy.dtype):  # says all, also where the protocol has no code (bfloat16) or half of one (padding)
+    if isinstance(
+        own, numpy.dtype
+    ):  # says all, also where the protocol has no code (bfloat16) or half of one (padding)
         kind: Any = own
         itemsize = own.itemsize
     elif typestr[1] == "V" and hasattr(array, "__dlpack__"):
@@ -194,12 +199,16 @@ def range_at(where: Located, keep: Any, what: str) -> Range:
     allocation: Allocation | None = here.allocations.find(where.address)
     if allocation is not None:
         return _within(allocation, where.address - allocation.address, where, None)
+    if here.peers.maps(where.address):
+        raise InvalidArgumentError(
+            "imported memory cannot be exported again: send on the handle that it was opened from"
+        )
     if where.backend is None:
         candidates = adapters.loaded()
     else:
         candidates = [adapters.adapter(where.backend)] if where.backend in adapters.BACKENDS else []
     for adapter in candidates:
-        found = adapter.foreign(where.address)
+        found = adapter.foreign(where.address, where.nbytes or None)
         if found is not None:
             key = (adapter.backend, found.identity)
             allocation = here.foreign.get(key)
@@ -208,13 +217,9 @@ def range_at(where: Located, keep: Any, what: str) -> Range:
                 allocation = Allocation(device, found.memory, found.kind, foreign=True)
                 here.foreign[key] = allocation
             return _within(allocation, found.offset, where, keep)
-    if here.peers.maps(where.address):
-        raise InvalidArgumentError(
-            "imported memory cannot be exported again: send on the handle that it was opened from"
-        )
     raise FeatureNotSupportedError(
-        f"the memory of {what} is private to its library and this process: make the array with xs.empty, or copy it into shared "
-        "memory with xs.share(array, copy=True)"
+        f"the memory of {what} is private to its library and this process: make the array with xs.empty, or copy it "
+        "into shared memory with xs.share(array, copy=True)"
     )
 
 

@@ -18,7 +18,7 @@ import xpushare
 
 __all__ = ["COMMANDS", "main"]
 
-COMMANDS: Final = ("demo", "info", "bench")
+COMMANDS: Final = ("demo", "info", "ls", "bench", "conformance")
 
 
 def _parser() -> argparse.ArgumentParser:

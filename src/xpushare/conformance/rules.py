@@ -155,7 +155,7 @@ _TABLE: Final = (
     Rule("5.22", "bool of an event is TypeError"),
     Rule("5.23", "synchronize has a time-out, and then the work still finishes"),
     Rule("5.24", "What no adapter knows is refused: from_native, native_ipc_handle"),
-    Rule("5.25", "An event is waited on by a queue of the importer before it was ever signalled", (EVENT, TWO_WAY)),
+    Rule("5.25", "An event is waited on by a queue of the importer before it was ever signalled", (MEMORY, EVENT)),
     # --- 8: the UR face ---
     Rule("8.1", "Every function checks its arguments, with UR's result for each fault"),
     Rule("8.2", "Every function refuses dead handles and other objects"),
@@ -170,7 +170,7 @@ _TABLE: Final = (
     Rule("8.11", "Memory, physical memory and events cross processes, and both faces understand each other"),
     Rule("8.12", "Profiling times are there when asked for, else ERROR_PROFILING_INFO_NOT_AVAILABLE"),
     Rule("8.13", "An event whose signal was lost is ERROR_IN_EVENT_LIST_EXEC_STATUS", (EVENT, TWO_WAY)),
-    Rule("8.14", "Objects of another context, or a device that is not in it, are refused"),
+    Rule("8.14", "Objects of another context, or a device that is not in it, are refused", (MEMORY,)),
     Rule("8.15", "The numbers of the results are Unified Runtime's"),
 )  # fmt: skip
 

@@ -118,8 +118,9 @@ class Report:
 
 
 def _environment(devices: Iterable[str], folder: str, mutant: str | None) -> dict[str, str]:
-    found = {name: value for name, value in os.environ.items() if name not in ("XPUSHARE_KEY_FILE", MUTANT)}
+    found = {name: value for name, value in os.environ.items() if name not in ("XPUSHARE_KEY_FILE", "PYTEST_ADDOPTS", MUTANT)}
     found["XPUSHARE_RUNTIME_DIR"] = folder
+    found["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     found["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [found.get("PYTHONPATH")])])
     if any(device.partition(":")[0] == "mock" for device in devices):
         found["ONEAPI_DEVICE_SELECTOR"] = found.get("ONEAPI_DEVICE_SELECTOR") or "mock:*;native_cpu:*"

@@ -1,18 +1,45 @@
-"""Other libraries' events."""
+"""Other libraries' events, and the driver's own IPC events for code that knows only those."""
 
 from __future__ import annotations
 
-from typing import NoReturn
-
+from xpushare import adapters
+from xpushare._device import _device
 from xpushare._errors import FeatureNotSupportedError
+from xpushare.adapters.base import NativeEvent
+from xpushare.core import event as core_event
+from xpushare.core.declare import operation
 from xpushare.core.event import Opened
+from xpushare.core.queue import Work
+from xpushare.core.resources import Resource
 
-__all__ = ["adopt_event", "native_ipc_handle"]
+__all__ = ["adopt_event", "record_native"]
 
 
-def adopt_event(native: object) -> NoReturn:
+@operation("Event.from_native", raises=(FeatureNotSupportedError,), makes="event")
+def adopt_event(native: object) -> Opened:
+    """An event whose one signal completes when the other library's event does, as it is recorded now."""
+    for backend in adapters.BACKENDS:
+        adapter = adapters.adapter(backend)
+        found = adapter.adopt_event(native)
+        if found is not None:
+            info, raw = found
+            device = _device(adapter, info)
+            opened = core_event.create(device, None, enable_ipc=True, enable_profiling=False)
+            queue = Work(device, device.context, adapter.queue(info))
+            queue.reach(opened)
+            queue.driver.wait_native(raw, native)
+            queue.driver.signal(opened.timeline.slot, None)
+            return opened
     raise FeatureNotSupportedError(f"no adapter here takes events of {type(native).__name__}")
 
 
-def native_ipc_handle(event: Opened) -> NoReturn:
-    raise FeatureNotSupportedError(f"{event.device} has no IPC event handles of its own: ipc.event.get makes a handle")
+@operation("Event.native_ipc_handle", raises=(FeatureNotSupportedError,))
+def record_native(event: Opened) -> Resource:
+    """A driver event that completes with the newest signal known now."""
+    device = event.device
+    queue = Work(device, device.context, device._adapter.queue(device._info))
+    slot = event.timeline.slot
+    queue.reach(event)
+    queue.driver.wait(slot, slot.pending)
+    native: NativeEvent = queue.driver.record_native()
+    return Resource(device, native, native.release)

@@ -34,9 +34,7 @@ __all__ = [
     "Range",
     "allocate",
     "expect_kind",
-    "export_implicitly",
     "get",
-    "get_range",
     "open_",
     "put",
     "slice_",
@@ -137,6 +135,11 @@ def get(
     if context is not None:
         resolve_context(source.device, context)
     allocation = source.allocation
+    if not isinstance(allocation, Allocation):  # what is mapped at reserved addresses
+        raise FeatureNotSupportedError(
+            "the addresses of a VirtualRange cannot be exported: export the PhysicalMemory that is mapped there, or copy "
+            "the elements with xs.share(array, copy=True)"
+        )
     if allocation.foreign_process:
         raise ForkError(f"this memory {FORK_ADVICE}")
     device = allocation.device
@@ -205,7 +208,9 @@ def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, contex
     fields = found._fields
     here = node.current()
     if device is None and context is None:
-        ready = reopen(here, found) if found._hot is not None else open_new(here, found)
+        ready = None if found._hot is None else reopen(here, found)
+        if ready is None:
+            ready = open_new(here, found)
         if ready is not None:
             return ready
     chosen, chosen_context = opening_device(found, device, context)
@@ -230,7 +235,7 @@ def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, contex
 # What an open found, kept on its handle (`Handle._hot`) so that the next one is cheap. Holds nothing open.
 Hot: TypeAlias = tuple[node.Node, "ref[Allocation]", "ref[Peer]", Device, Context]
 
-# For handles that name the device in these bytes and leave it at that, once one was opened: id of the device, its importer.
+# By what handles name their device with, once one was opened on that: the id of the device and what imports there.
 NAMES_DEVICE = slice(16, 48)
 _importers: dict[bytes, tuple[int, Callable[[Import], Allocation], Device, Context]] = {}
 

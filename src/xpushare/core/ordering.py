@@ -1,4 +1,4 @@
-"""The order between a producer's stream and whoever reads its array: an event, and the point at which the content is there."""
+"""The order of a producer's stream and its readers: an event, and the point at which the content is there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ __all__ = ["Mark", "Order", "mark", "work_on"]
 
 
 def work_on(device: Device, stream: object, array: object = None) -> Work | None:
-    """The queue over `stream`: another library's object, a DLPack number, or (None) the current stream of the array's library.
+    """The queue over `stream`: another library's object, a DLPack number, or (None) the current stream of the array's
+    library.
 
     None where nothing was asked for and the device has no streams.
     """

@@ -6,7 +6,6 @@ import threading
 import uuid
 from bisect import bisect_right
 from typing import Any, NamedTuple, cast, final
-from weakref import WeakSet
 
 from xpushare._aspects import Aspect
 from xpushare._device import Context, Device, DeviceLike, resolve, resolve_context
@@ -155,24 +154,33 @@ def put(handle: Handle | bytes | str) -> None:
 class Mapped:
     """One mapping in a range: holds its pages, and knows the buffers that look at it."""
 
-    __slots__ = ("__weakref__", "access", "at", "held", "nbytes", "pins")
+    __slots__ = ("access", "at", "held", "nbytes", "pins")
 
     def __init__(self, at: int, nbytes: int, access: Access, held: Held) -> None:
         self.at = at
         self.nbytes = nbytes
         self.access: Access = access
         self.held = held
-        self.pins: WeakSet[Pin] = WeakSet()
+        self.pins = 0  # live `Pin`s; under the range's lock
 
 
 @final
 class Pin:
     """Held by buffers, capsules and queue operations: keeps the range, and forbids unmapping what they look at."""
 
-    __slots__ = ("__weakref__", "_held")
+    __slots__ = ("_lock", "_mapped", "_piece")
 
-    def __init__(self, *held: object) -> None:
-        self._held = held
+    def __init__(self, piece: Any, mapped: list[Mapped], lock: Any) -> None:
+        self._piece = piece
+        self._mapped = mapped
+        self._lock = lock
+        for each in mapped:
+            each.pins += 1
+
+    def __del__(self) -> None:
+        with self._lock:
+            for each in self._mapped:
+                each.pins -= 1
 
 
 @final
@@ -214,7 +222,7 @@ class Reserved(Resource):
 
     def overlapping(self, at: int, nbytes: int) -> list[Mapped]:
         first = max(bisect_right(self._starts, at) - 1, 0)
-        found = []
+        found: list[Mapped] = []
         for mapped in self._mapped[first:]:
             if mapped.at >= at + nbytes:
                 break
@@ -247,9 +255,7 @@ class Reserved(Resource):
                 end = mapped.at + mapped.nbytes
             if end < piece.offset + piece.nbytes:
                 raise InvalidArgumentError(f"byte {end} of the range is not mapped with access")
-            pin = Pin(piece, *found)
-            for mapped in found:
-                mapped.pins.add(pin)
+            pin = Pin(piece, found, self._lock)
             return pin, any(mapped.access == "r" for mapped in found)
 
 
@@ -319,7 +325,7 @@ def unmap(reserved: Reserved, at: int, nbytes: int) -> None:
     """Unmap one or several whole mappings. Refused while a buffer or an unfinished queue operation looks at them."""
     with reserved._lock:
         found = reserved.whole(at, nbytes)
-        if any(len(mapped.pins) for mapped in found):
+        if any(mapped.pins for mapped in found):
             raise InvalidArgumentError(
                 "arrays, buffers or unfinished queue operations still look at these bytes: drop them first"
             )
@@ -335,7 +341,7 @@ def set_access(reserved: Reserved, at: int, nbytes: int, access: str) -> None:
     wanted = access_argument(access)
     with reserved._lock:
         found = reserved.whole(at, nbytes)
-        if wanted != "rw" and any(len(mapped.pins) for mapped in found):
+        if wanted != "rw" and any(mapped.pins for mapped in found):
             raise InvalidArgumentError(
                 "arrays, buffers or unfinished queue operations still look at these bytes: drop them first"
             )

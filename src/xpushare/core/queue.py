@@ -6,6 +6,7 @@ import functools
 import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple, final
+from weakref import ref
 
 from xpushare._device import Context, Device, DeviceLike, _device, resolve
 from xpushare._errors import (
@@ -15,6 +16,7 @@ from xpushare._errors import (
     OutOfMemoryError,
     PeerLostError,
 )
+from xpushare._native import Domain
 from xpushare.adapters.base import DriverQueue
 from xpushare.core.declare import operation
 from xpushare.core.event import Opened, point_argument
@@ -35,14 +37,15 @@ class Work(Resource):
     def __init__(self, device: Device, context: Context, driver: DriverQueue) -> None:
         super().__init__(device, driver, driver.release)
         self.context = context
-        self._reached: set[int] = set()
+        self._reached: dict[int, ref[Domain]] = {}
 
     def reach(self, event: Opened) -> None:
         """Make the event's slot reachable for this queue's device."""
         domain = event.timeline.driver
-        if id(domain) not in self._reached:
+        known = self._reached.get(id(domain))
+        if known is None or known() is not domain:
             self.device._adapter.adopt_domain(self.device._info, domain)
-            self._reached.add(id(domain))
+            self._reached[id(domain)] = ref(domain)
 
 
 class Operand(NamedTuple):

@@ -9,6 +9,7 @@ from xpushare.core.event import Opened
 from xpushare.core.memory import Range
 from xpushare.core.physical import Held
 from xpushare.sharing import node
+from xpushare.sharing.survey import Row, survey
 
 __all__ = ["event_statistics", "memory_statistics", "physical_statistics", "shares"]
 
@@ -66,21 +67,6 @@ def event_statistics(found: Opened) -> dict[str, Any]:
     }
 
 
-def shares() -> list[dict[str, Any]]:
-    """What this process shares now: one row per live export, with its importers."""
-    table = node.current().table_if_any
-    if table is None:
-        return []
-    pids = {index: pid for index, pid, _since, _alive in table.domain.members()}
-    return [
-        {
-            "kind": each.handle.kind,
-            "backend": each.handle.backend,
-            "device": each.handle.device_uuid,
-            "nbytes": each.handle.nbytes,
-            "exporter": each.handle.exporter.pid,
-            "importers": [pids.get(index, 0) for index in table.domain.holders(each.handle._fields.entry)],
-            "text": repr(each.handle),
-        }
-        for each in table.exports()
-    ]
+def shares() -> list[Row]:
+    """What all processes of this user share: one row per object, as `xpushare ls --json` prints them."""
+    return survey().rows

@@ -125,12 +125,14 @@ def _read_key(path: Path) -> bytes:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:
         raise InvalidArgumentError(f"cannot read the key {path}: {error.strerror}", native=error.errno) from error
-    with os.fdopen(fd, "rb") as file:
+    try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             raise InvalidArgumentError(f"the key {path} is not a file")
         _check_private(f"the key {path}", found, "0600")
-        key = file.read(KEY_NBYTES + 1)
+        key = os.read(fd, KEY_NBYTES + 1)
+    finally:
+        os.close(fd)
     if len(key) != KEY_NBYTES:
         raise InvalidArgumentError(f"the key {path} must be {KEY_NBYTES} raw bytes")
     return key

@@ -79,7 +79,7 @@ class Peer:
                 raise
             raise InvalidHandleError(f"{doing}: {error}") from error
         attachment.commons.take(), attachment.bell.take()
-        attachment.table.close()
+        # The table's fd stays open with the rest: by it `xpushare ls` tells what a dead exporter left here.
         self.cookie = cookie
         self.pid = fields.pid
         self._attachment = attachment
@@ -149,6 +149,9 @@ class Peer:
             self.expect_exported(handle)
             if entry.inode and _system.fstat(fds[0].number).st_ino != entry.inode:
                 raise HandleExpiredError("the handle has expired: its file descriptor number was used again")
+        except OSError as error:
+            close_all(fds)
+            raise from_os_error(error, f"looking at an object of process {self.pid}") from error
         except BaseException:
             close_all(fds)
             raise
@@ -246,15 +249,16 @@ class Peers:
         found = find()
         return self._once(key, find, fill) if found is None else found
 
-    def _remember(self, key: Hashable, made: Any) -> Any:
+    def _remember(self, key: Hashable, made: T) -> T:
         """What lives under `key` from now on: `made`, or what another thread was first with."""
+        resource: Any = made
         with self._lock:
             known = self._cache.get(key)
-            found = None if known is None else known()
+            found: T | None = None if known is None else known()
             if found is not None:
                 return found
-            self._cache[key] = ref(made)
-        made.on_death(self.forget, key)
+            self._cache[key] = ref(resource)
+        resource.on_death(self.forget, key)
         return made
 
     def forget(self, key: Hashable) -> None:
@@ -302,7 +306,10 @@ class Peers:
         mapping, lease, nbytes = opened
         read_only = bool(fields.flags & READ_ONLY)
         what = tuple.__new__(Import, (nbytes, mapping.nbytes, b"", (), read_only, mapping))
-        return self._remember(key, make(what)), lease
+        made = make(what)
+        if self._remember(key, made) is not made:  # another thread's, which nobody compared with this handle
+            return None
+        return made, lease
 
     def _make(self, peer: Peer, handle: Handle, make: Callable[[Import], T]) -> T:
         entry = peer.entry(handle)

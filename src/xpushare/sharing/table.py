@@ -6,6 +6,7 @@ import os
 import secrets
 import struct
 import threading
+import time
 from collections import deque
 from typing import Any, Final, final
 
@@ -50,6 +51,7 @@ class Table:
         self._object = 0
         self._used = 0
         self._free: deque[int] = deque()
+        self._devices: dict[tuple[bytes, bytes], int] = {}
         self._exports: dict[int, Exported] = {}
         self._put: dict[int, int] = {}  # generation -> reason, for the exporter's own message
         self._lingering: dict[int, Any] = {}  # entry -> foreign source that importers still have open
@@ -159,6 +161,8 @@ class Table:
                     what.exposed_nbytes, what.inode, count, len(what.payload),
                     layout.FDS.pack(*fds, *[-1] * (layout.FDS_INLINE - len(fds))), what.payload,
                 )  # fmt: skip
+                about = self._device(backend.encode(), device_uuid), int(time.time())
+                layout.ABOUT.pack_into(self._view, at + layout.ABOUT_AT, *about)
                 if what.on_demand is not None:
                     _native.offer(entry, generation, *what.on_demand)
             except BaseException:
@@ -180,6 +184,19 @@ class Table:
 
     def _entry_address(self, entry: int) -> int:
         return self.address + layout.TABLE_ENTRIES + entry * layout.ENTRY_NBYTES
+
+    def _device(self, backend: bytes, device_uuid: bytes) -> int:
+        """1 + the index of the device in the table's header; 0 when that is full."""
+        index = self._devices.get((backend, device_uuid))
+        if index is None:
+            index = len(self._devices)
+            if index == layout.DEVICE_COUNT:
+                return 0
+            layout.DEVICE.pack_into(
+                self._view, layout.TABLE_DEVICES + index * layout.DEVICE.size, backend, device_uuid
+            )
+            self._devices[backend, device_uuid] = index
+        return 1 + index
 
     def _take_entry(self) -> int:
         # An entry that a living importer still holds waits: its holder bit must not count for another export.

@@ -560,7 +560,7 @@ class ForeignSegments(ForeignMemory):
 
 @final
 class ForeignPool(ForeignMemory):
-    """Stream-ordered memory; of a pool that was made to be shared, or the export says what to do instead."""
+    """Stream-ordered memory of a pool that was made to be shared."""
 
     def __init__(self, gpu: Gpu, address: int, nbytes: int, pool: int) -> None:
         super().__init__(gpu, address, nbytes)
@@ -574,23 +574,10 @@ class ForeignPool(ForeignMemory):
         driver = self._gpu.driver
         with self._lock, self._gpu.context.current():
             if self._fd is None:
-                self._fd = self._export_pool()
+                pool, kind = driver.api.CUmemoryPool(self._pool), driver.posix_fd()
+                self._fd = OwnedFd(int(driver(self._doing, "cuMemPoolExportToShareableHandle", pool, kind, 0)))
             data = struct_bytes(driver(self._doing, "cuMemPoolExportPointer", self.address))
             return Export(self.nbytes, self.nbytes, (self._fd.number,), 0, _HEAD.pack(POOL, self.nbytes) + data)
-
-    def _export_pool(self) -> OwnedFd:
-        driver = self._gpu.driver
-        pool = driver.api.CUmemoryPool(self._pool)
-        try:
-            return OwnedFd(int(driver(self._doing, "cuMemPoolExportToShareableHandle", pool, driver.posix_fd(), 0)))
-        except (DeviceError, FeatureNotSupportedError) as error:
-            raise FeatureNotSupportedError(
-                f"{self._doing}: it comes from a stream-ordered pool (cudaMallocAsync) that was not made to be shared. "
-                f"PyTorch: set {_TORCH} instead of backend:cudaMallocAsync; CuPy: use its default allocator; "
-                "cudaMemPool: make it with cudaMemHandleTypePosixFileDescriptor; or copy it (share(copy=True))",
-                reasons=(str(error),),
-                native=error.native,
-            ) from error
 
 
 _TORCH: Final = "PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before PyTorch 2.9)"
@@ -628,63 +615,78 @@ def locate(driver: Driver, info_of: Callable[[Gpu], DeviceInfo], address: int, n
         )
     if ask(Pointer.MEMORY_TYPE) == n.MEMORY_TYPE_HOST:
         raise FeatureNotSupportedError(
-            f"{doing}: page-locked host memory of another library is private to its process: use xs.malloc_host, or "
-            "copy it (share(copy=True))"
+            f"{doing}: page-locked host memory of another library is private to its process: use "
+            "xs.malloc_host, or copy it (share(copy=True))"
         )
     gpu = driver.by_ordinal(ask(Pointer.DEVICE_ORDINAL))
     start, size = ask(Pointer.RANGE_START_ADDR), ask(Pointer.RANGE_SIZE)
     if not start <= address < start + size:
         raise DeviceError(f"{doing}: the driver says that it lies in [{start:#x}, {start + size:#x})")
     identity: tuple[Any, ...] = (gpu.ordinal, start, size, ask(Pointer.BUFFER_ID))
+    allowed = ask(Pointer.ALLOWED_HANDLE_TYPES)
+    pool = ask(Pointer.MEMPOOL_HANDLE)
     memory: ForeignMemory
     if ask(Pointer.IS_LEGACY_CUDA_IPC_CAPABLE):
         memory = ForeignLegacy(gpu, start, size)
-    elif pool := ask(Pointer.MEMPOOL_HANDLE):
-        memory = ForeignPool(gpu, start, size, pool)
-    elif (allowed := ask(Pointer.ALLOWED_HANDLE_TYPES)) & n.POSIX_FD:
-        found = _run(driver, doing, start, None if nbytes is None else address + nbytes)
-        start = found[0][0]
-        identity = (gpu.ordinal, *found)
-        memory = ForeignSegments(gpu, start, [extent.nbytes for extent in found])
-    else:
+    elif not allowed & n.POSIX_FD and pool:
+        raise FeatureNotSupportedError(
+            f"{doing}: it comes from a stream-ordered pool (cudaMallocAsync) that was not made to be shared. "
+            f"PyTorch: set {_TORCH} instead of backend:cudaMallocAsync; CuPy: use its default allocator; "
+            "cudaMemPool: make it with cudaMemHandleTypePosixFileDescriptor; or copy it (share(copy=True))"
+        )
+    elif not allowed & n.POSIX_FD:
         raise FeatureNotSupportedError(
             f"{doing}: its allocator made it without a handle type that another process can open (allowed: {allowed}). "
             f"PyTorch: set {_TORCH}; cuMemCreate: requestedHandleTypes = POSIX_FILE_DESCRIPTOR; or copy it "
             "(share(copy=True))"
         )
+    elif pool:
+        memory = ForeignPool(gpu, start, size, pool)
+    else:
+        found = _run(gpu, address, None if nbytes is None else address + nbytes, (start, start + size))
+        start = found[0].start
+        identity = (gpu.ordinal, *found)
+        memory = ForeignSegments(gpu, start, [extent.nbytes for extent in found])
     return Foreign(memory, address - start, info_of(gpu), "device", identity)
 
 
 class Extent(NamedTuple):
-    """One mapping of shareable memory, as the driver tells it."""
+    """One mapping of shareable memory."""
 
     start: int
     nbytes: int
     buffer: int
 
 
-def _run(driver: Driver, doing: str, start: int, end: int | None) -> list[Extent]:
-    """The mappings side by side from `start` to `end`; without `end`, the longest such run around `start`."""
+def _run(gpu: Gpu, address: int, end: int | None, reserved: tuple[int, int]) -> list[Extent]:
+    """The mappings side by side from `address` to `end`; without `end`, the longest such run around `address`.
 
-    def extent(address: int) -> Extent | None:
-        if not (driver.pointer(Pointer.ALLOWED_HANDLE_TYPES, address) or 0) & n.POSIX_FD:
-            return None
-        at, size = driver.pointer(Pointer.RANGE_START_ADDR, address), driver.pointer(Pointer.RANGE_SIZE, address)
-        if at is None or not size:
-            return None
-        return Extent(at, size, driver.pointer(Pointer.BUFFER_ID, address) or 0)
+    The driver tells the whole reservation as the range of an address, but every mapping has a buffer id of its own
+    (measured), so the ends of a mapping are found by asking for the ids of other granules.
+    """
+    unit = granularity(gpu, False)
 
-    if end is None:
-        while (before := extent(start - 1)) is not None:
-            start = before.start
-    found: list[Extent] = []
-    at = start
-    while end is None or at < end:
-        here = extent(at)
-        if here is None or here.start != at:
-            if end is None and found:
-                break
-            raise InvalidArgumentError(f"{doing}: nothing that can be shared is mapped at {at:#x}")
-        found.append(here)
-        at += here.nbytes
+    def buffer(at: int) -> int | None:
+        return gpu.driver.pointer(Pointer.BUFFER_ID, at) if reserved[0] <= at < reserved[1] else None
+
+    def edge(at: int, step: int) -> int:
+        """The last granule of the mapping at `at` in the direction of `step`."""
+        wanted, reach = buffer(at), 1
+        while buffer(at + step * reach) == wanted:
+            reach *= 2
+        good, bad = reach // 2, reach
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            good, bad = (middle, bad) if buffer(at + step * middle) == wanted else (good, middle)
+        return at + step * good
+
+    def extent(at: int) -> Extent:
+        start = edge(at, -unit)
+        return Extent(start, edge(at, unit) + unit - start, buffer(at) or 0)
+
+    found = [extent(address // unit * unit)]
+    while end is None and buffer(before := found[0].start - unit) is not None:
+        found.insert(0, extent(before))
+    while buffer(after := found[-1].start + found[-1].nbytes) is not None and (end is None or after < end):
+        found.append(extent(after))
     return found

@@ -268,7 +268,7 @@ class CudaQueue(DriverQueue):
                     continue  # the event was closed here: its state cannot be known any more
                 if state == PENDING:
                     pending.append((slot, point))
-                elif state == LOST and id(slot) not in lost:
+                elif (slot.released(point) or state == LOST) and id(slot) not in lost:
                     lost.add(id(slot))
                     self._failures.append(peer_lost(slot, point))
             self._waits = pending
@@ -428,4 +428,3 @@ def _capturing() -> InvalidArgumentError:
     return InvalidArgumentError(
         "the stream is being captured into a graph: signals, waits and copies of this package cannot be part of one"
     )
-

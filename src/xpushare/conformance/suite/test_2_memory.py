@@ -23,7 +23,7 @@ MALLOCS: dict[str, Callable[..., xs.Memory]] = {
 }
 
 
-@rule("2.1")
+@rule("2.1", "malloc_device, malloc_host and malloc_shared give memory of that size, device and context")
 @pytest.mark.parametrize("malloc", MALLOCS)
 def test_mallocs(pair: Pair, malloc: str) -> None:
     device = xs.Device(pair.exporter)
@@ -40,7 +40,7 @@ def test_mallocs(pair: Pair, malloc: str) -> None:
                 memory.handle  # noqa: B018 an own allocation has none
 
 
-@rule("2.2")
+@rule("2.2", "A size that is no positive integer is InvalidArgumentError, one that nobody has OutOfMemoryError")
 @pytest.mark.parametrize("malloc", MALLOCS)
 def test_sizes(pair: Pair, malloc: str) -> None:
     sizes: list[Any] = [0, -1, "4", None, 1.5]
@@ -52,7 +52,7 @@ def test_sizes(pair: Pair, malloc: str) -> None:
             MALLOCS[malloc](nbytes, pair.exporter)
 
 
-@rule("2.3")
+@rule("2.3", "A slice lies inside its memory and shares its ownership")
 def test_slices(pair: Pair) -> None:
     memory = xs.malloc_device(NBYTES, pair.exporter)
     write_bytes(memory, PATTERN)
@@ -72,7 +72,7 @@ def test_slices(pair: Pair) -> None:
     assert read_bytes(inner) == PATTERN[110:130]
 
 
-@rule("2.4")
+@rule("2.4", "Host-accessible memory is a buffer of bytes; other memory is BufferError that says what to use")
 @pytest.mark.parametrize("malloc", MALLOCS)
 def test_buffers(pair: Pair, malloc: str) -> None:
     with MALLOCS[malloc](NBYTES, pair.exporter) as memory:
@@ -88,7 +88,7 @@ def test_buffers(pair: Pair, malloc: str) -> None:
         assert read_bytes(memory, 3) == b"abc"
 
 
-@rule("2.5")
+@rule("2.5", "as_array gives an array of that shape and dtype over the very bytes, inside the memory only")
 def test_arrays(pair: Pair) -> None:
     with xs.malloc_device(NBYTES, pair.exporter) as memory:
         array = memory.as_array((4, 8), "int32", 64)
@@ -120,7 +120,7 @@ def _accessible(memory: xs.Memory) -> bool:
     return True
 
 
-@rule("2.6")
+@rule("2.6", "Memory speaks DLPack 1.x, and says which device it is on")
 def test_dlpack(pair: Pair) -> None:
     with xs.malloc_device(NBYTES, pair.exporter) as memory:
         kind, number = memory.__dlpack_device__()
@@ -140,7 +140,7 @@ def test_dlpack(pair: Pair) -> None:
             assert bytes(array[:3]) == b"\1\2\3"  # the capsule holds it
 
 
-@rule("2.7")
+@rule("2.7", "The array interfaces are there where they apply, with the address of the memory")
 def test_interfaces(pair: Pair) -> None:
     with xs.malloc_device(NBYTES, pair.exporter) as memory:
         found = {}
@@ -170,7 +170,7 @@ def resources(device: str) -> dict[str, tuple[Any, Callable[[Any], Any]]]:
     return found
 
 
-@rule("2.8")
+@rule("2.8", "close is idempotent, `closed` tells, and use after close is InvalidArgumentError")
 def test_close(pair: Pair) -> None:
     for name, (thing, use) in resources(pair.exporter).items():
         assert not thing.closed, name
@@ -185,7 +185,7 @@ def test_close(pair: Pair) -> None:
             pass
 
 
-@rule("2.9")
+@rule("2.9", "`with` closes at its end")
 def test_with(pair: Pair) -> None:
     for name, (thing, use) in resources(pair.exporter).items():
         with thing as same:
@@ -194,7 +194,7 @@ def test_with(pair: Pair) -> None:
         assert thing.closed, name
 
 
-@rule("2.10")
+@rule("2.10", "Memory stays after close while a buffer, array, slice or unfinished queue operation has it")
 def test_held_by_views(pair: Pair, nothing_left: Callable[[], None]) -> None:
     memory = xs.malloc_device(NBYTES, pair.exporter)
     write_bytes(memory, PATTERN)
@@ -215,9 +215,10 @@ def test_held_by_views(pair: Pair, nothing_left: Callable[[], None]) -> None:
     nothing_left()
 
 
-@rule("2.10")
-def test_held_by_an_import(pair: Pair, peer: Child, nothing_left: Callable[[], None]) -> None:
-    handle = peer.call(actions.export, "memory", "memory", pair.exporter, PATTERN)
+@rule("2.10", "Memory stays after close while a buffer, array, slice or unfinished queue operation has it")
+@pytest.mark.parametrize("kind", ["memory"])
+def test_held_by_an_import(pair: Pair, peer: Child, kind: str, nothing_left: Callable[[], None]) -> None:
+    handle = peer.call(actions.export, "memory", kind, pair.exporter, PATTERN)
     memory = xs.ipc.memory.open(handle, device=pair.importer)
     array = memory.as_array(16, "uint8", 16)
     memory.close()
@@ -232,7 +233,7 @@ def test_held_by_an_import(pair: Pair, peer: Child, nothing_left: Callable[[], N
     nothing_left()
 
 
-@rule("2.10")
+@rule("2.10", "Memory stays after close while a buffer, array, slice or unfinished queue operation has it")
 def test_held_by_a_queue(pair: Pair) -> None:
     with xs.malloc_device(NBYTES, pair.exporter) as target:
         with held(pair.exporter) as gate:
@@ -252,7 +253,7 @@ def test_held_by_a_queue(pair: Pair) -> None:
         assert all(read_bytes(each) == b"\xff" * NBYTES for each in others)
 
 
-@rule("2.11")
+@rule("2.11", "Dropping the last reference is a silent close")
 def test_dropping(pair: Pair, peer: Child, nothing_left: Callable[[], None]) -> None:
     handle = peer.call(actions.export, "memory", "memory", pair.exporter)
     memory = xs.ipc.memory.open(handle, device=pair.importer)
@@ -266,7 +267,7 @@ def test_dropping(pair: Pair, peer: Child, nothing_left: Callable[[], None]) -> 
     kept.clear()
 
 
-@rule("2.12")
+@rule("2.12", "A context must contain the device; where it is omitted device.context serves")
 def test_contexts(pair: Pair) -> None:
     device = xs.Device(pair.exporter)
     with xs.malloc_device(NBYTES, context=xs.Context([device])) as memory:

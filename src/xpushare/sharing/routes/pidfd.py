@@ -49,7 +49,7 @@ def get(pidfd: int, fd: int) -> OwnedFd:
             raise Blocked(_why_not_permitted()) from None
         if error.errno == errno.ENOSYS:
             raise Blocked("this kernel is older than Linux 5.6, or seccomp hides the call") from None
-        if error.errno in (errno.EMFILE, errno.ENFILE):
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
             raise from_os_error(error, "pidfd_getfd") from error
         raise
 
@@ -68,7 +68,7 @@ def attach(handle: Handle) -> Attachment:
     except ProcessLookupError:
         raise _gone(handle, "no process has its pid") from None
     except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
             raise from_os_error(error, "pidfd_open") from error
         raise Blocked(f"pidfd_open: {error.strerror}") from None
     try:
@@ -86,7 +86,9 @@ def attach(handle: Handle) -> Attachment:
         commons = get(pidfd.number, header[5])
         bell = get(pidfd.number, header[6])
     except OSError as error:
-        raise _gone(handle, f"it ended while it was being opened ({error.strerror})") from None
+        if error.errno in (errno.EBADF, errno.ESRCH):
+            raise _gone(handle, f"it ended while it was being opened ({error.strerror})") from None
+        raise Blocked(f"pidfd_getfd: {error.strerror}") from None
     return Attachment(table, commons, bell, True, pidfd)
 
 
@@ -99,7 +101,11 @@ def _is_table_of(table: OwnedFd, handle: Handle) -> bool:
         if not _system.read_seals(table.number) & _system.F_SEAL_SHRINK:
             return False
         header = _header(table)
-    except (OSError, struct.error):
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # no memfd
+            raise from_os_error(error, "looking at the exporter's table") from error
+        return False
+    except struct.error:
         return False
     return header[0] == layout.TABLE_MAGIC and header[3] == handle._fields.cookie
 

@@ -34,7 +34,7 @@ _STATUS: Final = {
 _NOT_LIVE: Final = 3
 
 
-def _ask(handle: Handle, op: int, first: int) -> tuple[list[OwnedFd], int]:
+def _ask(handle: Handle, op: int, first: int, again: bool = True) -> tuple[list[OwnedFd], int]:
     """One request: the fds, and how many the entry has in all."""
     fields = handle._fields
     try:
@@ -79,6 +79,10 @@ def _ask(handle: Handle, op: int, first: int) -> tuple[list[OwnedFd], int]:
         raise Blocked(f"the exporter did not answer within {TIMEOUT:g} s") from None
     except OSError as error:
         close_all(fds)
+        if again and isinstance(error, ConnectionResetError | BrokenPipeError):
+            return _ask(handle, op, first, again=False)  # it ended just now: then nobody listens any more
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            raise from_os_error(error, "talking to the exporter") from error
         raise Blocked(f"talking to the exporter: {error.strerror}") from None
     except BaseException:
         close_all(fds)

@@ -1,0 +1,70 @@
+"""The conformance suite against a device: every rule of the contract, across real processes.
+
+Prints rule by rule passed, failed, or not supported with the aspect and the reason. The exit status is 0 only if nothing
+failed. Needs pytest: pip install 'xpushare[conformance]'. The rules are in docs/conformance.md and `--list`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from xpushare import Device, default_device
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", metavar="SELECTOR", help="of the exporting process (default: the first gpu, else the cpu)")
+    parser.add_argument("--importer-device", metavar="SELECTOR", help="of the importing process (default: the same)")
+    parser.add_argument("--rules", default="", metavar="LIST", help="only these, such as 3.5b,5.7")
+    parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help="for all of it (default: 600)")
+    parser.add_argument("--list", action="store_true", help="the rules, and no more")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+
+
+def _progress() -> Callable[[int, int, str], None] | None:
+    """Tell people how far it is, on a line of its own that is written over."""
+    if not sys.stderr.isatty():
+        return None
+    last = 0.0
+
+    def tell(done: int, tests: int, rule: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last > 0.2 or done == tests:
+            last = now
+            end = "\r" if done < tests else "\r\033[K"
+            print(f"\r\033[K{done} of {tests} tests, rule {rule}", end=end, file=sys.stderr, flush=True)
+
+    return tell
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 if no rule failed, else 1."""
+    from xpushare.conformance import runner
+    from xpushare.conformance.rules import RULES
+
+    if arguments.list:
+        if arguments.json:
+            print(json.dumps([{"rule": each.number, "text": each.text, "aspects": list(each.aspects)} for each in RULES.values()]))
+        else:
+            print("\n".join(f"{each.number:<5}  {each.text}" for each in RULES.values()))
+        return 0
+    device = str(Device(arguments.device) if arguments.device else default_device())
+    importer = str(Device(arguments.importer_device)) if arguments.importer_device else None
+    report = runner.run(
+        device,
+        importer,
+        rules=[number for number in arguments.rules.split(",") if number],
+        timeout=arguments.timeout,
+        progress=_progress(),
+    )
+    print(json.dumps(report.as_dict(), indent=2) if arguments.json else report.as_text())
+    return 0 if report.good else 1

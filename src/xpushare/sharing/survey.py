@@ -1,0 +1,311 @@
+"""Who shares what among the processes of this user: their tables, read from outside. Changes nothing and joins nothing."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Final, NamedTuple, TypedDict
+
+from xpushare import _native
+from xpushare.sharing import identity, layout, node
+from xpushare.sharing.handle import KINDS
+
+__all__ = ["Row", "Survey", "Unread", "survey"]
+
+_TABLE: Final = "/memfd:xpushare-table"
+_COMMONS: Final = "/memfd:xpushare-commons"
+_CHUNK: Final = 1 << 20
+_F_GET_SEALS: Final = 1034
+_F_SEAL_SHRINK: Final = 2
+_EXPORTER: Final = 0  # the exporter's member index
+_ATTACHED: Final = 1
+
+
+class Row(TypedDict):
+    """One object that is shared, or was and is still open somewhere."""
+
+    kind: str
+    """`memory`, `physical_memory` or `event`."""
+    state: str
+    """`shared`: handles of it open. `withdrawn`: none does, yet importers have it open. `left`: likewise, and its exporter is dead."""
+    nbytes: int
+    backend: str | None
+    device: str | None
+    """The device's uuid."""
+    exporter: int
+    """pid; of a dead exporter, or one in a PID namespace that cannot be seen from here, the pid that it had for itself."""
+    exporter_name: str | None
+    importers: list[int]
+    """pids; 0 for one that cannot be seen from here."""
+    handles: int
+    """How many handles of the object can be opened."""
+    age: int | None
+    """Seconds since the oldest of its exports that the table still has."""
+
+
+class Unread(NamedTuple):
+    """A process of this user that may share something and could not be looked into."""
+
+    pid: int
+    name: str
+    why: str
+
+
+class Survey(NamedTuple):
+    """What `survey` found."""
+
+    rows: list[Row]
+    unread: list[Unread]
+
+
+class _Open(NamedTuple):
+    """An fd of some process that is a table or a commons."""
+
+    pid: int
+    fd: int
+
+
+_Found = dict[int, list[_Open]]  # by inode
+
+
+def _processes() -> Iterator[int]:
+    """Those of this user, as far as /proc shows them."""
+    me = os.geteuid()
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            try:
+                if os.stat(f"/proc/{name}").st_uid == me:
+                    yield int(name)
+            except OSError:
+                pass  # it has ended
+
+
+def _name(pid: int) -> str | None:
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return "".join(c if c.isprintable() else "?" for c in file.read().rstrip("\n"))
+    except OSError:
+        return None
+
+
+def _zombie(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1] in (b"Z", b"X")
+    except OSError:
+        return True
+
+
+def _look(pid: int, tables: _Found, commons: _Found) -> None:
+    """Note the tables and commons that the process has open. OSError where it may not be looked into."""
+    folder = f"/proc/{pid}/fd"
+    for name in os.listdir(folder):
+        try:
+            link = os.readlink(f"{folder}/{name}")
+            found = tables if link.startswith(_TABLE) else commons if link.startswith(_COMMONS) else None
+            if found is not None:
+                what = os.stat(f"{folder}/{name}")
+                if stat.S_ISREG(what.st_mode):
+                    found.setdefault(what.st_ino, []).append(_Open(pid, int(name)))
+        except FileNotFoundError:
+            pass  # closed since
+
+
+def _sealed(fd: int, inode: int, nbytes: int) -> bool:
+    """The fd is that very memfd, of that size, which it keeps."""
+    found = os.fstat(fd)
+    if (found.st_ino, found.st_size) != (inode, nbytes):
+        return False
+    try:
+        return bool(fcntl.fcntl(fd, _F_GET_SEALS) & _F_SEAL_SHRINK)
+    except OSError:
+        return False
+
+
+def _reopen(opens: list[_Open], inode: int, nbytes: int) -> int | None:
+    """A read-only fd of our own for it, by way of the first process that lets us."""
+    for each in opens:
+        try:
+            fd = os.open(f"/proc/{each.pid}/fd/{each.fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            continue  # ended, closed, or forbidden
+        if _sealed(fd, inode, nbytes):
+            return fd
+        os.close(fd)
+    return None
+
+
+class _Members:
+    """Who is attached to a commons. `mine`: this process is, so its own locks do not show."""
+
+    def __init__(self, fd: int, mine: bool) -> None:
+        self.fd = fd
+        self._mine = mine
+        self._known: dict[int, int | None] = {}
+
+    def pid(self, index: int) -> int | None:
+        """As seen from here, 0 where it cannot be; None when the member is dead. The kernel says so, not the commons."""
+        if index not in self._known:
+            found = _native.lock_holder(self.fd, layout.LIFE + index)
+            self._known[index] = os.getpid() if found is None and self._mine and self._is_me(index) else found
+        return self._known[index]
+
+    def _is_me(self, index: int) -> bool:
+        record = os.pread(self.fd, layout.MEMBER.size, layout.MEMBERS + index * layout.MEMBER.size)
+        if len(record) != layout.MEMBER.size:
+            return False
+        state, pid, namespace, _since = layout.MEMBER.unpack(record)
+        return (state, pid, namespace) == (_ATTACHED, os.getpid(), identity.namespace("pid"))
+
+    def importers(self, mask: bytes) -> list[int]:
+        """The living ones of a mask, without the exporter."""
+        bits = int.from_bytes(mask, "little") & ~1
+        found = []
+        while bits:
+            index = (bits & -bits).bit_length() - 1
+            bits &= bits - 1
+            pid = self.pid(index)
+            if pid is not None:
+                found.append(pid)
+        return found
+
+
+def _data(fd: int, nbytes: int) -> Iterator[tuple[int, int]]:
+    """The parts [begin, end) of a sparse file that hold data."""
+    at = 0
+    while at < nbytes:
+        try:
+            begin = os.lseek(fd, at, os.SEEK_DATA)
+            at = os.lseek(fd, begin, os.SEEK_HOLE)
+        except OSError:  # ENXIO: no data from here on
+            return
+        yield begin, min(at, nbytes)
+
+
+def _device(table: int, index: int) -> tuple[str | None, str | None]:
+    """Backend and uuid of a device by the entry's number for it."""
+    if not 1 <= index <= layout.DEVICE_COUNT:
+        return None, None
+    at = layout.TABLE_DEVICES + (index - 1) * layout.DEVICE.size
+    backend, raw = layout.DEVICE.unpack(os.pread(table, layout.DEVICE.size, at))
+    name = backend.rstrip(b"\0")
+    if not name.isalnum() and not name.replace(b"_", b"").isalnum():
+        return None, None
+    return name.decode("ascii", "replace"), str(uuid.UUID(bytes=raw))
+
+
+def _rows(table: int, members: _Members, claimed: int) -> list[Row]:
+    """What one table shares now, and what it shared and importers still have open."""
+    pid = members.pid(_EXPORTER)
+    alive = pid is not None
+    now = int(time.time())
+    rows: dict[tuple[str, int], Row] = {}
+    for begin, end in _data(table, layout.TABLE_NBYTES):
+        start = max(begin, layout.TABLE_ENTRIES)
+        start -= (start - layout.TABLE_ENTRIES) % layout.ENTRY_NBYTES
+        for at in range(start, end, _CHUNK):
+            chunk = os.pread(table, min(_CHUNK, end - at), at)
+            count = len(chunk) // layout.ENTRY_NBYTES
+            first = (at - layout.TABLE_ENTRIES) // layout.ENTRY_NBYTES
+            size = layout.HOLDER_NBYTES
+            masks = os.pread(members.fd, count * size, layout.HOLDERS + first * size)
+            for number in range(count):
+                offset = number * layout.ENTRY_NBYTES
+                entry = layout.ENTRY.unpack_from(chunk, offset)
+                generation, retired, _reason, kind, _flags, slot, _nonce, serial, nbytes, exposed = entry[:10]
+                if not (generation or retired) or kind not in KINDS or nbytes > exposed:
+                    continue
+                importers = members.importers(masks[number * size : (number + 1) * size])
+                if not importers and not (generation and alive):
+                    continue
+                again = int.from_bytes(os.pread(table, 8, at + offset), "little")
+                if again != generation:
+                    continue  # it changed while we read it
+                name = KINDS[kind]
+                device, since = layout.ABOUT.unpack_from(chunk, offset + layout.ABOUT_AT)
+                backend, device_uuid = _device(table, device)
+                row = rows.setdefault(
+                    (name, slot if name == "event" else serial),
+                    Row(kind=name, state="withdrawn" if alive else "left", nbytes=nbytes, backend=backend,
+                        device=device_uuid, exporter=pid or claimed, exporter_name=_name(pid) if pid else None,
+                        importers=[], handles=0, age=None),
+                )  # fmt: skip
+                if generation and alive:
+                    row["state"] = "shared"
+                    row["handles"] += 1
+                row["importers"] += [each for each in importers if not each or each not in row["importers"]]
+                if since:
+                    row["age"] = max(row["age"] or 0, now - since)
+    return list(rows.values())
+
+
+def _read(inode: int, opens: list[_Open], commons: _Found) -> list[Row]:
+    """The rows of one table; none where it turns out to be no table, or to be of another version."""
+    table = _reopen(opens, inode, layout.TABLE_NBYTES)
+    if table is None:
+        return []
+    try:
+        header = layout.TABLE.unpack(os.pread(table, layout.TABLE.size, 0))
+        magic, version, claimed, cookie, _namespace, _fd, _bell, other = header
+        if (magic, version) != (layout.TABLE_MAGIC, layout.TABLE_VERSION):
+            return []
+
+        def read() -> list[Row]:
+            return _with_commons(table, cookie, claimed, other, commons.get(other, []))
+
+        # Closing any fd of a commons drops this process's locks on it, by which its members see us alive. So what is
+        # ours is read by our own fd, and nothing becomes ours meanwhile: attaching takes this cookie's turn, too.
+        return node.current().peers._once(cookie, lambda: None, read)
+    finally:
+        os.close(table)
+
+
+def _own(inode: int) -> int | None:
+    """This process's own fd of a commons."""
+    mine: _Found = {}
+    _look(os.getpid(), {}, mine)
+    return mine[inode][0].fd if inode in mine else None
+
+
+def _with_commons(table: int, cookie: bytes, claimed: int, inode: int, opens: list[_Open]) -> list[Row]:
+    mine = _own(inode)
+    fd = mine if mine is not None else _reopen(opens, inode, layout.COMMONS_NBYTES)
+    if fd is None:
+        return []  # nobody is attached any more: a forked child has a copy of the table's fd, no more
+    try:
+        if not _sealed(fd, inode, layout.COMMONS_NBYTES):
+            return []
+        magic, version, named = layout.COMMONS.unpack(os.pread(fd, layout.COMMONS.size, 0))
+        if (magic, version, named) != (layout.COMMONS_MAGIC, layout.TABLE_VERSION, cookie):
+            return []
+        return _rows(table, _Members(fd, mine is not None), claimed)
+    finally:
+        if mine is None:
+            os.close(fd)
+
+
+def survey() -> Survey:
+    """Look into every process of this user. OSError where there is no /proc."""
+    tables: _Found = {}
+    commons: _Found = {}
+    unread: list[Unread] = []
+    for pid in _processes():
+        try:
+            _look(pid, tables, commons)
+        except PermissionError as error:
+            if not _zombie(pid):
+                unread.append(Unread(pid, _name(pid) or "?", error.strerror or str(error)))
+        except OSError:
+            pass  # it has ended
+    rows: list[Row] = []
+    for inode, opens in tables.items():
+        try:
+            rows += _read(inode, opens, commons)
+        except OSError:
+            pass  # whoever had it open has ended
+    rows.sort(key=lambda row: (row["exporter"], row["kind"], -row["nbytes"]))
+    return Survey(rows, sorted(unread))

@@ -1,0 +1,70 @@
+"""The conformance suite on every adapter that is here, in a process of its own as `xpushare conformance` runs it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import xpushare as xs
+from xpushare import Aspect
+from xpushare.conformance import runner
+
+# Aspects that an adapter here is known to lack; a rule that goes unsupported for another reason is a fault.
+LACKS = {
+    "native_cpu": {Aspect.enforced_read_only, Aspect.foreign_memory},
+    "mock": {Aspect.enforced_read_only},
+}
+
+
+def check(report: runner.Report, lacks: set[Any]) -> None:
+    assert report.good, report.as_text()
+    missing = {part.aspect for each in report.outcomes for part in each.parts if part.status == "not supported"}
+    assert missing <= lacks, report.as_text()
+    assert report.count("passed") > 110
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("exporter", "importer"), [("native_cpu:0", None), ("mock:0", None), ("mock:0", "mock:1")], ids=lambda name: name or "same"
+)
+def test_conformance(exporter: str, importer: str | None) -> None:
+    check(runner.run(exporter, importer, timeout=380), LACKS[exporter.partition(":")[0]])
+
+
+@pytest.mark.cuda
+@pytest.mark.timeout(400)
+def test_conformance_of_cuda() -> None:
+    devices = [str(device) for device in xs.devices("*:*") if device.backend == "cuda"]
+    if not devices:
+        pytest.skip("there is no NVIDIA GPU")
+    report = runner.run(devices[0], timeout=380)
+    assert report.good, report.as_text()
+
+
+WITHOUT = {
+    "partial_map": ("4.7",),
+    "ext_oneapi_ipc_event": ("3.2b", "5.11", "5.14", "8.7"),
+    "ext_oneapi_ipc_physical_memory": ("3.1d", "3.2b", "4.12", "8.8"),
+    "ext_oneapi_per_event_profiling": ("8.12",),
+    "ext_oneapi_ipc_memory": ("3.1b", "3.6a"),
+    "ext_oneapi_virtual_mem": ("4.1", "4.8", "8.6"),
+    "foreign_memory": ("3.5g",),
+}
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("aspect", WITHOUT)
+def test_an_adapter_that_lacks_an_aspect(aspect: str) -> None:
+    # A fault of the harness: the adapter says that it lacks the aspect. The core has to refuse, and the report to say why.
+    report = runner.run("mock:0", rules=WITHOUT[aspect], mutant=f"lacks:{aspect}", timeout=180)
+    assert report.good, report.as_text()
+    unsupported = [part for each in report.outcomes for part in each.parts if part.status == "not supported"]
+    if aspect not in ("ext_oneapi_per_event_profiling",):
+        assert any(part.aspect == aspect and "the harness says so" in part.reason for part in unsupported), report.as_text()
+
+
+def test_a_feature_that_is_not_refused_is_a_failure() -> None:
+    report = runner.run("mock:0", rules=("4.1",), mutant="unrefused:ext_oneapi_virtual_mem", timeout=100)
+    assert report.failed == ["4.1"], report.as_text()
+    assert "its use is not refused" in report.as_text()

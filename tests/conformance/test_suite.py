@@ -1,0 +1,119 @@
+"""The suite itself: each rule has a test, the page is fresh, the command and its report."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from xpushare import cli
+from xpushare._errors import InvalidArgumentError
+from xpushare.conformance import rules, runner
+from xpushare.conformance.rules import RULES
+
+ROOT = Path(__file__).parents[2]
+SUITE = Path(rules.__file__).parent / "suite"
+
+
+def named() -> list[tuple[str, str, str]]:
+    """(test, number, text) of every test."""
+    found = []
+    for path in sorted(SUITE.glob("test_*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                calls = [
+                    each for each in node.decorator_list
+                    if isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id == "rule"
+                ]  # fmt: skip
+                assert len(calls) == 1, f"{path.name}: {node.name} names {len(calls)} rules"
+                number, text = (ast.literal_eval(each) for each in calls[0].args)
+                found.append((f"{path.name}: {node.name}", number, text))
+    return found
+
+
+def test_every_rule_has_a_test_and_every_test_a_rule() -> None:
+    tests = named()
+    assert {number for _test, number, _text in tests} == RULES.keys()
+    for test, number, text in tests:
+        assert RULES[number].text == text, test
+        assert f"test_{number.split('.')[0]}_" in test, f"{test} is in another section's module than rule {number}"
+
+
+@pytest.mark.parametrize(("number", "text"), [("9.9", "a rule"), ("3.1a", "another text")])
+def test_unknown_rules_are_refused(number: str, text: str) -> None:
+    with pytest.raises(ValueError, match=number):
+        rules.rule(number, text)
+
+
+def test_the_page_is_fresh() -> None:
+    page = ROOT / "docs" / "conformance.md"
+    assert page.read_text() == rules.markdown(), "stale: python -m xpushare.conformance.rules > docs/conformance.md"
+
+
+def test_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["conformance", "--device", "native_cpu:0", "--rules", "3.1a,3.5g", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["device"], found["passed"], found["failed"], found["not_supported"]) == ("native_cpu:0", 1, 0, 1)
+    (passed, lacking) = found["rules"]
+    assert (passed["rule"], passed["status"], len(passed["tests"])) == ("3.1a", "passed", 3)
+    assert lacking["tests"][0]["aspect"] == "foreign_memory"
+    assert "private to this process" in lacking["tests"][0]["reason"]
+    assert cli.main(["conformance", "--device", "native_cpu:0", "--rules", "3.5g"]) == 0
+    text = capsys.readouterr().out
+    assert "not supported  3.5g" in text
+    assert "native_cpu:0: 0 passed, 0 failed, 1 not supported of 1 rules" in text
+
+
+def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["conformance", "--list"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(RULES)
+    assert cli.main(["conformance", "--list", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == len(RULES)
+
+
+def test_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["conformance", "--device", "native_cpu:0", "--rules", "9.9"]) == 1
+    assert "there is no rule 9.9" in capsys.readouterr().err
+    assert cli.main(["conformance", "--device", "native_cpu:7"]) == 1
+    assert "native_cpu:7" in capsys.readouterr().err
+
+
+def test_without_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(InvalidArgumentError, match=r"xpushare\[conformance\]"):
+        runner.run("native_cpu:0")
+
+
+def test_failures_are_reported() -> None:
+    report = runner.run("native_cpu:0", rules=("3.5c",), mutant="put_twice", timeout=60)
+    assert report.failed == ["3.5c"]
+    assert not report.good
+    assert "failed         3.5c" in report.as_text()
+    assert report.as_dict()["failed"] == 1
+
+
+def test_a_suite_that_ends_early_is_reported() -> None:
+    report = runner.run("native_cpu:0", rules=("2.9", "2.10"), mutant="crash", timeout=60)
+    assert report.failed
+    assert report.problem
+    assert "the suite's process ended" in report.as_text()
+
+
+def test_a_suite_that_hangs_is_ended() -> None:
+    report = runner.run("native_cpu:0", rules=("2.9",), mutant="hang", timeout=60, rule_timeout=1)
+    assert report.failed == ["2.9"]
+    assert "the time for one test is over" in report.as_text()
+    report = runner.run("native_cpu:0", rules=("2.9",), mutant="hang", timeout=3, rule_timeout=30)
+    assert not report.good
+    assert "did not end in time" in report.problem
+
+
+def test_it_needs_nothing_of_the_tests() -> None:
+    code = "import sys, xpushare.conformance.harness, xpushare.conformance.actions, xpushare.conformance.runner; " \
+        "print('pytest' in sys.modules, 'cloudpickle' in sys.modules)"  # fmt: skip
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert found.stdout.split() == ["False", "False"]

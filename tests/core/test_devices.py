@@ -1,0 +1,253 @@
+"""Devices, selectors and contexts."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import uuid
+from typing import Any
+
+import pytest
+
+import xpushare as xs
+
+
+def names(selector: str | None = None) -> list[str]:
+    return [str(device) for device in xs.devices(selector)]
+
+
+@pytest.fixture(autouse=True)
+def no_selector(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ONEAPI_DEVICE_SELECTOR", raising=False)
+
+
+def test_the_host_is_always_there_and_mock_only_when_selected() -> None:
+    assert "native_cpu:0" in names()
+    assert not any("mock" in name for name in names())
+    assert not any("mock" in name for name in names("*:*"))
+    assert names("mock:*") == ["mock:0", "mock:1"]
+    assert names("mock:1") == ["mock:1"]
+    assert names("native_cpu:*") == ["native_cpu:0"]
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        ("native_cpu:*", ["native_cpu:0"]),
+        ("native_cpu:0", ["native_cpu:0"]),
+        ("native_cpu:cpu", ["native_cpu:0"]),
+        ("NATIVE_CPU:CPU", ["native_cpu:0"]),
+        ("*:cpu", ["native_cpu:0"]),
+        ("native_cpu:1", []),
+        ("native_cpu:gpu", []),
+        ("native_cpu:0,1", ["native_cpu:0"]),
+        ("mock:0,1", ["mock:0", "mock:1"]),
+        ("mock:fpga", ["mock:0", "mock:1"]),
+        ("native_cpu:*;mock:1", ["native_cpu:0", "mock:1"]),
+        ("mock:*;native_cpu:*", ["native_cpu:0", "mock:0", "mock:1"]),
+        ("mock:*;!mock:0", ["mock:1"]),
+        ("native_cpu:*;!*:cpu", []),
+        ("!*:gpu;!native_cpu:*", []),
+        ("native_cpu:0.0", []),
+        ("native_cpu:*.*", []),
+        (" mock:0 ; native_cpu:* ", ["native_cpu:0", "mock:0"]),
+    ],
+)
+def test_the_grammar(selector: str, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert names(selector) == expected
+    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", selector)
+    assert names() == expected
+
+
+@pytest.mark.parametrize(
+    "selector",
+    ["", ":", "cuda", "native_cpu:", ":0", "native_cpu:x", "nosuch:0", "native_cpu:0:1", "native_cpu:0.0.0.0", ";",
+     "native_cpu:0;;",
+     "!native_cpu:0;native_cpu:*", "native_cpu:-1", "native_cpu:0,", "native_cpu:cpu.cpu", "native_cpu:**"],
+)  # fmt: skip
+def test_what_is_no_selector(selector: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(xs.InvalidArgumentError, match="grammar"):
+        xs.devices(selector)
+    if selector:
+        monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", selector)
+        with pytest.raises(xs.InvalidArgumentError, match="grammar"):
+            xs.devices()
+
+
+def test_the_environment_and_the_argument_both_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "mock:1;native_cpu:*")
+    assert names() == ["native_cpu:0", "mock:1"]
+    assert names("mock:*") == ["mock:1"]
+    assert names("*:*") == ["native_cpu:0", "mock:1"]
+    assert names("mock:0") == []
+    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "")
+    assert "native_cpu:0" in names()
+
+
+def test_devices_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = xs.Device("native_cpu:0")
+    assert xs.Device("cpu") == xs.Device("native_cpu") == xs.Device(cpu) == cpu
+    assert xs.Device(cpu.uuid) == xs.Device(cpu.uuid.upper()) == cpu
+    assert xs.Device(cpu.uuid) is cpu
+    assert (cpu.backend, cpu.ordinal, cpu.type) == ("native_cpu", 0, "cpu")
+    assert str(uuid.UUID(cpu.uuid)) == cpu.uuid
+    assert cpu.name
+    assert str(cpu) in repr(cpu)
+    assert xs.Device("mock:1").type == "accelerator"
+    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "mock:*")
+    assert xs.Device("accelerator") == xs.Device("mock:0")
+    assert xs.Device(xs.Device("mock:1").uuid) == xs.Device("mock:1")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "nosuch",
+        "nosuch:0",
+        "native_cpu:7",
+        "native_cpu:x",
+        "mock:2",
+        "cuda:99",
+        "hip:0",
+        "*:0",
+        "0",
+        "native_cpu:0:0",
+    ],
+)
+def test_devices_that_are_not_here(name: str) -> None:
+    with pytest.raises(xs.InvalidArgumentError):
+        xs.Device(name)
+
+
+@pytest.mark.parametrize("name", [None, 0, b"native_cpu:0", 1.5, ["native_cpu:0"]])
+def test_what_names_no_device(name: Any) -> None:
+    for call in (xs.Device, lambda name: xs.malloc_device(1, name) if name is not None else xs.Device(name)):
+        with pytest.raises(xs.InvalidArgumentError, match="string"):
+            call(name)
+
+
+def test_a_uuid_that_is_not_visible_has_its_own_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden = xs.Device("mock:0").uuid
+    for wanted in (hidden, str(uuid.uuid4())):
+        with pytest.raises(xs.InvalidArgumentError, match=f"{wanted} is not visible") as caught:
+            xs.Device(wanted)
+        assert "CUDA_VISIBLE_DEVICES" in str(caught.value)
+        assert "native_cpu:0" in str(caught.value)
+    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "mock:*")
+    assert str(xs.Device(hidden)) == "mock:0"
+
+
+def test_devices_compare_by_backend_and_uuid() -> None:
+    one, two = xs.devices("mock:*")
+    assert one != two
+    assert one == xs.Device("mock:0")
+    assert len({one, two, xs.Device("mock:0"), xs.Device("native_cpu:0")}) == 3
+    assert one != "mock:0"
+    assert pickle.loads(pickle.dumps(one)) == one
+
+
+def test_the_uuid_is_the_same_in_every_process() -> None:
+    code = "import xpushare as xs; print(xs.Device('native_cpu:0').uuid, xs.Device('mock:1').uuid)"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=20
+    ).stdout.split()
+    assert found == [xs.Device("native_cpu:0").uuid, xs.Device("mock:1").uuid]
+
+
+def test_the_default_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "native_cpu:*")
+    assert str(xs.default_device()) == "native_cpu:0"
+    assert str(xs.malloc_device(16).device) == "native_cpu:0"
+    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "mock:1")
+    assert str(xs.default_device()) == "mock:1"
+    assert str(xs.Event().device) == str(xs.Queue().device) == "mock:1"
+    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "native_cpu:5")
+    with pytest.raises(xs.FeatureNotSupportedError, match="ONEAPI_DEVICE_SELECTOR leaves no device"):
+        xs.default_device()
+
+
+def test_aspects() -> None:
+    for device in [xs.Device("native_cpu:0"), *xs.devices("mock:*")]:
+        for aspect in xs.Aspect:
+            support = device.support(aspect)
+            assert support.state in ("yes", "no", "unknown")
+            assert support.reason
+            assert (
+                device.has(aspect) == device.has(str(aspect)) == (support.state == "yes") == (aspect in device.aspects)
+            )
+        assert device.aspects <= set(xs.Aspect)
+        for wrong in ("nosuch", "", None, 3):
+            with pytest.raises(xs.InvalidArgumentError, match="no aspect"):
+                device.has(wrong)  # type: ignore[arg-type]
+    cpu = xs.Device("native_cpu:0")
+    assert {
+        "ext_oneapi_ipc_memory",
+        "ext_oneapi_ipc_physical_memory",
+        "ext_oneapi_ipc_event",
+        "two_way_events",
+    } <= cpu.aspects
+    assert not cpu.has("foreign_memory")
+
+
+def test_contexts() -> None:
+    one, two = xs.devices("mock:*")
+    both = xs.Context([one, "mock:1"])
+    assert both.devices == (one, two)
+    assert both == xs.Context(["mock:0", two])
+    assert both != xs.Context([two, one])
+    assert hash(both) == hash(xs.Context([one, two]))
+    assert one.context == xs.Context("mock:0") == xs.Context([one])
+    assert one.context is one.context
+    for wrong in ([], [one, one], [one, "native_cpu:0"], ["nosuch"], [3]):
+        with pytest.raises(xs.InvalidArgumentError):
+            xs.Context(wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        pickle.dumps(both)
+
+
+def test_where_a_context_is_taken() -> None:
+    one, two = xs.devices("mock:*")
+    both = xs.Context([one, two])
+    makers: list[Any] = [
+        lambda **options: xs.malloc_device(16, **options),
+        lambda **options: xs.malloc_host(16, **options),
+        lambda **options: xs.malloc_shared(16, **options),
+        lambda **options: xs.PhysicalMemory(1 << 16, **options),
+        lambda **options: xs.VirtualRange(1 << 16, **options),
+        xs.Event,
+        xs.Queue,
+    ]
+    for make in makers:
+        assert make(device=two).context == two.context
+        assert make(device=two, context=both).device == two
+        assert make(device="mock:1", context=both).context is both
+        assert make(context=both).device == one
+        with pytest.raises(xs.InvalidArgumentError, match="not in"):
+            make(device="native_cpu:0", context=both)
+        with pytest.raises(xs.InvalidArgumentError, match="Context"):
+            make(device=one, context="mock:0")
+        with pytest.raises(xs.InvalidArgumentError, match="Context"):
+            make(context=one)
+
+
+def test_an_open_takes_the_contexts_device() -> None:
+    memory = xs.malloc_device(16, "mock:0")
+    handle = xs.ipc.memory.get(memory, context=xs.Context(["mock:1", "mock:0"]))
+    assert str(xs.ipc.memory.open(handle).device) == "mock:0"
+    assert str(xs.ipc.memory.open(handle, context=xs.Context("mock:1")).device) == "mock:1"
+    assert str(xs.ipc.memory.open(handle, context=xs.Context(["mock:1", "mock:0"])).device) == "mock:0"
+    assert str(xs.ipc.memory.open(handle, device="mock:1").device) == "mock:1"
+    with pytest.raises(xs.InvalidArgumentError):
+        xs.ipc.memory.get(memory, context=xs.Context("mock:1"))
+    xs.ipc.memory.put(handle)
+
+
+def test_listing_starts_nothing() -> None:
+    code = "import xpushare as xs, os; xs.devices(); print(len(os.listdir('/proc/self/task')))"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=20, env=dict(os.environ)
+    )
+    assert found.stdout.strip() == "1"
