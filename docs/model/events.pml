@@ -45,27 +45,43 @@
 #ifndef FACTS
 #define FACTS 2
 #endif
+#ifndef ORPHANED
+#define ORPHANED 0          /* 1: somebody died here before */
+#endif
 #ifndef MAXOUT
 #define MAXOUT 3
 #endif
 
+#ifdef DYING_COUNTS
+#define ENDED(i) ended[i] = true
+#else
+#define ENDED(i) skip
+#endif
 #define BIT(x) (1 << (x))
 #define A(x)   alive[x]
+#ifdef RECHECK
+#define RECHECKS 255
+#else
+#define RECHECKS 0
+#endif
 #define FREE 0
 #define ATTACHED 1
-#define DYING 2
 #define NONE 15
 
 /* ---- the slot and the commons ---- */
 byte value;
 byte pP; bit pI; byte pM = NONE;        /* one word: pending */
 byte lhi, llo;                          /* one word: lost */
-byte orphan;
+byte orphan = ORPHANED;
 bit waiters;
 byte att;                               /* attached */
 byte fp[FACTS]; byte fm[FACTS];         /* one word each */
 byte state[N];
-byte lock[N];                           /* 0, or 1 + the process that holds the byte */
+bool life[N];                           /* the life byte: held by its member, or by nobody */
+byte reapb[N];                          /* the reap byte: 0, or 1 + the process that holds it */
+#ifdef DYING_COUNTS
+bool ended[N];                          /* its pidfd is readable: the driver is done with it */
+#endif
 
 /* seq, seen from each sleeper: bit set = bumped since that process last read it.  asleep: queued on the futex */
 byte chg, asleep;
@@ -81,6 +97,9 @@ bool qoff[N];
 byte again[N];                          /* 1 + value when the reap of this member was put off */
 byte watched[N];
 byte once[N];
+byte bell;                              /* rung since that member's warden looked */
+byte rechecked;                         /* sleepers that looked again since the last death was seen */
+byte gp[N];                             /* the future point that the device of this member waits for */
 
 /* ---- ghosts ---- */
 byte gmax;                              /* highest point that truly completed */
@@ -89,7 +108,7 @@ byte st[M+1];                           /* 0 future 1 pending 2 done 3 lost */
 byte own[M+1];                          /* who submitted; NONE: a host signal or nobody */
 bool odead[M+1];                        /* its owner died (or left) owing it */
 byte budget = DEATHS;
-bool died;                              /* a member that was attached died */
+bool died = ORPHANED;                            /* a member that was attached died */
 byte leftP;                             /* 1 + pending point when the last to leave died; 0: it left cleanly, or nobody left */
 
 hidden byte t, u, tc, tn, te, tb, to;
@@ -148,7 +167,8 @@ inline raise(n) {                       /* upward only */
   od
 }
 
-inline wakeall() {
+inline wakeall() {                      /* reap: without looking at the flag */
+  atomic { A(me) -> waiters = 0 }
   atomic { A(me) -> chg = 255 }         /* seq += 1 */
   atomic { A(me) -> asleep = 0 }        /* futex_wake(all) */
 }
@@ -207,69 +227,78 @@ inline low(d) {
   od
 }
 
-/* how many members other than `not` and `not2` are attached and alive -> y */
-inline living(not, not2) {
-  y = 0; z = 0; 
+#ifdef LIFE_BYTE                        /* mutant: the reaper takes the life byte itself */
+#define LIVES(z) (life[z] || (reapb[z] != 0 && reapb[z] != me + 1))
+#else
+#define LIVES(z) life[z]
+#endif
+/* how many members other than `not` are attached and hold their life byte -> y */
+inline living(not) {
+  y = 0; z = 0;
   atomic { A(me) -> k = att }
   do
-  :: z < N && z != not && z != not2 && (k & BIT(z)) ->
-     atomic { A(me) -> x = (z == me || (lock[z] != 0 && lock[z] != me + 1)) }   /* F_GETLK */
-#ifndef NO_DYING
-     if
-     :: atomic { A(me) && x -> x = 0; if :: state[z] == ATTACHED -> y++ :: else fi; z++ }
-     :: atomic { !x -> z++ }
-     fi
-#else
+  :: z < N && z != not && (k & BIT(z)) ->
+     atomic { A(me) ->                  /* F_GETLK */
+       if
+       :: LIVES(z) -> x = 1
+       :: !LIVES(z) -> x = 0
+#ifdef DYING_COUNTS                     /* mutant: also while its pidfd is not readable, and not for long enough */
+       :: !LIVES(z) && !ended[z] -> x = 1
+#endif
+       fi
 #ifdef ORPHAN_BLIND
-     x = 1;
+       ; x = 1
+#endif
+     }
+#if defined(REUSE) && !defined(BIT_ONCE)
+     if
+     :: atomic { A(me) && x -> x = ((att & BIT(z)) != 0) }    /* else it is somebody new */
+     :: !x
+     fi;
 #endif
      atomic { y = y + x; x = 0; z++ }
-#endif
-  :: z < N && !(z != not && z != not2 && (k & BIT(z))) -> z++
+  :: z < N && !(z != not && (k & BIT(z))) -> z++
   :: z >= N -> break
   od;
   atomic { z = 0; k = 0 }
 }
 
-inline lose() {                         /* after low(): q == ef + 1 */
+inline lose() {
   do
-  :: OUT == 0 -> break
-  :: else ->
-#ifdef SWAP_LOSE                        /* mutant: release before the record */
-     raise(p);
-#endif
+  :: rd();
      if
-     :: atomic { A(me) && lhi == h && llo == o ->
-          llo = (c > h -> c : o); lhi = p; chk(); } break
-     :: atomic { A(me) && !(lhi == h && llo == o) -> skip }
-        rd()
-     fi
-  od;
-#ifdef LOSE_RETURNS
-  if :: OUT != 0 -> raise(p) :: else fi
-#else
-  if :: OUT != 0 -> h = p :: else fi;
-  raise(h)
+     :: OUT == 0 ->
+#ifndef LOSE_RETURNS
+        raise(ef);
 #endif
+        break
+     :: else ->
+#ifdef SWAP_LOSE                        /* mutant: release before the record */
+        raise(p);
+#endif
+        if
+        :: atomic { A(me) && lhi == h && llo == o ->          /* lose 2 */
+             llo = (c > h -> c : o); lhi = p; chk(); }
+           raise(p);                                          /* lose 4 */
+           wake();                                            /* lose 5 */
+           break
+        :: atomic { A(me) && !(lhi == h && llo == o) -> skip }
+        fi
+     fi
+  od
 }
 
 /* what reap and exit do with the slot; q != 0 afterwards: put off, an earlier living signaller's point is outstanding */
 inline leave(d, isdeath) {
   low(d);
+  r = (q -> c + 1 : 0);
   if
-  :: q == ef + 1 && q != 0 -> lose(); q = 0
-  :: else -> 
-#ifndef NO_FINISH
-     if :: h > v -> raise(h) :: else fi;          /* finish what a dead reaper left */
-#endif
+  :: q == ef + 1 && q != 0 -> lose(); q = 0; r = 0            /* reap 3 a */
+  :: else
   fi;
-#ifndef NO_FINISH
-  atomic { A(me) -> x = (pI -> pP : 0) }        /* finish what a dead host signaller left */
-  if :: x -> y = x; x = 0; raise(y); y = 0 :: else -> skip fi;
-#endif
   if
-  :: isdeath ->
-     living(d, NONE);
+  :: isdeath ->                                               /* reap 3 b */
+     living(d);
      if
      :: y <= 1 -> atomic { A(me) -> x = pP + 1 }
         atomic { A(me) -> orphan = x; x = 0; y = 0 }
@@ -277,25 +306,34 @@ inline leave(d, isdeath) {
      fi
   :: else
   fi;
+#ifndef NO_FINISH
+  rd(); raise(ef);                                            /* reap 3 c */
+#endif
 #ifdef CLEAR_FIRST
   if :: q == 0 -> atomic { A(me) -> att = att & ~BIT(d); if :: !isdeath -> leftP = 0 :: else fi } :: else fi;
 #endif
 #ifdef FLAG_WAKE
   wake();
 #else
-  wakeall();
+  wakeall();                                                  /* reap 3 d */
 #endif
-#ifndef CLEAR_FIRST
+#ifndef CLEAR_FIRST                                           /* reap 3 e */
   if :: q == 0 -> atomic { A(me) -> att = att & ~BIT(d); if :: !isdeath -> leftP = 0 :: else fi } :: else fi;
 #endif
-  atomic { k = (q -> c + 1 : 0); h = 0; o = 0; p = 0; pi = 0; pm = 0; v = 0; c = 0; ef = 0; g = 0 }
+  atomic { k = r; r = 0; h = 0; o = 0; p = 0; pi = 0; pm = 0; v = 0; c = 0; ef = 0; g = 0 }
 }
 
+#ifdef GUARDS
+#define RING atomic { A(me) -> bell = 255 }
+#else
+#define RING
+#endif
 #define OP(w) ((w >> (4 * pc)) & 15)
-/* 1 host signal  2 queue signal  3 read  4..7 wait for point 1..4  8 attach  9 close  10 leave for good  11 the same or not */
+/* 1 host signal  2 queue signal  3 read  4..7 wait for point 1..4  8 attach  9 close  10 leave for good  11 the same or not
+   13, 14 the device waits for point 2, 3 */
 
 proctype Main(byte me) {
-  byte pc, op, h, o, p, pm, v, c, ef, g, x, y, z, k, q, n;
+  byte pc, op, h, o, p, pm, v, c, ef, g, x, y, z, k, q, n, r;
   bit pi;
   byte lfp[FACTS]; byte lfm[FACTS];
 next:
@@ -406,7 +444,7 @@ next:
      goto wait
 
   :: op == 8 ->                         /* open the event */
-     atomic { A(me) -> lock[me] = me + 1 }
+     atomic { A(me) -> life[me] = true }
      atomic { A(me) -> state[me] = ATTACHED }
      atomic { A(me) -> att = att | BIT(me); leftP = 0 }
      wake(); goto next
@@ -419,16 +457,17 @@ next:
      if :: op == 11 -> goto next :: true fi;
      atomic { A(me) -> qoff[me] = 1;      /* queues are gone: nothing more completes */
        d_step { t = 1; do :: t <= M -> if :: own[t] == me && t > gmax -> odead[t] = 1 :: else fi; t++ :: else -> break od; t = 0 } }
-#ifndef NO_DYING
-     atomic { A(me) -> state[me] = DYING }
-#endif
      leave(me, false);
      if
      :: q == 0 -> atomic { A(me) -> state[me] = FREE }
      :: else -> q = 0                    /* put off: left to a reaper */
      fi;
-     atomic { A(me) -> alive[me] = false; lock[me] = 0; qn[me] = 0; qp[me] = 0; qp2[me] = 0; qc[me] = 0; qc2[me] = 0; }
+     atomic { A(me) -> alive[me] = false; life[me] = false; ENDED(me); qn[me] = 0; qp[me] = 0; qp2[me] = 0; qc[me] = 0; qc2[me] = 0; }
      goto stop
+
+  :: op >= 13 ->
+     atomic { A(me) -> gp[me] = op - 11 }
+     goto next
   fi;
 
 wait:
@@ -459,33 +498,43 @@ wait:
         :: n > p ->
            atomic { A(me) -> x = (orphan == p + 1) }
            if
-           :: x -> x = 0; living(me, NONE);
+           :: x -> x = 0; living(me);
               if
-              :: y == 0 -> 
+              :: y == 0 ->
+#ifdef PENDING_ONCE
+                 atomic { A(me) -> assert(n > gmax); break }
+#else                                   /* nobody came, signalled and went meanwhile */
                  atomic { A(me) -> x = (pP == p) }
-                 if :: x -> atomic { A(me) -> assert(died); break } :: else fi
+                 if :: x -> atomic { A(me) -> assert(died && n > g); break } :: else fi
+#endif
               :: else -> y = 0
               fi
            :: else
            fi
         :: else ->
 #ifndef NO_EARLY                        /* a dead member owes a point up to n: lost already, though its loss be put off */
-           living(me, NONE);
-           /* the waiter looks at each attached member; the dead ones: */
            k = 0; z = 0;
            do
-           :: z < N && z != me && (watched[me] & BIT(z)) ->
-              atomic { A(me) -> x = (lock[z] == 0 || lock[z] == me + 1 || state[z] == DYING) }
+           :: z < N && z != me && !k ->
+#ifdef FACTS_FIRST
+              low(z);
+              if
+              :: q != 0 && q <= n -> atomic { A(me) -> k = !LIVES(z) }
+              :: else
+              fi; q = 0; z++
+#else                                   /* first its life, then what it owes: it may have completed before it died */
+              atomic { A(me) -> x = !LIVES(z) }
               if
               :: x -> low(z); if :: q != 0 && q <= n -> k = 1 :: else fi; q = 0
               :: else
               fi; z++
-           :: z < N && !(z != me && (watched[me] & BIT(z))) -> z++
-           :: z >= N -> break
+#endif
+           :: z == me && !k -> z++
+           :: z >= N || k -> break
            od;
            z = 0; y = 0; x = 0;
            if
-           :: k -> k = 0; atomic { A(me) -> assert(n > g); 
+           :: k -> k = 0; atomic { A(me) -> assert(n > g);
                 d_step { t = 1; tx = 0; do :: t <= n -> if :: odead[t] && t > g -> tx = 1 :: else fi; t++ :: else -> break od; assert(tx); t = 0; tx = 0 };
                 break }
            :: else
@@ -496,7 +545,12 @@ wait:
         fi;
         atomic { h = 0; o = 0; p = 0; pi = 0; pm = 0; v = 0; c = 0; ef = 0; g = 0; x = 0; y = 0 }
         atomic { A(me) -> if :: !(chg & BIT(me)) -> asleep = asleep | BIT(me) :: else fi }   /* futex_wait */
-        atomic { A(me) && !(asleep & BIT(me)) -> skip }
+        if
+        :: atomic { A(me) && !(asleep & BIT(me)) -> skip }
+#ifdef RECHECK                          /* half a second is over */
+        :: atomic { timeout && A(me) && !(rechecked & BIT(me)) -> rechecked = rechecked | BIT(me); asleep = asleep & ~BIT(me) }
+#endif
+        fi
      fi
   od;
   target[me] = 0;
@@ -549,12 +603,12 @@ proctype Queue(byte me) {
 #define LOCKABLE(d) true
 #else
 #define TRY(d) true
-#define LOCKABLE(d) (lock[d] == 0)
+#define LOCKABLE(d) (reapb[d] == 0)
 #endif
-#define DEAD(d) (A(me) && d != me && !alive[d] && state[d] != FREE && (lock[d] == 0 || lock[d] != d + 1) && LOCKABLE(d) && TRY(d) && SEES(d) && (again[d] == 0 || again[d] != value + 1))
+#define DEAD(d) (A(me) && d != me && !life[d] && state[d] != FREE && LOCKABLE(d) && TRY(d) && SEES(d) && (again[d] == 0 || again[d] != value + 1))
 
 proctype Warden(byte me) {
-  byte d, h, o, p, pm, v, c, ef, g, x, y, z, k, q;
+  byte d, h, o, p, pm, v, c, ef, g, x, y, z, k, q, r;
   bit pi;
   byte lfp[FACTS]; byte lfm[FACTS];
   do
@@ -569,48 +623,120 @@ proctype Warden(byte me) {
        :: DEAD(3) -> d = 3
 #endif
        fi;
+       rechecked = 0;
 #ifdef ONE_TRY
        once[me] = once[me] | BIT(d);
-       if :: lock[d] == 0 -> lock[d] = me + 1 :: else -> d = NONE fi
+       if :: reapb[d] == 0 -> reapb[d] = me + 1 :: else -> d = NONE fi
 #else
-       lock[d] = me + 1
+       reapb[d] = me + 1                /* reap 1 */
 #endif
      }
      if
      :: d == NONE -> d = 0
      :: else ->
-        atomic { A(me) -> x = state[d] }
+        atomic { A(me) -> x = (state[d] == FREE || life[d]) } /* reap 2 */
         if
-        :: x == FREE -> x = 0; atomic { A(me) -> lock[d] = 0 }
+        :: x -> x = 0; atomic { A(me) -> reapb[d] = 0; d = 0 }
         :: else ->
-#ifndef NO_DYING
-           atomic { A(me) -> state[d] = DYING }
-#endif
-#ifdef BIT_ONLY
-           atomic { A(me) -> x = ((att & BIT(d)) != 0) }
-#else                                   /* also where a waiter of this process relied on d */
-           atomic { A(me) -> x = (((att | watched[me]) & BIT(d)) != 0) }
-#endif
+           atomic { A(me) -> x = ((att & BIT(d)) != 0) }      /* the bit stays while it owes */
            if
            :: x -> x = 0; leave(d, true)
-           :: else                       /* the bit stays while it owes */
+           :: else
            fi;
-           if
-           :: q == 0 -> atomic { A(me) -> state[d] = FREE }
-              atomic { A(me) -> lock[d] = 0; again[d] = 0; k = 0; d = 0 }
-           :: else -> atomic { A(me) -> lock[d] = 0; q = 0; again[d] = k; k = 0; d = 0 }
+           if                                                 /* reap 5 */
+           :: q == 0 ->
+              RING
+              atomic { A(me) -> state[d] = FREE }
+              atomic { A(me) -> reapb[d] = 0; again[d] = 0; k = 0; d = 0 }
+           :: else -> atomic { A(me) -> reapb[d] = 0; q = 0; again[d] = k; k = 0; d = 0 }
            fi
         fi
      fi
   od
 }
 
+/* somebody new takes the index of a dead member, once; it has nothing to do with this slot */
+proctype Newcomer(byte d) {
+  atomic { !alive[d] && !life[d] && state[d] == FREE && reapb[d] == 0 -> reapb[d] = NONE }
+  atomic { life[d] = true }
+  atomic { state[d] = ATTACHED }
+  atomic { reapb[d] = 0 }
+}
+
+#define SIGHT (value + (pP << 3) + (lhi << 6) + (orphan << 9) + (att << 13) + (LIFE << 17))
+#if N == 2
+#define LIFE (life[0] + 2 * life[1])
+#elif N == 3
+#define LIFE (life[0] + 2 * life[1] + 4 * life[2])
+#else
+#define LIFE (life[0] + 2 * life[1] + 4 * life[2] + 8 * life[3])
+#endif
+
+/* the warden guards a device that waits for a future point.  It looks again after every change (the bell) */
+proctype Guard(byte me) {
+  byte h, o, p, pm, v, c, ef, g, x, y, z, k, q, n;
+  bit pi;
+  int seen;
+  atomic { A(me) && gp[me] -> n = gp[me] }
+  do
+  :: atomic { A(me) -> seen = SIGHT; bell = bell & ~BIT(me) }
+     rd();
+     if
+     :: ISDONE(n) || ISLOST(n) -> break
+     :: else
+     fi;
+     if
+     :: n > p ->
+        atomic { A(me) -> x = (orphan == p + 1) }
+        if
+        :: x -> x = 0; living(me);
+           if
+           :: y == 0 ->
+              rd();                     /* abandon 1 */
+              if
+              :: ISDONE(n) || ISLOST(n) -> break
+              :: else
+              fi;
+#ifdef ABANDON_ALL                      /* as first written */
+              if :: n <= p -> lose(); break :: else fi;
+              x = 1;
+#else
+              atomic { A(me) -> x = (OUT == 0 && orphan == p + 1 && n > p) }
+#endif
+              if
+              :: x -> x = 0;
+#ifndef ABANDON_INSTANT
+                 if :: pi && p > v -> raise(p) :: else fi;
+#endif
+                 if
+                 :: atomic { A(me) && pP == p && pI == pi && pM == pm ->           /* abandon 2 */
+                      pP = n; pI = 0; pM = me;
+                      d_step { t = p + 1; do :: t <= n -> own[t] = me; odead[t] = 1; t++ :: else -> break od; t = 0 };
+                      chk() }
+                    atomic { A(me) -> if :: orphan == p + 1 -> orphan = n + 1 :: else fi }   /* abandon 3 */
+                    lose();                                   /* abandon 4 */
+                    break
+                 :: atomic { A(me) && !(pP == p && pI == pi && pM == pm) -> skip }
+                 fi
+              :: else                   /* put off */
+              fi
+           :: else -> y = 0
+           fi
+        :: else
+        fi
+     :: else                            /* submitted since: a reaper's business */
+     fi;
+     atomic { h = 0; o = 0; p = 0; pi = 0; pm = 0; v = 0; c = 0; ef = 0; g = 0; x = 0; y = 0 }
+     atomic { A(me) && (seen != SIGHT || (bell & BIT(me))) -> seen = 0 }
+  od
+}
+
 inline kill(i) {
   d_step {
-    alive[i] = false;
+    alive[i] = false; life[i] = false; gp[i] = 0;
     asleep = asleep & ~BIT(i);
     t = 0;
-    do :: t < N -> if :: lock[t] == i + 1 -> lock[t] = 0 :: else fi; t++ :: else -> break od;
+    do :: t < N -> if :: reapb[t] == i + 1 -> reapb[t] = 0 :: else fi; t++ :: else -> break od;
     t = 1;
     do :: t <= M -> if :: own[t] == i && t > gmax -> odead[t] = 1 :: else fi; t++ :: else -> break od;
     t = 0;
@@ -619,6 +745,10 @@ inline kill(i) {
     budget--
   }
 }
+
+#ifdef DYING_COUNTS
+proctype Ender(byte i) { atomic { !alive[i] && !ended[i] -> ended[i] = true } }
+#endif
 
 proctype Killer() {
   do
@@ -643,9 +773,9 @@ init {
     do
     :: i < N ->
        alive[i] = true;
-       if :: START & BIT(i) -> lock[i] = i + 1; state[i] = ATTACHED; att = att | BIT(i) :: else fi;
+       if :: START & BIT(i) -> life[i] = true; state[i] = ATTACHED; att = att | BIT(i) :: else fi;
 #ifdef MEMBERS                          /* members of the commons that do not have the event open */
-       if :: MEMBERS & BIT(i) -> lock[i] = i + 1; state[i] = ATTACHED :: else fi;
+       if :: MEMBERS & BIT(i) -> life[i] = true; state[i] = ATTACHED :: else fi;
 #endif
        i++
     :: else -> break
@@ -656,13 +786,22 @@ init {
        run Main(i);
        if :: QUEUES & BIT(i) -> run Queue(i) :: else fi;
        if :: WARDENS & BIT(i) -> run Warden(i) :: else fi;
+#ifdef GUARDS
+       if :: GUARDS & BIT(i) -> run Guard(i) :: else fi;
+#endif
+#ifdef DYING_COUNTS
+       run Ender(i);
+#endif
+#ifdef REUSE
+       if :: REUSE & BIT(i) -> run Newcomer(i) :: else fi;
+#endif
        i++
     :: else -> break
     od;
     i = 0;
     run Killer()
   }
-  timeout ->                            /* nothing moves any more: what is left must be right */
+  timeout && !(asleep & ~rechecked & RECHECKS) ->   /* nothing moves any more: what is left must be right */
   atomic {
     e = (value > lhi -> value : lhi);
     if :: pI && pP > e -> e = pP :: else fi;
@@ -674,17 +813,30 @@ init {
     od;
     if
     :: k ->                             /* somebody is left to see deaths */
+#ifdef STRICT_WATCH
+       assert(asleep == 0 || value >= e);
+#else
        assert(value >= e);              /* 1: device waits on what is done or lost are released */
+#endif
        i = 0;
        do
        :: i < N ->
           if
           :: !alive[i] ->               /* 6 */
-             assert(STUCK || again[i] == value + 1 || state[i] == FREE);
+#ifdef STRICT_WATCH                     /* nobody reaps a member on which nobody relies */
+             assert(asleep == 0 || !(att & BIT(i)));
+#else
+             assert(STUCK || again[i] == value + 1 || state[i] == FREE || life[i]);
              assert(STUCK || !(att & BIT(i)));
-             assert(lock[i] == 0);
+#endif
+             assert(reapb[i] == 0);
           :: else ->
              assert(qn[i] == 0 || (STUCK & BIT(i)) || STUCK);     /* 1: no chain wait hangs */
+             if                                                   /* 1: no device hangs on an orphaned point */
+             :: gp[i] > value -> assert(gp[i] > pP);
+                assert((leftP != pP + 1 && orphan != pP + 1) || (att & ~BIT(i)) != 0)
+             :: else
+             fi;
              if
              :: (asleep & BIT(i)) ->
                 k = target[i];

@@ -320,6 +320,48 @@ static void leave(xp_domain *d)
     pthread_mutex_unlock(&d->mu);
 }
 
+/* A peer may send us any file, also a commons that we are a member of: closing that drops our lock, so it is taken again.
+ * Nobody reaps us in between: without the lock, with a living pidfd, a member counts as dying for a while. */
+void xp_close_received(int fd)
+{
+    struct stat found;
+    xp_domain *d = NULL;
+    if (fstat(fd, &found) == 0 && S_ISREG(found.st_mode)) {
+        pthread_mutex_lock(&xp_mu);
+        for (d = xp_domains; d && (d->dev != found.st_dev || d->ino != found.st_ino); d = d->next)
+            ;
+        if (d)
+            xp_domain_ref(d);
+        pthread_mutex_unlock(&xp_mu);
+    }
+    if (d == NULL) {
+        close(fd);
+        return;
+    }
+    pthread_mutex_lock(&d->mu);
+    close(fd);
+    if (d->fd >= 0)
+        xp_lock(d->fd, XP_LIFE_BYTE + (int64_t)d->member, true);
+    pthread_mutex_unlock(&d->mu);
+    xp_domain_unref(d);
+}
+
+static PyObject *close_received(PyObject *Py_UNUSED(module), PyObject *arg)
+{
+    int fd;
+    if (xp_as_int(arg, &fd) < 0)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    xp_close_received(fd);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef domain_functions[] = {
+    {"close_received", close_received, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
 /* --- the type ----------------------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -851,7 +893,7 @@ static PyType_Spec domain_spec = {"xpushare._native.Domain", sizeof(xp_domain_ob
 
 int xp_init_domain(PyObject *module)
 {
-    if (xp_add_type(module, &domain_spec) < 0)
+    if (PyModule_AddFunctions(module, domain_functions) < 0 || xp_add_type(module, &domain_spec) < 0)
         return -1;
     return xp_keep_type(module, &lease_spec, &xp_types_of(module)->lease);
 }

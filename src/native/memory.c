@@ -278,7 +278,7 @@ char *xp_fetch_memfd(xp_memfd *m, int pidfd, int fd, const uint64_t *generation,
     else
         base = map_memfd(m, got);
     if (got >= 0)
-        close(got);
+        xp_close_received(got);
     return base;
 }
 

@@ -85,6 +85,8 @@ char *xp_fetch_memfd(xp_memfd *m, int pidfd, int fd, const uint64_t *generation,
 PyObject *xp_mapping_new(PyTypeObject *type, char *base, uint64_t nbytes); /* takes the mapped bytes over */
 const char *xp_mapping_base(PyObject *mapping, uint64_t *nbytes);
 
+void xp_close_received(int fd); /* domain.c: an fd that a peer gave us */
+
 /* Each file adds its own functions and types. */
 int xp_init_process(PyObject *module);
 int xp_init_memory(PyObject *module);

@@ -404,12 +404,11 @@ def memoryview_format(dtype: Any) -> str:
     example: Any = numpy.empty((), dtype)
     try:
         view = memoryview(example)
-        same = numpy.asarray(view).dtype == dtype
-    except (ValueError, TypeError):
-        same = False
-    if not same:
-        raise BufferError(f"the buffer protocol has no code for {dtype}: use numpy.asarray")
-    return view.format
+        if numpy.asarray(view).dtype == dtype:
+            return view.format
+    except (ValueError, TypeError):  # NumPy has no code for it either
+        pass
+    raise BufferError(f"the buffer protocol has no code for {dtype}: use numpy.asarray")
 
 
 def dlpack_type(dtype: Any) -> tuple[int, int, int]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import hmac
 import json
 import math
 import re
 import struct
-from typing import Any, Final, NamedTuple, Self, final
+from typing import Any, Final, NamedTuple, Self, cast, final
 
 from xpushare._array import extent, named_by_typestr
 from xpushare._errors import InvalidArgumentError, InvalidHandleError
@@ -76,7 +77,13 @@ class ArrayHandle:
             raw = bytes(handle)
         else:
             raise InvalidArgumentError(f"an array handle is an ArrayHandle, bytes or str, not {type(handle).__name__}")
-        return cls._make(raw, _parse(raw))
+        parts = _verified.get(raw)
+        if parts is None:
+            parts = _parse(raw)
+            if len(_verified) >= _VERIFIED_LIMIT:
+                _verified.clear()
+            _verified[raw] = parts
+        return cls._make(raw, parts)
 
     @classmethod
     def _make(cls, raw: bytes, parts: Parts) -> ArrayHandle:
@@ -230,6 +237,10 @@ class ArrayHandle:
         return self.__copy__()
 
 
+_verified: dict[bytes, Parts] = {}
+_VERIFIED_LIMIT: Final = 1024
+
+
 def _parse(raw: bytes) -> Parts:
     if len(raw) == Handle.NBYTES and raw[:8] != MAGIC:
         found = Handle(raw)
@@ -325,6 +336,7 @@ def _loaded(text: bytes) -> Any:
         raise InvalidHandleError(f"the array handle's dtype is no dtype: {error}") from None
 
 
+@functools.lru_cache(256)
 def decode_dtype(text: bytes, itemsize: int) -> Any:
     """The dtype again; `InvalidHandleError` for a description that `encode_dtype` does not make."""
     found = _built(_loaded(text), 0)
@@ -358,16 +370,17 @@ def _built(described: Any, depth: int) -> Any:
             return numpy.dtype(described)
         if isinstance(described, str) and _NAMED.fullmatch(described):
             return named_dtype(described)
-        if depth < NESTING_MAX and isinstance(described, list) and len(described) == 2:
-            base, shape = described
-            if isinstance(shape, list) and all(type(length) is int and length >= 0 for length in shape):
-                return numpy.dtype((_built(base, depth + 1), tuple(shape)))
-        elif depth < NESTING_MAX and isinstance(described, dict):
-            if set(described) - {"titles"} != {"names", "formats", "offsets", "itemsize", "aligned"}:
-                raise InvalidHandleError(f"the array handle's dtype is no dtype: {described!r:.200}")
-            fields: Any = {**described, "formats": [_built(each, depth + 1) for each in described["formats"]]}
-            aligned = fields.pop("aligned")
-            return numpy.dtype(fields, align=aligned is True)
+        if depth < NESTING_MAX and isinstance(described, list):
+            base, shape = cast("Any", described)
+            lengths: Any = tuple(cast("Any", shape)) if isinstance(shape, list) else None
+            if lengths is not None and all(type(length) is int and length >= 0 for length in lengths):
+                return numpy.dtype((_built(base, depth + 1), lengths))
+        if depth < NESTING_MAX and isinstance(described, dict):
+            fields: Any = dict(cast("dict[str, Any]", described))
+            if set(fields) - {"titles"} == {"names", "formats", "offsets", "itemsize", "aligned"}:
+                aligned = fields.pop("aligned") is True
+                fields["formats"] = [_built(each, depth + 1) for each in fields["formats"]]
+                return numpy.dtype(fields, align=aligned)
     except InvalidArgumentError:  # also of the nested ones
         raise
     except Exception as error:  # whatever NumPy raises for a description that makes no sense

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import final
+
+from xpushare._native import close_received
 
 __all__ = ["OwnedFd", "close_all"]
 
@@ -27,10 +28,11 @@ class OwnedFd:
         number, self._number = self._number, -1
         return number
 
-    def close(self, _close: object = os.close) -> None:  # kept as a default: module globals go at interpreter exit
+    # The default is there at interpreter exit, too, when module globals are gone.
+    def close(self, _close: Callable[[int], None] = close_received) -> None:
         number, self._number = self._number, -1
         if number >= 0:
-            _close(number)  # type: ignore[operator]
+            _close(number)
 
     __del__ = close
 

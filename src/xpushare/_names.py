@@ -18,7 +18,7 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -365,7 +365,7 @@ class _Changes:
 
 
 @contextmanager
-def _changes(folder: Path) -> Iterator[_Changes]:
+def _changes(folder: Path) -> Generator[_Changes, None, None]:
     libc = ctypes.CDLL(None, use_errno=True)
     doing = f"watching {folder}"
     fd = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)

@@ -17,6 +17,9 @@ def forks() -> int:
 def pidfd_getfd(pidfd: int, fd: int) -> int:
     """Duplicate `fd` of the process behind `pidfd`; close-on-exec. pidfd_getfd(2)."""
 
+def close_received(fd: int) -> None:
+    """close(2) of an fd that a peer gave us: it may be a commons that we are a member of, whose lock must survive this."""
+
 def dead(pidfds: Sequence[int]) -> list[int]:
     """Those of `pidfds` whose process has died: one poll(2) with no waiting."""
 

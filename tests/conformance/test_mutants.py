@@ -8,7 +8,14 @@ from xpushare.conformance import mutants
 from xpushare.conformance.mutants import MUTANTS
 from xpushare.conformance.rules import RULES
 
-SAMPLE = ("put_does_nothing", "generation_ignored", "close_unmaps_under_views", "overlapping_map", "value_ahead", "ur_refcount")
+SAMPLE = (
+    "put_does_nothing",
+    "generation_ignored",
+    "close_unmaps_under_views",
+    "overlapping_map",
+    "value_ahead",
+    "ur_refcount",
+)
 
 
 def test_the_list() -> None:

@@ -113,7 +113,7 @@ def test_a_suite_that_hangs_is_ended() -> None:
 
 
 def test_it_needs_nothing_of_the_tests() -> None:
-    code = "import sys, xpushare.conformance.harness, xpushare.conformance.actions, xpushare.conformance.runner; " \
-        "print('pytest' in sys.modules, 'cloudpickle' in sys.modules)"  # fmt: skip
+    modules = "xpushare.conformance.harness, xpushare.conformance.actions, xpushare.conformance.runner"
+    code = f"import sys, {modules}; print('pytest' in sys.modules, 'cloudpickle' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert found.stdout.split() == ["False", "False"]

@@ -438,16 +438,14 @@ def test_signallers_of_several_processes_make_one_line(pair: Pair, peer: Child, 
 
         def work(device: str) -> list[int]:
             with xs.Queue(device) as queue:
-                points = [queue.signal(kept["opened"]) for _ in range(50)]
-                queue.synchronize(15)
-            return points
+                return [(queue.signal(kept["opened"]), queue.synchronize(15))[0] for _ in range(50)]
 
         for child in (peer, other):
             child.call(opened, handle, pair[1], kind="event")
         pending = [child.start(work, pair[1]) for child in (peer, other)]
         with xs.Queue(pair[0]) as queue:
-            points = [queue.signal(event) for _ in range(50)]
-            queue.synchronize(15)
+            # One outstanding each: a slot remembers eight changes of the signaller at most.
+            points = [(queue.signal(event), queue.synchronize(15))[0] for _ in range(50)]
         for each in pending:
             mine = each.result()
             assert mine == sorted(mine)

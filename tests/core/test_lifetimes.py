@@ -358,11 +358,13 @@ ENDS = {
     "everything alive": "pass",
     "in a cycle": "ring = []; ring.append((ring, memory, imported, event, queue, place, physical, view, array))",
     "modules first": "import sys; sys.modules['keep'] = (memory, imported, event, queue, place, view); del xs",
-    "closed by atexit": "import atexit; [atexit.register(each.close) for each in (memory, imported, event, queue, place)]",
+    "closed by atexit": "from atexit import register; [register(each.close) for each in (memory, event, queue, place)]",
     "a queue at work": "import threading; queue.submit(threading.Event().wait); queue.signal(event)",
     "a queue that waits": "queue.wait(event, at_least=1)",
-    "a thread that waits": "from threading import Thread; Thread(target=lambda: event.wait(at_least=1), daemon=True).start()",
-    "exit inside with": "import contextlib, sys; stack = contextlib.ExitStack(); stack.enter_context(memory); sys.exit()",
+    "a thread that waits": (
+        "import threading\nthreading.Thread(target=lambda: event.wait(9, at_least=1), daemon=True).start()"
+    ),
+    "exit inside with": "import contextlib; contextlib.ExitStack().enter_context(memory); sys.exit()",
     "pickled": "import pickle; text = [pickle.dumps(each) for each in (memory, imported, event, physical)]",
     "a pending await": (
         "import asyncio\nloop = asyncio.new_event_loop()\n"

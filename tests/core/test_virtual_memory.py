@@ -342,6 +342,9 @@ def test_an_import_is_mapped_after_its_exporter_died(pair: Pair) -> None:
 
 
 def test_other_backends_pages_are_refused() -> None:
-    with xs.VirtualRange(1 << 16, "mock:0") as place, xs.PhysicalMemory(1 << 16, "native_cpu:0") as physical:
-        with pytest.raises(xs.InvalidArgumentError, match="cannot be mapped in a range of mock:0"):
-            place.map(physical)
+    with (
+        xs.VirtualRange(1 << 16, "mock:0") as place,
+        xs.PhysicalMemory(1 << 16, "native_cpu:0") as physical,
+        pytest.raises(xs.InvalidArgumentError, match="cannot be mapped in a range of mock:0"),
+    ):
+        place.map(physical)

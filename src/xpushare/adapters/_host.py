@@ -7,8 +7,8 @@ from typing import Any
 
 from xpushare import _system
 from xpushare._errors import InvalidHandleError, from_os_error
-from xpushare.adapters.base import Access, DriverMemory, DriverPhysical, DriverRange, Export, Import
 from xpushare._fds import OwnedFd
+from xpushare.adapters.base import Access, DriverMemory, DriverPhysical, DriverRange, Export, Import
 
 __all__ = ["Calls", "HostMemory", "HostPhysical", "HostRange", "memfd_of"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from xpushare import adapters
 from xpushare._array import DLPACK_NAMED, SharedArray, as_dtype, c_strides, extent
@@ -58,7 +58,7 @@ def dtype_of(kind: Any) -> Any:
     import numpy
 
     if isinstance(kind, numpy.dtype):
-        return kind
+        return cast("Any", kind)
     if len(kind) == 2:
         typestr, description = kind
         return numpy.dtype(typestr if description is None else description)
@@ -87,8 +87,9 @@ def describe(array: Any, ordered: bool = False) -> Described:
     nothing is asked of its streams.
     """
     for name, backend in (("__cuda_array_interface__", "cuda"), ("__array_interface__", None)):
-        interface = _asked(array, name)
-        if isinstance(interface, dict) and isinstance(interface.get("data"), tuple):
+        asked: object = _asked(array, name)
+        interface = cast("dict[str, Any]", asked) if isinstance(asked, dict) else {}
+        if isinstance(interface.get("data"), tuple):
             found = _from_interface(array, interface, backend)
             if found is not None:
                 return found
@@ -117,12 +118,10 @@ def _from_interface(array: Any, interface: dict[str, Any], backend: str | None) 
             f"{type(array).__name__} has a mask, which cannot be shared with it: share both arrays"
         )
     typestr: str = interface["typestr"]
-    own = getattr(array, "dtype", None)
-    if isinstance(
-        own, numpy.dtype
-    ):  # says all, also where the protocol has no code (bfloat16) or half of one (padding)
-        kind: Any = own
-        itemsize = own.itemsize
+    kind: Any = getattr(array, "dtype", None)
+    if isinstance(kind, numpy.dtype):
+        # It says all, also where the protocol has no code (bfloat16) or half of one (padding).
+        itemsize: int = kind.itemsize
     elif typestr[1] == "V" and hasattr(array, "__dlpack__"):
         return None
     else:

@@ -1,7 +1,7 @@
 """The conformance suite against a device: every rule of the contract, across real processes.
 
-Prints rule by rule passed, failed, or not supported with the aspect and the reason. The exit status is 0 only if nothing
-failed. Needs pytest: pip install 'xpushare[conformance]'. The rules are in docs/conformance.md and `--list`.
+Prints rule by rule passed, failed, or not supported with the aspect and the reason. The exit status is 0 only if
+nothing failed. Needs pytest: pip install 'xpushare[conformance]'. The rules are in docs/conformance.md and `--list`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", metavar="SELECTOR", help="of the exporting process (default: the first gpu, else the cpu)")
+    parser.add_argument(
+        "--device", metavar="SELECTOR", help="of the exporting process (default: the first gpu, else the cpu)"
+    )
     parser.add_argument("--importer-device", metavar="SELECTOR", help="of the importing process (default: the same)")
     parser.add_argument("--rules", default="", metavar="LIST", help="only these, such as 3.5b,5.7")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help="for all of it (default: 600)")
@@ -53,7 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.list:
         if arguments.json:
-            print(json.dumps([{"rule": each.number, "text": each.text, "aspects": list(each.aspects)} for each in RULES.values()]))
+            print(
+                json.dumps(
+                    [{"rule": each.number, "text": each.text, "aspects": list(each.aspects)} for each in RULES.values()]
+                )
+            )
         else:
             print("\n".join(f"{each.number:<5}  {each.text}" for each in RULES.values()))
         return 0

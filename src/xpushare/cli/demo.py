@@ -1,7 +1,7 @@
 """Two processes share a file's bytes in device memory, step by step, each step checked; prints PASSED or FAILED.
 
-One process (exporter) puts a file into shared memory, another (reader) hashes it there and writes an answer back. Then
-the exporter is killed while the reader reads on.
+One process (exporter) puts a file into shared memory, another (reader) hashes it there and writes an answer back. Three physical
+memories become one range, an event goes back and forth. Then the exporter is killed while the reader reads on and waits for it.
 """
 
 from __future__ import annotations
@@ -285,7 +285,121 @@ def _hash_and_close(peer: Peer) -> bytes:
     return digest
 
 
+_RANGES: Final = 3
+_ROUNDS: Final = 1000
+
+
+def _make_ranges(peer: Peer, device: str) -> list[str]:
+    """Several physical memories, each full of bytes of its own number."""
+    nbytes = Device(device).memory_granularity()
+    made = []
+    for number in range(1, _RANGES + 1):
+        memory = xs.PhysicalMemory(nbytes, device, enable_ipc=True)
+        with xs.VirtualRange(nbytes, device) as place, xs.Queue(device) as queue:
+            place.map(memory)
+            queue.fill(place, bytes([number]))
+            queue.synchronize()
+        peer.kept[f"physical {number}"] = memory
+        made.append(str(xs.ipc.physical_memory.get(memory)))
+    peer.say(f"made {_RANGES} physical memories of {nbytes} bytes, filled with 1, 2, 3, unmapped them and exported them")
+    return made
+
+
+def _map_ranges(peer: Peer, handles: list[str], device: str) -> bytes:
+    """Map them side by side; the first byte of each as it is read through the one range."""
+    opened = [xs.ipc.physical_memory.open(handle) for handle in handles]
+    nbytes = opened[0].nbytes
+    place = xs.VirtualRange(nbytes * len(opened), device)
+    for number, memory in enumerate(opened):
+        place.map(memory, number * nbytes)
+        memory.close()  # the mapping holds the pages
+    with xs.Queue(device) as queue, xs.malloc_host(place.nbytes, device) as staging:
+        queue.copy(staging, place)
+        queue.synchronize()
+        whole = bytes(memoryview(staging))
+    expected = b"".join(bytes([number]) * nbytes for number in range(1, len(opened) + 1))
+    if whole != expected:
+        raise DemoError("the bytes in the range are not those of the three physical memories")
+    peer.say(f"mapped them side by side at {place.ptr:#x}: {place.nbytes} bytes in one piece, content as exported")
+    place.close()
+    return whole[::nbytes]
+
+
+def _make_events(peer: Peer, device: str) -> tuple[str, str]:
+    events = [xs.Event(device, enable_ipc=True) for _ in range(2)]
+    peer.kept["there"], peer.kept["back"] = events
+    there, back = (str(xs.ipc.event.get(event)) for event in events)
+    return there, back
+
+
+def _open_events(peer: Peer, there: str, back: str) -> None:
+    peer.kept["there"] = xs.ipc.event.open(there)
+    peer.kept["back"] = xs.ipc.event.open(back)
+    peer.kept["answering"] = threading.Thread(target=_answer_signals, args=(peer,), daemon=True)
+    peer.kept["answering"].start()
+
+
+def _answer_signals(peer: Peer) -> None:
+    for number in range(1, _ROUNDS + 1):
+        peer.kept["there"].wait(at_least=number)
+        peer.kept["back"].signal()
+
+
+def _signal_back_and_forth(peer: Peer) -> int:
+    there, back = peer.kept["there"], peer.kept["back"]
+    begin = time.perf_counter()
+    for number in range(1, _ROUNDS + 1):
+        there.signal()
+        back.wait(10, at_least=number)
+    each = (time.perf_counter() - begin) / _ROUNDS
+    peer.say(f"{_ROUNDS} round trips of two events, {each * 1e6:.1f} us each")
+    return int(back.value)
+
+
+def _wait_for_ever(peer: Peer) -> None:
+    """Start to wait for a signal that only the other process could still send."""
+    peer.kept["answering"].join()
+
+    def wait() -> None:
+        try:
+            peer.kept["there"].wait(at_least=_ROUNDS + 1)
+        except xs.PeerLostError as error:
+            peer.kept["lost"] = str(error)
+
+    peer.kept["waiting"] = threading.Thread(target=wait, daemon=True)
+    peer.kept["waiting"].start()
+    peer.say(f"waiting for signal {_ROUNDS + 1} of the first event, in a thread, without a time-out")
+
+
+def _end_of_wait(peer: Peer) -> str:
+    peer.kept["waiting"].join()
+    lost: str = peer.kept["lost"]
+    peer.say(f"the wait ended: {lost}")
+    return lost
+
+
 # --- the steps ------------------------------------------------------------------------------------
+
+
+def _step_ranges(demo: Demo) -> None:
+    handles = demo.exporter.call(_make_ranges, str(demo.device))
+    found = demo.reader.call(_map_ranges, handles, str(demo.device))
+    demo.check(found == bytes(range(1, _RANGES + 1)), "the ranges are not in the order in which they were mapped")
+
+
+def _step_event(demo: Demo) -> None:
+    there, back = demo.exporter.call(_make_events, str(demo.device))
+    demo.reader.call(_open_events, there, back)
+    value = demo.exporter.call(_signal_back_and_forth)
+    demo.check(value == _ROUNDS, f"the second event stands at {value}, not at {_ROUNDS}")
+    demo.reader.call(_wait_for_ever)
+
+
+def _step_lost(demo: Demo) -> None:
+    begin = time.monotonic()
+    lost = demo.reader.call(_end_of_wait)
+    demo.check(str(demo.exporter.pid) in lost, f"the wait does not name the dead process: {lost}")
+    demo.say(f"the conductor knew of it {time.monotonic() - begin:.3f} s after asking")
 
 
 def _step_put(demo: Demo) -> None:
@@ -338,7 +452,12 @@ STEPS: Final = (
     Step("a process puts a file into shared memory", _step_put, Aspect.ext_oneapi_ipc_memory),
     Step("another one opens it and hashes it there", _step_hash, Aspect.ext_oneapi_ipc_memory),
     Step("it writes an answer back", _step_answer, Aspect.ext_oneapi_ipc_memory),
+    Step(
+        "three physical memories become one range in the other process", _step_ranges, Aspect.ext_oneapi_ipc_physical_memory
+    ),
+    Step("an event goes back and forth, signalled by both", _step_event, Aspect.ext_oneapi_ipc_event),
     Step("the exporter is killed while its memory is read", _step_kill, Aspect.outlives_exporter),
+    Step("a wait on the killed process ends with PeerLostError", _step_lost, Aspect.ext_oneapi_ipc_event),
     Step("the dead process's handle opens no more", _step_dead, Aspect.outlives_exporter),
     Step("the content is still there until the reader closes it", _step_close, Aspect.outlives_exporter),
 )

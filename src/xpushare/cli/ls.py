@@ -18,6 +18,7 @@ from xpushare import FeatureNotSupportedError
 __all__ = ["add_arguments", "human", "run"]
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_LISTED: Final = 8
 _TIMES: Final = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
@@ -27,14 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def human(nbytes: int) -> str:
     """A size for people: `4.0 KiB`."""
-    value = float(nbytes)
-    for unit in _UNITS[:-1]:
-        if value < 1024:
-            break
-        value /= 1024
-    else:
-        unit = _UNITS[-1]
-    return f"{nbytes} B" if unit == "B" else f"{value:.1f} {unit}"
+    step = min(max(nbytes.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
+    return f"{nbytes / (1 << 10 * step):.1f} {_UNITS[step]}" if step else f"{nbytes} B"
 
 
 def _age(seconds: int | None) -> str:
@@ -103,6 +98,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{len(left)} of them, {human(sum(row['nbytes'] for row in left))}, were left by dead processes: they go "
               "when their importers close them or end")  # fmt: skip
     if found.unread:
-        listed = ", ".join(f"{each.pid} {each.name}" for each in found.unread)
-        print(f"could not be looked into, so may share more: {listed} (it takes the right to ptrace them: CAP_SYS_PTRACE)")
+        listed = ", ".join(f"{each.pid} {each.name}" for each in found.unread[:_LISTED])
+        more = len(found.unread) - _LISTED
+        print(f"could not be looked into (it takes the right to ptrace them), so may share more: {listed}"
+              + (f" and {more} others" if more > 0 else ""))  # fmt: skip
     return 1 if left else 0

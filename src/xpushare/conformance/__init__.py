@@ -1,6 +1,6 @@
-"""The conformance suite: every rule of the contract, on any adapter, across real processes. `xpushare conformance` runs it.
+"""The conformance suite: every rule of the contract, on any adapter, across real processes; `xpushare conformance`.
 
-`rules` is the table of rules, `suite` their tests, `harness` the other processes, `actions` what those do, `plugin` the part
-that pytest loads, `runner` what starts it and reads the results, `mutants` the planted faults that the suite has to find.
-Needs pytest (the extra `conformance`); nothing else of the package imports it.
+`rules` is the table of rules, `suite` their tests, `harness` the other processes, `actions` what those do, `plugin`
+the part that pytest loads, `runner` what starts it and reads the results, `mutants` the planted faults that the suite
+has to find. Needs pytest (the extra `conformance`); nothing else of the package imports it.
 """

@@ -1,4 +1,4 @@
-"""What the suite has its processes do, in any of them, through the public API only. Objects are in `harness.kept`, by name."""
+"""What the suite has its processes do, through the public API only. Objects are in `harness.kept`, by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import xpushare as xs
 from xpushare.conformance.harness import TIMEOUT, kept
 
 __all__ = [
-    "KINDS", "NBYTES", "attempt", "close", "drop", "export", "get", "granule", "held", "importers", "make", "numbers", "open_",
+    "KINDS", "NBYTES", "attempt", "close", "drop", "export", "get", "granule", "held", "importers", "make", "numbers",
+    "open_",
     "outcome", "put", "read", "read_bytes", "signal_", "verbs", "wait", "write", "write_bytes",
 ]  # fmt: skip
 
@@ -36,7 +37,7 @@ def granule(*devices: str) -> int:
     return math.lcm(*(xs.Device(device).memory_granularity() for device in devices))
 
 
-# --- content, also of memory that the host cannot access ---------------------------------------------------------------------
+# --- content, also of memory that the host cannot access --------------------------------------------------------------
 
 
 def _view(thing: Any) -> memoryview | None:
@@ -81,7 +82,7 @@ def write_bytes(thing: Any, content: bytes, offset: int = 0, device: str | None 
     _bytes_of(thing, device, None, offset, content)
 
 
-# --- objects by name ---------------------------------------------------------------------------------------------------------
+# --- objects by name --------------------------------------------------------------------------------------------------
 
 
 def make(kind: str, device: str, nbytes: int = 0) -> Any:
@@ -165,7 +166,7 @@ def unpickle(name: str, data: bytes) -> tuple[str, bool]:
     return type(thing).__name__, getattr(thing, "is_imported", False)
 
 
-# --- errors --------------------------------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
 def outcome(function: Callable[..., Any], *args: Any, **options: Any) -> tuple[str, str]:
@@ -182,7 +183,7 @@ def attempt(function: Callable[..., Any], *args: Any, **options: Any) -> str:
     return outcome(function, *args, **options)[0]
 
 
-# --- events ---------------------------------------------------------------------------------------------------------------------
+# --- events -----------------------------------------------------------------------------------------------------------
 
 
 def signal_(name: str) -> int:

@@ -1,7 +1,7 @@
 """Other processes for the suite: `Child.call(function, …)` runs a function of a module there, by name.
 
-What must live in a child between calls is in `kept`, each process's own. Every wait has a time-out, every child dies with
-the process that started it, and `Child.kill` works by pid.
+What must live in a child between calls is in `kept`, each process's own. Every wait has a time-out, every child dies
+with the process that started it, and `Child.kill` works by pid.
 """
 
 from __future__ import annotations
@@ -78,8 +78,9 @@ class Pending:
 class Child:
     """A process that runs what it is sent, one call after the other, in its main thread.
 
-    `method` "spawn" is a fresh interpreter, whose environment `env` changes (None removes a variable); "fork" is a copy of
-    this one. Leaving the `with` block ends the child in an orderly way and demands exit status 0, unless it was killed.
+    `method` "spawn" is a fresh interpreter, whose environment `env` changes (None removes a variable); "fork" is a copy
+    of this one. Leaving the `with` block ends the child in an orderly way and demands exit status 0, unless it was
+    killed.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Planted faults: proof that the suite bites. `python -m xpushare.conformance.mutants` lists which rules caught each.
 
-Each is a small patch of the adapter, the core or the UR face, applied in the suite's process and in every child when the
-environment variable XPUSHARE_CONFORMANCE_MUTANT names it (`harness.apply_mutant`). `aim` are the rules that should notice; the
-others run only with `--full`, or where these did not.
+Each is a small patch of the adapter, the core or the UR face, applied in the suite's process and in every child when
+the environment variable XPUSHARE_CONFORMANCE_MUTANT names it (`harness.apply_mutant`). `aim` are the rules that should
+notice; the others run only with `--full`, or where these did not.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def mutant(text: str, *aim: str) -> Callable[[Callable[[], None]], Callable[[], 
 def apply(name: str) -> None:
     """Plant the fault of that name in this process.
 
-    Besides the mutants there are some for the tests of the suite itself: "crash", "hang", "lacks:<aspect>" (the mock adapter says
-    so) and "unrefused:<aspect>" (and nothing refuses it).
+    Besides the mutants there are some for the tests of the suite itself: "crash", "hang", "lacks:<aspect>" (the mock
+    adapter says so) and "unrefused:<aspect>" (and nothing refuses it).
     """
     tool, _, aspect = name.partition(":")
     if tool in _TOOLS:
@@ -124,7 +124,7 @@ def _nothing(*_arguments: object, **_options: object) -> None:
     pass
 
 
-# --- handles and the table ------------------------------------------------------------------------------------------------------
+# --- handles and the table --------------------------------------------------------------------------------------------
 
 
 @mutant("put does nothing", "3.3g", "3.5b")
@@ -192,17 +192,17 @@ def version_ignored() -> None:
 
 @mutant("the boot is not checked", "3.3f")
 def boot_ignored() -> None:
-    from xpushare.sharing import handle
+    from xpushare.sharing import handle, identity
 
     original = handle._parse
 
     def parse(raw: bytes) -> Any:
-        here = handle.identity.boot_id
-        _set(handle.identity, "boot_id", lambda: raw[48:64])
+        here = identity.boot_id
+        _set(identity, "boot_id", lambda: raw[48:64])
         try:
             return original(raw)
         finally:
-            _set(handle.identity, "boot_id", here)
+            _set(identity, "boot_id", here)
 
     _set(handle, "_parse", parse)
 
@@ -252,9 +252,7 @@ def reopen_not_rechecked() -> None:
         if allocation is None or opener is not here:
             return None
         fields = handle._fields
-        return memory.Range(
-            allocation, fields.offset, fields.nbytes, device, context, handle.read_only, handle, None
-        )
+        return memory.Range(allocation, fields.offset, fields.nbytes, device, context, handle.read_only, handle, None)
 
     _set(memory, "reopen", reopen)
 
@@ -308,9 +306,13 @@ def slice_exports_all() -> None:
     from xpushare.core import memory
 
     original = memory.get
-    _set(memory, "get", lambda source, *args, **options: original(
-        source._replace(offset=0, nbytes=source.allocation.nbytes), *args, **options
-    ))
+    _set(
+        memory,
+        "get",
+        lambda source, *args, **options: original(
+            source._replace(offset=0, nbytes=source.allocation.nbytes), *args, **options
+        ),
+    )
 
 
 @mutant("imported memory can be exported again", "3.1c")
@@ -332,9 +334,13 @@ def reexport_of_events() -> None:
     from xpushare.core import event
 
     original = event.get
-    _set(event, "get", lambda source, *args, **options: (
-        source.handle if source.handle is not None else original(source, *args, **options)
-    ))
+    _set(
+        event,
+        "get",
+        lambda source, *args, **options: (
+            source.handle if source.handle is not None else original(source, *args, **options)
+        ),
+    )
 
 
 @mutant("physical memory is exported without enable_ipc", "3.1e", "8.8")
@@ -420,7 +426,7 @@ def open_leaks_fds() -> None:
     _set(memory, "expect_kind", expect_kind)
 
 
-# --- opening and closing -----------------------------------------------------------------------------------------------------------
+# --- opening and closing ----------------------------------------------------------------------------------------------
 
 
 @mutant("a read-only import gives writable views and mappings", "3.11a", "3.11b")
@@ -548,7 +554,7 @@ def slot_reused() -> None:
     from xpushare.core import event
     from xpushare.sharing import node
 
-    original = event.Slot
+    original = vars(event)["Slot"]
     used: list[int] = []
 
     def slot(domain: Any, index: int) -> Any:
@@ -591,7 +597,7 @@ def device_ignored() -> None:
 
 @mutant("another backend's device is accepted", "3.3l")
 def backend_ignored() -> None:
-    from xpushare._device import resolve_context
+    from xpushare._device import Device, resolve_context
     from xpushare.core import memory
 
     original = memory.opening_device
@@ -599,7 +605,7 @@ def backend_ignored() -> None:
     def opening_device(handle: Any, device: Any, context: Any) -> Any:
         if device is None:
             return original(handle, device, context)
-        found = memory.Device(device)
+        found = Device(device)
         return found, resolve_context(found, context)
 
     _set(memory, "opening_device", opening_device)
@@ -629,7 +635,7 @@ def queue_pickles() -> None:
     _set(Queue, "__reduce__", lambda _self: (list, ()))
 
 
-# --- virtual memory -----------------------------------------------------------------------------------------------------------------
+# --- virtual memory ---------------------------------------------------------------------------------------------------
 
 
 @mutant("a part is mapped without partial_map's offset", "4.7")
@@ -637,9 +643,11 @@ def offset_of_part_ignored() -> None:
     from xpushare.adapters._host import HostRange
 
     original = HostRange.map
-    _set(HostRange, "map", lambda self, at, physical, _offset, nbytes, access: original(
-        self, at, physical, 0, nbytes, access
-    ))
+    _set(
+        HostRange,
+        "map",
+        lambda self, at, physical, _offset, nbytes, access: original(self, at, physical, 0, nbytes, access),
+    )
 
 
 @mutant("parts are refused although the device has partial_map", "4.7")
@@ -693,9 +701,11 @@ def access_ignored() -> None:
     from xpushare.adapters._host import HostRange
 
     original = HostRange.map
-    _set(HostRange, "map", lambda self, at, physical, offset, nbytes, _access: original(
-        self, at, physical, offset, nbytes, "rw"
-    ))
+    _set(
+        HostRange,
+        "map",
+        lambda self, at, physical, offset, nbytes, _access: original(self, at, physical, offset, nbytes, "rw"),
+    )
 
 
 @mutant("set_access only notes it", "4.8")
@@ -732,7 +742,7 @@ def views_do_not_pin() -> None:
     _set(Mapped, "__init__", init)
 
 
-# --- queues and events ----------------------------------------------------------------------------------------------------------------
+# --- queues and events ------------------------------------------------------------------------------------------------
 
 
 @mutant("copy ignores the bounds", "5.2", "8.5")
@@ -753,7 +763,9 @@ def fill_ignores_pattern() -> None:
     from xpushare.core import queue
 
     original = queue.fill
-    _set(queue, "fill", lambda work, dst, pattern, nbytes: original(work, dst, bytes(pattern)[:1] * len(pattern), nbytes))
+    _set(
+        queue, "fill", lambda work, dst, pattern, nbytes: original(work, dst, bytes(pattern)[:1] * len(pattern), nbytes)
+    )
 
 
 @mutant("a pattern that does not divide the size is accepted", "5.2")
@@ -761,9 +773,16 @@ def fill_takes_any_pattern() -> None:
     from xpushare.core import queue
 
     original = queue.fill
-    _set(queue, "fill", lambda work, dst, pattern, nbytes: original(
-        work, dst, pattern if pattern in (b"",) or isinstance(pattern, str) or len(pattern) != 3 else pattern[:1], nbytes
-    ))
+    _set(
+        queue,
+        "fill",
+        lambda work, dst, pattern, nbytes: original(
+            work,
+            dst,
+            pattern if pattern in (b"",) or isinstance(pattern, str) or len(pattern) != 3 else pattern[:1],
+            nbytes,
+        ),
+    )
 
 
 @mutant("a queue runs its newest operation first", "5.3")
@@ -854,7 +873,7 @@ def queue_wait_ignored() -> None:
     original = queue.wait
 
     def wait(work: Any, opened: Any, at_least: Any) -> None:
-        original(work, opened, 0 if isinstance(at_least, int) and at_least >= 0 or at_least is None else at_least)
+        original(work, opened, 0 if (isinstance(at_least, int) and at_least >= 0) or at_least is None else at_least)
 
     _set(queue, "wait", wait)
 
@@ -889,6 +908,7 @@ def lost_is_done() -> None:
 def peer_lost_never() -> None:
     import time
 
+    from xpushare._errors import PeerLostError
     from xpushare.core import event
 
     original = event.wait
@@ -896,7 +916,7 @@ def peer_lost_never() -> None:
     def wait(opened: Any, timeout: Any, at_least: Any) -> None:
         try:
             original(opened, timeout, at_least)
-        except event.PeerLostError:
+        except PeerLostError:
             threshold = time.monotonic() + (3600 if timeout is None else timeout)
             while time.monotonic() < threshold:
                 time.sleep(0.05)
@@ -916,7 +936,7 @@ def exit_is_loss() -> None:
         table = node.current().table_if_any
         for peer in list(node.current().peers._peers.values()):
             for known in list(node.current().peers._cache.values()):
-                found = known()
+                found: Any = known()
                 if hasattr(found, "slot") and found.slot.domain is peer.domain:
                     found.slot.submit(99)
         del table
@@ -955,11 +975,13 @@ def second_signaller() -> None:
 
 @mutant("work behind a lost wait never runs", "5.17")
 def released_work_dropped() -> None:
+    from xpushare import _native
     from xpushare.adapters import _host_queue
+    from xpushare.timeline.loss import peer_lost
 
     def wait(self: Any, slot: Any, point: int) -> None:
-        if slot.wait(point) == _host_queue._native.LOST:
-            self._failures.append(_host_queue.peer_lost(slot, point))
+        if slot.wait(point) == _native.LOST:
+            self._failures.append(peer_lost(slot, point))
             with self._changed:
                 self._todo.clear()
 
@@ -970,7 +992,7 @@ def released_work_dropped() -> None:
 def loss_forgotten() -> None:
     from xpushare.adapters._host_queue import HostQueue
 
-    def signal(self: Any, slot: Any, point: int, first: int, _profile: Any) -> None:
+    def signal(_self: Any, slot: Any, point: int, first: int, _profile: Any) -> None:
         if first:
             slot.wait(first)
         slot.complete(point)
@@ -1009,7 +1031,7 @@ def bool_works() -> None:
     _set(Event, "__bool__", lambda self: self.done)
 
 
-# --- the UR face --------------------------------------------------------------------------------------------------------------------
+# --- the UR face ------------------------------------------------------------------------------------------------------
 
 
 @mutant("ur answers one result for another", "8.1", "8.3", "8.5")
@@ -1095,7 +1117,7 @@ def ur_profiling() -> None:
     _set(ur, "urEventGetProfilingInfo", info)
 
 
-# --- running them ---------------------------------------------------------------------------------------------------------------------
+# --- running them -----------------------------------------------------------------------------------------------------
 
 
 class Caught(NamedTuple):
@@ -1148,7 +1170,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.json:
         print(json.dumps([each._asdict() for each in found], indent=2))
     else:
-        print(f"{len(found) - len(survived)} of {len(found)} mutants caught" + (f"; survived: {survived}" if survived else ""))
+        print(
+            f"{len(found) - len(survived)} of {len(found)} mutants caught"
+            + (f"; survived: {survived}" if survived else "")
+        )
     return 1 if survived else 0
 
 

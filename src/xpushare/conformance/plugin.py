@@ -1,4 +1,4 @@
-"""What pytest loads for the suite: its options and fixtures, the aspects, the time-outs, and the results for the runner."""
+"""What pytest loads for the suite: options, fixtures, the aspects, the time-outs, and the results for the runner."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     _tell(config, event="collected", tests=len(items))
 
 
-# --- one test -----------------------------------------------------------------------------------------------------------
+# --- one test ---------------------------------------------------------------------------------------------------------
 
 
 def _part(item: pytest.Item) -> str:
@@ -161,7 +161,7 @@ def _nothing_survives() -> Iterator[None]:
     assert not left, f"the test left {left} running"
 
 
-# --- fixtures -----------------------------------------------------------------------------------------------------------
+# --- fixtures ---------------------------------------------------------------------------------------------------------
 
 _shared: dict[str, Child] = {}
 
@@ -207,12 +207,14 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def nothing_left(pair: Pair, peer: Child) -> Iterator[Callable[[], None]]:
+def nothing_left(pair: Pair, peer: Child) -> Callable[[], None]:
     """Call it to demand that this process has no more fds and mappings of the package than before the test's body."""
     for device in dict.fromkeys((pair.exporter, pair.importer)):  # what a process opens for good is open
         warm_up(device)
     for each in actions.KINDS:  # and what knowing the peer costs
-        if all(xs.Device(device).has(aspect) for device in (pair.exporter, pair.importer) for aspect in KIND_ASPECTS[each]):
+        if all(
+            xs.Device(device).has(aspect) for device in (pair.exporter, pair.importer) for aspect in KIND_ASPECTS[each]
+        ):
             handle = peer.call(actions.export, "warm", each, pair.exporter)
             actions.verbs(each).open(handle, device=pair.importer).close()
             peer.call(actions.put, each, handle)
@@ -225,7 +227,7 @@ def nothing_left(pair: Pair, peer: Child) -> Iterator[Callable[[], None]]:
         gc.collect()
         harness.wait_until(lambda: counts() <= before, f"no more than {before} as before; now {counts()}", 5)
 
-    yield check
+    return check
 
 
 def warm_up(device: str) -> None:

@@ -60,7 +60,9 @@ _CALLS: Final[dict[Aspect, Callable[[str], Any]]] = {
     Aspect.partial_map: _part,
     Aspect.foreign_memory: _foreign,
 }
-_OTHERWISE: Final[dict[Aspect, type[Exception]]] = {Aspect.partial_map: xs.InvalidArgumentError}  # as the contract has it
+_OTHERWISE: Final[dict[Aspect, type[Exception]]] = {
+    Aspect.partial_map: xs.InvalidArgumentError
+}  # as the contract has it
 
 
 def check_refused(aspect: Aspect, device: str) -> str:

@@ -1,7 +1,7 @@
 """The rules of the contract that the suite checks: one table, from which docs/conformance.md is made.
 
-A number is the section of the contract and, in section 3, its rule: 3.5b is the second statement of rule 5. `aspects` are what
-the devices must have for the rule to apply; where one is lacking the suite checks that the feature is refused.
+A number is the section of the contract and, in section 3, its rule: 3.5b is the second statement of rule 5. `aspects`
+are what the devices must have for the rule to apply; where one is lacking the suite checks that the feature is refused.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _TABLE: Final = (
     Rule("3.1g", "get takes an array over memory that was made here", (MEMORY,)),
     Rule("3.1h", "get takes arrays of other libraries; what cannot be exported is refused with advice",
          (MEMORY, Aspect.foreign_memory)),
-    Rule("3.2a", "Environment, command line, JSON and bytes carry a handle, to any number of importers, as often as wanted"),
+    Rule("3.2a", "Environment, JSON, pipes and bytes carry a handle, to any number of importers, as often as wanted"),
     Rule("3.2b", "What one end writes or signals, the other sees"),
     Rule("3.2c", "A handle opens in the exporter's own process, too"),
     Rule("3.3a", "open refuses a wrong length, and what is no handle"),
@@ -84,14 +84,16 @@ _TABLE: Final = (
     Rule("3.4a", "Every open of memory or an event returns a new object with a close of its own"),
     Rule("3.4b", "ipc.memory.close is an error on memory that is closed or was not opened", (MEMORY,)),
     Rule("3.4c", "Closing an import harms neither the exporter nor other importers", (MEMORY,)),
-    Rule("3.4d", "Repeated opens are counted: they cost no further fd or address, and end with the last close", (MEMORY,)),
+    Rule("3.4d", "Repeated opens are counted: they cost no further fd or address, and end with the last close",
+         (MEMORY,)),
     Rule("3.5a", "An export holds its source until put, also when nobody refers to the object"),
     Rule("3.5b", "put withdraws the handle for new opens and leaves opened ones alone"),
     Rule("3.5c", "put is an error for a handle that was put before"),
     Rule("3.5d", "put is an error for a handle of another process"),
     Rule("3.5e", "put is allowed after the object's free, as Handle, bytes or text"),
     Rule("3.5f", "put of one handle leaves the others of the object"),
-    Rule("3.5g", "Foreign memory stays held after put while a live importer has it open", (MEMORY, Aspect.foreign_memory)),
+    Rule("3.5g", "Foreign memory stays held after put while a live importer has it open",
+         (MEMORY, Aspect.foreign_memory)),
     Rule("3.6a", "An open mapping keeps its content after the exporter freed the memory",
          (MEMORY, Aspect.outlives_exporter)),
     Rule("3.6b", "An open mapping keeps its content after the exporter died by SIGKILL",
@@ -103,7 +105,8 @@ _TABLE: Final = (
     Rule("3.8b", "A failed get or map leaves no fd, mapping or entry behind"),
     Rule("3.9a", "A forked child may not use the parent's objects: ForkError says what to do instead"),
     Rule("3.9b", "Closing in a forked child never touches the parent's objects"),
-    Rule("3.9c", "A forked child may open handles anew where the driver permits, or is told that it does not", (MEMORY,)),
+    Rule("3.9c", "A forked child may open handles anew where the driver permits, or is told that it does not",
+         (MEMORY,)),
     Rule("3.10a", "Many threads may open, use and close at once"),
     Rule("3.10b", "Many threads may export and put at once; of several puts of one handle one wins"),
     Rule("3.11a", "A read-only import gives no writable view and is no destination", (MEMORY,)),
@@ -141,11 +144,14 @@ _TABLE: Final = (
     Rule("5.9", "Event.wait waits for the point meant, no shorter; a time-out is TimeoutError"),
     Rule("5.10", "`await` and reached wait in an event loop, and can be cancelled"),
     Rule("5.11", "Either end of a shared event can signal it, wait on it and query it", (EVENT, TWO_WAY)),
-    Rule("5.12", "A second signaller's queue waits for the pending point; a host signal over it is refused", (EVENT, TWO_WAY)),
+    Rule("5.12", "A second signaller's queue waits for the pending point; a host signal over it is refused",
+         (EVENT, TWO_WAY)),
     Rule("5.13", "IPC plus profiling is InvalidArgumentError"),
     Rule("5.14", "Events cost no fd of their own", (EVENT,)),
-    Rule("5.15", "When the process that owes a signal dies, waits raise PeerLostError within a second", (EVENT, TWO_WAY)),
-    Rule("5.16", "A point that nobody is left to submit is lost with the last process that could have", (EVENT, TWO_WAY)),
+    Rule("5.15", "When the process that owes a signal dies, waits raise PeerLostError within a second",
+         (EVENT, TWO_WAY)),
+    Rule("5.16", "A point that nobody is left to submit is lost with the last process that could have",
+         (EVENT, TWO_WAY)),
     Rule("5.17", "A lost point releases queues: later work runs, later signals are lost, synchronize tells once",
          (EVENT, TWO_WAY)),
     Rule("5.18", "A clean close or exit that owes nothing is no loss", (EVENT, TWO_WAY)),
@@ -196,8 +202,8 @@ def rule(number: str, text: str) -> Callable[[T], T]:
 
 _HEAD: Final = """# Conformance
 
-`xpushare conformance --device cuda:0` checks every rule below on a device, across real processes, through the public API
-only; with `--importer-device cuda:1` the importing process works on another device of that backend. It needs pytest
+`xpushare conformance --device cuda:0` checks every rule below on a device, across real processes, through the public
+API only; with `--importer-device cuda:1` the importing process works on another device of that backend. It needs pytest
 (`pip install xpushare[conformance]`) and takes less than a minute.
 
 | in the report | means |

@@ -117,13 +117,15 @@ class Report:
         return "\n".join(lines)
 
 
-def _environment(devices: Iterable[str], folder: str, mutant: str | None) -> dict[str, str]:
-    found = {name: value for name, value in os.environ.items() if name not in ("XPUSHARE_KEY_FILE", "PYTEST_ADDOPTS", MUTANT)}
+def _environment(folder: str, mutant: str | None) -> dict[str, str]:
+    found = {
+        name: value for name, value in os.environ.items() if name not in ("XPUSHARE_KEY_FILE", "PYTEST_ADDOPTS", MUTANT)
+    }
     found["XPUSHARE_RUNTIME_DIR"] = folder
     found["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     found["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [found.get("PYTHONPATH")])])
-    if any(device.partition(":")[0] == "mock" for device in devices):
-        found["ONEAPI_DEVICE_SELECTOR"] = found.get("ONEAPI_DEVICE_SELECTOR") or "mock:*;native_cpu:*"
+    if not found.get("ONEAPI_DEVICE_SELECTOR"):
+        found["ONEAPI_DEVICE_SELECTOR"] = "*:*;mock:*"  # mock as the device of another backend
     if mutant is not None:
         found[MUTANT] = mutant
     return found
@@ -140,9 +142,10 @@ def run(
     rule_timeout: float = 30.0,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Report:
-    """Run the suite (`rules`: only these) on a device, the importing process on `importer_device`; `stop` at the first failure.
+    """Run the suite on a device, the importing process on `importer_device`.
 
-    `progress(done, tests, rule)` is called as it goes. `InvalidArgumentError` where pytest is missing, or for unknown rules.
+    `rules`: only these; `stop` at the first failure. `progress(done, tests, rule)` is called as it goes.
+    `InvalidArgumentError` where pytest is missing, or for unknown rules.
     """
     if importlib.util.find_spec("pytest") is None:
         raise InvalidArgumentError("the suite needs pytest: pip install 'xpushare[conformance]'")
@@ -157,7 +160,8 @@ def run(
         output = Path(folder, "output")
         command = [
             sys.executable, "-m", "pytest", "-q", "-p", "xpushare.conformance.plugin", "-p", "no:cacheprovider",
-            "-c", os.devnull, "--rootdir", str(_SUITE), "-W", "error", "--tb", "short", "--basetemp", str(Path(folder, "tmp")),
+            "-c", os.devnull, "--rootdir", str(_SUITE), "-W", "error", "--tb", "short",
+            "--basetemp", str(Path(folder, "tmp")),
             "--device", device, "--importer-device", importer, "--rules", ",".join(wanted), "--results", str(results),
             "--rule-timeout", str(rule_timeout), *(["-x"] if stop else []), str(_SUITE),
         ]  # fmt: skip
@@ -166,7 +170,7 @@ def run(
         with output.open("w") as sink:
             process = subprocess.Popen(
                 command,
-                env=_environment((device, importer), str(private), mutant),
+                env=_environment(str(private), mutant),
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=subprocess.STDOUT,
@@ -212,7 +216,14 @@ def _follow(
                 if known is not None:  # its teardown failed after all
                     parts.remove(known)
                 parts.append(
-                    Part(event["part"], event["status"], event["aspect"], event["reason"], event["message"], event["seconds"])
+                    Part(
+                        event["part"],
+                        event["status"],
+                        event["aspect"],
+                        event["reason"],
+                        event["message"],
+                        event["seconds"],
+                    )
                 )
             if progress is not None:
                 progress(done, tests, event.get("rule", ""))

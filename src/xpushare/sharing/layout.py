@@ -34,7 +34,7 @@ PAYLOAD_NBYTES: Final = 128
 FDS: Final = struct.Struct(f"<{FDS_INLINE}i")
 ENTRY: Final = struct.Struct(f"<QQIIII16sQQQQII{4 * FDS_INLINE}s8x{PAYLOAD_NBYTES}s")
 RETIRED_AT: Final = 8  # retired, reason: <QI
-ABOUT_AT: Final = 120  # for `ls` only: 1 + index of the device (0: not said), when it was exported (seconds since the epoch)
+ABOUT_AT: Final = 120  # for `ls`: 1 + index of the device (0: not said), seconds since the epoch
 ABOUT: Final = struct.Struct("<II")
 assert ENTRY.size == ENTRY_NBYTES
 

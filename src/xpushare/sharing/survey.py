@@ -1,4 +1,4 @@
-"""Who shares what among the processes of this user: their tables, read from outside. Changes nothing and joins nothing."""
+"""Who shares what among this user's processes: their tables, read from outside. Changes nothing, joins nothing."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Row(TypedDict):
     kind: str
     """`memory`, `physical_memory` or `event`."""
     state: str
-    """`shared`: handles of it open. `withdrawn`: none does, yet importers have it open. `left`: likewise, and its exporter is dead."""
+    """`shared`: handles of it open. `withdrawn`: none does, but importers have it open. `left`: its exporter died, too."""
     nbytes: int
     backend: str | None
     device: str | None
     """The device's uuid."""
     exporter: int
-    """pid; of a dead exporter, or one in a PID namespace that cannot be seen from here, the pid that it had for itself."""
+    """pid; of one that is dead, or in a PID namespace that cannot be seen from here, the pid by its own account."""
     exporter_name: str | None
     importers: list[int]
     """pids; 0 for one that cannot be seen from here."""
@@ -148,7 +148,7 @@ class _Members:
         self._known: dict[int, int | None] = {}
 
     def pid(self, index: int) -> int | None:
-        """As seen from here, 0 where it cannot be; None when the member is dead. The kernel says so, not the commons."""
+        """As seen from here, 0 where it cannot be; None when the member is dead. The kernel says so, not shared memory."""
         if index not in self._known:
             found = _native.lock_holder(self.fd, layout.LIFE + index)
             self._known[index] = os.getpid() if found is None and self._mine and self._is_me(index) else found

@@ -287,6 +287,7 @@ class Table:
             return {"exports": len(self._exports), "lingering": len(self._lingering), "entries_used": self._used}
 
     def exports(self) -> list[Exported]:
+        self.sweep()
         with self._lock:
             return list(self._exports.values())
 

@@ -15,6 +15,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from xpushare.conformance.rules import rule
 
 PATTERN = bytes(at % 251 for at in range(NBYTES))
 
-# --- making false handles: docs/layout.md says where the fields are and how the seal is made ---------------------------------
+# --- making false handles: docs/layout.md says where the fields are and how the seal is made --------------------------
 VERSION, KIND, UUID, BOOT, PID, TABLE_FD, GENERATION, ENTRY = 8, 10, 32, 48, 72, 76, 96, 104
 OFFSET, SIZE, SEAL = 136, 144, 224
 
@@ -49,7 +50,7 @@ def refused(error: type[BaseException], kind: str, handle: Any, device: str | No
     return str(caught.value)
 
 
-# --- the handle ---------------------------------------------------------------------------------------------------------------
+# --- the handle -------------------------------------------------------------------------------------------------------
 
 
 @rule("3.0a", "A handle is 256 bytes, or URL-safe text, and both give it back")
@@ -59,7 +60,7 @@ def test_bytes_and_text(pair: Pair) -> None:
         raw, text = bytes(handle), str(handle)
         assert len(raw) == xs.ipc.Handle.NBYTES == 256
         assert set(text) <= set(string.ascii_letters + string.digits + "-_.~")
-        again = [xs.ipc.Handle(each) for each in (raw, text, handle, bytearray(raw), memoryview(raw))]  # type: ignore[arg-type]
+        again = [xs.ipc.Handle(each) for each in (raw, text, handle, bytearray(raw), memoryview(raw))]
         assert all(each == handle and hash(each) == hash(handle) and bytes(each) == raw for each in again)
         other = xs.ipc.memory.get(memory)
         assert other != handle
@@ -104,7 +105,7 @@ def test_device_of_an_import(pair: Pair, peer: Child) -> None:
         assert memory.device == xs.Device(pair.importer)
 
 
-# --- 1: get --------------------------------------------------------------------------------------------------------------------
+# --- 1: get -----------------------------------------------------------------------------------------------------------
 
 
 @rule("3.1a", "Every get returns a distinct handle")
@@ -208,7 +209,7 @@ def test_exposed(pair: Pair) -> None:
         xs.ipc.memory.put(handle)
         xs.ipc.memory.put(piece)
     reach.sort()
-    assert all(one[1] <= two[0] for one, two in zip(reach, reach[1:], strict=False))
+    assert all(one[1] <= two[0] for one, two in pairwise(reach))
 
 
 @rule("3.1g", "get takes an array over memory that was made here")
@@ -265,10 +266,10 @@ def test_foreign(pair: Pair, peer: Child) -> None:
     assert "copy" in str(caught.value)
 
 
-# --- 2: the bytes are the whole handle -----------------------------------------------------------------------------------------
+# --- 2: the bytes are the whole handle --------------------------------------------------------------------------------
 
 
-@rule("3.2a", "Environment, command line, JSON and bytes carry a handle, to any number of importers, as often as wanted")
+@rule("3.2a", "Environment, JSON, pipes and bytes carry a handle, to any number of importers, as often as wanted")
 def test_channels(pair: Pair, peer: Child, other: Child, kind: str) -> None:
     handle = actions.export("thing", kind, pair.exporter)
     text = str(xs.ipc.Handle(handle))
@@ -304,7 +305,13 @@ def test_shared_content(pair: Pair, peer: Child, kind: str) -> None:
 def test_shared_event(pair: Pair, peer: Child, kind: str) -> None:
     handle = peer.call(actions.export, "thing", kind, pair.exporter)
     with xs.ipc.event.open(handle, device=pair.importer) as event:
-        assert (event.value, event.pending, event.done, event.is_imported, event.ipc_enabled) == (0, 0, True, True, False)
+        assert (event.value, event.pending, event.done, event.is_imported, event.ipc_enabled) == (
+            0,
+            0,
+            True,
+            True,
+            False,
+        )
         assert event.device == xs.Device(pair.importer)
         assert peer.call(actions.queue_signal, "thing", pair.exporter) == 1
         event.wait(5, at_least=1)
@@ -329,14 +336,25 @@ def test_own_process(pair: Pair, kind: str) -> None:
             assert read_bytes(thing, 3) == b"new"
 
 
-# --- 3: what open refuses -------------------------------------------------------------------------------------------------------
+# --- 3: what open refuses ---------------------------------------------------------------------------------------------
 
 
 @rule("3.3a", "open refuses a wrong length, and what is no handle")
 def test_lengths(pair: Pair, kind: str, nothing_left: Callable[[], None]) -> None:
     handle = actions.export("thing", kind, pair.exporter)
     text = str(xs.ipc.Handle(handle))
-    wrong: list[Any] = [b"", b"\0", handle[:-1], handle + b"\0", handle * 2, bytes(256), "", text[:-1], text + "A", "é" * 256]
+    wrong: list[Any] = [
+        b"",
+        b"\0",
+        handle[:-1],
+        handle + b"\0",
+        handle * 2,
+        bytes(256),
+        "",
+        text[:-1],
+        text + "A",
+        "é" * 256,
+    ]
     for each in wrong:
         refused(xs.InvalidHandleError, kind, each)
         with pytest.raises(xs.InvalidHandleError):
@@ -372,7 +390,7 @@ def test_kinds(pair: Pair, peer: Child, kind: str) -> None:
             with pytest.raises(xs.InvalidHandleError, match=kind):
                 call(handle)
         # One that says so of itself, well sealed, is found out by the exporter's table.
-        error = xs.InvalidHandleError if xs.Device(pair.importer).has(f"ext_oneapi_ipc_{other}") else xs.XpuShareError  # type: ignore[arg-type]
+        error = xs.InvalidHandleError if xs.Device(pair.importer).has(f"ext_oneapi_ipc_{other}") else xs.XpuShareError
         with pytest.raises(error):
             verbs(other).open(reseal(handle, KIND, number.to_bytes(2, "little")))
     for number in (0, 7):
@@ -549,7 +567,7 @@ def _unpickling(data: bytes) -> str:
     return str(caught.value)
 
 
-# --- 4: open and close ----------------------------------------------------------------------------------------------------------
+# --- 4: open and close ------------------------------------------------------------------------------------------------
 
 
 @rule("3.4a", "Every open of memory or an event returns a new object with a close of its own")
@@ -620,7 +638,7 @@ def test_counted(pair: Pair, peer: Child, nothing_left: Callable[[], None]) -> N
     nothing_left()
 
 
-# --- 5: put -----------------------------------------------------------------------------------------------------------------------
+# --- 5: put -----------------------------------------------------------------------------------------------------------
 
 
 @rule("3.5a", "An export holds its source until put, also when nobody refers to the object")
@@ -745,7 +763,7 @@ def _foreign_alive(device: str) -> bool:
     return kept["alive"]() is not None
 
 
-# --- 6 and 7: lifetimes -----------------------------------------------------------------------------------------------------------
+# --- 6 and 7: lifetimes -----------------------------------------------------------------------------------------------
 
 
 @rule("3.6a", "An open mapping keeps its content after the exporter freed the memory")
@@ -765,7 +783,9 @@ def test_outlives_free(pair: Pair, peer: Child) -> None:
 
 @rule("3.6b", "An open mapping keeps its content after the exporter died by SIGKILL")
 def test_outlives_death(pair: Pair) -> None:
-    has_pages = all(xs.Device(device).has("ext_oneapi_ipc_physical_memory") for device in (pair.exporter, pair.importer))  # type: ignore[arg-type]
+    has_pages = all(
+        xs.Device(device).has("ext_oneapi_ipc_physical_memory") for device in (pair.exporter, pair.importer)
+    )
     pages = None
     with Child() as child:
         memory = xs.ipc.memory.open(
@@ -832,7 +852,7 @@ def test_import_outlives_source(pair: Pair, peer: Child, kind: str) -> None:
     thing.close()
 
 
-# --- 8: failures leave nothing -----------------------------------------------------------------------------------------------------
+# --- 8: failures leave nothing ----------------------------------------------------------------------------------------
 
 
 @rule("3.8a", "A failed open leaves no fd, mapping or entry behind")
@@ -873,16 +893,16 @@ def test_failed_gets(pair: Pair, kind: str, nothing_left: Callable[[], None]) ->
     nothing_left()
 
 
-# --- 9: fork -----------------------------------------------------------------------------------------------------------------------
+# --- 9: fork ----------------------------------------------------------------------------------------------------------
 
 
 def _everything(device: str) -> None:
     memory = kept["memory"] = xs.malloc_device(granule(device), device)
     write_bytes(memory, b"parent")
-    kept["event"] = xs.Event(device, enable_ipc=xs.Device(device).has("ext_oneapi_ipc_event"))  # type: ignore[arg-type]
+    kept["event"] = xs.Event(device, enable_ipc=xs.Device(device).has("ext_oneapi_ipc_event"))
     kept["queue"] = xs.Queue(device)
     kept["array"] = memory.as_array(4, "uint8")
-    if xs.Device(device).has("ext_oneapi_virtual_mem"):  # type: ignore[arg-type]
+    if xs.Device(device).has("ext_oneapi_virtual_mem"):
         kept["physical"] = xs.PhysicalMemory(granule(device), device)
         kept["range"] = xs.VirtualRange(granule(device), device)
         kept["range"].map(kept["physical"])
@@ -950,7 +970,7 @@ def _close_everything() -> bool:
 def test_fork_close(pair: Pair, peer: Child) -> None:
     _everything(pair.exporter)
     handle = None
-    if all(xs.Device(device).has("ext_oneapi_ipc_memory") for device in (pair.exporter, pair.importer)):  # type: ignore[arg-type]
+    if all(xs.Device(device).has("ext_oneapi_ipc_memory") for device in (pair.exporter, pair.importer)):
         handle = actions.get("memory", "memory")
         peer.call(actions.open_, "opened", "memory", handle, pair.importer)
         kept["import"] = xs.ipc.memory.open(
@@ -991,7 +1011,7 @@ def test_fork_open(pair: Pair, peer: Child) -> None:
     assert read_bytes(kept["ours"], 6) == b"parent"
 
 
-# --- 10: threads -------------------------------------------------------------------------------------------------------------------
+# --- 10: threads ------------------------------------------------------------------------------------------------------
 
 
 @rule("3.10a", "Many threads may open, use and close at once")
@@ -1043,11 +1063,10 @@ def test_threads_put(pair: Pair, kind: str, nothing_left: Callable[[], None]) ->
             return not actions.attempt(verbs(kind).put, handle)
 
         assert sum(job.result(30) for job in [pool.submit(once) for _ in range(6)]) == 1
-    del thing
     nothing_left()
 
 
-# --- 11: read_only -------------------------------------------------------------------------------------------------------------------
+# --- 11: read_only ----------------------------------------------------------------------------------------------------
 
 
 @rule("3.11a", "A read-only import gives no writable view and is no destination")
@@ -1129,7 +1148,7 @@ def _mprotect_and_write(name: str) -> None:
         actions.limits_then_write(name)
 
 
-# --- pickling --------------------------------------------------------------------------------------------------------------------------
+# --- pickling ---------------------------------------------------------------------------------------------------------
 
 
 @rule("3.12a", "Objects pickle as plain bytes, and unpickling yields an import")
@@ -1188,7 +1207,7 @@ def test_not_pickled(pair: Pair) -> None:
     device = xs.Device(pair.exporter)
     with xs.Queue(device) as queue:
         things: list[Any] = [queue, device.context]
-        if device.has("ext_oneapi_virtual_mem"):  # type: ignore[arg-type]
+        if device.has("ext_oneapi_virtual_mem"):
             kept["range"] = xs.VirtualRange(granule(pair.exporter), device)
             things.append(kept["range"])
         for thing in things:
@@ -1211,8 +1230,10 @@ def test_errors_pickle() -> None:
     names = ["InvalidArgumentError", "HandleExpiredError", "FeatureNotSupportedError", "RouteError", "PeerLostError",
              "OutOfMemoryError", "ForkError", "DeviceError", "XpuShareError"]  # fmt: skip
     bases = {
-        "InvalidArgumentError": ValueError, "FeatureNotSupportedError": NotImplementedError, "RouteError": PermissionError,
-        "PeerLostError": ConnectionError, "OutOfMemoryError": MemoryError, "ForkError": RuntimeError, "DeviceError": RuntimeError,
+        "InvalidArgumentError": ValueError, "FeatureNotSupportedError": NotImplementedError,
+        "RouteError": PermissionError,
+        "PeerLostError": ConnectionError, "OutOfMemoryError": MemoryError, "ForkError": RuntimeError,
+        "DeviceError": RuntimeError,
     }  # fmt: skip
     errors = [*(getattr(xs, name) for name in names), xs.InvalidHandleError, ur.URError]
     for error in errors:

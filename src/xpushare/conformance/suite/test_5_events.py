@@ -64,7 +64,7 @@ def test_refused_operands(pair: Pair) -> None:
         write_bytes(small, PATTERN)
         closed = xs.malloc_device(NBYTES, pair.exporter)
         closed.close()
-        wrong: list[Callable[[], None]] = [
+        wrong: list[Callable[[], object]] = [
             lambda: queue.copy(small.slice(0, 8), one),
             lambda: queue.copy(small, one, NBYTES + 1),
             lambda: queue.copy(small, one.slice(0, 8), 9),
@@ -89,7 +89,11 @@ def test_refused_operands(pair: Pair) -> None:
 
 @rule("5.3", "A queue works in order")
 def test_order(pair: Pair) -> None:
-    with held(pair.exporter) as gate, xs.malloc_device(NBYTES, pair.exporter) as one, xs.malloc_device(NBYTES, pair.exporter) as two:
+    with (
+        held(pair.exporter) as gate,
+        xs.malloc_device(NBYTES, pair.exporter) as one,
+        xs.malloc_device(NBYTES, pair.exporter) as two,
+    ):
         write_bytes(one, b"\xee" * NBYTES)
         write_bytes(two, b"\xee" * NBYTES)
         for number in range(60):
@@ -131,7 +135,13 @@ def test_submit(pair: Pair) -> None:
 @rule("5.5", "A new event is complete, both numbers 0; bare waits on it return at once")
 def test_new_event(pair: Pair) -> None:
     with xs.Event(pair.exporter) as event, xs.Queue(pair.exporter) as queue:
-        assert (event.value, event.pending, event.done, event.is_imported, event.ipc_enabled) == (0, 0, True, False, False)
+        assert (event.value, event.pending, event.done, event.is_imported, event.ipc_enabled) == (
+            0,
+            0,
+            True,
+            False,
+            False,
+        )
         event.wait(0)
         event.wait()
         event.wait(0, at_least=0)
@@ -154,7 +164,11 @@ def test_host_signal(pair: Pair) -> None:
 
 @rule("5.7", "A queue's signal is pending until the work before it has finished; value never runs ahead")
 def test_queue_signal(pair: Pair) -> None:
-    with xs.Event(pair.exporter) as event, held(pair.exporter) as gate, xs.malloc_device(NBYTES, pair.exporter) as memory:
+    with (
+        xs.Event(pair.exporter) as event,
+        held(pair.exporter) as gate,
+        xs.malloc_device(NBYTES, pair.exporter) as memory,
+    ):
         write_bytes(memory, b"\0" * NBYTES)
         gate.queue.fill(memory, b"f")
         assert [gate.queue.signal(event) for _ in range(3)] == [1, 2, 3]
@@ -294,7 +308,7 @@ def test_second_signaller(pair: Pair, peer: Child) -> None:
     peer.call(actions.hold, "queue", pair.exporter)
     with xs.ipc.event.open(handle, device=pair.importer) as event, xs.Queue(pair.importer) as queue:
         assert peer.call(actions.owe, "queue", "event") == 1
-        if event.device.has("host_signal_events"):  # type: ignore[arg-type]
+        if event.device.has("host_signal_events"):
             with pytest.raises(xs.InvalidArgumentError):
                 event.signal()
         assert (event.value, event.pending) == (0, 1)
@@ -330,7 +344,7 @@ def test_no_fds(pair: Pair, peer: Child) -> None:
             event.close()
 
 
-# --- losses -----------------------------------------------------------------------------------------------------------------------
+# --- losses -----------------------------------------------------------------------------------------------------------
 
 
 def owing(pair: Pair, child: Child, exporter_owes: bool) -> xs.Event:

@@ -110,11 +110,12 @@ def result_of(call: Callable[[], Any]) -> ur.Result:
     try:
         call()
     except ur.URError as error:
-        again = pickle.loads(pickle.dumps(error))
-        assert (type(again), again.result, str(again)) == (ur.URError, error.result, str(error))
-        assert again.__traceback__ is None
-        return error.result
-    return R.SUCCESS
+        found = error
+    else:
+        return R.SUCCESS
+    again = pickle.loads(pickle.dumps(found))
+    assert (type(again), again.result, str(again)) == (ur.URError, found.result, str(found))
+    return found.with_traceback(None).result
 
 
 def refused(result: ur.Result, function: Callable[..., Any], *args: Any) -> None:
@@ -130,7 +131,7 @@ def face(pair: Pair) -> Iterator[Face]:
     gc.collect()
 
 
-# --- arguments --------------------------------------------------------------------------------------------------------------
+# --- arguments --------------------------------------------------------------------------------------------------------
 
 _CONTEXT_SCOPE: dict[str, Any] = {
     "invalid_bits": _enums.invalid_bits,
@@ -159,7 +160,14 @@ def _good(face: Face, arg: Arg) -> Any:
         return getattr(ur, name)()
     if family == "enum":
         return next(iter(getattr(ur, name)))
-    values: dict[str, Any] = {"pointer": 4096, "size": 64, "bool": False, "flags": 0, "bytes": bytes(256), "pattern": b"x"}
+    values: dict[str, Any] = {
+        "pointer": 4096,
+        "size": 64,
+        "bool": False,
+        "flags": 0,
+        "bytes": bytes(256),
+        "pattern": b"x",
+    }
     return values[family]
 
 
@@ -179,7 +187,10 @@ def _faults(arg: Arg) -> list[Any]:
             found.append(cls(align=3))
         if name == "QueueProperties":
             flags = ur.QueueFlags
-            found += [cls(flags.PRIORITY_HIGH | flags.PRIORITY_LOW), cls(flags.SUBMISSION_BATCHED | flags.SUBMISSION_IMMEDIATE)]
+            found += [
+                cls(flags.PRIORITY_HIGH | flags.PRIORITY_LOW),
+                cls(flags.SUBMISSION_BATCHED | flags.SUBMISSION_IMMEDIATE),
+            ]
         if name == "ExpEventDesc":
             found.append(cls(ur.ExpEventFlags.IPC_EXP | ur.ExpEventFlags.ENABLE_PROFILING))
         return found
@@ -205,7 +216,9 @@ def _expected(function: Function, arguments: dict[str, Any]) -> str | None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_arguments(face: Face, name: str) -> None:
     function = FUNCTIONS[name]
-    if "handle:physical_mem" in {arg.base_kind for arg in function.args} and not face.has(Aspect.ext_oneapi_virtual_mem):
+    if "handle:physical_mem" in {arg.base_kind for arg in function.args} and not face.has(
+        Aspect.ext_oneapi_virtual_mem
+    ):
         pytest.skip("the device lacks ext_oneapi_virtual_mem")
     call = getattr(ur, name)
     provoked = set()
@@ -214,21 +227,21 @@ def test_arguments(face: Face, name: str) -> None:
             arguments = {each.name: fault if each is arg else _good(face, each) for each in function.args}
             expected = _expected(function, arguments)
             if expected is not None:
-                refused(R[expected], call, *arguments.values())
+                refused(R.__members__[expected], call, *arguments.values())
                 provoked.add(expected)
     # Two faults at once: the first check in UR's order decides.
     for one, two in itertools.combinations([arg for arg in function.args if _faults(arg)], 2):
-        arguments = {
-            each.name: _faults(each)[0] if each in (one, two) else _good(face, each) for each in function.args
-        }
+        arguments = {each.name: _faults(each)[0] if each in (one, two) else _good(face, each) for each in function.args}
         expected = _expected(function, arguments)
         if expected is not None:
-            refused(R[expected], call, *arguments.values())
+            refused(R.__members__[expected], call, *arguments.values())
     assert provoked == {check.result for check in function.checks}, "a check that nothing here provokes"
 
 
 @rule("8.2", "Every function refuses dead handles and other objects")
-@pytest.mark.parametrize("name", [name for name in FUNCTIONS if any("handle:" in arg.kind for arg in FUNCTIONS[name].args)])
+@pytest.mark.parametrize(
+    "name", [name for name in FUNCTIONS if any("handle:" in arg.kind for arg in FUNCTIONS[name].args)]
+)
 def test_dead_handles(face: Face, name: str) -> None:
     dead_context = ur.urContextCreate([face.device], None)
     ur.urContextRelease(dead_context)
@@ -258,7 +271,7 @@ def test_dead_handles(face: Face, name: str) -> None:
             assert result_of(lambda values=values: getattr(ur, name)(*values)) is not R.SUCCESS  # type: ignore[misc]
 
 
-# --- handle data --------------------------------------------------------------------------------------------------------------
+# --- handle data ------------------------------------------------------------------------------------------------------
 
 
 @rule("8.3", "Refused and expired handle data are ERROR_INVALID_VALUE")
@@ -336,10 +349,13 @@ def test_sizes(face: Face) -> None:
     refused(size, ur.urEnqueueUSMMemcpy, queue, True, pointer + NBYTES - 8, small, 9, None)
     refused(size, ur.urEnqueueUSMFill, queue, pointer + 1, b"x", NBYTES, None)
     refused(size, ur.urEnqueueUSMFill, queue, small, b"xy", 66, None)
+    huge = 1 << 62
+    told = result_of(lambda: ur.urDeviceGetInfo(face.device, ur.DeviceInfo.MAX_MEM_ALLOC_SIZE)) is R.SUCCESS
+    too_large = R.ERROR_INVALID_USM_SIZE if told else R.ERROR_OUT_OF_HOST_MEMORY
     for alloc in (ur.urUSMDeviceAlloc, ur.urUSMSharedAlloc):
-        refused(R.ERROR_INVALID_USM_SIZE, alloc, face.context, face.device, None, None, 1 << 62)
+        refused(too_large, alloc, face.context, face.device, None, None, huge)
         refused(R.ERROR_INVALID_VALUE, alloc, face.context, face.device, ur.USMDesc(align=1 << 20), None, 64)
-    refused(R.ERROR_INVALID_USM_SIZE, ur.urUSMHostAlloc, face.context, None, None, 1 << 62)
+    refused(too_large, ur.urUSMHostAlloc, face.context, None, None, huge)
     ur.urUSMFree(face.context, ur.urUSMHostAlloc(face.context, ur.USMDesc(align=64), None, 64))
     if face.has(Aspect.ext_oneapi_virtual_mem):
         for wrong in (1, face.granule + 1):
@@ -389,9 +405,7 @@ def test_events(face: Face) -> None:
     refused(R.ERROR_INVALID_EVENT, ur.urIPCGetEventHandleExp, plain)
     refused(R.ERROR_INVALID_EVENT, ur.urIPCGetEventHandleExp, command)
     refused(R.ERROR_INVALID_EVENT, ur.urEnqueueEventsWaitWithBarrierExt, face.queue, None, None, command)
-    refused(
-        R.ERROR_INVALID_EVENT_WAIT_LIST, ur.urEnqueueEventsWaitWithBarrierExt, face.queue, None, [plain], plain
-    )
+    refused(R.ERROR_INVALID_EVENT_WAIT_LIST, ur.urEnqueueEventsWaitWithBarrierExt, face.queue, None, [plain], plain)
     for function in (ur.urEnqueueEventsWait, ur.urEnqueueEventsWaitWithBarrier):
         refused(R.ERROR_INVALID_EVENT_WAIT_LIST, function, face.queue, [face.context])
         ur.urEventWait([function(face.queue, [plain, command]), function(face.queue, [])])
@@ -442,7 +456,9 @@ def test_counting(face: Face) -> None:
     if face.has(Aspect.ext_oneapi_virtual_mem):
         pages = ur.urPhysicalMemCreate(face.context, face.device, face.granule, None)
         info = ur.PhysicalMemInfo.REFERENCE_COUNT
-        kinds.append((pages, ur.urPhysicalMemRetain, ur.urPhysicalMemRelease, lambda: ur.urPhysicalMemGetInfo(pages, info)))
+        kinds.append(
+            (pages, ur.urPhysicalMemRetain, ur.urPhysicalMemRelease, lambda: ur.urPhysicalMemGetInfo(pages, info))
+        )
     for handle, retain, release, counted in kinds:
         retain(handle)
         retain(handle)
@@ -471,7 +487,10 @@ _SUPPORT = {
 def test_queries(face: Face) -> None:
     pointer = face.memory(100)
     ask = ur.USMAllocInfo
-    found = [ur.urUSMGetMemAllocInfo(face.context, pointer + 50, each) for each in (ask.TYPE, ask.BASE_PTR, ask.SIZE, ask.DEVICE)]
+    found = [
+        ur.urUSMGetMemAllocInfo(face.context, pointer + 50, each)
+        for each in (ask.TYPE, ask.BASE_PTR, ask.SIZE, ask.DEVICE)
+    ]
     assert found == [ur.USMType.DEVICE, pointer, 100, face.device]
     assert ur.urUSMGetMemAllocInfo(face.context, 8, ask.TYPE) is ur.USMType.UNKNOWN
     refused(R.ERROR_INVALID_VALUE, ur.urUSMGetMemAllocInfo, face.context, 8, ask.SIZE)
@@ -493,12 +512,14 @@ def test_queries(face: Face) -> None:
         if info in ask_one:
             good = {R.SUCCESS, R.ERROR_UNSUPPORTED_ENUMERATION} if info == "DeviceInfo" else {R.SUCCESS}
             for name in types:
-                result = result_of(lambda info=info, name=name: ask_one[info](getattr(ur, info)[name]))  # type: ignore[misc]
+                result = result_of(lambda ask=ask_one[info], info=info, name=name: ask(getattr(ur, info)[name]))  # type: ignore[misc]
                 assert result in good, (info, name, result)
     if face.has(Aspect.ext_oneapi_virtual_mem):
         pages = ur.urPhysicalMemCreate(face.context, face.device, face.granule, None)
         asked = ur.PhysicalMemInfo
-        values = [ur.urPhysicalMemGetInfo(pages, each) for each in (asked.CONTEXT, asked.DEVICE, asked.SIZE, asked.PROPERTIES)]
+        values = [
+            ur.urPhysicalMemGetInfo(pages, each) for each in (asked.CONTEXT, asked.DEVICE, asked.SIZE, asked.PROPERTIES)
+        ]
         assert values == [face.context, face.device, face.granule, ur.PhysicalMemProperties()]
 
 
@@ -513,7 +534,7 @@ def test_unknown_queries(face: Face, name: str) -> None:
         refused(R.ERROR_UNSUPPORTED_ENUMERATION, getattr(ur, name), _good(face, function.args[0]), gap)
 
 
-# --- across processes ---------------------------------------------------------------------------------------------------------
+# --- across processes -------------------------------------------------------------------------------------------------
 
 
 def _peer_face(device: str) -> Face:
@@ -668,7 +689,7 @@ def test_lost(pair: Pair) -> None:
 def test_contexts(face: Face) -> None:
     second = ur.urContextCreate([face.device], None)
     pointer = face.memory()
-    refused(R.ERROR_INVALID_MEM_OBJECT, ur.urUSMFree, second, pointer) if second._context is not face.context._context else None
+    refused(R.ERROR_INVALID_MEM_OBJECT, ur.urUSMFree, second, pointer)
     strangers = [
         device
         for adapter in ur.urAdapterGet()
@@ -696,7 +717,7 @@ _NUMBERS = {
 @rule("8.15", "The numbers of the results are Unified Runtime's")
 def test_numbers() -> None:
     for name, number in _NUMBERS.items():
-        assert R[name] == number
+        assert R.__members__[name] == number
     used = {error.result for function in FUNCTIONS.values() for error in function.errors}
     assert used <= set(R.__members__)
     classes = {

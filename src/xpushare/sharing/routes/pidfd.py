@@ -6,7 +6,6 @@ import errno
 import os
 import struct
 from pathlib import Path
-from typing import Final
 
 from xpushare import _native, _system
 from xpushare._errors import HandleExpiredError, from_os_error
@@ -119,7 +118,7 @@ def fetch(attachment: Attachment, handle: Handle, fds: tuple[int, ...] | None, c
     try:
         got.extend(get(attachment.pidfd.number, fd) for fd in fds[:count])
     except OSError as error:
-        if _native.dead([attachment.pidfd.number]):
+        if error.errno == errno.ESRCH or _native.dead([attachment.pidfd.number]):
             raise _gone(handle, "it ended") from None
         if error.errno == errno.EBADF:
             raise HandleExpiredError("the handle has expired: the object behind it was freed just now") from None
