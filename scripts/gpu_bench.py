@@ -1,289 +1,1091 @@
-"""Measures the CUDA adapter on this machine, against what a user would pick instead; a short table, and JSON.
+"""Measures the CUDA adapter on this machine against what a user would pick instead: ratios in one run.
 
-python scripts/gpu_bench.py --json gpu-bench.json
+python scripts/gpu_bench.py --json gpu-bench.json [--only events,tensors] [--profile]
+
+Each group runs in a process of its own with a time limit; one that fails does not end the run. Medians with quartiles, in
+microseconds unless a row says otherwise. Both sides do the same work and enqueue it anew each round.
 """
 
 from __future__ import annotations
 
 import argparse
+import array
+import contextlib
+import cProfile
+import ctypes
+import importlib.metadata
+import io
 import json
+import mmap
 import multiprocessing
 import os
+import pstats
+import shutil
+import signal
+import socket
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-import xpushare as xs
-from xpushare import adapters
-
-if "cuda" not in adapters.BACKENDS:
-    adapters.BACKENDS = (*adapters.BACKENDS, "cuda")  # type: ignore[misc]
-
-ROUNDS = 2000
-MIB = 1 << 20
+MIB: Final = 1 << 20
+NBYTES: Final = 64 * MIB
+SPAWN: Final = multiprocessing.get_context("spawn")
+PROFILE: Final = bool(os.environ.get("XPUSHARE_PROFILE"))
+Samples = list[float]
 rows: list[dict[str, Any]] = []
 
 
-def row(what: str, seconds: list[float], unit: str = "us") -> None:
-    found = {
-        "what": what,
-        "median": round(statistics.median(seconds) * 1e6, 2),
-        "p99": round(sorted(seconds)[int(len(seconds) * 0.99)] * 1e6, 2),
-        "n": len(seconds),
-        "unit": unit,
-    }
-    rows.append(found)
-    print(f"{what:<72} {found['median']:>10.2f} {found['p99']:>10.2f} {unit}", flush=True)
+# --- rows -----------------------------------------------------------------------------------------------------------
 
 
-def timed(function: Callable[[], object], rounds: int, after: Callable[[], object] | None = None) -> list[float]:
-    found = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        function()
-        found.append(time.perf_counter() - start)
-        if after is not None:
-            after()
+def spread(samples: Samples) -> dict[str, Any]:
+    """Median, quartiles and mean of seconds, in microseconds."""
+    low, median, high = statistics.quantiles(samples, n=4, method="inclusive")
+    found = {"median": median, "low": low, "high": high, "mean": statistics.fmean(samples)}
+    return {name: round(value * 1e6, 2) for name, value in found.items()} | {"samples": len(samples)}
+
+
+def compare(
+    name: str, ours: Samples, other: str, theirs: Samples, faster: float | None = None, slower: float | None = None
+) -> None:
+    """A row; `faster`: theirs / ours must reach it; `slower`: ours / theirs must not pass it."""
+    ratio = statistics.median(ours) / statistics.median(theirs)
+    wanted = "" if faster is None and slower is None else f"{faster}x faster" if faster else f"at most {slower}x"
+    met = None if not wanted else 1 / ratio >= faster if faster else ratio <= (slower or 0)
+    row = {"row": name, "ours": spread(ours), "other": other, "theirs": spread(theirs), "ratio": round(ratio, 4)}
+    rows.append({**row, "faster": round(1 / ratio, 3), "wanted": wanted, "met": met})
+
+
+def report(name: str, **values: Any) -> None:
+    """A row without a comparison."""
+    rows.append({"row": name, **values})
+
+
+@contextlib.contextmanager
+def profiled(name: str) -> Iterator[None]:
+    """With --profile: where the time of the block goes, as a row."""
+    if not PROFILE:
+        yield
+        return
+    profile = cProfile.Profile()
+    with profile:
+        yield
+    out = io.StringIO()
+    pstats.Stats(profile, stream=out).sort_stats("tottime").print_stats(22)
+    report(f"profile of {name}", text=out.getvalue()[-4500:])
+
+
+# --- the driver by ctypes ---------------------------------------------------------------------------------------------
+
+
+class Raw:
+    """libcuda by ctypes: what somebody would write by hand. The primary context of `device` is made current."""
+
+    def __init__(self, device: int = 0) -> None:
+        self.cuda = ctypes.CDLL("libcuda.so.1")
+        self.check(self.cuda.cuInit(0))
+        self.device = device
+        self.context = ctypes.c_void_p()
+        self.check(self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(self.context), device))
+        self.check(self.cuda.cuCtxPushCurrent_v2(self.context))
+        word, pointer, number = ctypes.c_uint64, ctypes.c_void_p, ctypes.c_uint
+        for name in ("cuStreamWriteValue64_v2", "cuStreamWaitValue64_v2"):
+            getattr(self.cuda, name).argtypes = [pointer, word, word, number]
+        self.cuda.cuEventRecord.argtypes = self.cuda.cuStreamWaitEvent.argtypes = [pointer, pointer]
+        self.cuda.cuStreamWaitEvent.argtypes = [pointer, pointer, number]
+        self.cuda.cuEventQuery.argtypes = [pointer]
+        self.cuda.cuMemHostRegister_v2.argtypes = [pointer, ctypes.c_size_t, number]
+        self.cuda.cuIpcOpenMemHandle_v2.argtypes = [pointer, IpcHandle, number]
+        self.cuda.cuIpcOpenEventHandle.argtypes = [pointer, IpcHandle]
+        self.cuda.cuIpcCloseMemHandle.argtypes = [word]
+        self.cuda.cuMemAddressReserve.argtypes = [pointer, ctypes.c_size_t, ctypes.c_size_t, word, word]
+        self.cuda.cuMemMap.argtypes = [word, ctypes.c_size_t, ctypes.c_size_t, word, word]
+        self.cuda.cuMemSetAccess.argtypes = [word, ctypes.c_size_t, pointer, ctypes.c_size_t]
+        self.cuda.cuMemUnmap.argtypes = self.cuda.cuMemAddressFree.argtypes = [word, ctypes.c_size_t]
+        self.cuda.cuMemRelease.argtypes = [word]
+        self.cuda.cuMemImportFromShareableHandle.argtypes = [pointer, pointer, number]
+
+    @staticmethod
+    def check(code: int) -> None:
+        if code:
+            raise RuntimeError(f"the CUDA driver answered {code}")
+
+    def stream(self) -> Any:
+        found = ctypes.c_void_p()
+        self.check(self.cuda.cuStreamCreate(ctypes.byref(found), 1))
+        return found
+
+    def event(self) -> tuple[Any, bytes]:
+        """An interprocess event and its handle."""
+        found, handle = ctypes.c_void_p(), IpcHandle()
+        self.check(self.cuda.cuEventCreate(ctypes.byref(found), 2 | 4))
+        self.check(self.cuda.cuIpcGetEventHandle(ctypes.byref(handle), found))
+        return found, bytes(handle)
+
+    def open_event(self, raw: bytes) -> Any:
+        found = ctypes.c_void_p()
+        self.check(self.cuda.cuIpcOpenEventHandle(ctypes.byref(found), IpcHandle.from_buffer_copy(raw)))
+        return found
+
+    def register(self, address: int, nbytes: int) -> int:
+        """The device's address of host pages, registered."""
+        self.check(self.cuda.cuMemHostRegister_v2(address, nbytes, 1 | 2))
+        found = ctypes.c_uint64()
+        self.check(self.cuda.cuMemHostGetDevicePointer_v2(ctypes.byref(found), ctypes.c_void_p(address), 0))
+        return found.value
+
+    def synchronize(self) -> None:
+        self.check(self.cuda.cuCtxSynchronize())
+
+
+class IpcHandle(ctypes.Structure):
+    _fields_ = (("reserved", ctypes.c_char * 64),)
+
+
+class Access(ctypes.Structure):
+    """CUmemAccessDesc."""
+
+    _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int), ("flags", ctypes.c_int))
+
+
+class Page:
+    """A page of 64-bit words that two processes share."""
+
+    def __init__(self, path: str) -> None:
+        with Path(path).open("r+b") as file:
+            self.map = mmap.mmap(file.fileno(), 4096)
+        self.words = memoryview(self.map).cast("Q")
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
+
+
+@contextlib.contextmanager
+def page() -> Iterator[str]:
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+        file.truncate(4096)
+        yield file.name
+
+
+# --- a, b, c: event round trips ---------------------------------------------------------------------------------------
+
+
+class Busy:
+    """Keeps a stream of this process full of matrix products."""
+
+    def __init__(self, device: int) -> None:
+        import torch
+
+        self.torch = torch
+        self.stream = torch.cuda.Stream(device)
+        self.one = torch.randn(4096, 4096, device=f"cuda:{device}", dtype=torch.bfloat16)
+        self.out = torch.empty_like(self.one)
+        self.marks: list[Any] = []
+
+    def feed(self) -> None:
+        while self.marks and self.marks[0].query():
+            self.marks.pop(0)
+        while len(self.marks) < 24:  # of about 0.2 ms each
+            with self.torch.cuda.stream(self.stream):
+                self.torch.matmul(self.one, self.one, out=self.out)
+                mark = self.torch.cuda.Event()
+                mark.record()
+                self.marks.append(mark)
+
+
+class Ours:
+    """xpushare's events."""
+
+    def __init__(self, device: int, _raw: Raw, _page: Page, _at: int, first: bool, pipe: Any) -> None:
+        import xpushare as xs
+
+        self.queue = xs.Queue(f"cuda:{device}")
+        if first:
+            self.go, self.back = (xs.Event(f"cuda:{device}", enable_ipc=True) for _ in range(2))
+            pipe.send((bytes(xs.ipc.event.get(self.go)), bytes(xs.ipc.event.get(self.back))))
+        else:
+            self.go, self.back = map(xs.ipc.event.open, pipe.recv())
+
+    def start(self, _round: int) -> None:
+        self.queue.signal(self.go)
+
+    def answer(self, round_: int) -> None:
+        self.queue.wait(self.go, at_least=round_)
+        self.queue.signal(self.back)
+
+    def finish(self, round_: int) -> None:
+        self.back.wait(30, at_least=round_)
+
+
+class ByHand:
+    """The same stream memory operations, written with ctypes."""
+
+    def __init__(self, _device: int, raw: Raw, shared: Page, at: int, _first: bool, _pipe: Any) -> None:
+        self.stream = raw.stream().value
+        self.write, self.wait = raw.cuda.cuStreamWriteValue64_v2, raw.cuda.cuStreamWaitValue64_v2
+        base = raw.register(shared.address, 4096)
+        self.go, self.back, self.words, self.at = base + 8 * at, base + 8 * (at + 8), shared.words, at + 8
+
+    def start(self, round_: int) -> None:
+        if self.write(self.stream, self.go, round_, 0):
+            raise RuntimeError("cuStreamWriteValue64")
+
+    def answer(self, round_: int) -> None:
+        if self.wait(self.stream, self.go, round_, 0) or self.write(self.stream, self.back, round_, 0):
+            raise RuntimeError("cuStreamWaitValue64, cuStreamWriteValue64")
+
+    def finish(self, round_: int) -> None:
+        words, at = self.words, self.at
+        while words[at] < round_:
+            pass
+
+
+class Native:
+    """The driver's own IPC events."""
+
+    def __init__(self, _device: int, raw: Raw, _page: Page, _at: int, first: bool, pipe: Any) -> None:
+        self.cuda, self.stream = raw.cuda, raw.stream().value
+        mine, handle = raw.event()
+        raw.check(raw.cuda.cuEventRecord(mine, self.stream))
+        pipe.send(handle)
+        theirs = raw.open_event(pipe.recv())
+        self.mine, self.theirs = mine.value, theirs.value
+
+    def start(self, _round: int) -> None:
+        if self.cuda.cuEventRecord(self.mine, self.stream):
+            raise RuntimeError("cuEventRecord")
+
+    def answer(self, _round: int) -> None:
+        if self.cuda.cuStreamWaitEvent(self.stream, self.theirs, 0) or self.cuda.cuEventRecord(self.mine, self.stream):
+            raise RuntimeError("cuStreamWaitEvent, cuEventRecord")
+
+    def finish(self, _round: int) -> None:
+        query, event = self.cuda.cuEventQuery, self.theirs
+        while (code := query(event)) == 600:
+            pass
+        Raw.check(code)
+
+
+WAYS: Final[dict[str, Any]] = {"ours": Ours, "by hand": ByHand, "native": Native}
+BLOCKS, PER_BLOCK = 8, 60
+
+
+def trips(device: int, path: str, pipe: Any, first: bool, busy: bool, armed: bool) -> dict[str, Samples]:
+    """One end of the round trips: all ways in turn, in blocks, with the same hand-over through a shared page.
+
+    The first end signals and tells; the second enqueues its wait and its signal and tells; the first waits on the host.
+    `armed`: the second enqueues before the first signals, which the driver's events cannot do.
+    """
+    raw, shared = Raw(device), Page(path)
+    names = [name for name in WAYS if not (armed and name == "native")]
+    made = {}
+    for name in names:
+        own = Page(path) if name == "by hand" else shared  # a page is registered once a mapping
+        made[name] = WAYS[name](device, raw, own, 64, first, pipe)
+    load = Busy(device) if busy else None
+    mine, theirs = (0, 8) if first else (8, 0)
+    words, step, found = shared.words, 0, {name: [] for name in names}
+    done = dict.fromkeys(names, 0)
+    for block in range(BLOCKS):
+        for name in names:
+            way = made[name]
+            for _ in range(PER_BLOCK):
+                if load is not None:
+                    load.feed()
+                done[name] += 1
+                step += 1
+                if first:
+                    if armed:
+                        words[mine] = step
+                        while words[theirs] < step:
+                            pass
+                        start = time.perf_counter()
+                        way.start(done[name])
+                    else:
+                        start = time.perf_counter()
+                        way.start(done[name])
+                        words[mine] = step
+                        while words[theirs] < step:
+                            pass
+                    way.finish(done[name])
+                    if block:  # the first one warms up
+                        found[name].append(time.perf_counter() - start)
+                else:
+                    while words[theirs] < step:
+                        pass
+                    way.answer(done[name])
+                    words[mine] = step
+    raw.synchronize()
     return found
 
 
-def echo_event(device: str, go: bytes, back: bytes, rounds: int, ready: Any) -> None:
-    """For each point of `go`, wait for it on the device and signal `back`; enqueued when the round before is done."""
-    one, two = xs.ipc.event.open(go), xs.ipc.event.open(back)
-    with xs.Queue(device) as queue:
-        ready.send(True)
-        for point in range(1, rounds + 1):
-            queue.wait(one, at_least=point)
-            queue.signal(two)
-            two.wait(30, at_least=point)
+def trips_child(device: int, path: str, pipe: Any, busy: bool, armed: bool) -> None:
+    trips(device, path, pipe, False, busy, armed)
+    pipe.send("done")
+    pipe.recv()
 
 
-def round_trips(device: str, other: str) -> None:
-    go, back = xs.Event(device, enable_ipc=True), xs.Event(device, enable_ipc=True)
-    here, there = multiprocessing.Pipe()
-    handles = bytes(xs.ipc.event.get(go)), bytes(xs.ipc.event.get(back))
-    child = multiprocessing.Process(target=echo_event, args=(other, *handles, ROUNDS, there))
+def round_trips(other: int, busy: bool, armed: bool = False) -> dict[str, Samples]:
+    with page() as path:
+        here, there = SPAWN.Pipe()
+        child = SPAWN.Process(target=trips_child, args=(other, path, there, busy, armed), daemon=True)
+        child.start()
+        found = trips(0, path, here, True, busy, armed)
+        here.recv()
+        here.send("bye")
+        child.join(10)
+    return found
+
+
+NATIVE: Final = "the driver's IPC events"
+HAND: Final = "ctypes by hand, same operations"
+
+
+def events() -> None:
+    found = round_trips(0, False)
+    compare("a. event round trip, one idle GPU", found["ours"], NATIVE, found["native"], faster=20)
+    compare("c. event round trip, one idle GPU", found["ours"], HAND, found["by hand"], slower=1.3)
+    found = round_trips(0, False, armed=True)
+    compare("c. the same, the peer's wait enqueued before", found["ours"], HAND, found["by hand"], slower=1.3)
+
+
+def events_busy() -> None:
+    found = round_trips(0, True)
+    compare("b. event round trip, one GPU, both processes busy", found["ours"], NATIVE, found["native"], faster=1.2)
+    compare("c. the same, both busy", found["ours"], HAND, found["by hand"], slower=1.3)
+
+
+def events_two() -> None:
+    for busy in (False, True):
+        found = round_trips(1, busy)
+        name = f"two GPUs, {'both busy' if busy else 'idle'}"
+        compare(f"b. event round trip, {name}", found["ours"], NATIVE, found["native"], slower=1.2)
+        compare(f"c. event round trip, {name}", found["ours"], HAND, found["by hand"], slower=1.3)
+
+
+# --- d: tensors -------------------------------------------------------------------------------------------------------
+
+
+def tensor_child(pipe: Any, queue: Any) -> None:
+    """Opens what comes, reads the first element, acknowledges."""
+    import torch
+
+    import xpushare as xs
+
+    torch.zeros(1, device="cuda")
+    held: Any = None
+    kept: list[Any] = []
+    pipe.send_bytes(b"ready")
+
+    def one(way: bytes) -> None:
+        nonlocal held
+        if way == b"queue":
+            tensor = queue.get()
+            value = tensor[0].item()
+            pipe.send_bytes(b"%d" % value)
+            kept.append(tensor)
+            return
+        raw = pipe.recv_bytes()
+        if way == b"share":
+            with xs.attach(raw) as found:
+                tensor = torch.from_dlpack(found)
+                pipe.send_bytes(b"%d" % tensor[0].item())
+        else:
+            with xs.ipc.memory.open(raw) as memory:
+                tensor = torch.from_dlpack(memory.as_array((16 * MIB,), "int32"))
+                pipe.send_bytes(b"%d" % tensor[0].item())
+        if held is None:
+            held = tensor
+
+    while (way := pipe.recv_bytes()) != b"end":
+        hold = way.startswith(b"held ")
+        way = way.removeprefix(b"held ")
+        held = None if hold else 0  # a held one keeps the first tensor, and with it the mapping
+        rounds = int(pipe.recv_bytes())
+        profile = cProfile.Profile() if PROFILE and way != b"queue" else None
+        if profile is not None:
+            profile.enable()
+        for _ in range(rounds):
+            one(way)
+        if profile is not None:
+            profile.disable()
+            out = io.StringIO()
+            pstats.Stats(profile, stream=out).sort_stats("tottime").print_stats(26)
+            pipe.send_bytes(out.getvalue()[-5000:].encode())
+        held = tensor = None
+        kept.clear()
+        pipe.send_bytes(b"over")
+
+
+def tensors() -> None:
+    import torch
+    import torch.multiprocessing as tmp
+
+    import xpushare as xs
+
+    rounds = 60
+    queue = tmp.get_context("spawn").Queue()
+    here, there = SPAWN.Pipe()
+    child = SPAWN.Process(target=tensor_child, args=(there, queue), daemon=True)
+    child.start()
+    torch.zeros(1, device="cuda")
+    here.recv_bytes()
+
+    def fresh(value: int) -> Any:
+        return torch.full((16 * MIB,), value, dtype=torch.int32, device="cuda")
+
+    def own(value: int) -> Any:
+        made = xs.empty((16 * MIB,), "int32", device="cuda:0")
+        torch.from_dlpack(made).fill_(value)
+        return made
+
+    def by_queue(item: Any) -> None:
+        queue.put(item)
+
+    def by_share(item: Any) -> None:
+        handles.append(xs.share(item))
+        here.send_bytes(bytes(handles[-1]))
+
+    def by_handle(item: Any) -> None:
+        handles.append(xs.ipc.memory.get(item))
+        here.send_bytes(bytes(handles[-1]))
+
+    def again(_item: Any) -> None:
+        here.send_bytes(bytes(handles[0]))
+
+    handles: list[Any] = []
+
+    def run(name: str, way: bytes, send: Callable[[Any], None], make: Callable[[int], Any], same: bool) -> Samples:
+        kept: list[Any] = []
+        if send is again:
+            kept = [make(1)]
+            torch.cuda.synchronize()
+            handles.append(xs.share(kept[0]) if way == b"share" else xs.ipc.memory.get(kept[0]))
+        here.send_bytes(b"held " * same + way)
+        here.send_bytes(b"%d" % rounds)
+        found = []
+        profile = cProfile.Profile() if PROFILE and way != b"queue" else None
+        for i in range(rounds):
+            if not (same and kept):
+                kept.append(make(i))
+            torch.cuda.synchronize()
+            if profile is not None:
+                profile.enable()
+            start = time.perf_counter()
+            send(kept[-1])
+            value = here.recv_bytes()
+            found.append(time.perf_counter() - start)
+            if profile is not None:
+                profile.disable()
+            if not same and int(value) != i:
+                raise RuntimeError(f"{value!r} was read instead of {i}")
+        if profile is not None:
+            report(f"profile of the consumer, {name}", text=here.recv_bytes().decode())
+            out = io.StringIO()
+            pstats.Stats(profile, stream=out).sort_stats("tottime").print_stats(26)
+            report(f"profile of the producer, {name}", text=out.getvalue()[-5000:])
+        here.recv_bytes()
+        for handle in handles:
+            handle.close() if hasattr(handle, "close") else xs.ipc.memory.put(handle)
+        handles.clear()
+        kept.clear()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        return found[5:]
+
+    ways = {
+        "theirs": (b"queue", by_queue, fresh, False),
+        "share": (b"share", by_share, fresh, False),
+        "explicit": (b"open", by_handle, fresh, False),
+        "own share": (b"share", by_share, own, False),
+        "own explicit": (b"open", by_handle, own, False),
+        "theirs before": (b"queue", by_queue, fresh, True),
+        "share before": (b"share", by_share, fresh, True),
+        "explicit before": (b"open", by_handle, fresh, True),
+        "handle before": (b"share", again, fresh, True),
+        "explicit handle before": (b"open", again, fresh, True),
+        "own before": (b"share", again, own, True),
+    }
+    found: dict[str, Samples] = {name: [] for name in ways}
+    for turn in range(1 if PROFILE else 2):
+        for name, arguments in ways.items():
+            try:
+                found[name] += run(name, *arguments)
+            except xs.XpuShareError as error:
+                report(f"d. {name}, turn {turn}", failed=repr(error))
+                raise
+    here.send_bytes(b"end")
+    child.join(10)
+    other = "torch.multiprocessing queue"
+    new, before = found["theirs"], found["theirs before"]
+    compare("d. new 64 MiB torch tensor, xs.share", found["share"], other, new, faster=4)
+    compare("d. new 64 MiB torch tensor, explicit handle", found["explicit"], other, new, faster=4)
+    compare("d. new xs.empty on cuda, xs.share", found["own share"], other, new, faster=2.2)
+    compare("d. new xs.empty on cuda, explicit handle", found["own explicit"], other, new, faster=2.2)
+    other += ", sent before"
+    compare("d. tensor opened before, shared anew", found["share before"], other, before, faster=8)
+    compare("d. tensor opened before, explicit handle anew", found["explicit before"], other, before, faster=8)
+    compare("d. tensor opened before, same array handle", found["handle before"], other, before, faster=8)
+    compare("d. tensor opened before, same explicit handle", found["explicit handle before"], other, before, faster=8)
+    compare("d. xs.empty opened before, same array handle", found["own before"], other, before, faster=8)
+
+
+# --- e: cuda.core -----------------------------------------------------------------------------------------------------
+
+
+def buffer_child(pipe: Any, resource: Any) -> None:
+    from cuda.core import Device
+
+    import xpushare as xs
+
+    Device(0).set_current()
+    stream = Device(0).create_stream()
+    Raw(0)
+    pipe.send("ready")
+    while (way := pipe.recv()) != "end":
+        for _ in range(pipe.recv()):
+            if way == "core":
+                buffer = pipe.recv()  # unpickling opens it
+                if buffer.size < NBYTES:
+                    raise RuntimeError("a short buffer")
+                buffer.close(stream)
+            else:
+                xs.ipc.memory.open(pipe.recv_bytes()).close()
+            pipe.send_bytes(b"1")
+    del resource
+
+
+def buffers() -> None:
+    import torch
+    from cuda.core import Device, DeviceMemoryResource, DeviceMemoryResourceOptions
+
+    import xpushare as xs
+
+    device = Device(0)
+    device.set_current()
+    torch.zeros(1, device="cuda")
+    resource = DeviceMemoryResource(device, DeviceMemoryResourceOptions(max_size=8 << 30, ipc_enabled=True))
+    stream = device.create_stream()
+    here, there = SPAWN.Pipe()
+    child = SPAWN.Process(target=buffer_child, args=(there, resource), daemon=True)
     child.start()
     here.recv()
-    found = []
-    with xs.Queue(device) as queue:
-        for point in range(1, ROUNDS + 1):
-            time.sleep(0.0001)  # the peer's wait is queued
-            start = time.perf_counter()
-            queue.signal(go)
-            back.wait(30, at_least=point)
-            found.append(time.perf_counter() - start)
-    child.join(30)
-    row(f"event round trip {device} -> {other} -> host, counters", found[100:])
+    found: dict[str, Samples] = {"core": [], "legacy": [], "vmm": []}
+    for _ in range(2):
+        for way, samples in found.items():
+            kept = []
+            here.send(way)
+            here.send(50)
+            for _ in range(50):
+                if way == "core":
+                    kept.append(resource.allocate(NBYTES, stream=stream))
+                elif way == "legacy":
+                    kept.append(torch.empty(NBYTES, dtype=torch.uint8, device="cuda"))
+                else:
+                    kept.append(xs.malloc_device(NBYTES, "cuda:0"))
+                device.sync()
+                start = time.perf_counter()
+                if way == "core":
+                    here.send(kept[-1])
+                else:
+                    handle = xs.ipc.memory.get(kept[-1])
+                    here.send_bytes(bytes(handle))
+                here.recv_bytes()
+                samples.append(time.perf_counter() - start)
+                if way != "core":
+                    xs.ipc.memory.put(handle)
+            kept.clear()
+            torch.cuda.empty_cache()
+    here.send("end")
+    child.join(10)
+    other = "cuda.core pool buffer"
+    compare("e. 64 MiB handed over, opened, closed: legacy handle", found["legacy"][5:], other, found["core"][5:], 1.5)
+    compare("e. 64 MiB handed over, opened, closed: VMM", found["vmm"][5:], other, found["core"][5:], slower=1.0)
 
 
-def echo_native(handles: tuple[bytes, bytes], rounds: int, connection: Any) -> None:
-    import torch
-
-    torch.cuda.init()
-    one = torch.cuda.Event.from_ipc_handle(torch.device("cuda", 0), handles[0])
-    two = torch.cuda.Event(interprocess=True)
-    stream = torch.cuda.current_stream()
-    two.record(stream)
-    connection.send(two.ipc_handle())
-    for _ in range(rounds):
-        connection.recv()
-        stream.wait_event(one)
-        two.record(stream)
-        connection.send(True)
+# --- f: open and close ------------------------------------------------------------------------------------------------
 
 
-def native_round_trips() -> None:
-    """CUDA's own IPC events, as PyTorch gives them; the hand-over through a pipe is timed apart and taken off."""
-    import torch
+def opens_child(pipe: Any, fd: int) -> None:
+    import xpushare as xs
 
-    one = torch.cuda.Event(interprocess=True)
-    one.record()
-    here, there = multiprocessing.Pipe()
-    child = multiprocessing.Process(target=echo_native, args=((one.ipc_handle(), b""), 300, there))
+    raw, cuda = Raw(0), ctypes.CDLL("libcuda.so.1")
+    del cuda
+    with socket.socket(fileno=fd) as channel:
+        _message, data, *_rest = channel.recvmsg(1, socket.CMSG_SPACE(4 * 100))
+        fds = array.array("i")
+        for _level, _type, payload in data:
+            fds.frombytes(payload[: len(payload) - len(payload) % 4])
+    driver = raw.cuda
+    xs.ipc.memory.open(pipe.recv()).close()  # the exporter is known from here on
+    access = Access(1, 0, 3)
+
+    def legacy(handle: bytes) -> None:
+        address = ctypes.c_uint64()
+        raw.check(driver.cuIpcOpenMemHandle_v2(ctypes.byref(address), IpcHandle.from_buffer_copy(handle), 1))
+        raw.check(driver.cuIpcCloseMemHandle(address))
+
+    def vmm(number: int) -> None:
+        handle, address = ctypes.c_uint64(), ctypes.c_uint64()
+        raw.check(driver.cuMemImportFromShareableHandle(ctypes.byref(handle), ctypes.c_void_p(number), 1))
+        raw.check(driver.cuMemAddressReserve(ctypes.byref(address), NBYTES, 0, 0, 0))
+        raw.check(driver.cuMemMap(address, NBYTES, 0, handle, 0))
+        raw.check(driver.cuMemSetAccess(address, NBYTES, ctypes.byref(access), 1))
+        raw.check(driver.cuMemUnmap(address, NBYTES))
+        raw.check(driver.cuMemRelease(handle))
+        raw.check(driver.cuMemAddressFree(address, NBYTES))
+
+    def ours(handle: bytes) -> None:
+        xs.ipc.memory.open(handle).close()
+
+    def measure(function: Callable[[Any], None], items: list[Any]) -> tuple[Samples, float]:
+        found, start = [], time.perf_counter()
+        for item in items:
+            begin = time.perf_counter()
+            function(item)
+            found.append(time.perf_counter() - begin)
+        if function is ours:
+            settle()
+        return found, (time.perf_counter() - start) / len(items)
+
+    def settle() -> None:
+        from xpushare import adapters
+
+        if not adapters.adapter("cuda")._later.settle(20):  # type: ignore[attr-defined]
+            raise RuntimeError("the teardowns have not come to an end")
+
+    while (items := pipe.recv()) is not None:
+        for kind, function in (("legacy", legacy), ("vmm", vmm), ("ours legacy", ours), ("ours vmm", ours)):
+            given = list(fds) if kind == "vmm" else items[kind]
+            if function is ours:
+                settle()
+            with profiled(kind) if function is ours else contextlib.nullcontext():
+                pipe.send((kind, *measure(function, given)))
+        pipe.send((None, list(rows), 0.0))
+        rows.clear()
+
+
+def opens() -> None:
+    import xpushare as xs
+
+    raw, count = Raw(0), 50
+    left, right = socket.socketpair()
+    memories = [xs.malloc_device(NBYTES, "cuda:0") for _ in range(count)]
+    fds = [memory._use().allocation.driver.export(False).fds[0] for memory in memories]  # type: ignore[attr-defined]
+    pointers = []
+    for _ in range(count):
+        address = ctypes.c_uint64()
+        raw.check(raw.cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(NBYTES)))
+        pointers.append(address.value)
+    handles = []
+    for pointer in pointers:
+        handle = IpcHandle()
+        raw.check(raw.cuda.cuIpcGetMemHandle(ctypes.byref(handle), ctypes.c_uint64(pointer)))
+        handles.append(bytes(handle))
+    here, there = SPAWN.Pipe()
+    os.set_inheritable(right.fileno(), True)
+    child = SPAWN.Process(target=opens_child_fd, args=(there, multiprocessing.reduction.DupFd(right.fileno())))
+    child.daemon = True
     child.start()
-    two = torch.cuda.Event.from_ipc_handle(torch.device("cuda", 0), here.recv())
+    left.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
+    first = xs.malloc_device(4096, "cuda:0")
+    here.send(bytes(xs.ipc.memory.get(first)))
+    found: dict[str, Samples] = {}
+    whole: dict[str, Samples] = {}
+    for _ in range(1 if PROFILE else 3):
+        items = {
+            "legacy": handles,
+            "ours legacy": [bytes(xs.ipc.memory.get(pointer)) for pointer in pointers],
+            "ours vmm": [bytes(xs.ipc.memory.get(memory)) for memory in memories],
+        }
+        here.send(items)
+        while True:
+            kind, samples, each = here.recv()
+            if kind is None:
+                rows.extend(samples)
+                break
+            found.setdefault(kind, []).extend(samples)
+            whole.setdefault(kind, []).append(each)
+    here.send(None)
+    child.join(10)
+    compare("f. open and close, legacy, as the caller sees it", found["ours legacy"], "raw calls", found["legacy"], None, 1.5)
+    compare("f. open and close, VMM, as the caller sees it", found["ours vmm"], "raw calls", found["vmm"], None, 1.5)
+    for kind in ("legacy", "vmm"):
+        ours, theirs = statistics.median(whole[f"ours {kind}"]), statistics.median(whole[kind])
+        report(
+            f"f. {kind}, teardown included: total of {count} / {count}", ours_us=round(ours * 1e6, 2),
+            theirs_us=round(theirs * 1e6, 2), ratio=round(ours / theirs, 3), wanted="at most 1.5x", met=ours <= 1.5 * theirs,
+        )  # fmt: skip
+
+
+def opens_child_fd(pipe: Any, fd: Any) -> None:
+    opens_child(pipe, fd.detach())
+
+
+# --- g: copies --------------------------------------------------------------------------------------------------------
+
+
+def rates(queue: Any, target: Any, source: Any) -> Samples:
+    """Seconds per copy of 512 MiB, ten batches."""
+    queue.copy(target, source)
+    queue.synchronize(30)
     found = []
-    for _ in range(300):
-        start = time.perf_counter()
-        one.record()
-        here.send(True)
-        here.recv()
-        while not two.query():
-            pass
-        found.append(time.perf_counter() - start)
-    child.join(30)
-    row("the same with CUDA's IPC events (PyTorch), the pipe's hand-over included", found[20:])
-
-
-def serve(device: str, nbytes: int, connection: Any) -> None:
-    """Make memory and hand handles out."""
-    memory = xs.malloc_device(nbytes, device)
-    connection.send(bytes(xs.ipc.memory.get(memory)))
-    connection.recv()
-    for _ in range(100):
-        another = xs.malloc_device(nbytes, device)
-        connection.send(bytes(xs.ipc.memory.get(another)))
-        connection.recv()
-        another.close()
-
-
-def opens(device: str, nbytes: int) -> None:
-    here, there = multiprocessing.Pipe()
-    child = multiprocessing.Process(target=serve, args=(device, nbytes, there))
-    child.start()
-    raw = here.recv()
-    held = xs.ipc.memory.open(raw, device=device)
-    again = timed(lambda: xs.ipc.memory.open(raw, device=device).close(), 1000)
-    row(f"open and close, cached, {nbytes // MIB} MiB", again)
-    held.close()
-    here.send(True)
-    first, close = [], []
-    for _ in range(100):
-        raw = here.recv()
-        start = time.perf_counter()
-        memory = xs.ipc.memory.open(raw, device=device)
-        first.append(time.perf_counter() - start)
-        start = time.perf_counter()
-        memory.close()
-        close.append(time.perf_counter() - start)
-        here.send(True)
-    child.join(30)
-    row(f"first open of an allocation, {nbytes // MIB} MiB", first[3:])
-    row(f"close of its last open, {nbytes // MIB} MiB", close[3:])
-
-
-def consume_torch(connection: Any, queue: Any) -> None:
-    for _ in range(60):
-        tensor = queue.get()
-        connection.send(tensor[0].item())
-
-
-def torch_tensors() -> None:
-    """A tensor through torch.multiprocessing's queue, one element read and acknowledged, a new tensor each time."""
-    import torch
-    import torch.multiprocessing as mp
-
-    context = mp.get_context("spawn")
-    queue, (here, there) = context.Queue(), context.Pipe()
-    child = context.Process(target=consume_torch, args=(there, queue))
-    child.start()
-    found = []
-    kept = []
-    for i in range(60):
-        tensor = torch.full((16 * MIB,), i, dtype=torch.int32, device="cuda")
-        torch.cuda.synchronize()
-        kept.append(tensor)
-        start = time.perf_counter()
-        queue.put(tensor)
-        here.recv()
-        found.append(time.perf_counter() - start)
-    row("new tensor through torch.multiprocessing, element read, acknowledged, 64 MiB", found[5:])
-    child.join(30)
-
-
-def consume_ours(connection: Any) -> None:
-    import torch
-
-    while (raw := connection.recv_bytes()) != b"":
-        with xs.attach(raw) as array:
-            connection.send(torch.from_dlpack(array)[0].item())
-
-
-def our_tensors() -> None:
-    import torch
-
-    here, there = multiprocessing.Pipe()
-    child = multiprocessing.Process(target=consume_ours, args=(there,))
-    child.start()
-    found = []
-    for i in range(60):
-        tensor = torch.full((16 * MIB,), i, dtype=torch.int32, device="cuda")
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        with xs.share(tensor) as handle:
-            here.send_bytes(bytes(handle))
-            here.recv()
-            found.append(time.perf_counter() - start)
-    here.send_bytes(b"")
-    child.join(30)
-    row("new tensor through xs.share and xs.attach over a pipe, element read, 64 MiB", found[5:])
-
-
-def bandwidth(one: str, two: str) -> None:
-    nbytes = 256 * MIB
-    with xs.malloc_device(nbytes, one) as source, xs.malloc_device(nbytes, two) as target, xs.Queue(two) as queue:
-        queue.copy(target, source)
-        queue.synchronize(30)
+    for _ in range(10):
         start = time.perf_counter()
         for _ in range(20):
             queue.copy(target, source)
         queue.synchronize(30)
-        rate = 20 * nbytes / (time.perf_counter() - start) / 1e9
-    rows.append({"what": f"copy {one} -> {two}, 256 MiB", "rate": round(rate, 1), "unit": "GB/s"})
-    print(f"{f'copy {one} -> {two}, 256 MiB':<72} {rate:>10.1f} GB/s", flush=True)
+        found.append((time.perf_counter() - start) / 20)
+    return found
 
 
-def enqueueing(device: str) -> None:
-    with xs.Queue(device) as queue, xs.Event(device) as event, xs.malloc_device(4096, device) as memory:
-        queue.signal(event)
-        queue.synchronize(10)
-        row("enqueue of a signal", timed(lambda: queue.signal(event), 500))
-        queue.synchronize(10)
-        gate = xs.Event(device)
-        row("enqueue of a wait", timed(lambda: queue.wait(gate, at_least=1), 100))
-        gate.signal()
-        queue.synchronize(10)
-        row("a wait for what is done", timed(lambda: queue.wait(event), 500))
-        row("enqueue of a fill of 4 KiB", timed(lambda: queue.fill(memory, b"a"), 300))
-        queue.synchronize(10)
-        row("signal, then host wait", timed(lambda: (queue.signal(event), event.wait(5)), 500))
-        row("signal, then synchronize", timed(lambda: (queue.signal(event), queue.synchronize(5)), 500))
-    row("malloc_device and close, 2 MiB", timed(lambda: xs.malloc_device(2 * MIB, device).close(), 100))
-    row("malloc_host and close, 2 MiB", timed(lambda: xs.malloc_host(2 * MIB, device).close(), 50))
+def copies_child(pipe: Any) -> None:
+    import xpushare as xs
+
+    while (given := pipe.recv()) is not None:
+        raw, device = given
+        with xs.ipc.memory.open(raw, device=device) as source, xs.Queue(device) as queue:
+            with xs.malloc_device(source.nbytes, device) as target:
+                pipe.send(rates(queue, target, source))
 
 
-def attempt(function: Callable[..., None], *arguments: Any) -> None:
-    try:
-        function(*arguments)
-    except Exception as error:
-        rows.append({"what": function.__name__, "arguments": arguments, "failed": repr(error)})
-        print(f"{function.__name__}{arguments}: {error!r}", flush=True)
+def copies() -> None:
+    import xpushare as xs
+
+    nbytes = 512 * MIB
+    here, there = SPAWN.Pipe()
+    child = SPAWN.Process(target=copies_child, args=(there,), daemon=True)
+    child.start()
+    for device in [str(found) for found in xs.devices("cuda:*")][:2]:
+        with xs.malloc_device(nbytes, "cuda:0") as source, xs.malloc_device(nbytes, device) as target:
+            with xs.Queue(device) as queue:
+                mine: Samples = []
+                opened: Samples = []
+                for _ in range(2):
+                    mine += rates(queue, target, source)
+                    here.send((bytes(xs.ipc.memory.get(source)), device))
+                    opened += here.recv()
+        where = "own GPU" if device == "cuda:0" else "peer GPU"
+        compare(f"g. 512 MiB copied through an opened mapping, {where}", opened, "in one process", mine, slower=1 / 0.98)
+        rows[-1]["GB/s"] = [round(nbytes / statistics.median(each) / 1e9, 1) for each in (opened, mine)]
+    here.send(None)
+    child.join(10)
+
+
+# --- h: other libraries, many events, death ---------------------------------------------------------------------------
+
+
+def make_child(pipe: Any, library: str, nbytes: int) -> None:
+    import xpushare as xs
+
+    if library == "jax":
+        os.environ["XLA_PYTHON_CLIENT_MEM_FRACTION"] = "0.2"
+        import jax.numpy as jnp
+
+        made = jnp.full((nbytes // 4,), 9, dtype=jnp.int32)
+        made.block_until_ready()
+    else:
+        import torch
+
+        made = torch.full((nbytes // 4,), 9, dtype=torch.int32, device="cuda")
+        torch.cuda.synchronize()
+    handle = xs.share(made)
+    pipe.send(bytes(handle))
+    pipe.recv()
+    pipe.send(int(made[5]))
+    pipe.recv()
+
+
+def foreign(library: str, nbytes: int, name: str) -> None:
+    """Another process's array is opened here, read at both ends and written; its owner sees the write."""
+    import torch
+
+    import xpushare as xs
+
+    here, there = SPAWN.Pipe()
+    os.environ["PYTORCH_ALLOC_CONF"] = os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    child = SPAWN.Process(target=make_child, args=(there, library, nbytes), daemon=True)
+    child.start()
+    del os.environ["PYTORCH_ALLOC_CONF"], os.environ["PYTORCH_CUDA_ALLOC_CONF"]
+    raw = here.recv()
+    start = time.perf_counter()
+    with xs.attach(raw) as opened:
+        took = time.perf_counter() - start
+        tensor = torch.from_dlpack(opened)
+        read = tensor[0].item(), tensor[-1].item(), bool((tensor == 9).all().item())
+        tensor[5] = 77
+        torch.cuda.synchronize()
+        here.send("look")
+        seen = here.recv()
+    here.send("bye")
+    child.join(10)
+    good = read == (9, 9, True)
+    report(f"h. {name} read in another process", works=good, zero_copy=seen == 77, attach_us=round(took * 1e6, 1))
+
+
+def foreigns() -> None:
+    for arguments in (
+        ("jax", 64 * MIB, "JAX array of 64 MiB"),
+        ("torch", 64 * MIB, "torch expandable_segments tensor of 64 MiB"),
+        ("torch", 3 << 30, "torch expandable_segments tensor of 3 GiB"),
+    ):
+        try:
+            foreign(*arguments)
+        except Exception as error:
+            report(f"h. {arguments[2]} read in another process", works=False, failed=repr(error))
+
+
+def many_events() -> None:
+    import xpushare as xs
+
+    count = 100_000
+    with xs.Queue("cuda:0") as queue:
+        warm = xs.Event("cuda:0", enable_ipc=True)
+        queue.signal(warm)
+        queue.synchronize(10)
+        fds = len(os.listdir("/proc/self/fd"))
+        start = time.perf_counter()
+        made = [xs.Event("cuda:0", enable_ipc=True) for _ in range(count)]
+        create = (time.perf_counter() - start) / count
+        start = time.perf_counter()
+        for event in made[::50]:
+            queue.signal(event)
+        queue.synchronize(30)
+        signal_ = (time.perf_counter() - start) / len(made[::50])
+        good = all(event.value == 1 for event in made[::50])
+        more = len(os.listdir("/proc/self/fd")) - fds
+    report(
+        f"h. {count} events in one process", fds_more=more, create_us=round(create * 1e6, 2), works=good,
+        signal_us=round(signal_ * 1e6, 2), signalled=len(made[::50]),
+    )  # fmt: skip
+
+
+def doomed_child(pipe: Any) -> None:
+    import torch
+
+    import xpushare as xs
+
+    event = xs.Event("cuda:0", enable_ipc=True)
+    with torch.cuda.stream(torch.cuda.Stream()) as _:
+        torch.cuda._sleep(40_000_000_000)  # about 20 s
+        with xs.Queue.from_native(torch.cuda.current_stream()) as queue:
+            queue.signal(event)
+            pipe.send(bytes(xs.ipc.event.get(event)))
+            time.sleep(60)
+
+
+def deaths() -> None:
+    import xpushare as xs
+
+    found: dict[str, Samples] = {"queue": [], "host": []}
+    ran = []
+    for _ in range(3):
+        here, there = SPAWN.Pipe()
+        child = SPAWN.Process(target=doomed_child, args=(there,), daemon=True)
+        child.start()
+        event = xs.ipc.event.open(here.recv())
+        with xs.Queue("cuda:0") as queue, xs.malloc_host(64, "cuda:0") as memory:
+            memoryview(memory)[:] = bytes(64)
+            queue.wait(event)
+            queue.fill(memory, b"1")
+            time.sleep(0.2)
+            pending = not event.value
+            start = time.perf_counter()
+            os.kill(child.pid or 0, signal.SIGKILL)
+            try:
+                event.wait(10)
+            except xs.PeerLostError:
+                found["host"].append(time.perf_counter() - start)
+            try:
+                queue.synchronize(10)
+            except xs.PeerLostError:
+                found["queue"].append(time.perf_counter() - start)
+            ran.append(pending and bytes(memoryview(memory)[:1]) == b"1")
+        event.close()
+        child.join(10)
+    report(
+        "h. producer killed behind 20 s of work: PeerLostError", host_ms=[round(s * 1e3, 2) for s in found["host"]],
+        queue_ms=[round(s * 1e3, 2) for s in found["queue"]], stream_went_on=ran,
+        works=len(found["host"]) == len(found["queue"]) == 3 and all(ran),
+    )  # fmt: skip
+
+
+# --- i: MPS -----------------------------------------------------------------------------------------------------------
+
+
+def mps() -> None:
+    """The event round trip and a memory hand-over under a private MPS daemon, which is ended afterwards."""
+    control = shutil.which("nvidia-cuda-mps-control")
+    if control is None:
+        report("i. MPS", works=False, reason="there is no nvidia-cuda-mps-control on this machine")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        env = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe", "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log"}
+        for name in ("pipe", "log"):
+            Path(folder, name).mkdir()
+        begun = subprocess.run([control, "-d"], env=env, capture_output=True, text=True, timeout=15, check=False)
+        if begun.returncode:
+            report("i. MPS", works=False, reason=(begun.stdout + begun.stderr)[-400:])
+            return
+        try:
+            # A trip through the driver by hand shows whether the daemon serves at all.
+            out = Path(folder, "rows.json")
+            command = [sys.executable, __file__, "--group", "mps_inside", "--out", str(out)]
+            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=55, check=False)
+            found = json.loads(out.read_text()) if out.exists() else []
+            for row in found:
+                rows.append({**row, "row": f"i. under MPS: {row['row']}", "wanted": "", "met": None})
+            if done.returncode or not found:
+                logs = [path.read_text()[-500:] for path in Path(folder, "log").iterdir()]
+                report("i. MPS", works=False, reason=done.stderr[-500:], logs=logs)
+        except subprocess.TimeoutExpired:
+            report("i. MPS", works=False, reason="not done within 55 s")
+        finally:
+            subprocess.run([control], input="quit\n", env=env, capture_output=True, text=True, timeout=30, check=False)
+
+
+def read_child(pipe: Any) -> None:
+    import xpushare as xs
+
+    with xs.ipc.memory.open(pipe.recv()) as memory, xs.malloc_host(16, "cuda:0") as target, xs.Queue("cuda:0") as queue:
+        queue.copy(target, memory, 16)
+        queue.synchronize(10)
+        pipe.send(bytes(memoryview(target)))
+
+
+def mps_inside() -> None:
+    import xpushare as xs
+
+    for way in ("VMM", "legacy"):
+        try:
+            with xs.Queue("cuda:0") as queue:
+                raw = Raw(0)
+                address = ctypes.c_uint64()
+                raw.check(raw.cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(4 * MIB)))
+                raw.check(raw.cuda.cuMemsetD8_v2(address, 7, ctypes.c_size_t(4 * MIB)))
+                memory = xs.malloc_device(4 * MIB, "cuda:0")
+                queue.fill(memory, b"\7")
+                queue.synchronize(10)
+                handle = xs.ipc.memory.get(memory if way == "VMM" else address.value)
+                here, there = SPAWN.Pipe()
+                child = SPAWN.Process(target=read_child, args=(there,), daemon=True)
+                child.start()
+                here.send(bytes(handle))
+                good = here.poll(20) and here.recv() == b"\7" * 16
+                report(f"memory hand-over, {way}", works=good)
+                child.join(5)
+        except Exception as error:
+            report(f"memory hand-over, {way}", works=False, failed=repr(error))
+    found = round_trips(0, False)
+    compare("event round trip, idle", found["ours"], NATIVE, found["native"])
+    compare("event round trip, idle", found["ours"], HAND, found["by hand"])
+
+
+# --- running ----------------------------------------------------------------------------------------------------------
+
+GROUPS: Final[dict[str, tuple[Callable[[], None], int, int]]] = {  # name -> (function, GPUs, seconds)
+    "events": (events, 1, 40),
+    "tensors": (tensors, 1, 60),
+    "opens": (opens, 1, 40),
+    "buffers": (buffers, 1, 50),
+    "events_busy": (events_busy, 1, 50),
+    "events_two": (events_two, 2, 60),
+    "copies": (copies, 1, 40),
+    "deaths": (deaths, 1, 50),
+    "foreigns": (foreigns, 1, 80),
+    "many_events": (many_events, 1, 30),
+    "mps": (mps, 1, 90),
+    "mps_inside": (mps_inside, 1, 0),  # run by `mps`
+}
+
+
+def show(row: dict[str, Any]) -> None:
+    if "text" in row:
+        print(f"{row['row']}\n{row['text']}")
+    elif "ours" in row:
+        ours, theirs = row["ours"], row["theirs"]
+        met = {None: "", True: "met", False: "NOT MET"}[row["met"]]
+        sides = (f"{each['median']:>8.1f} [{each['low']:.1f}, {each['high']:.1f}]" for each in (ours, theirs))
+        ours_text, theirs_text = sides
+        print(
+            f"{row['row']:<54} {ours_text:<26} {theirs_text:<26} {row['ratio']:>7.3f} ({row['faster']:.2f}x) "
+            f"{row['wanted']:<14} {met}  | {row['other']}" + (f" {row['GB/s']} GB/s" if "GB/s" in row else "")
+        )
+    else:
+        print(f"{row['row']:<54} " + ", ".join(f"{name}={value}" for name, value in row.items() if name != "row"))
+    sys.stdout.flush()
+
+
+def versions() -> dict[str, str]:
+    found = {"python": sys.version.split()[0]}
+    for name in ("xpushare", "cuda-bindings", "cuda-core", "torch", "jax", "cupy-cuda13x", "numpy"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def run_group(name: str, seconds: int) -> list[dict[str, Any]]:
+    """The rows of one group, run in a process group of its own that ends with its time."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "rows.json")
+        command = [sys.executable, __file__, "--group", name, "--out", str(out)]
+        begun = time.monotonic()
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        try:
+            error = process.communicate(timeout=seconds)[1]
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            error = process.communicate()[1] + f"\nnot done within {seconds} s"
+        found: list[dict[str, Any]] = json.loads(out.read_text()) if out.exists() else []
+        if process.returncode:
+            found.append({"row": f"group {name}", "failed": error[-1500:]})
+        for row in found:
+            row["group"] = name
+        print(f"-- {name}: {time.monotonic() - begun:.1f} s", flush=True)
+        return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--group")
+    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    multiprocessing.set_start_method("spawn")
+    if options.group:
+        try:
+            GROUPS[options.group][0]()
+        finally:
+            options.out.write_text(json.dumps(rows, default=str))
+        return
+    if options.profile:
+        os.environ["XPUSHARE_PROFILE"] = "1"
+    import xpushare as xs
+    from xpushare import adapters
+
     devices = xs.devices("cuda:*")
     if not devices:
         sys.exit(adapters.adapter("cuda").why_none())
-    version = sys.version.split()[0]
-    print(f"{devices[0].name}, driver {devices[0].driver_version}, {len(devices)} GPU(s), Python {version}")
-    print(f"{'':<72} {'median':>10} {'p99':>10}")
-    first, last = "cuda:0", str(devices[-1])
-    attempt(enqueueing, first)
-    attempt(round_trips, first, first)
-    if last != first:
-        attempt(round_trips, first, last)
-        attempt(bandwidth, first, last)
-    attempt(opens, first, 64 * MIB)
-    attempt(our_tensors)
-    attempt(torch_tensors)
-    attempt(native_round_trips)
-    if options.json is not None:
-        facts = {
-            "device": devices[0].name,
-            "driver": devices[0].driver_version,
-            "gpus": len(devices),
-            "cpus": os.cpu_count(),
-            "rows": rows,
-        }
-        options.json.write_text(json.dumps(facts, indent=1, default=str) + "\n")
+    facts: dict[str, Any] = {
+        "date": time.strftime("%Y-%m-%d"), "device": devices[0].name, "driver": devices[0].driver_version,
+        "gpus": len(devices), "cpus": os.cpu_count(), "kernel": os.uname().release, "versions": versions(), "rows": [],
+    }  # fmt: skip
+    print(json.dumps({name: value for name, value in facts.items() if name != "rows"}))
+    wanted = options.only.split(",") if options.only else [name for name in GROUPS if name != "mps_inside"]
+    for name in wanted:
+        _function, gpus, seconds = GROUPS[name]
+        if len(devices) < gpus:
+            continue
+        facts["rows"] += run_group(name, seconds)
+        if options.json is not None:  # after each group: the run may be cut off
+            options.json.write_text(json.dumps(facts, indent=1) + "\n")
+    print()
+    for row in sorted(facts["rows"], key=lambda row: str(row["row"])):
+        show(row)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,9 @@ _ELSEWHERE: Final = "the native part of xpushare is built for Linux only: there 
 
 
 class _Filter(NamedTuple):
-    """One filter of a selector: `root` of `root.sub.subsub`; sub-devices do not exist here, so dotted ones match nothing."""
+    """One filter of a selector: `root` of `root.sub.subsub`; sub-devices do not exist here, so dotted ones match
+    nothing.
+    """
 
     backend: str
     root: str
@@ -53,7 +55,9 @@ class _Selector(NamedTuple):
 
 
 def _parse(text: str) -> _Selector:
-    """`term(;term)*`, term `[!]backend:filter(,filter)*`, filter `*|number|cpu|gpu|fpga[.sub[.subsub]]`; case does not matter."""
+    """`term(;term)*`, term `[!]backend:filter(,filter)*`, filter `*|number|cpu|gpu|fpga[.sub[.subsub]]`; case does not
+    matter.
+    """
 
     def wrong(why: str) -> InvalidArgumentError:
         return InvalidArgumentError(
@@ -92,7 +96,8 @@ def _parse(text: str) -> _Selector:
 class Device:
     """One device: `Device("cuda:0")`, `Device("gpu")`, `Device("cpu")` or `Device("<uuid>")`.
 
-    Equal when backend and uuid are: the same physical device has the same uuid under any ordinal. Picklable (by backend and
+    Equal when backend and uuid are: the same physical device has the same uuid under any ordinal. Picklable (by backend
+    and
     uuid). Raises `InvalidArgumentError` where no visible device is meant. Making one starts no driver.
     """
 
@@ -174,7 +179,7 @@ class Device:
         return self._context
 
     def memory_granularity(self, recommended: bool = False) -> int:
-        """Bytes of which physical memory and mappings must (or should) be multiples (urVirtualMemGranularityGetInfo)."""
+        """Bytes of which physical memory and mappings are multiples, or should be (urVirtualMemGranularityGetInfo)."""
         return int(self._adapter.granularity(self._info, recommended))
 
     def __eq__(self, other: object) -> bool:
@@ -225,8 +230,10 @@ def _backend_devices(backend: str) -> list[Device]:
 def devices(selector: str | None = None) -> list[Device]:
     """The devices of this process, in the order of their backends.
 
-    `selector` has the grammar of `ONEAPI_DEVICE_SELECTOR`, which is honoured too: a device must match both. Backend `mock` exists
-    only when one of them names it. Starts no driver that would make a later fork unsafe. Raises `InvalidArgumentError` for a
+    `selector` has the grammar of `ONEAPI_DEVICE_SELECTOR`, which is honoured too: a device must match both. Backend
+    `mock` exists
+    only when one of them names it. Starts no driver that would make a later fork unsafe. Raises `InvalidArgumentError`
+    for a
     selector that does not parse.
     """
     texts = (os.environ.get("ONEAPI_DEVICE_SELECTOR") or None, selector)
@@ -257,7 +264,8 @@ def _named(name: str) -> Device:
         if uuid.UUID(device.uuid) == wanted:
             return device
     raise InvalidArgumentError(
-        f"device {wanted} is not visible to this process; it may exist (CUDA_VISIBLE_DEVICES and ONEAPI_DEVICE_SELECTOR hide "
+        f"device {wanted} is not visible to this process; it may exist (CUDA_VISIBLE_DEVICES and "
+        "ONEAPI_DEVICE_SELECTOR hide "
         f"devices). Visible: {_listing()}"
     )
 
@@ -315,14 +323,17 @@ def device_for_handle(backend: str, device_uuid: bytes) -> Device:
             _named_by_handles[backend, device_uuid] = device
             return device
     raise InvalidArgumentError(
-        f"the handle is for device {wanted} of {backend}, which this process may not see: check CUDA_VISIBLE_DEVICES and "
+        f"the handle is for device {wanted} of {backend}, which this process may not see: check "
+        "CUDA_VISIBLE_DEVICES and "
         f"ONEAPI_DEVICE_SELECTOR, or pass device= to open it on one that can reach it. Visible: {_listing()}"
     )
 
 
 @final
 class Context:
-    """Devices of one backend that share objects (SYCL's context, `urContextCreate`). Compares by its devices; not picklable."""
+    """Devices of one backend that share objects (SYCL's context, `urContextCreate`). Compares by its devices; not
+    picklable.
+    """
 
     __slots__ = ("__weakref__", "_devices")
 
@@ -359,9 +370,8 @@ def resolve(device: DeviceLike | None, context: Context | None) -> tuple[Device,
     if context is not None and not isinstance(context, Context):
         raise InvalidArgumentError(f"context= takes a Context, not {type(context).__name__}")
     if device is None:
-        chosen = context.devices[0] if context is not None else default_device()
-    else:
-        chosen = Device(device)
+        device = context.devices[0] if context is not None else default_device()
+    chosen = Device(device)
     return chosen, resolve_context(chosen, context)
 
 

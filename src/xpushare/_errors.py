@@ -5,7 +5,8 @@ XpuShareError(.result: ur.Result, .native: int | None, .reasons: tuple[str, ...]
  │   └─ InvalidHandleError                          corrupt, forged, wrong kind, version or host
  ├─ HandleExpiredError                              put, freed, exporter gone, pid or fd reused
  ├─ FeatureNotSupportedError (NotImplementedError)  the device lacks the aspect
- ├─ RouteError (PermissionError)                    no way to reach the exporter's object; `reasons` says why, route by route
+ ├─ RouteError (PermissionError)                    no way to reach the exporter's object; `reasons` says why, route by
+ route
  ├─ PeerLostError (ConnectionError)                 the process that owed a signal died or failed
  ├─ OutOfMemoryError (MemoryError)                  host or device memory, or file descriptors
  ├─ ForkError (RuntimeError)                        an object of the parent used in a forked child
@@ -40,7 +41,8 @@ __all__ = [
 class XpuShareError(Exception):
     """Base of every error of this package.
 
-    `result` is Unified Runtime's code for the case, `native` the driver's number or errno where there is one, `reasons` what
+    `result` is Unified Runtime's code for the case, `native` the driver's number or errno where there is one, `reasons`
+    what
     blocked each way that was tried.
     """
 
@@ -98,7 +100,9 @@ class FeatureNotSupportedError(XpuShareError, NotImplementedError):
 
 
 class RouteError(XpuShareError, PermissionError):
-    """Nothing could carry the exporter's file descriptors here; `reasons` names each route, what blocked it, and the fix."""
+    """Nothing could carry the exporter's file descriptors here; `reasons` names each route, what blocked it, and the
+    fix.
+    """
 
     default_result = Result.ERROR_INVALID_ARGUMENT
 
@@ -128,7 +132,7 @@ class DeviceError(XpuShareError, RuntimeError):
 
 
 def from_os_error(error: OSError, doing: str) -> XpuShareError:
-    """Translate a failed system call: what ran out is `OutOfMemoryError`, everything else `DeviceError`; errno is kept."""
+    """Translate a failed system call: what ran out is `OutOfMemoryError`, all else `DeviceError`; errno is kept."""
     text = f"{doing}: {error.strerror or error}"
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return OutOfMemoryError(

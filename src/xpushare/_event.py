@@ -23,12 +23,17 @@ __all__ = ["Event"]
 class Event:
     """A shared, monotonic timeline of signals.
 
-    `pending` is the number of the newest signal anyone submitted, `value` the number up to which every signal completed (or was lost).
-    A new event is complete: both are 0. With `enable_ipc=True` other processes open it by handle and signal, wait and query it as
-    its maker does. Waits mean the newest point known at the call, or `at_least`, which may lie in the future: the form to use
-    between processes. A wait never hangs on a dead process: it raises `PeerLostError`. (urEventCreateExp; docs: the event protocol)
+    `pending` is the number of the newest signal anyone submitted, `value` the number up to which every signal completed
+    (or was lost).
+    A new event is complete: both are 0. With `enable_ipc=True` other processes open it by handle and signal, wait and
+    query it as
+    its maker does. Waits mean the newest point known at the call, or `at_least`, which may lie in the future: the form
+    to use
+    between processes. A wait never hangs on a dead process: it raises `PeerLostError`. (urEventCreateExp; docs: the
+    event protocol)
 
-    Raises `InvalidArgumentError` for IPC plus profiling, `FeatureNotSupportedError` where a device of the context lacks the aspect.
+    Raises `InvalidArgumentError` for IPC plus profiling, `FeatureNotSupportedError` where a device of the context lacks
+    the aspect.
     """
 
     __slots__ = ("__weakref__", "_implicit", "_natives", "_opened")
@@ -123,13 +128,16 @@ class Event:
     def wait(self, timeout: float | None = None, *, at_least: int | None = None) -> None:
         """Wait until the newest signal known now, or signal `at_least`, is complete.
 
-        `timeout` in seconds, then `TimeoutError`. `PeerLostError` within a second of the death of the process that owed the signal, or
+        `timeout` in seconds, then `TimeoutError`. `PeerLostError` within a second of the death of the process that owed
+        the signal, or
         of the last other process that could have sent it. `KeyboardInterrupt` comes through.
         """
         core.wait(self._use(), timeout, at_least)
 
     async def reached(self, at_least: int | None = None) -> None:
-        """`wait` for event loops (asyncio, trio): cancellable, no thread; time-outs are `asyncio.timeout` and `trio.move_on_after`."""
+        """`wait` for event loops (asyncio, trio): cancellable, no thread; time-outs are `asyncio.timeout` and
+        `trio.move_on_after`.
+        """
         await core.reached(self._use(), at_least)
 
     def __await__(self) -> Generator[Any, Any, None]:
@@ -139,9 +147,11 @@ class Event:
         raise TypeError("an Event has no truth value: did you mean event.done?")
 
     def native_ipc_handle(self) -> bytes:
-        """The driver's own IPC handle of an event that completes with the newest signal known now (cudaIpcEventHandle_t on `cuda`).
+        """The driver's own IPC handle of an event that completes with the newest signal known now (cudaIpcEventHandle_t
+        on `cuda`).
 
-        For code that knows only those: open it before this object is closed. `FeatureNotSupportedError` where the driver has none.
+        For code that knows only those: open it before this object is closed. `FeatureNotSupportedError` where the
+        driver has none.
         """
         from xpushare.core import interop
 
@@ -161,7 +171,9 @@ class Event:
         return self._opened is None
 
     def close(self) -> None:
-        """Give up this object's hold; the event goes when no process and no unfinished queue operation has it. Idempotent."""
+        """Give up this object's hold; the event goes when no process and no unfinished queue operation has it.
+        Idempotent.
+        """
         self._opened = None
         self._natives = ()
         self._implicit = None
@@ -186,8 +198,9 @@ class Event:
         found = self._use()
         if found.handle is not None:
             return _reopen, (bytes(found.handle),)
-        if self._implicit is None:
-            self._implicit = Implicit(core.get(found, implicit=True))
+        with Implicit.lock:
+            if self._implicit is None:
+                self._implicit = Implicit(core.get(found, implicit=True))
         return _reopen, (bytes(self._implicit.handle),)
 
     def __copy__(self) -> NoReturn:

@@ -21,11 +21,15 @@ _new = BufferBase.__new__
 
 @final
 class Memory(BufferBase):
-    """USM memory: an allocation, a slice of one, or another process's opened here. Made by `malloc_*` and `ipc.memory.open`.
+    """USM memory: an allocation, a slice of one, or another process's opened here. Made by `malloc_*` and
+    `ipc.memory.open`.
 
-    Speaks DLPack, the array interfaces where they apply, and, on host-accessible memory, the buffer protocol (format "B", one
-    dimension). `close()` gives up this object's hold; the memory goes when the last buffer, capsule, array, slice, export or
-    unfinished queue operation has let go. Using it after `close` raises `InvalidArgumentError`, in a forked child `ForkError`.
+    Speaks DLPack, the array interfaces where they apply, and, on host-accessible memory, the buffer protocol (format
+    "B", one
+    dimension). `close()` gives up this object's hold; the memory goes when the last buffer, capsule, array, slice,
+    export or
+    unfinished queue operation has let go. Using it after `close` raises `InvalidArgumentError`, in a forked child
+    `ForkError`.
     """
 
     __slots__ = ("_implicit", "_pinned", "_range")
@@ -86,7 +90,9 @@ class Memory(BufferBase):
 
     @property
     def handle(self) -> Handle:
-        """The handle that an import was opened from. `InvalidArgumentError` on an own allocation: `ipc.memory.get` makes one."""
+        """The handle that an import was opened from. `InvalidArgumentError` on an own allocation: `ipc.memory.get`
+        makes one.
+        """
         found = self._use().handle
         if found is None:
             raise InvalidArgumentError("this Memory is not imported: xs.ipc.memory.get(memory) makes a handle")
@@ -97,7 +103,7 @@ class Memory(BufferBase):
         return self._range is None
 
     def close(self) -> None:
-        """Give up this object's hold (see the class). Idempotent; in a forked child it touches nothing of the parent's."""
+        """Give up this object's hold (see the class). Idempotent; in a forked child it touches nothing."""
         self._range = None
         self._implicit = None
 
@@ -109,7 +115,9 @@ class Memory(BufferBase):
         self.close()
 
     def slice(self, offset: int, nbytes: int) -> Memory:
-        """The bytes [offset, offset + nbytes) as a Memory of their own that shares the ownership; its handle is that range."""
+        """The bytes [offset, offset + nbytes) as a Memory of their own that shares the ownership; its handle is that
+        range.
+        """
         return Memory._make(core.slice_(self._use(), offset, nbytes))
 
     def as_array(self, shape: int | tuple[int, ...], dtype: Any, offset: int = 0) -> SharedArray:
@@ -128,7 +136,8 @@ class Memory(BufferBase):
         found = self._use()
         if not found.allocation.host_accessible:
             raise BufferError(
-                f"memory of {found.device} is not host-accessible: use torch.from_dlpack, cupy.from_dlpack or jax.dlpack.from_dlpack, "
+                f"memory of {found.device} is not host-accessible: use torch.from_dlpack, cupy.from_dlpack or "
+                "jax.dlpack.from_dlpack, "
                 "or copy it to malloc_host memory with Queue.copy"
             )
         owner, read_only = found.hold()
@@ -171,8 +180,9 @@ class Memory(BufferBase):
         if found.handle is not None:
             fields = found.handle._fields
             return _reopen, (bytes(found.handle), found.offset - fields.offset, found.nbytes)
-        if self._implicit is None:
-            self._implicit = Implicit(core.get(found, implicit=True))
+        with Implicit.lock:
+            if self._implicit is None:
+                self._implicit = Implicit(core.get(found, implicit=True))
         return _reopen, (bytes(self._implicit.handle), 0, found.nbytes)
 
     def __copy__(self) -> NoReturn:
@@ -192,7 +202,8 @@ def _reopen(handle: bytes, offset: int, nbytes: int) -> Memory:
 def malloc_device(nbytes: int, device: DeviceLike | None = None, *, context: Context | None = None) -> Memory:
     """`nbytes` of memory on `device` (default: `default_device()`), which other processes can open once exported.
 
-    Owned by the returned object. Raises `InvalidArgumentError`, `OutOfMemoryError`, `DeviceError`. (urUSMDeviceAlloc; memfd_create on
+    Owned by the returned object. Raises `InvalidArgumentError`, `OutOfMemoryError`, `DeviceError`. (urUSMDeviceAlloc;
+    memfd_create on
     `native_cpu`.)
     """
     return Memory._make(core.allocate("device", nbytes, device, context))

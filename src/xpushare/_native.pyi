@@ -1,16 +1,20 @@
 """The compiled part: atomics, futexes, mappings, buffers, DLPack capsules, shared event slots and the warden thread.
 
-Mechanism only: no policy, no vendor code. Offsets are those of docs/layout.md, the event protocol is docs/events-protocol.md.
-Failing system calls raise `OSError` with errno and the call's name. Nothing here takes or holds the GIL while it blocks.
+Mechanism only: no policy, no vendor code. Offsets are those of docs/layout.md, the event protocol is
+docs/events-protocol.md.
+Failing system calls raise `OSError` with errno and the call's name. Nothing here takes or holds the GIL while it
+blocks.
 """
 
 from collections.abc import Sequence
 from typing import Any, Final, Self, final
 
-# --- layout, for the test that compares both declarations: name -> offset or size -------------------------------------------
+# --- layout, for the test that compares both declarations: name -> offset or size
+# -------------------------------------------
 LAYOUT: Final[dict[str, int]]
 
-# --- processes -----------------------------------------------------------------------------------------------------------
+# --- processes
+# -----------------------------------------------------------------------------------------------------------
 def forks() -> int:
     """How many times this process line was forked (pthread_atfork): differs between a parent and its child."""
 
@@ -18,7 +22,7 @@ def pidfd_getfd(pidfd: int, fd: int) -> int:
     """Duplicate `fd` of the process behind `pidfd`; close-on-exec. pidfd_getfd(2)."""
 
 def close_received(fd: int) -> None:
-    """close(2) of an fd that a peer gave us: it may be a commons that we are a member of, whose lock must survive this."""
+    """close(2) of an fd that a peer gave us: it may be a commons that we are a member of, whose lock must stay."""
 
 def dead(pidfds: Sequence[int]) -> list[int]:
     """Those of `pidfds` whose process has died: one poll(2) with no waiting."""
@@ -28,9 +32,12 @@ def lock(fd: int, at: int) -> bool:
 
 def unlock(fd: int, at: int) -> None: ...
 def lock_holder(fd: int, at: int) -> int | None:
-    """pid of the process holding byte `at` (0 where that pid cannot be seen from here), None when nobody else does. F_GETLK."""
+    """pid of the process holding byte `at` (0 where that pid cannot be seen from here), None when nobody else does.
+    F_GETLK.
+    """
 
-# --- atomics on shared words (addresses must be mapped and aligned; sequentially consistent) ---------------------------------
+# --- atomics on shared words (addresses must be mapped and aligned; sequentially consistent)
+# ---------------------------------
 def load32(address: int) -> int: ...
 def load64(address: int) -> int: ...
 def store32(address: int, value: int) -> None: ...
@@ -49,7 +56,8 @@ def futex_wait(address: int, expected: int, timeout: float | None = None, spin: 
 
 def futex_wake(address: int, count: int = 2**31 - 1) -> int: ...
 
-# --- memory --------------------------------------------------------------------------------------------------------------
+# --- memory
+# --------------------------------------------------------------------------------------------------------------
 def copy(dst: int, src: int, nbytes: int) -> None:
     """memmove without the GIL."""
 
@@ -60,16 +68,22 @@ def fill(dst: int, pattern: bytes, nbytes: int) -> None:
 class Mapping:
     """A shared mapping of an fd, unmapped when the object dies. Does not keep the fd."""
 
-    def __init__(self, fd: int, nbytes: int, offset: int = 0, writable: bool = True, populate: bool = False) -> None: ...
+    def __init__(
+        self, fd: int, nbytes: int, offset: int = 0, writable: bool = True, populate: bool = False
+    ) -> None: ...
     @classmethod
     def imported(cls, fd: int, inode: int, nbytes: int, writable: bool, /) -> Mapping:
-        """Map a peer's memfd. ValueError unless it cannot shrink, has `nbytes` at least, and is the file `inode` (0: any)."""
+        """Map a peer's memfd. ValueError unless it cannot shrink, has `nbytes` at least, and is the file `inode` (0:
+        any).
+        """
 
     @classmethod
     def fetched(
         cls, pidfd: int, fd: int, inode: int, nbytes: int, writable: bool, address: int, generation: int, /
     ) -> Mapping:
-        """`pidfd_getfd` and `imported` at one go. OSError(ESTALE) unless the word at `address` is `generation` afterwards."""
+        """`pidfd_getfd` and `imported` at one go. OSError(ESTALE) unless the word at `address` is `generation`
+        afterwards.
+        """
 
     @property
     def address(self) -> int: ...
@@ -78,7 +92,9 @@ class Mapping:
 
 @final
 class Reservation:
-    """Address space (PROT_NONE, MAP_NORESERVE) in which fds are mapped at fixed places; given back when the object dies."""
+    """Address space (PROT_NONE, MAP_NORESERVE) in which fds are mapped at fixed places; given back when the object
+    dies.
+    """
 
     def __init__(self, nbytes: int, address: int = 0) -> None:
         """`address` is a hint that is met (MAP_FIXED_NOREPLACE) or fails with EEXIST."""
@@ -88,17 +104,22 @@ class Reservation:
     @property
     def nbytes(self) -> int: ...
     def map(self, at: int, fd: int, offset: int, nbytes: int, access: int) -> None:
-        """mmap(MAP_FIXED | MAP_SHARED) at base + `at`; `access` is 0 none, 1 read, 2 read and write. ValueError outside."""
+        """mmap(MAP_FIXED | MAP_SHARED) at base + `at`; `access` is 0 none, 1 read, 2 read and write. ValueError
+        outside.
+        """
 
     def unmap(self, at: int, nbytes: int) -> None:
         """Back to reserved: one mmap(PROT_NONE, MAP_FIXED)."""
 
     def protect(self, at: int, nbytes: int, access: int) -> None: ...
 
-# --- handles and peers -------------------------------------------------------------------------------------------------------
+# --- handles and peers
+# -------------------------------------------------------------------------------------------------------
 @final
 class Fields:
-    """The 256 bytes of a handle by the names of docs/layout.md (`sharing.handle.FIELDS`), as they are: nothing is checked."""
+    """The 256 bytes of a handle by the names of docs/layout.md (`sharing.handle.FIELDS`), as they are: nothing is
+    checked.
+    """
 
     def __init__(self, raw: bytes, /) -> None: ...
     @property
@@ -155,16 +176,27 @@ class PeerTable:
         None, and nothing is left behind, for anything but a live entry with one sealed memfd: what it is, is found out
         elsewhere."""
 
-# --- buffers and DLPack -----------------------------------------------------------------------------------------------------
+# --- buffers and DLPack
+# -----------------------------------------------------------------------------------------------------
 @final
 class Span:
-    """A buffer (format "B" by default) over memory that `owner` keeps alive; every view of it holds the span, and so the owner.
+    """A buffer (format "B" by default) over memory that `owner` keeps alive; every view of it holds the span, and so
+    the owner.
 
     With `shape`, `strides` (bytes) and `format`, the buffer has that shape; PEP 3118 flags are honoured (BufferError
     where a consumer asks for contiguous or writable memory and this is not)."""
 
-    def __init__(self, address: int, nbytes: int, readonly: bool, owner: object, shape: tuple[int, ...] | None = None,
-                 strides: tuple[int, ...] | None = None, format: str = "B", itemsize: int = 1) -> None: ...
+    def __init__(
+        self,
+        address: int,
+        nbytes: int,
+        readonly: bool,
+        owner: object,
+        shape: tuple[int, ...] | None = None,
+        strides: tuple[int, ...] | None = None,
+        format: str = "B",
+        itemsize: int = 1,
+    ) -> None: ...
     @property
     def address(self) -> int: ...
     @property
@@ -178,22 +210,37 @@ class Span:
 class BufferBase:
     """Base of classes that export a buffer: `memoryview(self)` becomes a view of `self._span()`, a `Span`.
 
-    An object made with the three arguments is bound to that memory: its `_range` keeps the memory, and as long as that is not
-    None and the process has not forked, a view is of a `Span` with these arguments and that owner; `_span` is not called. The view keeps the span, not this object. An exception of `_span` is passed on as it is. Has a weak-reference list; sub-classes may use __slots__."""
+    An object made with the three arguments is bound to that memory: its `_range` keeps the memory, and as long as that
+    is not
+    None and the process has not forked, a view is of a `Span` with these arguments and that owner; `_span` is not
+    called. The view keeps the span, not this object. An exception of `_span` is passed on as it is. Has a
+    weak-reference list; sub-classes may use __slots__."""
 
     def __new__(cls, address: int = ..., nbytes: int = ..., readonly: bool = ..., /) -> Self: ...
     def _span(self) -> Span: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
-def dlpack_capsule(owner: object, address: int, device: tuple[int, int], dtype: tuple[int, int, int],
-                   shape: tuple[int, ...], strides: tuple[int, ...] | None, read_only: bool, versioned: bool) -> Any:
-    """A DLPack capsule ("dltensor_versioned" 1.x, or "dltensor") that holds `owner` until its consumer deletes it (from any thread).
+def dlpack_capsule(
+    owner: object,
+    address: int,
+    device: tuple[int, int],
+    dtype: tuple[int, int, int],
+    shape: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+    read_only: bool,
+    versioned: bool,
+) -> Any:
+    """A DLPack capsule ("dltensor_versioned" 1.x, or "dltensor") that holds `owner` until its consumer deletes it (from
+    any thread).
 
-    `strides` are in elements, None for C order; `dtype` is (code, bits, lanes). Unversioned and read-only: BufferError."""
+    `strides` are in elements, None for C order; `dtype` is (code, bits, lanes). Unversioned and read-only: BufferError.
+    """
 
 @final
 class DLTensor:
-    """What a capsule of another library says; takes the capsule over (renames it "used_…") and calls its deleter when it dies."""
+    """What a capsule of another library says; takes the capsule over (renames it "used_…") and calls its deleter when
+    it dies.
+    """
 
     def __init__(self, capsule: Any) -> None:
         """ValueError for what is not an unused DLPack capsule, BufferError for a major version other than 1."""
@@ -205,12 +252,14 @@ class DLTensor:
     strides: tuple[int, ...] | None
     read_only: bool
 
-# --- membership, holders, event slots ----------------------------------------------------------------------------------------
+# --- membership, holders, event slots
+# ----------------------------------------------------------------------------------------
 @final
 class Domain:
     """This process's membership in one commons; one per commons and process.
 
-    Takes the two fds over (close-on-exec from then on): `leave` closes the commons (`fd` is -1 then), its death the bell.
+    Takes the two fds over (close-on-exec from then on): `leave` closes the commons (`fd` is -1 then), its death the
+    bell.
     If the constructor raises they stay the caller's. In a forked child the commons' fd is closed at once."""
 
     def __init__(self, fd: int, bell: int, cookie: bytes, owner: bool) -> None:
@@ -227,7 +276,7 @@ class Domain:
     @property
     def address(self) -> int: ...
     def leave(self) -> None:
-        """Clean exit of this process: docs/events-protocol.md. Idempotent. In a forked child: only unmaps and closes."""
+        """Clean exit: docs/events-protocol.md. Idempotent. In a forked child: only unmaps and closes."""
 
     def members(self) -> list[tuple[int, int, int, bool]]:
         """(index, pid as seen from here or 0, attach time in ns since the epoch, alive) of every attached member."""
@@ -241,7 +290,7 @@ class Domain:
 
     def drop(self, entry: int) -> None: ...
     def holders(self, entry: int) -> list[int]:
-        """Indices of the members other than this process that hold `entry` and are alive; dead ones are reaped first."""
+        """Indices of the other living members that hold `entry`; dead ones are reaped first."""
 
     def set_opens(self, entry: int, count: int) -> None: ...
     def take_open(self, entry: int) -> bool:
@@ -273,7 +322,9 @@ LOST: Final = 2
 
 @final
 class Slot:
-    """This process's attachment to one event. One object per slot and process; the attachment ends when it dies or by `detach`."""
+    """This process's attachment to one event. One object per slot and process; the attachment ends when it dies or by
+    `detach`.
+    """
 
     def __init__(self, domain: Domain, index: int) -> None: ...
     @property
@@ -301,7 +352,9 @@ class Slot:
 
     def complete(self, point: int) -> None: ...
     def fail(self, cause: int) -> None:
-        """Lose everything outstanding that this process owes (cause 2 or 3 of the protocol); nothing if it owes nothing."""
+        """Lose everything outstanding that this process owes (cause 2 or 3 of the protocol); nothing if it owes
+        nothing.
+        """
 
     def owes(self) -> bool:
         """This process owes an outstanding point."""
@@ -337,10 +390,14 @@ class Slot:
         """Idempotent. Waits of other threads end with ValueError, tokens become due, guards are dropped; what is owed
         stays owed."""
 
-# --- the warden ----------------------------------------------------------------------------------------------------------------
-# One native thread per process, all signals blocked, never takes the GIL. Serves fds, watches pidfds, reaps the dead, and reports
-# due tokens. Starts at `serve`, or at the first wait, notify or guard that must sleep; a fork leaves the child without one (mutexes
-# are taken around the fork; the child's copy of the listening socket, epoll and notification fd is closed) until it starts its own.
+# --- the warden
+# ----------------------------------------------------------------------------------------------------------------
+# One native thread per process, all signals blocked, never takes the GIL. Serves fds, watches pidfds, reaps the dead,
+# and reports
+# due tokens. Starts at `serve`, or at the first wait, notify or guard that must sleep; a fork leaves the child without
+# one (mutexes
+# are taken around the fork; the child's copy of the listening socket, epoll and notification fd is closed) until it
+# starts its own.
 def serve(table_address: int, table_fd: int, domain: Domain) -> None:
     """Listen on the abstract socket of docs/layout.md for this process's table. Once per process."""
 
@@ -348,7 +405,8 @@ def withdraw(entry_address: int, reason: int) -> None:
     """End an entry: retired, reason, generation = 0 (seq_cst), while the warden sends none of its fds."""
 
 def offer(entry: int, generation: int, function: int, objects: Sequence[int], a: int, b: int) -> None:
-    """Entry `entry` makes its fds on demand: for fd i the warden calls `int function(int *fd, uint64_t objects[i], int64_t a, uint64_t b)`
+    """Entry `entry` makes its fds on demand: for fd i the warden calls `int function(int *fd, uint64_t objects[i],
+    int64_t a, uint64_t b)`
     (0 is success) and closes the fd after sending. Forgotten when the entry is withdrawn."""
 
 def notification_fd() -> int:

@@ -23,10 +23,12 @@ __all__ = ["PhysicalMemory", "VirtualRange"]
 class PhysicalMemory:
     """`nbytes` (whole granules) of physical memory on `device`: pages without an address, mapped by `VirtualRange.map`.
 
-    With `enable_ipc=True`, `ipc.physical_memory.get` exports it. A mapping holds the pages: this object may be closed while mapped. There
+    With `enable_ipc=True`, `ipc.physical_memory.get` exports it. A mapping holds the pages: this object may be closed
+    while mapped. There
     is no close verb in `ipc`: the last release of an import tears it down. (urPhysicalMemCreate)
 
-    Raises `InvalidArgumentError` for a size that is no multiple of `device.memory_granularity()`, `FeatureNotSupportedError`,
+    Raises `InvalidArgumentError` for a size that is no multiple of `device.memory_granularity()`,
+    `FeatureNotSupportedError`,
     `OutOfMemoryError`, `DeviceError`.
     """
 
@@ -126,8 +128,9 @@ class PhysicalMemory:
         found = self._use()
         if found.handle is not None:
             return _reopen, (bytes(found.handle),)
-        if self._implicit is None:
-            self._implicit = Implicit(core.get(found, implicit=True))
+        with Implicit.lock:
+            if self._implicit is None:
+                self._implicit = Implicit(core.get(found, implicit=True))
         return _reopen, (bytes(self._implicit.handle),)
 
     def __copy__(self) -> NoReturn:
@@ -147,7 +150,8 @@ def _reopen(handle: bytes) -> PhysicalMemory:
 class VirtualRange(BufferBase):
     """Reserved addresses, `nbytes` of them (whole granules), in which physical memory is mapped side by side.
 
-    `address` asks for a place; it is met or `InvalidArgumentError`/`DeviceError` is raised. The buffer protocol and `as_array` work over
+    `address` asks for a place; it is met or `InvalidArgumentError`/`DeviceError` is raised. The buffer protocol and
+    `as_array` work over
     bytes that are mapped with access; while such a view lives, those bytes cannot be unmapped. (urVirtualMemReserve)
     """
 
@@ -194,7 +198,8 @@ class VirtualRange(BufferBase):
     ) -> None:
         """Map `nbytes` (default: all) of `pm` from `offset` on at byte `at` of the range, with `access`.
 
-        All multiples of the granularity. `InvalidArgumentError` also for a place that is mapped already, and for part of an object
+        All multiples of the granularity. `InvalidArgumentError` also for a place that is mapped already, and for part
+        of an object
         where the device lacks `partial_map`. The mapping holds the pages. (urVirtualMemMap)
         """
         if not isinstance(pm, PhysicalMemory):
@@ -202,7 +207,9 @@ class VirtualRange(BufferBase):
         core.map_(self._use(), pm._use(), at, offset, nbytes, access)
 
     def unmap(self, at: int, nbytes: int) -> None:
-        """Unmap whole mappings. `InvalidArgumentError` for part of one, or while a view of these bytes lives. (urVirtualMemUnmap)"""
+        """Unmap whole mappings. `InvalidArgumentError` for part of one, or while a view of these bytes lives.
+        (urVirtualMemUnmap)
+        """
         core.unmap(self._use(), at, nbytes)
 
     def set_access(self, at: int, nbytes: int, access: Literal["rw", "r", "none"]) -> None:
@@ -256,7 +263,9 @@ class VirtualRange(BufferBase):
         return self._reserved is None
 
     def close(self) -> None:
-        """Give up this object's hold; everything is unmapped and the addresses given back once no view is left. Idempotent."""
+        """Give up this object's hold; everything is unmapped and the addresses given back once no view is left.
+        Idempotent.
+        """
         self._reserved = None
 
     def __enter__(self) -> Self:
@@ -270,7 +279,8 @@ class VirtualRange(BufferBase):
         if self._reserved is None:
             return "<VirtualRange closed>"
         found = self._reserved
-        return f"<VirtualRange {found.nbytes} bytes at {found.address:#x}, {len(found._mapped)} mappings, on {found.device}>"
+        mappings = len(found._mapped)
+        return f"<VirtualRange {found.nbytes} bytes at {found.address:#x}, {mappings} mappings, on {found.device}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a VirtualRange cannot be pickled: addresses belong to their process. Send the PhysicalMemory")

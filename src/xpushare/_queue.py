@@ -54,8 +54,10 @@ def _event(event: Event) -> Any:
 class Queue:
     """An in-order queue of work on `device`.
 
-    Operations return when they are queued; what fails later comes out of `synchronize`. Operands stay alive until their operation has
-    finished. `Queue.from_native(x)` works on another library's stream instead, ordered with what is queued there. (urQueueCreate)
+    Operations return when they are queued; what fails later comes out of `synchronize`. Operands stay alive until their
+    operation has
+    finished. `Queue.from_native(x)` works on another library's stream instead, ordered with what is queued there.
+    (urQueueCreate)
     """
 
     __slots__ = ("__weakref__", "_work")
@@ -68,7 +70,8 @@ class Queue:
 
     @classmethod
     def from_native(cls, native: object) -> Queue:
-        """Over a torch or CuPy stream, an object with `__cuda_stream__`, or a raw stream pointer; it stays its library's.
+        """Over a torch or CuPy stream, an object with `__cuda_stream__`, or a raw stream pointer; it stays its
+        library's.
 
         `FeatureNotSupportedError` for what no adapter here knows.
         """
@@ -98,7 +101,9 @@ class Queue:
         src: Memory | SharedArray | VirtualRange,
         nbytes: int | None = None,
     ) -> None:
-        """Copy `nbytes` (default: all of `src`). `InvalidArgumentError` when they do not fit, or `dst` is read-only. (urEnqueueUSMMemcpy)"""
+        """Copy `nbytes` (default: all of `src`). `InvalidArgumentError` when they do not fit, or `dst` is read-only.
+        (urEnqueueUSMMemcpy)
+        """
         core.copy(_order(self._use(), dst, src), _bytes_of("dst", dst), _bytes_of("src", src), nbytes)
 
     def fill(self, dst: Memory | SharedArray | VirtualRange, pattern: bytes, nbytes: int | None = None) -> None:
@@ -106,24 +111,30 @@ class Queue:
         core.fill(_order(self._use(), dst), _bytes_of("dst", dst), pattern, nbytes)
 
     def submit(self, fn: Callable[..., object], *args: Any) -> None:
-        """Run `fn(*args)` in order (`native_cpu` only; else `FeatureNotSupportedError`). Its exception comes out of `synchronize`."""
+        """Run `fn(*args)` in order (`native_cpu` only; else `FeatureNotSupportedError`). Its exception comes out of
+        `synchronize`.
+        """
         core.submit(self._use(), fn, args)
 
     def signal(self, event: Event) -> int:
         """Signal `event` when the work queued so far has finished; the number of the signal.
 
-        While another signaller's point is pending the queue first waits for that one. (urEnqueueEventsWaitWithBarrierExt)
+        While another signaller's point is pending the queue first waits for that one.
+        (urEnqueueEventsWaitWithBarrierExt)
         """
         return core.signal(self._use(), _event(event))
 
     def wait(self, event: Event, *, at_least: int | None = None) -> None:
-        """Hold back what is queued later until the newest signal known now, or `at_least`, is complete. (urEnqueueEventsWait)"""
+        """Hold back what is queued later until the newest signal known now, or `at_least`, is complete.
+        (urEnqueueEventsWait)
+        """
         core.wait(self._use(), _event(event), at_least)
 
     def synchronize(self, timeout: float | None = None) -> None:
         """Wait until everything queued has finished.
 
-        Raises `TimeoutError` after `timeout` seconds, `PeerLostError` once for each wait that was released by a loss, a callable's own
+        Raises `TimeoutError` after `timeout` seconds, `PeerLostError` once for each wait that was released by a loss, a
+        callable's own
         exception, `DeviceError`. (urQueueFinish)
         """
         core.synchronize(self._use(), timeout)

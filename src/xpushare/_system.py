@@ -9,8 +9,28 @@ from typing import Final
 
 from xpushare._native import Domain, Mapping, Reservation, pidfd_getfd, serve
 
-__all__ = ["Domain", "Mapping", "Reservation", "connect", "eventfd", "fetch_mapping", "fstat", "import_mapping", "memfd", "pidfd_getfd", "pidfd_open", "range_map",
-           "range_protect", "range_unmap", "read_seals", "receive", "resize", "seal", "send", "serve"]  # fmt: skip
+__all__ = [
+    "Domain",
+    "Mapping",
+    "Reservation",
+    "connect",
+    "eventfd",
+    "fetch_mapping",
+    "fstat",
+    "import_mapping",
+    "memfd",
+    "pidfd_getfd",
+    "pidfd_open",
+    "range_map",
+    "range_protect",
+    "range_unmap",
+    "read_seals",
+    "receive",
+    "resize",
+    "seal",
+    "send",
+    "serve",
+]
 
 F_SEAL_SEAL: Final = 1
 F_SEAL_SHRINK: Final = 2

@@ -78,8 +78,12 @@ class Peer:
 
     def __init__(self, fds=(), preexec_fn=None):
         self.process = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            pass_fds=fds, preexec_fn=preexec_fn, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            [sys.executable, "-X", "faulthandler", __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=fds,
+            preexec_fn=preexec_fn,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         self.pid = self.process.pid
 

@@ -243,8 +243,9 @@ class Producer:
     def __dlpack__(self, *, max_version=None, **_):
         versioned = max_version is not None and max_version[0] >= 1
         args = {"shape": (3, 4), "strides": None, **self.kw}
-        return n.dlpack_capsule(self, self.data.ctypes.data, (1, 0), (2, 32, 1), args["shape"], args["strides"],
-                                self.read_only, versioned)
+        return n.dlpack_capsule(
+            self, self.data.ctypes.data, (1, 0), (2, 32, 1), args["shape"], args["strides"], self.read_only, versioned
+        )
 
 
 @pytest.mark.parametrize("versioned", [False, True])

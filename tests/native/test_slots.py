@@ -406,8 +406,13 @@ def test_hostile_words(exporter, event):
                 n.store64(event.address + AT["slot.facts"] + 8 * i, word)
             n.store64(event.address + AT["slot.attached"] + 120, word)
             event.value, event.pending, event.owes(), event.blame(), event.attached()
-            for call in (event.signal, lambda: event.submit(1), lambda: event.fail(2), lambda: event.complete(1),
-                         lambda: event.guard(3)):
+            for call in (
+                event.signal,
+                lambda: event.submit(1),
+                lambda: event.fail(2),
+                lambda: event.complete(1),
+                lambda: event.guard(3),
+            ):
                 try:
                     call()
                 except ValueError:

@@ -11,7 +11,8 @@ from xpushare.adapters.base import Adapter
 
 __all__ = ["BACKENDS", "SELECTED_ONLY", "adapter", "loaded"]
 
-# In the order in which devices are listed; all of these exist for a process unless ONEAPI_DEVICE_SELECTOR says otherwise.
+# In the order in which devices are listed; all of these exist for a process unless ONEAPI_DEVICE_SELECTOR says
+# otherwise.
 BACKENDS: Final = ("cuda", "native_cpu")
 # Exist only when a selector names them.
 SELECTED_ONLY: Final = ("mock",)

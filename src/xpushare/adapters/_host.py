@@ -1,4 +1,6 @@
-"""Host memory behind memfds: what `native_cpu` and `mock` share. Every system call goes through a `Calls`, which mock makes fail."""
+"""Host memory behind memfds: what `native_cpu` and `mock` share. Every system call goes through a `Calls`, which mock
+makes fail.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,7 @@ class HostMemory(DriverMemory):
             mapping = calls.checked(doing, "Mapping", fd, what.exposed_nbytes, 0, not what.read_only)
         return cls(mapping, what.nbytes, None, 0, False)
 
-    def export(self, read_only: bool) -> Export:  # noqa: ARG002 a read-only mapping needs nothing of the exporter
+    def export(self, read_only: bool) -> Export:
         assert self._fd is not None
         assert self._mapping is not None
         return Export(self.nbytes, self._mapping.nbytes, (self._fd.number,), self._inode, memfd=self._memfd)
@@ -182,4 +184,3 @@ class HostRange(DriverRange):
 
     def release(self) -> None:
         self._reservation = None
-

@@ -1,17 +1,20 @@
 """The driver contract: what one vendor's adapter gives, and what it must guarantee.
 
 An adapter translates these methods to driver calls and driver errors to the package's own. It keeps no tables, caches
-no imports, counts no references, checks no handles and knows nothing of processes: all of that is the same for every vendor and
+no imports, counts no references, checks no handles and knows nothing of processes: all of that is the same for every
+vendor and
 lives above. Nothing here has a default that would hide a missing feature: what a device lacks, `support` says, and the
 core asks it first.
 
 Guarantees asked of every method:
 
-1. It raises this package's errors only: `OutOfMemoryError`, `FeatureNotSupportedError`, `InvalidArgumentError`, `DeviceError` with the
+1. It raises this package's errors only: `OutOfMemoryError`, `FeatureNotSupportedError`, `InvalidArgumentError`,
+`DeviceError` with the
    driver's name and number for the failure, and the name of the call.
 2. When it raises, nothing it acquired on the way remains.
 3. It makes no context on a device it was not asked for, and leaves the caller's current context and captures alone.
-4. Objects it returns own their driver resource; their `release` is called exactly once, from any thread, never in a forked child.
+4. Objects it returns own their driver resource; their `release` is called exactly once, from any thread, never in a
+forked child.
 5. It may be called from several threads at once.
 """
 
@@ -23,8 +26,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from xpushare._aspects import Aspect, Support
-from xpushare._native import Domain, Mapping, Slot
 from xpushare._fds import OwnedFd
+from xpushare._native import Domain, Mapping, Slot
 
 __all__ = [
     "Access",
@@ -73,7 +76,8 @@ class Export(NamedTuple):
 
 
 class OnDemand(NamedTuple):
-    """Fds made one by one when an importer asks: `int function(int *fd, uint64 objects[i], int64 a, uint64 b)`, 0 is success.
+    """Fds made one by one when an importer asks: `int function(int *fd, uint64 objects[i], int64 a, uint64 b)`, 0 is
+    success.
 
     The function is called by a thread that holds neither the GIL nor a current context."""
 
@@ -84,7 +88,9 @@ class OnDemand(NamedTuple):
 
 
 class Import(NamedTuple):
-    """An export as the importer received it, sizes checked against the exporter's table. Fds not taken are closed afterwards."""
+    """An export as the importer received it, sizes checked against the exporter's table. Fds not taken are closed
+    afterwards.
+    """
 
     nbytes: int
     exposed_nbytes: int
@@ -185,9 +191,11 @@ class DriverQueue(abc.ABC):
 
     @abc.abstractmethod
     def signal(self, slot: Slot, profile: Profile | None) -> int:
-        """Submit a point of `slot`, completed when the work queued before has finished; its number. Follows docs/events-protocol.md.
+        """Submit a point of `slot`, completed when the work queued before has finished; its number. Follows
+        docs/events-protocol.md.
 
-        ValueError of `slot.submit` is passed on. Fills `profile` in, where the device has `ext_oneapi_per_event_profiling`."""
+        ValueError of `slot.submit` is passed on. Fills `profile` in, where the device has
+        `ext_oneapi_per_event_profiling`."""
 
     @abc.abstractmethod
     def wait(self, slot: Slot, point: int) -> None:
@@ -195,11 +203,15 @@ class DriverQueue(abc.ABC):
 
     @abc.abstractmethod
     def wait_native(self, event: Any, keep: object) -> None:
-        """Work queued later starts when another library's event (of `Adapter.adopt_event`) has completed; holds `keep` until then."""
+        """Work queued later starts when another library's event (of `Adapter.adopt_event`) has completed; holds `keep`
+        until then.
+        """
 
     @abc.abstractmethod
     def record_native(self) -> NativeEvent:
-        """The driver's own shareable event, complete when the work queued before has finished. `FeatureNotSupportedError` where there is none."""
+        """The driver's own shareable event, complete when the work queued before has finished.
+        `FeatureNotSupportedError` where there is none.
+        """
 
     @abc.abstractmethod
     def synchronize(self, timeout: float | None) -> None:
@@ -221,7 +233,9 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def devices(self) -> list[DeviceInfo]:
-        """The devices this process may use; an empty list where there is no driver. `why_none` then says what is missing."""
+        """The devices this process may use; an empty list where there is no driver. `why_none` then says what is
+        missing.
+        """
 
     @abc.abstractmethod
     def why_none(self) -> str: ...
@@ -237,11 +251,13 @@ class Adapter(abc.ABC):
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory: ...
     @abc.abstractmethod
     def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
-        """The allocation of another library that `address` lies in; None where this adapter's driver knows nothing of it.
+        """The allocation of another library that `address` lies in; None where this adapter's driver knows nothing of
+        it.
 
         With `nbytes`, no more of a run of allocations than an array of that size needs.
 
-        `FeatureNotSupportedError` when the driver knows it and it cannot be shared: the allocator, and the setting that would help."""
+        `FeatureNotSupportedError` when the driver knows it and it cannot be shared: the allocator, and the setting that
+        would help."""
 
     @abc.abstractmethod
     def physical(self, device: DeviceInfo, nbytes: int, enable_ipc: bool) -> DriverPhysical: ...
@@ -259,7 +275,8 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
-        """A stream of the device, for `adopt_queue`: by DLPack's number, else (None) the one that the library of `array` works on
+        """A stream of the device, for `adopt_queue`: by DLPack's number, else (None) the one that the library of
+        `array` works on
         now, else the device's default one. None where the device has no streams."""
 
     @abc.abstractmethod
@@ -268,7 +285,9 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def adopt_domain(self, device: DeviceInfo, domain: Domain) -> None:
-        """Make the event slots of `domain` reachable for work on `device`; called once per device and domain, before the first use."""
+        """Make the event slots of `domain` reachable for work on `device`; called once per device and domain, before
+        the first use.
+        """
 
     @abc.abstractmethod
     def dlpack_device(self, device: DeviceInfo, kind: UsmKind) -> tuple[int, int]:

@@ -39,7 +39,9 @@ _SUPPORT = {
     Aspect.partial_map: "mmap takes an offset",
 }
 _MISSING = {
-    Aspect.enforced_read_only: "an importer that holds a memfd can map it writable again (F_SEAL_FUTURE_WRITE would bind the exporter too)",
+    Aspect.enforced_read_only: (
+        "an importer that holds a memfd can map it writable again (F_SEAL_FUTURE_WRITE would bind the exporter too)"
+    ),
     Aspect.foreign_memory: "memory of other libraries is private to this process: share(copy=True) copies it",
 }
 

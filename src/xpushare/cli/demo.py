@@ -1,7 +1,9 @@
 """Two processes share a file's bytes in device memory, step by step, each step checked; prints PASSED or FAILED.
 
-One process (exporter) puts a file into shared memory, another (reader) hashes it there and writes an answer back. Three physical
-memories become one range, an event goes back and forth. Then the exporter is killed while the reader reads on and waits for it.
+One process (exporter) puts a file into shared memory, another (reader) hashes it there and writes an answer back. Three
+physical
+memories become one range, an event goes back and forth. Then the exporter is killed while the reader reads on and waits
+for it.
 """
 
 from __future__ import annotations
@@ -292,7 +294,7 @@ _ROUNDS: Final = 1000
 def _make_ranges(peer: Peer, device: str) -> list[str]:
     """Several physical memories, each full of bytes of its own number."""
     nbytes = Device(device).memory_granularity()
-    made = []
+    made: list[str] = []
     for number in range(1, _RANGES + 1):
         memory = xs.PhysicalMemory(nbytes, device, enable_ipc=True)
         with xs.VirtualRange(nbytes, device) as place, xs.Queue(device) as queue:
@@ -301,7 +303,9 @@ def _make_ranges(peer: Peer, device: str) -> list[str]:
             queue.synchronize()
         peer.kept[f"physical {number}"] = memory
         made.append(str(xs.ipc.physical_memory.get(memory)))
-    peer.say(f"made {_RANGES} physical memories of {nbytes} bytes, filled with 1, 2, 3, unmapped them and exported them")
+    peer.say(
+        f"made {_RANGES} physical memories of {nbytes} bytes, filled with 1, 2, 3, unmapped them and exported them"
+    )
     return made
 
 
@@ -453,7 +457,9 @@ STEPS: Final = (
     Step("another one opens it and hashes it there", _step_hash, Aspect.ext_oneapi_ipc_memory),
     Step("it writes an answer back", _step_answer, Aspect.ext_oneapi_ipc_memory),
     Step(
-        "three physical memories become one range in the other process", _step_ranges, Aspect.ext_oneapi_ipc_physical_memory
+        "three physical memories become one range in the other process",
+        _step_ranges,
+        Aspect.ext_oneapi_ipc_physical_memory,
     ),
     Step("an event goes back and forth, signalled by both", _step_event, Aspect.ext_oneapi_ipc_event),
     Step("the exporter is killed while its memory is read", _step_kill, Aspect.outlives_exporter),

@@ -51,6 +51,7 @@ _PTRACE_CAP: Final = (
 _SMALL_MEMORY: Final = 256 << 20
 _FEW_FDS: Final = 256
 _DRIVERS: Final = {12: 525, 13: 580}  # the oldest driver that a major version of CUDA runs on
+_REPORT: Final = "xpushare info --json, and report it with this text"
 _INSTALL: Final = "pip install 'xpushare[cuda]'"
 
 
@@ -373,8 +374,8 @@ def kernel(version: tuple[int, int], release: str) -> Check:
     if version < (5, 1):
         return Check("machine", name, "fails", f"{release} has no F_SEAL_FUTURE_WRITE (Linux 5.1)", "a newer kernel")
     if version < (5, 3):
-        why = f"{release} has no pidfd_open (Linux 5.3): deaths are seen later, and only the socket route works"
-        return Check("machine", name, "limited", why, "a newer kernel")
+        why = f"{release} has no pidfd_open (Linux 5.3), which every route needs"
+        return Check("machine", name, "fails", why, "a newer kernel")
     if version < (5, 6):
         why = f"{release} has no pidfd_getfd (Linux 5.6): only the socket route works"
         return Check("machine", name, "limited", why, "a newer kernel")
@@ -529,14 +530,15 @@ def _namespaces() -> Iterator[Check]:
         what = "this command itself" if os.getpid() == 1 else f"{first!r}"
         why = f"a container's, process 1 is {what}: to other PID namespaces only the socket route goes"
         yield Check("machine", "PID namespace", "note", why)
-    try:
-        host = os.stat("/proc/1/ns/net").st_ino
-        same = host == os.stat("/proc/self/ns/net").st_ino
-    except OSError:
-        return  # process 1 may not be looked into
-    if not same:
-        why = "not that of process 1: to other network namespaces only pidfd_getfd goes, the socket route ends here"
-        yield Check("machine", "network namespace", "note", why)
+    for name, pid in (("process 1", 1), ("the parent process", os.getppid())):
+        try:
+            apart = os.stat(f"/proc/{pid}/ns/net").st_ino != os.stat("/proc/self/ns/net").st_ino
+        except OSError:
+            continue  # it may not be looked into
+        if apart:
+            why = f"not that of {name}: to other network namespaces only pidfd_getfd goes, the socket route ends here"
+            yield Check("machine", "network namespace", "note", why)
+            return
 
 
 def _orphans() -> Check:
@@ -559,7 +561,7 @@ def _orphans() -> Check:
             return Check("machine", name, "works", "are taken care of by the process that adopts them")
         time.sleep(0.01)
     if state == "Z":
-        why = "stay zombies: the process that adopts them (1, or a subreaper) does not wait for them, and pids run out"
+        why = "stay zombies (one did, for two seconds): whoever adopts them does not wait for them, and pids run out"
         return Check("machine", name, "limited", why, fix)
     return Check("machine", name, "skipped", "the one that was made did not end in time")
 
@@ -711,6 +713,8 @@ def _devices(selector: str | None) -> tuple[list[xs.Device], list[Check]]:
         found = xs.devices(selector)
     except xs.InvalidArgumentError as error:
         return [], [*checks, Check(group, "selector", "fails", str(error), "unset ONEAPI_DEVICE_SELECTOR")]
+    except OSError as error:
+        return [], [*checks, Check(group, "list", "fails", str(error), "mount -t proc proc /proc")]
     every = sum(len(adapters.adapter(backend).devices()) for backend in adapters.BACKENDS)
     if not found:
         said = [f"ONEAPI_DEVICE_SELECTOR={variable}"] if variable else []
@@ -782,15 +786,17 @@ def why_no_getfd(
 def _fix_of(failed: _Failed) -> str:
     if failed.errno in (errno.EMFILE, errno.ENFILE):
         return "ulimit -n 4096"
-    if failed.errno == errno.ENOMEM:
+    if failed.errno == errno.ENOMEM or "cannot be mapped" in str(failed):
         return "ulimit -v unlimited, and more memory for the container (docker run --memory)"
     if failed.errno == errno.EFBIG:
         return "ulimit -f unlimited"
-    if "seccomp" in str(failed) or "not permitted" in str(failed):
-        return _PTRACE_CAP
-    if "network namespace" in str(failed) or "socket" in str(failed):
+    if failed.errno in (errno.EPERM, errno.EACCES, errno.ENOSYS):
+        return "allow the call that it names in the seccomp profile or the security module's policy"
+    if "pidfd_open" in str(failed):
+        return "allow pidfd_open in the seccomp profile"
+    if "socket" in str(failed):
         return "allow AF_UNIX sockets in the seccomp profile; one network namespace for both (--network=container:…)"
-    return "xpushare info --json, and report it with this text"
+    return _REPORT
 
 
 class _Trial:
@@ -804,6 +810,7 @@ class _Trial:
         self._word = -1
         self._good: dict[tuple[str, str], list[str]] = {}  # (device, kind) -> routes
         self._bad: dict[tuple[str, str], dict[str, _Failed]] = {}
+        self._fixes: dict[str, str] = {}  # route -> what would open it
         self._keys: dict[str, str] = {}  # route -> a memory that its importer has open
 
     def _start(self, name: str, only: str = "") -> _Process:
@@ -835,7 +842,8 @@ class _Trial:
         except _Failed as failed:
             yield Check("processes", "start", "fails", str(failed), _fix_of(failed))
             for device in self._devices:
-                yield from (Check(str(device), kind, "fails", "no processes to try it with") for kind in KINDS)
+                for kind in KINDS:
+                    yield Check(str(device), kind, "fails", "no processes to try it with", _fix_of(failed))
             return
         for device in self._devices:
             self._try_device(str(device))
@@ -894,6 +902,7 @@ class _Trial:
                         why, fix = why_no_getfd(found, mine, theirs["status"], theirs["dumpable"], _yama())
                 except _Failed:
                     pass  # then the first failure is all there is to say
+            self._fixes[route] = fix
             other = any(set(good) - {route} for good in self._good.values())
             yield Check("routes", route, "limited" if other else "fails", why, fix)
 
@@ -943,7 +952,9 @@ class _Trial:
             if kinds == {"FeatureNotSupportedError"}:
                 yield Check(device, kind, "absent", why)
             else:
-                yield Check(device, kind, "fails", why, _fix_of(next(iter(bad.values()))))
+                by_route = [self._fixes[route] for route, failed in bad.items()
+                            if failed.kind == "RouteError" and route in self._fixes]  # fmt: skip
+                yield Check(device, kind, "fails", why, by_route[0] if by_route else _fix_of(next(iter(bad.values()))))
 
     def _death(self) -> Iterator[Check]:
         """The exporter is killed while an importer waits for it; last, as it takes the exporter."""
@@ -967,7 +978,7 @@ class _Trial:
                 if self._keys.get(route, "").startswith(device + " "):
                     self._importers[route].call("expect_answer", self._keys[route])
         except _Failed as failed:
-            yield Check("processes", name, "fails", str(failed), "xpushare info --json, and report it with this text")
+            yield Check("processes", name, "fails", str(failed), _REPORT)
             return
         why = f"a waiting process saw the exporter's death after {math.ceil(late * 1000)} ms, and still read its memory"
         slow = late > 1

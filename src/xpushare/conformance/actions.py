@@ -7,7 +7,7 @@ import math
 import pickle
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -225,7 +225,7 @@ class Held:
 
 
 @contextmanager
-def held(device: str) -> Iterator[Held]:
+def held(device: str) -> Generator[Held, None, None]:
     """A held queue; released, and finished, in the end."""
     found = Held(device)
     try:

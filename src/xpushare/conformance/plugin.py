@@ -1,5 +1,7 @@
 """What pytest loads for the suite: options, fixtures, the aspects, the time-outs, and the results for the runner."""
 
+# pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false
+
 from __future__ import annotations
 
 import faulthandler
@@ -78,7 +80,8 @@ def _number(item: pytest.Item) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    wanted = {name for name in config.getoption("--rules").split(",") if name}
+    rules: Any = config.getoption("--rules")
+    wanted = {name for name in rules.split(",") if name}
     if unknown := wanted - RULES.keys():
         raise pytest.UsageError(f"there is no rule {', '.join(sorted(unknown))}")
     order = {number: place for place, number in enumerate(RULES)}
@@ -103,7 +106,7 @@ def _overdue(_number: int, _frame: object) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     _tell(item.config, event="started", rule=_number(item), part=_part(item))
-    limit = item.config.getoption("--rule-timeout")
+    limit: Any = item.config.getoption("--rule-timeout")
     previous = signal.signal(signal.SIGALRM, _overdue)
     faulthandler.dump_traceback_later(limit * 2, exit=True)  # a wait that not even a signal ends
     signal.setitimer(signal.ITIMER_REAL, limit, 1.0)
@@ -169,8 +172,9 @@ _shared: dict[str, Child] = {}
 @pytest.fixture(scope="session")
 def pair(pytestconfig: pytest.Config) -> Pair:
     """The exporter's and the importer's device."""
-    exporter = pytestconfig.getoption("--device")
-    return Pair(exporter, pytestconfig.getoption("--importer-device") or exporter)
+    exporter: Any = pytestconfig.getoption("--device")
+    importer: Any = pytestconfig.getoption("--importer-device")
+    return Pair(exporter, importer or exporter)
 
 
 def _borrow(name: str) -> Iterator[Child]:

@@ -42,7 +42,7 @@ class Outcome:
     """One rule."""
 
     rule: Rule
-    parts: list[Part] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list[Part])
 
     @property
     def status(self) -> Status:

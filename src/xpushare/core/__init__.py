@@ -1,1 +1,3 @@
-"""Every operation, declared once; the faces (`xpushare`, `xpushare.ipc`, `xpushare.ur`) call these and add no rules of their own."""
+"""Every operation, declared once; the faces (`xpushare`, `xpushare.ipc`, `xpushare.ur`) call these and add no rules of
+their own.
+"""

@@ -1,4 +1,6 @@
-"""Layers: optional wrappers around the declared operations, for all three faces. Off, they cost nothing: no wrapper is there."""
+"""Layers: optional wrappers around the declared operations, for all three faces. Off, they cost nothing: no wrapper is
+there.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def _declared() -> list[Operation]:
     """All operations; their modules are loaded first."""
     from xpushare.core import event, memory, physical, queue
 
-    assert event and memory and physical and queue
+    assert {module.__name__ for module in (event, memory, physical, queue)}
     return list(OPERATIONS.values())
 
 
@@ -78,7 +80,8 @@ def enabled_layers() -> frozenset[str]:
 
 
 def enable_layers(*names: str) -> None:
-    """Switch layers on, by Unified Runtime's names; `enable_layers()` switches all off. `InvalidArgumentError` for other names.
+    """Switch layers on, by Unified Runtime's names; `enable_layers()` switches all off. `InvalidArgumentError` for
+    other names.
 
     Also switched by the environment: `UR_ENABLE_LAYERS`, comma-separated. Parameter validation is always on.
     """

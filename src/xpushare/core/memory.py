@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import operator
+import threading
 import uuid
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 from weakref import ref
 
 from xpushare._aspects import Aspect
@@ -41,7 +42,8 @@ __all__ = [
 ]
 
 FORK_ADVICE = (
-    "belongs to the parent of this process: after a fork the child cannot use it. Start the child with the spawn or forkserver "
+    "belongs to the parent of this process: after a fork the child cannot use it. Start the child with the spawn "
+    "or forkserver "
     "method, or send it the handle and open that in the child"
 )
 
@@ -127,7 +129,9 @@ def get(
     opens: int | None = None,
     implicit: bool = False,
 ) -> Handle:
-    """Export a range of an allocation of this process; every call makes a distinct handle, which holds the allocation until `put`."""
+    """Export a range of an allocation of this process; every call makes a distinct handle, which holds the allocation
+    until `put`.
+    """
     if source.handle is not None:
         raise InvalidArgumentError(
             "imported memory cannot be exported again: send on the handle that it was opened from (`.handle`)"
@@ -137,7 +141,8 @@ def get(
     allocation = source.allocation
     if not isinstance(allocation, Allocation):  # what is mapped at reserved addresses
         raise FeatureNotSupportedError(
-            "the addresses of a VirtualRange cannot be exported: export the PhysicalMemory that is mapped there, or copy "
+            "the addresses of a VirtualRange cannot be exported: export the PhysicalMemory that is mapped there, "
+            "or copy "
             "the elements with xs.share(array, copy=True)"
         )
     if allocation.foreign_process:
@@ -163,8 +168,15 @@ def get(
     )
 
 
+_new: Any = tuple.__new__
+
+
 class Implicit:
-    """The handle that pickling a memory makes; withdrawn with the pickled object."""
+    """The handle that pickling an object makes; withdrawn with that object."""
+
+    # Two threads that pickle one object must make one export: the other's bytes would expire. Re-entrant for the
+    # collector.
+    lock: ClassVar[Any] = threading.RLock()
 
     __slots__ = ("_forks", "handle")
 
@@ -258,13 +270,15 @@ def open_new(here: node.Node, handle: Handle) -> Range | None:
         return None
     allocation, lease = acquired
     handle._hot = (here, ref(allocation), ref(lease.peer), device, context)
-    return tuple.__new__(  # past the named tuple's own, which is slower
+    return _new(  # past the named tuple's own, which is slower
         Range, (allocation, fields.offset, fields.nbytes, device, context, bool(read_only), handle, lease)
     )
 
 
 def reopen(here: node.Node, handle: Handle) -> Range | None:
-    """The range again, if it is still open here and its exporter still stands by the handle; else None: take the long way."""
+    """The range again, if it is still open here and its exporter still stands by the handle; else None: take the long
+    way.
+    """
     hot: Hot = handle._hot
     opener, allocation_ref, peer_ref, device, context = hot
     allocation = allocation_ref()

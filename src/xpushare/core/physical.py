@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from bisect import bisect_right
-from typing import Any, NamedTuple, cast, final
+from typing import Any, NamedTuple, final
 
 from xpushare._aspects import Aspect
 from xpushare._device import Context, Device, DeviceLike, resolve, resolve_context
@@ -122,7 +122,9 @@ def get(source: Held, context: Context | None = None, implicit: bool = False) ->
     makes="physical memory",
 )
 def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, context: Context | None = None) -> Held:
-    """Open a handle: physical memory over the same pages, an ordinary object that outlives its source and can be exported again."""
+    """Open a handle: physical memory over the same pages, an ordinary object that outlives its source and can be
+    exported again.
+    """
     found = memory.expect_kind(handle, "physical_memory")
     chosen, chosen_context = memory.opening_device(found, device, context)
     chosen.require(Aspect.ext_oneapi_ipc_physical_memory)
@@ -266,8 +268,9 @@ def _give_back(driver: DriverRange, mapped: list[Mapped]) -> None:
 
 
 def access_argument(access: str) -> Access:
-    if access in ("rw", "r", "none"):
-        return cast("Access", access)
+    for known in ("rw", "r", "none"):
+        if access == known:
+            return known
     raise InvalidArgumentError(f'access is "rw", "r" or "none", not {access!r}')
 
 

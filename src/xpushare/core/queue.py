@@ -76,7 +76,8 @@ def adopt(native: object) -> Work:
             device = _device(adapter, info)
             return Work(device, device.context, driver)
     raise FeatureNotSupportedError(
-        f"{type(native).__name__} is no stream that an adapter here knows (torch and CuPy streams, __cuda_stream__, a raw CUstream pointer)"
+        f"{type(native).__name__} is no stream that an adapter here knows (torch and CuPy streams, "
+        "__cuda_stream__, a raw CUstream pointer)"
     )
 
 
@@ -95,7 +96,9 @@ def _operand(
 
 @operation("Queue.copy", ur=("urEnqueueUSMMemcpy",), raises=(InvalidArgumentError, DeviceError))
 def copy(queue: Work, dst: tuple[Range, int, int], src: tuple[Range, int, int], nbytes: int | None) -> None:
-    """Copy `nbytes` (default: all of `src`) from the start of `src` to the start of `dst`; operands are (range, offset, bytes)."""
+    """Copy `nbytes` (default: all of `src`) from the start of `src` to the start of `dst`; operands are (range, offset,
+    bytes).
+    """
     source = _operand(queue, "src", *src, nbytes, False)
     target = _operand(queue, "dst", *dst, source.nbytes, True)
     if source.nbytes:

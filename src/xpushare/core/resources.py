@@ -1,4 +1,6 @@
-"""The owners of driver resources. An object here has one driver resource and gives it back when its last reference goes."""
+"""The owners of driver resources. An object here has one driver resource and gives it back when its last reference
+goes.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ __all__ = ["Allocation", "End", "Pages", "Resource", "Timeline"]
 class End:
     """Gives a resource back when its owner has died.
 
-    Not the owner's own `__del__`: that runs while weak references to the owner still work, so that another thread could take
+    Not the owner's own `__del__`: that runs while weak references to the owner still work, so that another thread could
+    take
     an object out of a cache while it is being released.
     """
 

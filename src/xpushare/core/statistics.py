@@ -26,7 +26,7 @@ def _exports_of(source: object) -> list[dict[str, Any]]:
             "importers": len(table.domain.holders(each.handle._fields.entry)),
         }
         for each in table.exports()
-        if each.source is source or (isinstance(each.source, tuple) and each.source and each.source[0] is source)
+        if each.exports(source)
     ]
 
 

@@ -1,4 +1,6 @@
-"""Explicit handles, as SYCL's inter-process communication spells them: `get`, `open`, `close`, `put` for each kind of object."""
+"""Explicit handles, as SYCL's inter-process communication spells them: `get`, `open`, `close`, `put` for each kind of
+object.
+"""
 
 from __future__ import annotations
 

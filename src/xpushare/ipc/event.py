@@ -1,4 +1,6 @@
-"""`sycl::ext::oneapi::experimental::ipc::event`: handles of events. There is no `close`: the event's own release does it."""
+"""`sycl::ext::oneapi::experimental::ipc::event`: handles of events. There is no `close`: the event's own release does
+it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ __all__ = ["get", "open", "put"]
 
 
 def get(event: Event, *, context: Context | None = None) -> Handle:
-    """A handle of an event made with `enable_ipc=True` in this process; each call makes a distinct one, good until `put`.
+    """A handle of an event made with `enable_ipc=True` in this process; each call makes a distinct one, good until
+    `put`.
 
     Raises `InvalidArgumentError` for an imported event or one not made for sharing. (urIPCGetEventHandleExp)
     """
@@ -21,10 +24,10 @@ def get(event: Event, *, context: Context | None = None) -> Handle:
     return _core.get(event._use(), context)
 
 
-def open(  # noqa: A001 the name in SYCL
-    handle: Handle | bytes | str, *, device: DeviceLike | None = None, context: Context | None = None
-) -> Event:
-    """Open a handle: a new `Event` that shares its state with the exporter's. Errors as `ipc.memory.open`. (urIPCOpenEventHandleExp)"""
+def open(handle: Handle | bytes | str, *, device: DeviceLike | None = None, context: Context | None = None) -> Event:
+    """Open a handle: a new `Event` that shares its state with the exporter's. Errors as `ipc.memory.open`.
+    (urIPCOpenEventHandleExp)
+    """
     return Event._make(_core.open_(handle, device, context))
 
 

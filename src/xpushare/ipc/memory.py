@@ -14,12 +14,14 @@ __all__ = ["close", "get", "open", "put"]
 
 
 def get(obj: Any, *, context: Context | None = None, read_only: bool = False) -> Handle:
-    """A handle of `obj`'s memory: a Memory, or any array whose memory the adapter can export (torch, CuPy, JAX, numba…).
+    """A handle of `obj`'s memory: a Memory, or any array whose memory the adapter can export (torch, CuPy, JAX,
+    numba…).
 
     Every call makes a distinct handle, which holds the memory until `put` or the end of this process, never by garbage
     collection. Any pointer inside an allocation will do; the importer's object is that very range. `read_only` maps it
     without write access in importers, against accidents. Raises `InvalidArgumentError` for closed or imported memory,
-    `FeatureNotSupportedError` naming the allocator when the memory cannot be shared, `ForkError`, `OutOfMemoryError`. (urIPCGetMemHandleExp)
+    `FeatureNotSupportedError` naming the allocator when the memory cannot be shared, `ForkError`, `OutOfMemoryError`.
+    (urIPCGetMemHandleExp)
     """
     return _core.get(_range_of(obj), context, read_only)
 
@@ -32,12 +34,11 @@ def _range_of(obj: Any) -> _core.Range:
     return range_of(obj)
 
 
-def open(  # noqa: A001 the name in SYCL
-    handle: Handle | bytes | str, *, device: DeviceLike | None = None, context: Context | None = None
-) -> Memory:
+def open(handle: Handle | bytes | str, *, device: DeviceLike | None = None, context: Context | None = None) -> Memory:
     """Open a handle: a new `Memory` over that very range, in any process of this user, the exporter's own included.
 
-    On `device`, by default the one that the handle names. Each open has its own close; repeated ones are cheap and counted. Raises
+    On `device`, by default the one that the handle names. Each open has its own close; repeated ones are cheap and
+    counted. Raises
     `InvalidHandleError` (corrupt, forged, other kind, version, boot), `HandleExpiredError` (put, freed, exporter gone),
     `RouteError` (something blocks every way to it; `reasons`), `FeatureNotSupportedError`, `OutOfMemoryError`, and then
     leaves nothing behind. (urIPCOpenMemHandleExp)
@@ -46,7 +47,9 @@ def open(  # noqa: A001 the name in SYCL
 
 
 def close(memory: Memory) -> None:
-    """`memory.close()`, but `InvalidArgumentError` for one that is closed or was not opened from a handle. (urIPCCloseMemHandleExp)"""
+    """`memory.close()`, but `InvalidArgumentError` for one that is closed or was not opened from a handle.
+    (urIPCCloseMemHandleExp)
+    """
     if not isinstance(memory, Memory):
         raise InvalidArgumentError(f"close takes an opened Memory, not {type(memory).__name__}")
     if not memory.is_imported:

@@ -1,4 +1,6 @@
-"""`sycl::ext::oneapi::experimental::ipc::physical_memory`: handles of physical memory. No `close`: the last release does it."""
+"""`sycl::ext::oneapi::experimental::ipc::physical_memory`: handles of physical memory. No `close`: the last release
+does it.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,12 @@ def get(physical_memory: PhysicalMemory, *, context: Context | None = None) -> H
     return _core.get(physical_memory._use(), context)
 
 
-def open(  # noqa: A001 the name in SYCL
+def open(
     handle: Handle | bytes | str, *, device: DeviceLike | None = None, context: Context | None = None
 ) -> PhysicalMemory:
-    """Open a handle: an ordinary `PhysicalMemory` over the same pages. Errors as `ipc.memory.open`. (urIPCOpenPhysMemHandleExp)"""
+    """Open a handle: an ordinary `PhysicalMemory` over the same pages. Errors as `ipc.memory.open`.
+    (urIPCOpenPhysMemHandleExp)
+    """
     return PhysicalMemory._make(_core.open_(handle, device, context))
 
 

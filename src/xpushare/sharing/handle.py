@@ -1,4 +1,4 @@
-"""The 256-byte handle: one declaration of its format, sealing, parsing. docs/layout.md has the same table for people."""
+"""The 256-byte handle: one declaration of its format, sealing, parsing. docs/layout.md tells people."""
 
 from __future__ import annotations
 
@@ -106,7 +106,8 @@ class Handle:
     """A handle, verified: 256 bytes that name one export of one process of this user on this host.
 
     `Handle(h)` takes a handle, its bytes (any bytes-like object) or its text and raises `InvalidHandleError` for
-    anything else: wrong length, altered bytes, another version, another user's key, another boot or host. `bytes(h)` and
+    anything else: wrong length, altered bytes, another version, another user's key, another boot or host. `bytes(h)`
+    and
     `str(h)` give them back. Equal by content, hashable, picklable. Verifying touches no driver and no other process.
     """
 
@@ -202,7 +203,8 @@ class Handle:
     def __repr__(self) -> str:
         access = " read-only" if self.read_only else ""
         size = f" {self.nbytes} bytes{access}" if self.kind != "event" else ""
-        return f"<Handle {self.kind}{size} on {self.backend}, exported by pid {self._fields.pid}, #{self._fields.generation}>"
+        fields = self._fields
+        return f"<Handle {self.kind}{size} on {self.backend}, exported by pid {fields.pid}, #{fields.generation}>"
 
     def __eq__(self, other: object) -> bool:
         return self._raw == other._raw if isinstance(other, Handle) else NotImplemented

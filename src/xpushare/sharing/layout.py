@@ -30,7 +30,8 @@ LIFE: Final = 0x40000000  # member i is alive while it locks byte LIFE + i of th
 
 FDS_INLINE: Final = 8
 PAYLOAD_NBYTES: Final = 128
-# generation, retired, reason, kind, flags, slot, nonce, object, nbytes, exposed, inode, fd_count, payload_nbytes, fds, payload
+# generation, retired, reason, kind, flags, slot, nonce, object, nbytes, exposed, inode, fd_count, payload_nbytes, fds,
+# payload
 FDS: Final = struct.Struct(f"<{FDS_INLINE}i")
 ENTRY: Final = struct.Struct(f"<QQIIII16sQQQQII{4 * FDS_INLINE}s8x{PAYLOAD_NBYTES}s")
 RETIRED_AT: Final = 8  # retired, reason: <QI

@@ -1,4 +1,4 @@
-"""This process among the others: its table, its peers, its live objects. One per process; a forked child gets its own."""
+"""This process among the others: its table, its peers, its live objects. A forked child gets its own."""
 
 from __future__ import annotations
 

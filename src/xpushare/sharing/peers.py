@@ -44,6 +44,9 @@ class Entry(NamedTuple):
     payload: bytes
 
 
+_new: Any = tuple.__new__
+
+
 @final
 class Peer:
     """One exporter, by its table. Mapped once; membership in its commons keeps what is open visible to it."""
@@ -78,7 +81,8 @@ class Peer:
             if isinstance(error, InvalidHandleError):
                 raise
             raise InvalidHandleError(f"{doing}: {error}") from error
-        attachment.commons.take(), attachment.bell.take()
+        attachment.commons.take()
+        attachment.bell.take()
         # The table's fd stays open with the rest: by it `xpushare ls` tells what a dead exporter left here.
         self.cookie = cookie
         self.pid = fields.pid
@@ -121,7 +125,7 @@ class Peer:
             )
 
     def entry(self, handle: Handle) -> Entry:
-        """The handle's entry, checked against the handle. The caller asks `expect_exported` again once it has used it."""
+        """The handle's entry, checked against the handle. Ask `expect_exported` again once it was used."""
         self.expect_exported(handle)
         fields = handle._fields
         at = layout.TABLE_ENTRIES + fields.entry * layout.ENTRY_NBYTES
@@ -193,7 +197,8 @@ class Peer:
 class Peers:
     """All peers of this process and the open cache.
 
-    The cache maps (exporter, its object, how it was opened) to what `make` returned, for as long as that lives: it counts by
+    The cache maps (exporter, its object, how it was opened) to what `make` returned, for as long as that lives: it
+    counts by
     references, so it never evicts what is in use and keeps nothing that is not.
     """
 
@@ -205,7 +210,9 @@ class Peers:
         self._pidfds: list[int] = []  # of the peers that have one
 
     def _once(self, key: Hashable, find: Callable[[], T | None], make: Callable[[], T]) -> T:
-        """What `find` finds, else what `make` makes and makes findable: one thread at a time for this key; other keys go on."""
+        """What `find` finds, else what `make` makes and makes findable: one thread at a time for this key; other keys
+        go on.
+        """
         turn = threading.Lock()
         with turn:
             while (other := self._busy.setdefault(key, turn)) is not turn:
@@ -237,7 +244,7 @@ class Peers:
             self._pidfds = [peer.pidfd.number for peer in self._peers.values() if peer.pidfd is not None]
 
     def _cached(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What was made under `key` and still lives, else what `make` makes: a `Resource`, which tells us when it dies."""
+        """What was made under `key` and still lives, else what `make` makes: a `Resource` that tells us of its end."""
 
         def find() -> T | None:
             known = self._cache.get(key)
@@ -291,7 +298,9 @@ class Peers:
         return found, lease
 
     def acquire_new(self, handle: Handle, opened_as: Hashable, make: Callable[[Import], T]) -> tuple[T, Lease] | None:
-        """`acquire` of a memfd that is not open here, of a known exporter, by one native call. None: `acquire` has to do it."""
+        """`acquire` of a memfd that is not open here, of a known exporter, by one native call. None: `acquire` has to
+        do it.
+        """
         if len(self._peers) > 1:  # if the only one is dead the call itself meets it
             self.sweep()
         fields = handle._fields
@@ -305,7 +314,7 @@ class Peers:
             return None
         mapping, lease, nbytes = opened
         read_only = bool(fields.flags & READ_ONLY)
-        what = tuple.__new__(Import, (nbytes, mapping.nbytes, b"", (), read_only, mapping))
+        what = _new(Import, (nbytes, mapping.nbytes, b"", (), read_only, mapping))
         made = make(what)
         if self._remember(key, made) is not made:  # another thread's, which nobody compared with this handle
             return None

@@ -31,7 +31,7 @@ class Row(TypedDict):
     kind: str
     """`memory`, `physical_memory` or `event`."""
     state: str
-    """`shared`: handles of it open. `withdrawn`: none does, but importers have it open. `left`: its exporter died, too."""
+    """`shared`: handles of it open. `withdrawn`: none does, importers have it open. `left`: its exporter died, too."""
     nbytes: int
     backend: str | None
     device: str | None
@@ -148,7 +148,7 @@ class _Members:
         self._known: dict[int, int | None] = {}
 
     def pid(self, index: int) -> int | None:
-        """As seen from here, 0 where it cannot be; None when the member is dead. The kernel says so, not shared memory."""
+        """As seen from here, 0 where it cannot be; None when the member is dead. All this by the kernel's word."""
         if index not in self._known:
             found = _native.lock_holder(self.fd, layout.LIFE + index)
             self._known[index] = os.getpid() if found is None and self._mine and self._is_me(index) else found

@@ -37,6 +37,11 @@ class Exported:
         self.foreign = foreign  # held for importers even after `put`
         self.implicit = implicit  # made by pickling; ends with its object
 
+    def exports(self, source: object) -> bool:
+        """Whether this is an export of `source` (which physical memory exports with what keeps it)."""
+        held: Any = self.source
+        return held is source or (isinstance(held, tuple) and any(each is source for each in held))  # pyright: ignore
+
 
 @final
 class Table:
@@ -76,7 +81,8 @@ class Table:
             self.domain = _system.Domain(commons.number, bell.number, self.cookie, True)
         except OSError as error:
             raise from_os_error(error, doing) from error
-        commons.take(), bell.take()
+        commons.take()
+        bell.take()
         self._fd = table
         self.address = self._mapping.address
         self._view = memoryview(_native.Span(self.address, layout.TABLE_NBYTES, False, self._mapping))
@@ -192,9 +198,7 @@ class Table:
             index = len(self._devices)
             if index == layout.DEVICE_COUNT:
                 return 0
-            layout.DEVICE.pack_into(
-                self._view, layout.TABLE_DEVICES + index * layout.DEVICE.size, backend, device_uuid
-            )
+            layout.DEVICE.pack_into(self._view, layout.TABLE_DEVICES + index * layout.DEVICE.size, backend, device_uuid)
             self._devices[backend, device_uuid] = index
         return 1 + index
 
@@ -211,7 +215,9 @@ class Table:
         return self._used - 1
 
     def _sweep(self) -> list[Any]:
-        """Let go of foreign memory that nobody has open any more, and of counted exports that are used up: returned, to be dropped."""
+        """Let go of foreign memory that nobody has open any more, and of counted exports that are used up: returned, to
+        be dropped.
+        """
         ended: list[Any] = []
         for entry in [entry for entry in self._lingering if not self.domain.holders(entry)]:
             ended.append(self._lingering.pop(entry))

@@ -1,1 +1,3 @@
-"""Events above the slots: errors for lost points, and waiting in event loops. The protocol itself is `_native` (docs/events-protocol.md)."""
+"""Events above the slots: errors for lost points, and waiting in event loops. The protocol itself is `_native`
+(docs/events-protocol.md).
+"""

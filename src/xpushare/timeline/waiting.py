@@ -1,6 +1,7 @@
 """Waiting for points in event loops: asyncio and trio, one watcher a loop and no thread a waiter.
 
-The warden makes one eventfd of this process readable when a registered point is done or lost. Each loop that has waiters watches that
+The warden makes one eventfd of this process readable when a registered point is done or lost. Each loop that has
+waiters watches that
 fd; whichever loop sees it first hands every due waiter its wake-up, to whichever loop that waiter is in.
 """
 

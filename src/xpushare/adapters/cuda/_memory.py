@@ -304,7 +304,7 @@ class HostUsm(DriverMemory):
         mapping = cls._map(gpu, doing, fd, what.exposed_nbytes, what.read_only)
         return cls(gpu, later, None, 0, mapping, what.nbytes)
 
-    def export(self, read_only: bool) -> Export:  # noqa: ARG002 the importer maps the pages read-only by itself
+    def export(self, read_only: bool) -> Export:
         assert self._fd is not None
         mapped = self._mapping.nbytes
         return Export(self.nbytes, mapped, (self._fd.number,), self._inode, _HEAD.pack(HOST, mapped))
@@ -337,7 +337,7 @@ class ManagedMemory(DriverMemory):
         self.nbytes = nbytes
         self.host_accessible = bool(gpu.attribute(Attribute.CONCURRENT_MANAGED_ACCESS))
 
-    def export(self, read_only: bool) -> Export:  # noqa: ARG002
+    def export(self, read_only: bool) -> Export:
         raise FeatureNotSupportedError(
             "CUDA cannot share managed memory between processes: use malloc_device, or malloc_host for memory that the "
             "host touches too"
@@ -368,7 +368,7 @@ class OtherImport(DriverMemory):
         self.address = address
         self.nbytes = nbytes
 
-    def export(self, read_only: bool) -> Export:  # noqa: ARG002
+    def export(self, read_only: bool) -> Export:
         raise InvalidArgumentError("imported memory cannot be exported again")
 
     def release(self) -> None:

@@ -203,7 +203,7 @@ class CudaQueue(DriverQueue):
             done += part
         return calls, staging
 
-    def call(self, function: Callable[[], object]) -> None:  # noqa: ARG002
+    def call(self, function: Callable[[], object]) -> None:
         raise FeatureNotSupportedError(
             "a queue of a GPU runs no Python functions: wait for the event that it signals, or use a native_cpu queue"
         )

@@ -1,5 +1,7 @@
 """Section 4: virtual memory."""
 
+# pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false
+
 from __future__ import annotations
 
 import gc

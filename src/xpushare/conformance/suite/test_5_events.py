@@ -1,5 +1,7 @@
 """Section 5: queues and events."""
 
+# pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false
+
 from __future__ import annotations
 
 import asyncio

@@ -1,11 +1,13 @@
 """Section 8: Unified Runtime's face. Arguments are checked as `ur._spec` declares them; the rest is stated here."""
 
+# pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false
+
 from __future__ import annotations
 
 import gc
 import itertools
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -77,7 +79,7 @@ class Face:
                 return bytes(view)
 
     @contextmanager
-    def held(self, queue: ur.Queue) -> Iterator[Callable[[], None]]:
+    def held(self, queue: ur.Queue) -> Generator[Callable[[], None], None, None]:
         """The queue runs nothing of what is enqueued inside, until the value is called."""
         gate = self.event(IPC_EVENT)
         opened = xs.ipc.event.open(ur.urIPCGetEventHandleExp(gate))

@@ -1,7 +1,9 @@
 """The ways in which an exporter's file descriptors reach an importer, in the order in which they are tried.
 
-A route is a module with `name`, `attach(handle) -> Attachment` and `fetch(attachment, handle, count) -> list[OwnedFd]`, which
-raise `Blocked` when something refuses them (the next route is tried) and `HandleExpiredError` when the exporter is certainly gone.
+A route is a module with `name`, `attach(handle) -> Attachment` and `fetch(attachment, handle, count) -> list[OwnedFd]`,
+which
+raise `Blocked` when something refuses them (the next route is tried) and `HandleExpiredError` when the exporter is
+certainly gone.
 """
 
 from __future__ import annotations
@@ -75,7 +77,9 @@ def attach(handle: Handle) -> Attachment:
 
 
 def fetch(attachment: Attachment, handle: Handle, fds: tuple[int, ...] | None, count: int) -> list[OwnedFd]:
-    """The `count` fds of the handle's entry, whose numbers in the exporter are `fds` (None: made on demand, by the socket only)."""
+    """The `count` fds of the handle's entry, whose numbers in the exporter are `fds` (None: made on demand, by the
+    socket only).
+    """
     reasons: list[str] = []
     for route in _routes():
         try:

@@ -30,7 +30,8 @@ def _why_not_permitted() -> str:
         else ""
     )
     return (
-        f"not permitted: {yama}the exporter runs as another user, is not dumpable (prctl PR_SET_DUMPABLE) or has more privileges, "
+        f"not permitted: {yama}the exporter runs as another user, is not dumpable (prctl PR_SET_DUMPABLE) or has "
+        "more privileges, "
         "or seccomp forbids it (in containers: --cap-add=SYS_PTRACE in the importer)"
     )
 

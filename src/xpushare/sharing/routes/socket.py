@@ -45,7 +45,8 @@ def _ask(handle: Handle, op: int, first: int, again: bool = True) -> tuple[list[
                 f"the exporter, process {fields.pid}, is gone: nobody listens at its socket"
             ) from None
         raise Blocked(
-            "nobody listens: the exporter has ended, or is in another network namespace (share it: --network=container:…, hostNetwork, one pod)"
+            "nobody listens: the exporter has ended, or is in another network namespace (share it: "
+            "--network=container:…, hostNetwork, one pod)"
         ) from None
     except TimeoutError:
         raise Blocked(f"the exporter's socket did not take the connection within {TIMEOUT:g} s") from None
