@@ -553,6 +553,7 @@ bool xp_count_in(xp_domain *d, uint32_t **counts, uint32_t length, uint32_t i, u
     bool ok = *counts != NULL;
     if (ok && (*counts)[i]++ == 0)
         xp_set(mask, d->member);
+    d->uses += ok;
     pthread_mutex_unlock(&d->mu);
     return ok;
 }
@@ -560,8 +561,11 @@ bool xp_count_in(xp_domain *d, uint32_t **counts, uint32_t length, uint32_t i, u
 void xp_count_out(xp_domain *d, uint32_t *counts, uint32_t i, uint64_t *mask)
 {
     pthread_mutex_lock(&d->mu);
-    if (counts && counts[i] && --counts[i] == 0)
-        xp_clear(mask, d->member);
+    if (counts && counts[i]) {
+        d->uses--;
+        if (--counts[i] == 0)
+            xp_clear(mask, d->member);
+    }
     pthread_mutex_unlock(&d->mu);
 }
 
@@ -574,6 +578,15 @@ static int hold(xp_domain *d, uint32_t entry)
 }
 
 static void drop(xp_domain *d, uint32_t entry) { xp_count_out(d, d->holds, entry, holders_at(d, entry)); }
+
+static PyObject *domain_idle(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_domain *d = domain(self);
+    pthread_mutex_lock(&d->mu);
+    bool idle = d->uses == 0;
+    pthread_mutex_unlock(&d->mu);
+    return PyBool_FromLong(idle);
+}
 
 static PyObject *domain_hold(PyObject *self, PyObject *arg)
 {
@@ -870,6 +883,7 @@ static PyMethodDef domain_methods[] = {
     {"leave", domain_leave, METH_NOARGS, NULL},
     {"members", domain_members, METH_NOARGS, NULL},
     {"reap", domain_reap, METH_NOARGS, NULL},
+    {"idle", domain_idle, METH_NOARGS, NULL},
     {"hold", domain_hold, METH_O, NULL},
     {"drop", domain_drop, METH_O, NULL},
     {"holders", domain_holders, METH_O, NULL},

@@ -40,6 +40,7 @@ typedef struct xp_domain {
     uint32_t *released;
     uint64_t *slots_live; /* bits */
     uint32_t *holds, *attaches; /* of this process, per entry and per slot; mu */
+    uint64_t uses;              /* their sum; mu */
 } xp_domain;
 
 typedef struct xp_slot {

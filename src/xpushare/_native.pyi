@@ -285,6 +285,9 @@ class Domain:
         """Do the death of every dead member; returns how many there were."""
 
     # who holds an entry of the owner's table open
+    def idle(self) -> bool:
+        """This process holds no entry and is attached to no slot here."""
+
     def hold(self, entry: int) -> None:
         """Counted in this process: the shared bit is set by the first hold of an entry and cleared by the last drop."""
 

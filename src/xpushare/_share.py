@@ -97,6 +97,8 @@ def share(
         if copy and (place.handle is not None or not isinstance(place.allocation, Allocation)):
             source, copied = _copied(source, None, stream)
     work = None if stream == _UNORDERED else _producer(source, array, found, stream)
+    if work is not None and not isinstance(stream, Queue) and not copied and work.driver.idle():
+        work = None  # the content is there: readers have nothing to wait for
     handle = _export(source, work, read_only, count, copied)
     handle._owner = forks()
     if copied:

@@ -50,6 +50,8 @@ WITHOUT = {
     "ext_oneapi_ipc_memory": ("3.1b", "3.6a"),
     "ext_oneapi_virtual_mem": ("4.1", "4.8", "8.6"),
     "foreign_memory": ("3.5g",),
+    "two_way_events": ("3.2b", "5.11", "5.12"),
+    "host_signal_events": ("5.6", "5.11", "5.12"),
 }
 
 

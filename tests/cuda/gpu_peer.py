@@ -126,6 +126,10 @@ def break_the_context() -> None:
     stream = cupy.cuda.Stream(non_blocking=True)
     over = kept["broken"] = xs.Queue.from_native(stream)
     kernel = cupy.RawKernel('extern "C" __global__ void f(int *p) { *p = 1; }', "f")
+    good = cupy.zeros(1, dtype=cupy.int32)
+    with stream:
+        kernel((1,), (1,), (good,))  # loading a kernel waits for all work of the context: not once the stream waits
+    stream.synchronize()
     over.wait(gate, at_least=1)
     with stream:
         kernel((1,), (1,), (cupy.uint64(16),))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -67,7 +67,7 @@ class ScriptedDriver(Calls):
             self._failures[name] = (self.counts[name] + nth, failure)
 
     @contextmanager
-    def stall(self, name: str) -> Iterator[None]:
+    def stall(self, name: str) -> Generator[None]:
         """Calls of `name` do not return while this is open."""
         release = threading.Event()
         with self._lock:

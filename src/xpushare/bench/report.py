@@ -38,7 +38,7 @@ def table(where: dict[str, Any], rows: Sequence[Row], failed: dict[str, str]) ->
         "median [quartiles]; ratio = ours / theirs",
         "",
     ]
-    cells = [_HEAD]
+    cells: list[tuple[str, ...]] = [_HEAD]
     for row in rows:
         theirs = _figure(row.theirs, row.unit) + f" ({row.other})"
         cells.append(

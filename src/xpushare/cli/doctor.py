@@ -541,29 +541,41 @@ def _namespaces() -> Iterator[Check]:
             return
 
 
-def _orphans() -> Check:
-    """Who adopts orphans takes their exit status: tried with one."""
-    name, fix = "orphans", "docker run --init; Kubernetes: shareProcessNamespace: true, or an init such as tini"
-    if os.getpid() == 1:
-        return Check("machine", name, "limited", "this command is process 1 of its namespace, and no init", fix)
-    try:
+class _Orphan:
+    """A process without a parent: whoever adopts it has to take its exit status. Looked at as late as can be."""
+
+    def __init__(self) -> None:
+        self._folder = Path("/")
+        self._why = ""
         source = "sleep 0.02 >/dev/null 2>&1 & echo $!"
-        done = subprocess.run(["/bin/sh", "-c", source], capture_output=True, text=True, timeout=10, check=True)
-        folder = Path(f"/proc/{int(done.stdout)}")
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        return Check("machine", name, "skipped", f"none could be made: {error}")
-    end = time.monotonic() + 2
-    state = ""
-    while time.monotonic() < end:
         try:
-            state = (folder / "stat").read_text().rpartition(") ")[2][:1]
-        except OSError:
-            return Check("machine", name, "works", "are taken care of by the process that adopts them")
-        time.sleep(0.01)
-    if state == "Z":
-        why = "stay zombies (one did, for two seconds): whoever adopts them does not wait for them, and pids run out"
-        return Check("machine", name, "limited", why, fix)
-    return Check("machine", name, "skipped", "the one that was made did not end in time")
+            done = subprocess.run(["/bin/sh", "-c", source], capture_output=True, text=True, timeout=10, check=True)
+            self._folder = Path(f"/proc/{int(done.stdout)}")
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            self._why = f"none could be made: {error}"
+        self._end = time.monotonic() + 2
+
+    def fate(self) -> Check:
+        group, name = "processes", "orphans"
+        fix = "docker run --init; Kubernetes: shareProcessNamespace: true, or an init such as tini"
+        if os.getpid() == 1:
+            return Check(group, name, "limited", "this command is process 1 of its namespace, and no init", fix)
+        if self._why:
+            return Check(group, name, "skipped", self._why)
+        while True:
+            try:
+                state = (self._folder / "stat").read_text().rpartition(") ")[2][:1]
+            except OSError:
+                return Check(group, name, "works", "are taken care of by the process that adopts them")
+            if time.monotonic() > self._end:
+                break
+            time.sleep(0.01)
+        if state == "Z":
+            why = (
+                "stay zombies (one did, for two seconds): whoever adopts them does not wait for them, and pids run out"
+            )
+            return Check(group, name, "limited", why, fix)
+        return Check(group, name, "skipped", "the one that was made did not end in time")
 
 
 # --- folder, key, devices -------------------------------------------------------------------------
@@ -1069,12 +1081,12 @@ def _machine() -> Iterator[Check]:
         why = f"ptrace_scope is {_yama()}: it limits pidfd_getfd, not the socket route"
         yield Check("machine", "Yama", "note", why)
     yield from _namespaces()
-    yield _orphans()
     if _wsl():
         yield Check("machine", "WSL", "note", "this is Windows' Linux")
 
 
 def _everything(selector: str | None, timeout: float) -> Iterator[Check]:
+    orphan = _Orphan()
     yield from _machine()
     yield from _folder_and_key()
     devices, checks = _devices(selector)
@@ -1090,6 +1102,7 @@ def _everything(selector: str | None, timeout: float) -> Iterator[Check]:
     finally:
         trial.close()
         shutil.rmtree(folder, ignore_errors=True)
+    yield orphan.fate()
 
 
 def _bad(checks: list[Check]) -> list[str]:

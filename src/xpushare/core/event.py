@@ -43,6 +43,18 @@ class Opened(NamedTuple):
     profile: Profile | None
     handle: Handle | None  # of an import
     lease: Any
+    queue_refusal: str = ""  # why queues may not signal this end, where the device lacks two_way_events
+    host_refusal: str = ""  # why the host may not
+
+
+def refusal(device: Device, *aspects: Aspect) -> str:
+    """Why the device does not do what needs these aspects; empty where it has them."""
+    try:
+        for aspect in aspects:
+            device.require(aspect)
+    except FeatureNotSupportedError as error:
+        return error.message
+    return ""
 
 
 def point_argument(at_least: int | None, slot: Slot) -> int:
@@ -81,7 +93,9 @@ def create(device: DeviceLike | None, context: Context | None, enable_ipc: bool,
     except OSError as error:
         raise from_os_error(error, "making an event") from error
     timeline = Timeline(chosen, Slot(domain, index), domain, own=True)
-    return Opened(timeline, chosen, chosen_context, enable_ipc, Profile() if enable_profiling else None, None, None)
+    profile = Profile() if enable_profiling else None
+    host_refusal = refusal(chosen, Aspect.host_signal_events)
+    return Opened(timeline, chosen, chosen_context, enable_ipc, profile, None, None, "", host_refusal)
 
 
 @operation(
@@ -135,9 +149,11 @@ def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, contex
     chosen, chosen_context = memory.opening_device(found, device, context)
     for each in chosen_context.devices:
         each.require(Aspect.ext_oneapi_ipc_event)
+    one_way = refusal(chosen, Aspect.two_way_events)
+    refusals = one_way, one_way or refusal(chosen, Aspect.host_signal_events)
     here = node.current()
     if here.is_own(found._fields.cookie):
-        return Opened(memory.own_source(here, found), chosen, chosen_context, False, None, found, None)
+        return Opened(memory.own_source(here, found), chosen, chosen_context, False, None, found, None, *refusals)
 
     def make(domain: Domain, index: int) -> Timeline:
         try:
@@ -146,7 +162,7 @@ def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, contex
             raise InvalidHandleError(f"the exporter's table names no event: {error}") from error
 
     timeline, lease = here.acquire_slot(found, make)
-    return Opened(timeline, chosen, chosen_context, False, None, found, lease)
+    return Opened(timeline, chosen, chosen_context, False, None, found, lease, *refusals)
 
 
 @operation(
@@ -161,9 +177,15 @@ def put(handle: Handle | bytes | str) -> None:
     memory.put(handle, "event")
 
 
-@operation("Event.signal", ur=("urEnqueueEventsWaitWithBarrierExt",), raises=(InvalidArgumentError,))
+@operation(
+    "Event.signal",
+    ur=("urEnqueueEventsWaitWithBarrierExt",),
+    raises=(InvalidArgumentError, FeatureNotSupportedError),
+)
 def signal(event: Opened) -> int:
     """The host signals: the next point, complete at once; its number."""
+    if event.host_refusal:
+        raise FeatureNotSupportedError(event.host_refusal)
     try:
         point = event.timeline.slot.signal()
     except ValueError as error:

@@ -270,9 +270,10 @@ def open_new(here: node.Node, handle: Handle) -> Range | None:
         return None
     allocation, lease = acquired
     handle._hot = (here, ref(allocation), ref(lease.peer), device, context)
-    return _new(  # past the named tuple's own, which is slower
+    made: Range = _new(  # past the named tuple's own, which is slower
         Range, (allocation, fields.offset, fields.nbytes, device, context, bool(read_only), handle, lease)
     )
+    return made
 
 
 def reopen(here: node.Node, handle: Handle) -> Range | None:

@@ -134,6 +134,8 @@ def submit(queue: Work, function: Callable[..., object], arguments: tuple[Any, .
 )
 def signal(queue: Work, event: Opened) -> int:
     """Signal the event when the work queued before has finished; the number of the signal."""
+    if event.queue_refusal:
+        raise FeatureNotSupportedError(event.queue_refusal)
     queue.reach(event)
     try:
         return queue.driver.signal(event.timeline.slot, event.profile)

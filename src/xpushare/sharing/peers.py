@@ -239,6 +239,13 @@ class Peers:
         self._know()
         return peer
 
+    def _discard(self, peer: Peer) -> None:
+        """Forget an exporter again that was met for an open that failed, unless another thread has opened something."""
+        with self._lock:
+            if self._peers.get(peer.cookie) is peer and peer.domain.idle():
+                del self._peers[peer.cookie]
+                self._know()
+
     def _know(self) -> None:
         with self._lock:
             self._pidfds = [peer.pidfd.number for peer in self._peers.values() if peer.pidfd is not None]
@@ -279,21 +286,26 @@ class Peers:
         """What `make` made of the handle's object, now or for an earlier open, and the lease that goes with it."""
         self.sweep()
         fields = handle._fields
+        new = fields.cookie not in self._peers
         peer = self.peer(handle)
         lease = Lease(peer.domain, fields.entry, peer)
-        counted = fields.flags & COUNTED
-        if counted:
-            peer.expect_exported(handle)  # from here on the entry stays this export's: it is held
-        if counted and not peer.domain.take_open(fields.entry):
-            peer.expect_live(handle)
-            raise HandleExpiredError(f"the handle has expired: {layout.REASONS[layout.REASON_OPENS]}")
+        counted = False
         try:
+            if fields.flags & COUNTED:
+                peer.expect_exported(handle)  # from here on the entry stays this export's: it is held
+                counted = peer.domain.take_open(fields.entry)
+                if not counted:
+                    peer.expect_live(handle)
+                    raise HandleExpiredError(f"the handle has expired: {layout.REASONS[layout.REASON_OPENS]}")
             key = (fields.cookie, fields.object, opened_as)
             found = self._cached(key, lambda: self._make(peer, handle, make))
             peer.entry(handle)  # it is live still; and what was cached by another handle was not compared with this one
         except BaseException:
             if counted:
                 peer.domain.give_open(fields.entry)
+            del lease  # here, not with the traceback
+            if new:
+                self._discard(peer)
             raise
         return found, lease
 
@@ -335,11 +347,18 @@ class Peers:
     def acquire_slot(self, handle: Handle, make: Callable[[_native.Domain, int], T]) -> tuple[T, Lease]:
         """What `make` made of the event's slot, now or for an earlier open. Needs no fds."""
         self.sweep()
+        new = handle._fields.cookie not in self._peers
         peer = self.peer(handle)
         lease = Lease(peer.domain, handle._fields.entry, peer)
-        index = peer.entry(handle).slot
-        found = self._cached((peer.cookie, "slot", index), lambda: make(peer.domain, index))
-        peer.expect_exported(handle)
+        try:
+            index = peer.entry(handle).slot
+            found = self._cached((peer.cookie, "slot", index), lambda: make(peer.domain, index))
+            peer.expect_exported(handle)
+        except BaseException:
+            del lease  # here, not with the traceback
+            if new:
+                self._discard(peer)
+            raise
         return found, lease
 
     def sweep(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import importlib
 import sys
@@ -21,7 +22,7 @@ from xpushare._errors import (
 )
 from xpushare._native import forks
 from xpushare._result import Result
-from xpushare.adapters.base import DeviceInfo
+from xpushare.adapters.base import Access, DeviceInfo
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._numbers import Attribute, Error, Pointer
 
@@ -59,8 +60,13 @@ def struct_from(struct: Any, raw: bytes) -> Any:
     return struct
 
 
+_loaded: list[bool] = []  # libcuda was found in this process; it never leaves
+
+
 def in_use_here() -> bool:
     """Whether somebody in this process has loaded libcuda: else no pointer and no stream here is CUDA's."""
+    if _loaded:
+        return True
     import _ctypes
     import os
 
@@ -69,6 +75,7 @@ def in_use_here() -> bool:
     except OSError:
         return False
     _ctypes.dlclose(handle)
+    _loaded.append(True)
     return True
 
 
@@ -81,7 +88,10 @@ class Driver:
         self._lock = threading.Lock()
         self._forks: int | None = None
         self._gpus: dict[str, Gpu] = {}
+        self._ordered: list[Gpu] = []
         self.api: Any = None
+        self.reach = Reach(self)
+        self.legacy: dict[int, tuple[Gpu, int, int]] = {}  # buffer id -> cudaMalloc allocation of another library
 
     @property
     def started(self) -> bool:
@@ -118,6 +128,7 @@ class Driver:
                 if code:
                     raise self.error("starting CUDA", "cuInit", code)
                 self._gpus = self._enumerate()
+                self._ordered = sorted(self._gpus.values(), key=lambda gpu: gpu.ordinal)
             except BaseException:
                 self.api = None
                 raise
@@ -158,7 +169,7 @@ class Driver:
 
     def gpus(self) -> list[Gpu]:
         self.start()
-        return sorted(self._gpus.values(), key=lambda gpu: gpu.ordinal)
+        return self._ordered
 
     def gpu(self, device: DeviceInfo) -> Gpu:
         """The driver's device with that uuid, whatever its ordinal was when it was listed."""
@@ -186,6 +197,59 @@ class Driver:
 
     def posix_fd(self) -> Any:
         return self.api.CUmemAllocationHandleType(n.POSIX_FD)
+
+
+@final
+class Reach:
+    """Which devices may use which mapping of VMM memory, where the process has several devices."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._lock = threading.Lock()
+        self._starts: list[int] = []
+        # start -> size, the device it lies on, access, ordinals of the devices that have it
+        self._mapped: dict[int, tuple[int, int, Access, frozenset[int]]] = {}
+
+    def note(self, address: int, nbytes: int, location: int, access: Access, ordinals: frozenset[int]) -> None:
+        """Access was set so. Earlier notes of the same bytes count no more."""
+        self.forget(address, nbytes)
+        with self._lock:
+            bisect.insort(self._starts, address)
+            self._mapped[address] = (nbytes, location, access, ordinals)
+
+    def forget(self, address: int, nbytes: int) -> None:
+        """What lies in these bytes was unmapped."""
+        with self._lock:
+            for start in self._within(address, nbytes):
+                size, location, access, ordinals = self._mapped.pop(start)
+                self._starts.remove(start)
+                # What sticks out on either side stays known.
+                for low, high in ((start, address), (address + nbytes, start + size)):
+                    if low < high:
+                        bisect.insort(self._starts, low)
+                        self._mapped[low] = (high - low, location, access, ordinals)
+
+    def _within(self, address: int, nbytes: int) -> list[int]:
+        """The notes that touch these bytes."""
+        first = max(bisect.bisect_right(self._starts, address) - 1, 0)
+        last = bisect.bisect_left(self._starts, address + nbytes)
+        return [start for start in self._starts[first:last] if start + self._mapped[start][0] > address]
+
+    def ensure(self, gpu: Gpu, address: int, nbytes: int) -> None:
+        """Let `gpu` use what is mapped at these bytes, where it is VMM memory that it may not use yet."""
+        with self._lock:
+            for start in self._within(address, nbytes):
+                size, location, access, ordinals = self._mapped[start]
+                if gpu.ordinal in ordinals or not gpu.reachable_from(location):
+                    continue
+                driver = self._driver
+                one = driver.api.CUmemAccessDesc()
+                one.location.type = driver.api.CUmemLocationType(n.LOCATION_DEVICE)
+                one.location.id = gpu.ordinal
+                one.flags = driver.api.CUmemAccess_flags(n.ACCESS[access])
+                doing = f"giving GPU {gpu.ordinal} access to memory of GPU {location}"
+                driver(doing, "cuMemSetAccess", start, size, [one], 1)
+                self._mapped[start] = (size, location, access, ordinals | {gpu.ordinal})
 
 
 class _Relaxed:

@@ -16,6 +16,7 @@ from xpushare._errors import (
     FeatureNotSupportedError,
     InvalidArgumentError,
     InvalidHandleError,
+    OutOfMemoryError,
 )
 from xpushare._fds import OwnedFd
 from xpushare.adapters._host import Calls, check_imported, memfd_of, pages
@@ -40,6 +41,8 @@ __all__ = [
 _HEAD: Final = struct.Struct("<B7xQ")
 _RUN: Final = struct.Struct("<QI")  # segments of one size, one after the other: bytes each, how many
 _RUNS_MAX: Final = (128 - _HEAD.size) // _RUN.size
+_TEARDOWN: Final = 5.0  # seconds that an allocation waits for teardowns when memory is short
+_LEGACY_KNOWN: Final = 1024  # allocations of other libraries about which nothing needs asking twice
 VMM, LEGACY, POOL, SEGMENTS, HOST = 1, 2, 3, 4, 5
 
 
@@ -84,15 +87,24 @@ def access_list(driver: Driver, gpus: Sequence[Gpu], access: Access) -> list[Any
 
 
 def set_access(gpu: Gpu, doing: str, address: int, nbytes: int, location: int, access: Access) -> None:
-    """Let `gpu`, and every device that can reach memory on `location`, use the mapping."""
+    """Let `gpu` use the mapping, and every device in use here that can reach memory on `location`.
+
+    A device that nobody here has started yet gets access when a queue on it first uses the mapping (`Reach`): each
+    further device costs a millisecond (measured).
+    """
     driver = gpu.driver
     if not gpu.reachable_from(location):
         raise FeatureNotSupportedError(
             f"{doing}: GPU {gpu.ordinal} cannot reach memory of GPU {location} (no peer access): open it on that one"
         )
-    reaching = [each for each in driver.gpus() if each.ordinal == gpu.ordinal or each.reachable_from(location)]
+    found = driver.gpus()
+    reaching = [gpu]
+    if len(found) > 1:
+        reaching += [each for each in found if each is not gpu and each.active() and each.reachable_from(location)]
     descriptors = access_list(driver, reaching, access)
     driver(doing, "cuMemSetAccess", address, nbytes, descriptors, len(descriptors))
+    if len(found) > 1:
+        driver.reach.note(address, nbytes, location, access, frozenset(each.ordinal for each in reaching))
 
 
 class Piece(NamedTuple):
@@ -123,11 +135,22 @@ def unmap_pieces(gpu: Gpu, address: int, sizes: Sequence[int]) -> None:
     """Undo `map_pieces`, once no work uses it. The context is current."""
     driver = gpu.driver
     doing = f"unmapping {sum(sizes)} bytes"
+    driver.reach.forget(address, sum(sizes))
     at = address
     for nbytes in sizes:
         driver(doing, "cuMemUnmap", at, nbytes)
         at += nbytes
     driver(doing, "cuMemAddressFree", address, sum(sizes))
+
+
+def create_pages(gpu: Gpu, later: Later, doing: str, nbytes: int, shareable: bool) -> Any:
+    """Physical memory; where it does not fit, once more after the teardowns under way. The context is current."""
+    try:
+        return gpu.driver(doing, "cuMemCreate", nbytes, allocation_properties(gpu, shareable), 0)
+    except OutOfMemoryError:
+        if not later.settle(_TEARDOWN):
+            raise
+    return gpu.driver(doing, "cuMemCreate", nbytes, allocation_properties(gpu, shareable), 0)
 
 
 def can_map_read_only(gpu: Gpu) -> bool:
@@ -200,7 +223,7 @@ class DeviceMemory(DriverMemory):
         unit = granularity(gpu, False)
         mapped = (nbytes + unit - 1) // unit * unit
         with gpu.context.current():
-            handle = gpu.driver(doing, "cuMemCreate", mapped, allocation_properties(gpu, True), 0)
+            handle = create_pages(gpu, later, doing, mapped, True)
             try:
                 address = map_pieces(gpu, doing, [Piece(handle, mapped)], gpu.ordinal, "rw")
             finally:
@@ -476,6 +499,7 @@ class ForeignMemory(DriverMemory):
         self._gpu = gpu
         self._lock = threading.Lock()
         self._fd: OwnedFd | None = None
+        self._payload = b""
         self.address = address
         self.nbytes = nbytes
 
@@ -498,9 +522,11 @@ class ForeignLegacy(ForeignMemory):
                 f"{self._doing}: cudaMalloc memory cannot be mapped read-only by another process: copy it "
                 "(share(copy=True)), or use PyTorch's expandable_segments:True"
             )
-        with self._gpu.context.current():
-            handle = self._gpu.driver(self._doing, "cuIpcGetMemHandle", self.address)
-        return Export(self.nbytes, self.nbytes, payload=_HEAD.pack(LEGACY, self.nbytes) + struct_bytes(handle))
+        if not self._payload:  # it names the allocation for as long as that lives
+            with self._gpu.context.current():
+                handle = self._gpu.driver(self._doing, "cuIpcGetMemHandle", self.address)
+            self._payload = _HEAD.pack(LEGACY, self.nbytes) + struct_bytes(handle)
+        return Export(self.nbytes, self.nbytes, payload=self._payload)
 
 
 @final
@@ -608,6 +634,13 @@ def locate(driver: Driver, info_of: Callable[[Gpu], DeviceInfo], address: int, n
     def ask(attribute: Pointer) -> int:
         return int(driver(doing, "cuPointerGetAttribute", driver.api.CUpointer_attribute(int(attribute)), address))
 
+    buffer = ask(Pointer.BUFFER_ID)  # no two allocations of a process have the same one
+    known = driver.legacy.get(buffer)
+    if known is not None and known[1] <= address < known[1] + known[2]:
+        gpu, start, size = known
+        return Foreign(
+            ForeignLegacy(gpu, start, size), address - start, info_of(gpu), "device", (gpu.ordinal, start, size, buffer)
+        )
     if ask(Pointer.IS_MANAGED):
         raise FeatureNotSupportedError(
             f"{doing}: CUDA cannot share managed memory between processes: allocate it with cudaMalloc or "
@@ -622,12 +655,16 @@ def locate(driver: Driver, info_of: Callable[[Gpu], DeviceInfo], address: int, n
     start, size = ask(Pointer.RANGE_START_ADDR), ask(Pointer.RANGE_SIZE)
     if not start <= address < start + size:
         raise DeviceError(f"{doing}: the driver says that it lies in [{start:#x}, {start + size:#x})")
-    identity: tuple[Any, ...] = (gpu.ordinal, start, size, ask(Pointer.BUFFER_ID))
-    allowed = ask(Pointer.ALLOWED_HANDLE_TYPES)
-    pool = ask(Pointer.MEMPOOL_HANDLE)
+    identity: tuple[Any, ...] = (gpu.ordinal, start, size, buffer)
     memory: ForeignMemory
-    if ask(Pointer.IS_LEGACY_CUDA_IPC_CAPABLE):
+    legacy = bool(ask(Pointer.IS_LEGACY_CUDA_IPC_CAPABLE))
+    allowed = 0 if legacy else ask(Pointer.ALLOWED_HANDLE_TYPES)
+    pool = 0 if legacy else ask(Pointer.MEMPOOL_HANDLE)
+    if legacy:
         memory = ForeignLegacy(gpu, start, size)
+        if len(driver.legacy) >= _LEGACY_KNOWN:
+            driver.legacy.clear()
+        driver.legacy[buffer] = (gpu, start, size)
     elif not allowed & n.POSIX_FD and pool:
         raise FeatureNotSupportedError(
             f"{doing}: it comes from a stream-ordered pool (cudaMallocAsync) that was not made to be shared. "

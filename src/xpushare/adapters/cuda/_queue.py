@@ -170,10 +170,19 @@ class CudaQueue(DriverQueue):
                     self._kept.append((event, keep))
         self._look_after()
 
+    def _reach(self, *operands: tuple[int, int]) -> None:
+        """Let this queue's device use the mappings of the operands: (address, bytes)."""
+        if len(self._driver.gpus()) > 1:
+            with self._context.current():
+                for address, nbytes in operands:
+                    self._driver.reach.ensure(self._context.gpu, address, nbytes)
+
     def copy(self, dst: int, src: int, nbytes: int, keep: object) -> None:
+        self._reach((dst, nbytes), (src, nbytes))
         self._operate(f"copying {nbytes} bytes", [("cuMemcpyAsync", dst, src, nbytes)], keep)
 
     def fill(self, dst: int, pattern: bytes, nbytes: int, keep: object) -> None:
+        self._reach((dst, nbytes))
         calls, staging = self._fill_calls(dst, pattern, nbytes)
         self._operate(f"filling {nbytes} bytes", calls, (keep, staging))
 
@@ -396,6 +405,8 @@ class CudaQueue(DriverQueue):
             return int(self._driver.api.cuStreamQuery(self._stream)[0]) == Error.NOT_READY
 
     def release(self) -> None:
+        if self._owner is not None and not (self._watched or self._events or self._kept or self._waits):
+            return  # nothing was queued on the other library's stream: there is nothing to end
         self._released = True
         self._watched = True
         self._watch.add(self)

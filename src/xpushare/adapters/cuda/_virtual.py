@@ -105,7 +105,7 @@ class AddressRange(DriverRange):
         self._gpu = gpu
         self._later = later
         self._lock = threading.Lock()
-        self._locations: dict[int, int] = {}  # start of each mapping -> device whose memory it is
+        self._locations: dict[int, tuple[int, int]] = {}  # start of each mapping -> device whose memory it is, bytes
         self._leaving: dict[int, tuple[int, Job]] = {}  # start -> (bytes, its teardown)
         with gpu.context.current():
             found = int(gpu.driver(doing, "cuMemAddressReserve", nbytes, 0, address, 0))
@@ -133,7 +133,7 @@ class AddressRange(DriverRange):
                 driver.api.cuMemUnmap(address, nbytes)
                 raise
         with self._lock:
-            self._locations[at] = physical.location
+            self._locations[at] = physical.location, nbytes
 
     def _settle(self, at: int, nbytes: int) -> None:
         """Wait until what was unmapped from this place has left."""
@@ -150,6 +150,7 @@ class AddressRange(DriverRange):
 
         def take_down() -> None:
             with gpu.context.current():
+                gpu.driver.reach.forget(address, nbytes)
                 gpu.driver(f"unmapping {nbytes} bytes", "cuMemUnmap", address, nbytes)
 
         with self._lock:
@@ -159,11 +160,13 @@ class AddressRange(DriverRange):
     def set_access(self, at: int, nbytes: int, access: Access) -> None:
         doing = f"setting the access of {nbytes} bytes"
         with self._lock:
-            locations = {location for start, location in self._locations.items() if at <= start < at + nbytes}
+            mapped = [(start, *found) for start, found in self._locations.items()]
         gpu = self._gpu
         with gpu.context.current():
-            for location in locations:
-                set_access(gpu, doing, self.address + at, nbytes, location, access)
+            for start, location, size in mapped:
+                low, high = max(at, start), min(at + nbytes, start + size)
+                if low < high:
+                    set_access(gpu, doing, self.address + low, high - low, location, access)
 
     def release(self) -> None:
         gpu, address, nbytes = self._gpu, self.address, self.nbytes

@@ -1,0 +1,327 @@
+"""`xpushare ls` and `xs.shares()`: who shares what, seen from outside. Rows of other tests' processes are ignored."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import xpushare as xs
+from harness import Child, fd_count, kept
+from xpushare.cli.ls import human
+from xpushare.sharing import identity, layout, node
+from xpushare.sharing.survey import survey
+
+DEVICE = "native_cpu:0"
+NBYTES = 5_000_000
+PR_SET_DUMPABLE = 4
+SETPRIV = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]
+
+
+def ls(*arguments: str, prefix: list[str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*(prefix or []), sys.executable, "-m", "xpushare", "ls", *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def rows_of(pid: int) -> dict[str, dict[str, Any]]:
+    """kind -> the row of what that process exports or exported."""
+    return {row["kind"]: dict(row) for row in xs.shares() if row["exporter"] == pid}
+
+
+def export_all() -> dict[str, bytes]:
+    memory = kept["memory"] = xs.malloc_device(NBYTES, DEVICE)
+    physical = kept["physical"] = xs.PhysicalMemory(1 << 16, DEVICE, enable_ipc=True)
+    event = kept["event"] = xs.Event(DEVICE, enable_ipc=True)
+    kept["handles"] = {
+        "memory": xs.ipc.memory.get(memory),
+        "physical_memory": xs.ipc.physical_memory.get(physical),
+        "event": xs.ipc.event.get(event),
+    }
+    return {kind: bytes(handle) for kind, handle in kept["handles"].items()}
+
+
+def open_all(handles: dict[str, bytes]) -> None:
+    kept["opened"] = [
+        xs.ipc.memory.open(handles["memory"]),
+        xs.ipc.physical_memory.open(handles["physical_memory"]),
+        xs.ipc.event.open(handles["event"]),
+    ]
+
+
+def close_all() -> None:
+    del kept["opened"]
+
+
+@pytest.fixture
+def exporter() -> Iterator[Child]:
+    with Child() as child:
+        yield child
+
+
+@pytest.fixture
+def importer() -> Iterator[Child]:
+    with Child() as child:
+        yield child
+
+
+@pytest.mark.usefixtures("no_fd_leak")
+def test_who_shares_what(exporter: Child, importer: Child) -> None:
+    begin = time.time()
+    handles = exporter.call(export_all)
+    exporter.call(lambda: xs.ipc.memory.get(kept["memory"]))
+    found = rows_of(exporter.pid)
+    assert set(found) == {"memory", "physical_memory", "event"}
+    for row in found.values():
+        assert row["state"] == "shared"
+        assert row["importers"] == []
+        assert (row["backend"], row["device"]) == ("native_cpu", xs.Device(DEVICE).uuid)
+        assert 0 <= row["age"] <= time.time() - begin + 1
+        assert row["exporter_name"]
+    assert {kind: row["nbytes"] for kind, row in found.items()} == {
+        "memory": NBYTES,
+        "physical_memory": 1 << 16,
+        "event": 0,
+    }
+    assert {kind: row["handles"] for kind, row in found.items()} == {"memory": 2, "physical_memory": 1, "event": 1}
+    importer.call(open_all, handles)
+    assert {kind: row["importers"] for kind, row in rows_of(exporter.pid).items()} == {
+        kind: [importer.pid] for kind in handles
+    }
+
+
+def test_the_command_and_python_agree(exporter: Child, importer: Child) -> None:
+    importer.call(open_all, exporter.call(export_all))
+    done = ls("--json")
+    printed = json.loads(done.stdout)
+    mine = [row for row in printed["rows"] if row["exporter"] == exporter.pid]
+    for row in mine:
+        row["age"] = None  # a second may have passed
+    assert mine == [{**row, "age": None} for row in rows_of(exporter.pid).values()]
+    assert len(mine) == 3
+    assert done.returncode == any(row["state"] == "left" for row in printed["rows"])
+
+
+def test_text(exporter: Child, importer: Child) -> None:
+    importer.call(open_all, exporter.call(export_all))
+    lines = ls().stdout.splitlines()
+    header = lines[0]
+    assert header.split() == ["STATE", "KIND", "SIZE", "DEVICE", "EXPORTER", "IMPORTERS", "HANDLES", "AGE"]
+    mine = [line for line in lines if f" {exporter.pid} " in line and line.startswith("shared")]
+    assert len(mine) == 3
+    for line in mine:
+        at = header.index("EXPORTER")
+        assert line[at:].startswith(f"{exporter.pid} ")  # under its title
+        assert line[header.index("IMPORTERS") :].startswith(str(importer.pid))
+    assert any("4.8 MiB" in line and DEVICE in line for line in mine)
+
+
+def test_a_withdrawn_object_that_is_still_open(exporter: Child, importer: Child) -> None:
+    importer.call(open_all, exporter.call(export_all))
+    exporter.call(lambda: xs.ipc.memory.put(kept["handles"]["memory"]))
+    row = rows_of(exporter.pid)["memory"]
+    assert (row["state"], row["handles"], row["importers"]) == ("withdrawn", 0, [importer.pid])
+    importer.call(close_all)
+    assert "memory" not in rows_of(exporter.pid)
+
+
+def test_what_a_dead_process_left() -> None:
+    with Child() as importer:
+        with Child() as exporter:
+            importer.call(open_all, exporter.call(export_all))
+            exporter.kill()
+        found = rows_of(exporter.pid)
+        assert set(found) == {"memory", "physical_memory", "event"}
+        for row in found.values():
+            assert (row["state"], row["importers"], row["handles"]) == ("left", [importer.pid], 0)
+            assert row["exporter_name"] is None
+        assert found["memory"]["nbytes"] == NBYTES
+        done = ls()
+        assert done.returncode == 1
+        assert any(line.startswith("LEFT") and f"{exporter.pid} (dead)" in line for line in done.stdout.splitlines())
+        importer.call(close_all)
+        assert not rows_of(exporter.pid)
+
+
+def test_what_importers_that_died_had_open_counts_no_more(exporter: Child) -> None:
+    handles = exporter.call(export_all)
+    with Child() as importer:
+        importer.call(open_all, handles)
+        assert rows_of(exporter.pid)["memory"]["importers"] == [importer.pid]
+        importer.kill()
+    assert rows_of(exporter.pid)["memory"]["importers"] == []
+
+
+def seen_alive(pid: int) -> bool:
+    return any(member == pid and alive for _, member, _, alive in node.current().table().domain.members())
+
+
+def test_looking_does_not_end_ones_own_memberships(exporter: Child, importer: Child) -> None:
+    # Closing any fd of a commons would drop this process's locks on it.
+    with xs.ipc.memory.open(exporter.call(export_all)["memory"]), xs.malloc_device(NBYTES, DEVICE) as memory:
+        handle = xs.ipc.memory.get(memory)
+        importer.call(lambda raw: kept.update(opened=xs.ipc.memory.open(raw)), bytes(handle))
+        before = fd_count()
+        for _ in range(3):
+            assert rows_of(exporter.pid)["memory"]["importers"] == [os.getpid()]
+            assert rows_of(os.getpid())["memory"]["importers"] == [importer.pid]
+        assert fd_count() == before
+        assert exporter.call(seen_alive, os.getpid())
+        assert ls("--json").stdout.count(f'"exporter": {os.getpid()},') == 1
+        importer.call(close_all)
+        xs.ipc.memory.put(handle)
+
+
+def test_a_fork_changes_nothing(exporter: Child) -> None:
+    exporter.call(export_all)
+
+    def fork() -> int:
+        import signal
+        import warnings
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if not pid:
+            signal.pause()
+        return pid
+
+    forked = exporter.call(fork)
+    try:
+        assert {kind: row["state"] for kind, row in rows_of(exporter.pid).items()} == dict.fromkeys(
+            ("memory", "physical_memory", "event"), "shared"
+        )
+        assert not rows_of(forked)
+    finally:
+
+        def end(pid: int) -> None:
+            os.kill(pid, 9)
+            os.waitpid(pid, 0)
+
+        exporter.call(end, forked)
+
+
+# --- what may not be trusted, and what may not be seen ------------------------------------------------------
+
+
+def forge(change: str) -> list[int]:
+    """A table and a commons with one live entry, as an exporter has them, but for one thing."""
+    from xpushare import _native
+
+    seals = 2 | 4
+    cookie = os.urandom(16)
+    table, commons = os.memfd_create("xpushare-table", 2 | 1), os.memfd_create("xpushare-commons", 2 | 1)
+    inode = os.fstat(commons).st_ino
+    head = layout.TABLE.pack(
+        b"XPUSHBAD" if change == "magic" else layout.TABLE_MAGIC, 2 if change == "version" else layout.TABLE_VERSION,
+        os.getpid(), cookie, identity.namespace("pid"), commons, commons, inode + (change == "other commons"),
+    )  # fmt: skip
+    os.ftruncate(table, layout.TABLE_NBYTES - (4096 if change == "size" else 0))
+    os.ftruncate(commons, layout.COMMONS_NBYTES - (4096 if change == "commons size" else 0))
+    os.pwrite(table, head, 0)
+    named = os.urandom(16) if change == "commons cookie" else cookie
+    os.pwrite(commons, layout.COMMONS.pack(layout.COMMONS_MAGIC, layout.TABLE_VERSION, named), 0)
+    entry = layout.ENTRY.pack(
+        1, 0, 0, 77 if change == "kind" else 1, 0, 0, bytes(16), 1, 8192 if change == "nbytes" else 4096, 4096, 0, 0, 0,
+        bytes(32), bytes(128),
+    )  # fmt: skip
+    os.pwrite(table, entry, layout.TABLE_ENTRIES)
+    os.pwrite(table, layout.ABOUT.pack(2**32 - 1 if change == "device" else 0, 2**32 - 1), layout.TABLE_ENTRIES + 120)
+    for fd in (table, commons):
+        if not (change == "seals" and fd == table):
+            fcntl.fcntl(fd, 1033, seals)
+    if change != "lock":
+        assert _native.lock(commons, layout.LIFE)
+    kept["fds"] = [table, commons]
+    return [table, commons]
+
+
+@pytest.mark.usefixtures("no_fd_leak")
+@pytest.mark.parametrize(
+    "change",
+    ["magic", "version", "size", "seals", "other commons", "commons size", "commons cookie", "kind", "nbytes", "lock"],
+)
+def test_a_table_that_makes_no_sense_is_passed_over(change: str) -> None:
+    with Child() as child:
+        child.call(forge, change)
+        assert not rows_of(child.pid)
+
+
+@pytest.mark.parametrize("change", ["", "device"])
+def test_a_table_that_makes_sense(change: str) -> None:
+    # What the test above is measured against; an unknown device and a time in the future are no reason to hide it.
+    with Child() as child:
+        child.call(forge, change)
+        row = rows_of(child.pid)["memory"]
+        assert (row["nbytes"], row["backend"], row["device"], row["age"]) == (4096, None, None, 0)
+
+
+def test_names_are_printable(exporter: Child) -> None:
+    def rename() -> None:
+        assert ctypes.CDLL(None).prctl(15, b"a\n\x1b[31mb", 0, 0, 0) == 0
+
+    exporter.call(export_all)
+    exporter.call(rename)
+    assert rows_of(exporter.pid)["memory"]["exporter_name"] == "a??[31mb"
+
+
+def works(*command: str) -> bool:
+    if shutil.which(command[0]) is None:
+        return False
+    return subprocess.run([*command, "true"], capture_output=True, check=False, timeout=10).returncode == 0
+
+
+@pytest.mark.skipif(not works(*SETPRIV), reason="needs setpriv and the right to use it")
+def test_a_process_that_may_not_be_looked_into_is_named() -> None:
+    with Child() as hidden:
+        hidden.call(export_all)
+        hidden.call(lambda: ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0))
+        printed = json.loads(ls("--json", prefix=SETPRIV).stdout)
+        assert hidden.pid in [each["pid"] for each in printed["unread"]]
+        assert hidden.pid not in [row["exporter"] for row in printed["rows"]]
+        assert "could not be looked into" in ls(prefix=SETPRIV).stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_other_users_are_left_alone(exporter: Child) -> None:
+    exporter.call(export_all)
+
+    def look() -> tuple[list[int], list[int]]:
+        survey()
+        os.setgroups([])
+        os.setgid(12345)
+        os.setuid(12345)
+        found = survey()
+        return [row["exporter"] for row in found.rows], [each.pid for each in found.unread]
+
+    with Child() as stranger:
+        rows, unread = stranger.call(look)
+    assert exporter.pid not in rows
+    assert exporter.pid not in unread
+
+
+def test_human() -> None:
+    assert [human(n) for n in (0, 1023, 1024, 1536, 1 << 20, (1 << 30) - 1, 5 << 40, 1 << 63)] == [
+        "0 B", "1023 B", "1.0 KiB", "1.5 KiB", "1.0 MiB", "1024.0 MiB", "5.0 TiB", "8192.0 PiB",
+    ]  # fmt: skip
+
+
+def test_the_layout_is_the_documented_one() -> None:
+    assert struct.calcsize("<8sI4x16s") == layout.COMMONS.size == 32
+    assert layout.MEMBER.size == 64
+    assert layout.TABLE_DEVICES + layout.DEVICE_COUNT * layout.DEVICE.size == layout.TABLE_ENTRIES
+    assert layout.HOLDERS + layout.ENTRY_COUNT * layout.HOLDER_NBYTES == 0x2100000
