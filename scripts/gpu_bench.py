@@ -2,8 +2,8 @@
 
 python scripts/gpu_bench.py --json gpu-bench.json [--only events,tensors] [--profile]
 
-Each group runs in a process of its own with a time limit; one that fails does not end the run. Medians with quartiles, in
-microseconds unless a row says otherwise. Both sides do the same work and enqueue it anew each round.
+Each group runs in a process of its own with a time limit; one that fails does not end the run. Medians with quartiles,
+in microseconds unless a row says otherwise. Both sides do the same work and enqueue it anew each round.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from multiprocessing import reduction
+from pathlib import Path
 from typing import Any, Final
 
 MIB: Final = 1 << 20
@@ -138,6 +138,9 @@ class Raw:
         self.check(self.cuda.cuMemHostGetDevicePointer_v2(ctypes.byref(found), ctypes.c_void_p(address), 0))
         return found.value
 
+    def unregister(self, address: int) -> None:
+        self.check(self.cuda.cuMemHostUnregister(ctypes.c_void_p(address)))
+
     def synchronize(self) -> None:
         self.check(self.cuda.cuCtxSynchronize())
 
@@ -245,7 +248,7 @@ class ByHand:
 class Native:
     """The driver's own IPC events."""
 
-    def __init__(self, _device: int, raw: Raw, _page: Page, _at: int, first: bool, pipe: Any) -> None:
+    def __init__(self, _device: int, raw: Raw, _page: Page, _at: int, _first: bool, pipe: Any) -> None:
         self.cuda, self.stream = raw.cuda, raw.stream().value
         mine, handle = raw.event()
         raw.check(raw.cuda.cuEventRecord(mine, self.stream))
@@ -280,10 +283,8 @@ def trips(device: int, path: str, pipe: Any, first: bool, busy: bool, armed: boo
     """
     raw, shared = Raw(device), Page(path)
     names = [name for name in WAYS if not (armed and name == "native")]
-    made = {}
-    for name in names:
-        own = Page(path) if name == "by hand" else shared  # a page is registered once a mapping
-        made[name] = WAYS[name](device, raw, own, 64, first, pipe)
+    hand = Page(path)  # a mapping of its own, which is registered
+    made = {name: WAYS[name](device, raw, hand, 64, first, pipe) for name in names}
     load = Busy(device) if busy else None
     mine, theirs = (0, 8) if first else (8, 0)
     words, step, found = shared.words, 0, {name: [] for name in names}
@@ -318,6 +319,7 @@ def trips(device: int, path: str, pipe: Any, first: bool, busy: bool, armed: boo
                     way.answer(done[name])
                     words[mine] = step
     raw.synchronize()
+    raw.unregister(hand.address)
     return found
 
 
@@ -385,7 +387,8 @@ def tensor_child(pipe: Any, queue: Any) -> None:
             tensor = queue.get()
             value = tensor[0].item()
             pipe.send_bytes(b"%d" % value)
-            kept.append(tensor)
+            if hold:
+                kept.append(tensor)
             return
         raw = pipe.recv_bytes()
         if way == b"share":
@@ -400,11 +403,12 @@ def tensor_child(pipe: Any, queue: Any) -> None:
             held = tensor
 
     while (way := pipe.recv_bytes()) != b"end":
-        hold = way.startswith(b"held ")
-        way = way.removeprefix(b"held ")
-        held = None if hold else 0  # a held one keeps the first tensor, and with it the mapping
+        same = way.startswith(b"held ")
+        hold = b"drop" not in way
+        way = way.removeprefix(b"held ").removeprefix(b"drop ")
+        held = None if same else 0  # a held one keeps the first tensor, and with it the mapping
         rounds = int(pipe.recv_bytes())
-        profile = cProfile.Profile() if PROFILE and way != b"queue" else None
+        profile = cProfile.Profile() if PROFILE and not way.endswith(b"queue") else None
         if profile is not None:
             profile.enable()
         for _ in range(rounds):
@@ -414,7 +418,7 @@ def tensor_child(pipe: Any, queue: Any) -> None:
             out = io.StringIO()
             pstats.Stats(profile, stream=out).sort_stats("tottime").print_stats(26)
             pipe.send_bytes(out.getvalue()[-5000:].encode())
-        held = tensor = None
+        held = None
         kept.clear()
         pipe.send_bytes(b"over")
 
@@ -466,15 +470,15 @@ def tensors() -> None:
         here.send_bytes(b"held " * same + way)
         here.send_bytes(b"%d" % rounds)
         found = []
-        profile = cProfile.Profile() if PROFILE and way != b"queue" else None
+        profile = cProfile.Profile() if PROFILE and not way.endswith(b"queue") else None
+        if not kept:  # before the clock starts: the GPU's change of process after a fill is no part of a hand-over
+            kept += [make(i) for i in range(1 if same else rounds)]
+        torch.cuda.synchronize()
         for i in range(rounds):
-            if not (same and kept):
-                kept.append(make(i))
-            torch.cuda.synchronize()
             if profile is not None:
                 profile.enable()
             start = time.perf_counter()
-            send(kept[-1])
+            send(kept[0 if same else i])
             value = here.recv_bytes()
             found.append(time.perf_counter() - start)
             if profile is not None:
@@ -501,7 +505,8 @@ def tensors() -> None:
         "explicit": (b"open", by_handle, fresh, False),
         "own share": (b"share", by_share, own, False),
         "own explicit": (b"open", by_handle, own, False),
-        "theirs before": (b"queue", by_queue, fresh, True),
+        "theirs before": (b"drop queue", by_queue, fresh, True),
+        "theirs held": (b"queue", by_queue, fresh, True),
         "share before": (b"share", by_share, fresh, True),
         "explicit before": (b"open", by_handle, fresh, True),
         "handle before": (b"share", again, fresh, True),
@@ -519,17 +524,20 @@ def tensors() -> None:
     here.send_bytes(b"end")
     child.join(10)
     other = "torch.multiprocessing queue"
-    new, before = found["theirs"], found["theirs before"]
+    new = found["theirs"]
     compare("d. new 64 MiB torch tensor, xs.share", found["share"], other, new, faster=4)
     compare("d. new 64 MiB torch tensor, explicit handle", found["explicit"], other, new, faster=4)
     compare("d. new xs.empty on cuda, xs.share", found["own share"], other, new, faster=2.2)
     compare("d. new xs.empty on cuda, explicit handle", found["own explicit"], other, new, faster=2.2)
-    other += ", sent before"
-    compare("d. tensor opened before, shared anew", found["share before"], other, before, faster=8)
-    compare("d. tensor opened before, explicit handle anew", found["explicit before"], other, before, faster=8)
-    compare("d. tensor opened before, same array handle", found["handle before"], other, before, faster=8)
-    compare("d. tensor opened before, same explicit handle", found["explicit handle before"], other, before, faster=8)
-    compare("d. xs.empty opened before, same array handle", found["own before"], other, before, faster=8)
+    for more, before, faster in ((", sent before", "theirs before", 8.0), (", still open there", "theirs held", None)):
+        for what, name in (
+            ("tensor opened before, shared anew", "share before"),
+            ("tensor opened before, explicit handle anew", "explicit before"),
+            ("tensor opened before, same array handle", "handle before"),
+            ("tensor opened before, same explicit handle", "explicit handle before"),
+            ("xs.empty opened before, same array handle", "own before"),
+        ):
+            compare(f"d. {what}", found[name], other + more, found[before], faster=faster)
 
 
 # --- e: cuda.core -----------------------------------------------------------------------------------------------------
@@ -575,9 +583,7 @@ def buffers() -> None:
     found: dict[str, Samples] = {"core": [], "legacy": [], "vmm": []}
     for _ in range(2):
         for way, samples in found.items():
-            kept = []
-            here.send(way)
-            here.send(50)
+            kept: list[Any] = []
             for _ in range(50):
                 if way == "core":
                     kept.append(resource.allocate(NBYTES, stream=stream))
@@ -585,18 +591,22 @@ def buffers() -> None:
                     kept.append(torch.empty(NBYTES, dtype=torch.uint8, device="cuda"))
                 else:
                     kept.append(xs.malloc_device(NBYTES, "cuda:0"))
-                device.sync()
+            device.sync()
+            here.send(way)
+            here.send(50)
+            for memory in kept:
                 start = time.perf_counter()
                 if way == "core":
-                    here.send(kept[-1])
+                    here.send(memory)
                 else:
-                    handle = xs.ipc.memory.get(kept[-1])
+                    handle = xs.ipc.memory.get(memory)
                     here.send_bytes(bytes(handle))
                 here.recv_bytes()
                 samples.append(time.perf_counter() - start)
                 if way != "core":
                     xs.ipc.memory.put(handle)
             kept.clear()
+            del memory
             torch.cuda.empty_cache()
     here.send("end")
     child.join(10)
@@ -933,8 +943,7 @@ def mps() -> None:
             command = [sys.executable, __file__, "--group", "mps_inside", "--out", str(out)]
             done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=55, check=False)
             found = json.loads(out.read_text()) if out.exists() else []
-            for row in found:
-                rows.append({**row, "row": f"i. under MPS: {row['row']}", "wanted": "", "met": None})
+            rows.extend({**row, "row": f"i. under MPS: {row['row']}", "wanted": "", "met": None} for row in found)
             if done.returncode or not found:
                 logs = [path.read_text()[-500:] for path in Path(folder, "log").iterdir()]
                 report("i. MPS", works=False, reason=done.stderr[-500:], logs=logs)

@@ -45,7 +45,7 @@ def test_help_names_every_command() -> None:
     done = command("--help")
     assert done.returncode == 0
     for name in cli.COMMANDS:
-        assert f"\n    {name} " in done.stdout
+        assert f"\n    {name}" in done.stdout
         module = import_module(f"xpushare.cli.{name}")
         assert command(name, "--help").stdout.startswith(f"usage: xpushare {name}")
         assert len((module.__doc__ or "").partition("\n")[0]) > 10
@@ -240,8 +240,8 @@ def fails_at_exit(peer: demo.Peer) -> bytes:
         ({"_answer": wrong_answer}, 3, "does not see what the reader wrote"),
         ({"_open_and_hash": changed_content}, 3, "does not see what the reader wrote"),
         ({"_answer": dies}, 3, "ended, exit status 7"),
-        ({"_open_again": stays_open}, 5, "was opened anew"),
-        ({"_hash_and_close": fails_at_exit}, 6, "ended with 9"),
+        ({"_open_again": stays_open}, 8, "was opened anew"),
+        ({"_hash_and_close": fails_at_exit}, 9, "ended with 9"),
     ],
 )
 def test_demo_fails_when_it_should(changes: dict[str, Any], failed: int, why: str) -> None:

@@ -168,10 +168,18 @@ def test_protocols_say_the_stream(peer: Child, stream: MockStream) -> None:
 
 
 def test_the_default_stream_serves_where_nobody_says(array: xs.SharedArray) -> None:
+    from xpushare.adapters import mock
+
     with xs.share(array) as handle:
-        assert handle.event is not None
+        assert handle.event is None  # the stream is idle: readers have nothing to wait for
         with xs.attach(handle) as here:
             assert np.asarray(here).tolist() == [0] * 4
+    gate = Gate(mock._default_stream(0), array)
+    with xs.share(array) as handle:
+        assert handle.event is not None
+        gate.open()
+        with xs.attach(handle) as here:
+            assert np.asarray(here).tolist() == [9] * 4
 
 
 def test_queues_of_the_host_order_too(peer: Child) -> None:
@@ -217,10 +225,12 @@ def test_the_event_ends_with_the_export(peer: Child, stream: MockStream, array: 
     table = node.current().table()
     table.sweep()
     before = table.statistics()["exports"]
+    gate = Gate(stream, array)
     with xs.share(array, stream=stream):
         assert table.statistics()["exports"] == before + 2
     assert table.statistics()["exports"] == before
     counted = xs.share(array, stream=stream, opens=1)
+    gate.open()
     peer.call(read_on_host, bytes(counted), "numpy")
     table.sweep()
     assert table.statistics()["exports"] == before

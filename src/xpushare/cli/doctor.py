@@ -386,7 +386,8 @@ def _proc() -> Check:
     fix = "mount -t proc proc /proc (in the PID namespace of this process)"
     try:
         shown = os.readlink("/proc/self")
-        os.stat("/proc/self/ns/pid"), os.stat("/proc/self/ns/net")
+        for kind in ("pid", "net"):
+            os.stat(f"/proc/self/ns/{kind}")
         Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError as error:
         why = f"{error.filename}: {error.strerror}; it names the boot, the namespaces and the devices"

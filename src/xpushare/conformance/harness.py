@@ -25,7 +25,8 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-__all__ = ["MUTANT", "TIMEOUT", "Child", "ChildDied", "HarnessError", "Pending", "apply_mutant", "children", "fd_count",
+__all__ = ["MUTANT", "TIMEOUT", "Child", "ChildDied", "HarnessError", "Pending", "apply_mutant", "children", "die_with",
+           "fd_count",
            "kept", "wait_until"]  # fmt: skip
 
 TIMEOUT: Final = 15.0
@@ -251,7 +252,7 @@ def _serve(connection: Connection) -> None:
             return
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Be killed when the parent dies, however."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -267,7 +268,7 @@ def _fork(here: Connection, there: Connection) -> int:
         return pid
     status = 1
     try:
-        _die_with(parent)
+        die_with(parent)
         signal.setitimer(signal.ITIMER_REAL, 0)
         here.close()
         children.clear()  # the parent's, not ours
@@ -279,7 +280,7 @@ def _fork(here: Connection, there: Connection) -> int:
 
 def main(fd: int, parent: int) -> None:
     """What a spawned child runs."""
-    _die_with(parent)
+    die_with(parent)
     os.set_inheritable(fd, False)
     apply_mutant()
     _serve(Connection(fd))

@@ -50,10 +50,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--rules", default="", help="only these, comma-separated")
     group.addoption("--results", default=None, help="file for one JSON line an event")
     group.addoption("--rule-timeout", type=float, default=30.0)
+    group.addoption("--runner", type=int, default=None, help="pid of the process to end with")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "rule(number): the rule that a test checks")
+    runner: Any = config.getoption("--runner")
+    if runner is not None:
+        harness.die_with(runner)
     harness.apply_mutant()
     path = config.getoption("--results")
     config.stash[_RESULTS] = open(path, "w", buffering=1) if path else None  # noqa: SIM115 closed in unconfigure

@@ -163,7 +163,7 @@ def run(
             "-c", os.devnull, "--rootdir", str(_SUITE), "-W", "error", "--tb", "short",
             "--basetemp", str(Path(folder, "tmp")),
             "--device", device, "--importer-device", importer, "--rules", ",".join(wanted), "--results", str(results),
-            "--rule-timeout", str(rule_timeout), *(["-x"] if stop else []), str(_SUITE),
+            "--rule-timeout", str(rule_timeout), "--runner", str(os.getpid()), *(["-x"] if stop else []), str(_SUITE),
         ]  # fmt: skip
         private = Path(folder, "runtime")
         private.mkdir(mode=0o700)
@@ -183,7 +183,7 @@ def run(
                     process.kill()
                 process.wait()
         if problem:
-            problem += "\n" + "\n".join(output.read_text().splitlines()[-40:])
+            problem += "\n" + "\n".join(output.read_text().splitlines()[-60:])
     return Report(device, importer, list(outcomes.values()), time.monotonic() - began, problem)
 
 
@@ -239,6 +239,6 @@ def _follow(
     if running is not None:
         number, part = running
         outcomes[number].parts.append(Part(part, "failed", message=f"the suite's process ended in it (status {ended})"))
-    if ended not in (0, 1) or not tests:
+    if running is not None or ended not in (0, 1) or not tests:
         return f"the suite's process ended with status {ended}"
     return ""

@@ -37,6 +37,7 @@ class Words:
         self._lock = threading.RLock()
         self._commons: dict[int, _Chunks] = {}
         self._references: dict[int, weakref.ref[Domain]] = {}
+        self._known: tuple[tuple[int, _Chunks], ...] = ()  # `_commons`, to go through without a lock
 
     def adopt(self, domain: Domain) -> None:
         """Get to know a commons; when it goes, so do its registrations."""
@@ -45,18 +46,20 @@ class Words:
             if at not in self._commons:
                 chunks = self._commons[at] = _Chunks()
                 self._references[at] = weakref.ref(domain, lambda _gone: self._forget(at, chunks))
+                self._known = tuple(self._commons.items())
 
     def _forget(self, at: int, chunks: _Chunks) -> None:
         with self._lock:
             if self._commons.get(at) is chunks:
                 del self._commons[at], self._references[at]
+                self._known = tuple(self._commons.items())
         for gpu, mapping in chunks.mappings:
             self._later.do(lambda gpu=gpu, mapping=mapping: _unregister(gpu, mapping))  # type: ignore[misc]
 
     def address(self, gpu: Gpu, slot: Slot) -> int:
         """The value word of a slot, as devices address it."""
         at = slot.address
-        for base, chunks in list(self._commons.items()):
+        for base, chunks in self._known:
             if 0 <= at - base - _SLOTS < _SLOTS_NBYTES:
                 chunk, within = divmod(at - base - _SLOTS, _CHUNK)
                 found = chunks.devices.get(chunk)

@@ -23,6 +23,7 @@ from xpushare.timeline.loss import note_failure, peer_lost
 
 __all__ = ["CudaQueue", "NativeEvent"]
 
+_NOTHING: Final = nullcontext()
 _QUEUE_FAILED: Final = 2  # cause in docs/events-protocol.md
 # What no later call undoes: ECC, NVLink and contained errors, kernels that failed, a context that is gone, "unknown".
 _FATAL: Final = frozenset({4, 214, 220, 226, 304, 700, 702, 709, 710, *range(714, 722), 999})
@@ -87,7 +88,7 @@ class CudaQueue(DriverQueue):
     # --- queueing ------------------------------------------------------------------------------------------
 
     def _entered(self) -> AbstractContextManager[None]:
-        return self._context.current() if self._default else nullcontext()
+        return self._context.current() if self._default else _NOTHING
 
     def _call(self, doing: str, name: str, *arguments: Any) -> None:
         """A call that queues something; a failure of the device breaks the queue."""
@@ -126,8 +127,8 @@ class CudaQueue(DriverQueue):
         """Refuse what cannot be queued: on a broken context, or while somebody captures the stream."""
         if self._broken is not None:
             raise self._broken
-        if self._owner is None:
-            return  # nobody else has our stream: it is in no capture
+        if self._owner is None:  # nobody else has our stream: it is in no capture
+            return
         code, status = self._driver.api.cuStreamIsCapturing(self._stream)[:2]
         if code == Error.STREAM_CAPTURE_IMPLICIT or (not code and int(status) != n.CAPTURE_STATUS_NONE):
             raise _capturing()
@@ -223,7 +224,8 @@ class CudaQueue(DriverQueue):
         word = self._words.address(self._context.gpu, slot)
         api, stream = self._driver.api, self._stream
         with self._order, self._entered():
-            self._check()
+            if self._owner is not None or self._broken is not None:
+                self._check()
             point, first = slot.submit(self.number, True)
             with self._state:
                 self._owed[id(slot)] = (slot, point)
@@ -245,7 +247,8 @@ class CudaQueue(DriverQueue):
     def wait(self, slot: Slot, point: int) -> None:
         word = self._words.address(self._context.gpu, slot)
         with self._order, self._entered():
-            self._check()
+            if self._owner is not None or self._broken is not None:
+                self._check()
             state = slot.state(point)
             if state == PENDING:
                 try:

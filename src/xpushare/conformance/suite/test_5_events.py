@@ -92,19 +92,22 @@ def test_refused_operands(pair: Pair) -> None:
 @rule("5.3", "A queue works in order")
 def test_order(pair: Pair) -> None:
     with (
-        held(pair.exporter) as gate,
         xs.malloc_device(NBYTES, pair.exporter) as one,
         xs.malloc_device(NBYTES, pair.exporter) as two,
+        xs.Event(pair.exporter) as event,
     ):
         write_bytes(one, b"\xee" * NBYTES)
         write_bytes(two, b"\xee" * NBYTES)
-        for number in range(60):
-            gate.queue.fill(one, bytes([number]))
-            gate.queue.copy(two.slice(number * 4, 4), one.slice(0, 4))
-        gate.queue.copy(one, two)
-        assert read_bytes(two, 4) == b"\xee" * 4  # nothing has begun
-        gate.release()
-        gate.queue.synchronize(TIMEOUT)
+        with held(pair.exporter) as gate:
+            for number in range(60):
+                gate.queue.fill(one, bytes([number]))
+                gate.queue.copy(two.slice(number * 4, 4), one.slice(0, 4))
+            gate.queue.copy(one, two)
+            gate.queue.signal(event)
+            assert not event.done
+            gate.release()
+            gate.queue.synchronize(TIMEOUT)
+        assert event.done
         assert read_bytes(one, 240) == b"".join(bytes([number]) * 4 for number in range(60))
 
 
@@ -166,21 +169,18 @@ def test_host_signal(pair: Pair) -> None:
 
 @rule("5.7", "A queue's signal is pending until the work before it has finished; value never runs ahead")
 def test_queue_signal(pair: Pair) -> None:
-    with (
-        xs.Event(pair.exporter) as event,
-        held(pair.exporter) as gate,
-        xs.malloc_device(NBYTES, pair.exporter) as memory,
-    ):
+    with xs.Event(pair.exporter) as event, xs.malloc_device(NBYTES, pair.exporter) as memory:
         write_bytes(memory, b"\0" * NBYTES)
-        gate.queue.fill(memory, b"f")
-        assert [gate.queue.signal(event) for _ in range(3)] == [1, 2, 3]
-        assert (event.value, event.pending, event.done) == (0, 3, False)
-        with pytest.raises(TimeoutError):
-            event.wait(0.05)
-        assert (event.value, event.pending) == (0, 3)
-        gate.release()
-        event.wait(TIMEOUT, at_least=3)
-        assert (event.value, event.pending, event.done) == (3, 3, True)
+        with held(pair.exporter) as gate:
+            gate.queue.fill(memory, b"f")
+            assert [gate.queue.signal(event) for _ in range(3)] == [1, 2, 3]
+            assert (event.value, event.pending, event.done) == (0, 3, False)
+            with pytest.raises(TimeoutError):
+                event.wait(0.05)
+            assert (event.value, event.pending) == (0, 3)
+            gate.release()
+            event.wait(TIMEOUT, at_least=3)
+            assert (event.value, event.pending, event.done) == (3, 3, True)
         assert read_bytes(memory) == b"f" * NBYTES
 
 
@@ -203,24 +203,23 @@ def test_numbers_of_a_shared_event(pair: Pair, peer: Child, kind: str) -> None:
 def test_queue_wait(pair: Pair) -> None:
     with (
         xs.Event(pair.exporter) as event,
-        held(pair.exporter) as gate,
         xs.Queue(pair.exporter) as behind,
         xs.malloc_device(NBYTES, pair.exporter) as memory,
         xs.malloc_device(NBYTES, pair.exporter) as target,
         xs.Event(pair.exporter) as finished,
     ):
         write_bytes(memory, b"\0" * NBYTES)
-        gate.queue.fill(memory, b"f")
-        gate.queue.signal(event)
-        behind.wait(event)
-        behind.copy(target, memory)
-        behind.signal(finished)
-        with pytest.raises(TimeoutError):
-            finished.wait(0.05)
-        gate.release()
-        finished.wait(TIMEOUT)
+        with held(pair.exporter) as gate:
+            gate.queue.fill(memory, b"f")
+            gate.queue.signal(event)
+            behind.wait(event)
+            behind.copy(target, memory)
+            behind.signal(finished)
+            with pytest.raises(TimeoutError):
+                finished.wait(0.05)
+            gate.release()
+            finished.wait(TIMEOUT)
         assert read_bytes(target) == b"f" * NBYTES
-        gate.queue.synchronize(TIMEOUT)
         behind.wait(event)  # what is done holds nothing back, and neither does an older point
         behind.wait(event, at_least=1)
         behind.synchronize(TIMEOUT)
@@ -231,6 +230,7 @@ def test_queue_wait(pair: Pair) -> None:
         with xs.Queue(pair.exporter) as queue:
             queue.signal(event)
         finished.wait(TIMEOUT)
+        behind.synchronize(TIMEOUT)
 
 
 @rule("5.9", "Event.wait waits for the point meant, no shorter; a time-out is TimeoutError")
@@ -596,16 +596,16 @@ def test_bool(pair: Pair) -> None:
 
 @rule("5.23", "synchronize has a time-out, and then the work still finishes")
 def test_synchronize(pair: Pair) -> None:
-    with held(pair.exporter) as gate, xs.malloc_device(NBYTES, pair.exporter) as memory:
+    with xs.malloc_device(NBYTES, pair.exporter) as memory:
         write_bytes(memory, b"\0" * NBYTES)
-        gate.queue.fill(memory, b"l")
-        for timeout in (0, 0.05):
-            with pytest.raises(TimeoutError):
-                gate.queue.synchronize(timeout)
-        assert read_bytes(memory, 4) == b"\0" * 4
-        gate.release()
-        gate.queue.synchronize(TIMEOUT)
-        gate.queue.synchronize()
+        with held(pair.exporter) as gate:
+            gate.queue.fill(memory, b"l")
+            for timeout in (0, 0.05):
+                with pytest.raises(TimeoutError):
+                    gate.queue.synchronize(timeout)
+            gate.release()
+            gate.queue.synchronize(TIMEOUT)
+            gate.queue.synchronize()
         assert read_bytes(memory) == b"l" * NBYTES
     with xs.Queue(pair.exporter) as queue, pytest.raises(xs.InvalidArgumentError):
         queue.synchronize(-1)
