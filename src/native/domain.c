@@ -76,6 +76,15 @@ bool xp_alive(xp_domain *d, uint32_t m)
     return life == LIVING || life == DYING;
 }
 
+/* Is `m` attached, and may it still signal? Not once its life byte is free, dying or not: every reaper must see that
+ * alike. The bit again after the lock: else somebody new has the index. With d->mu. */
+static bool may_signal(xp_domain *d, const uint64_t *mask, uint32_t m)
+{
+    int pid;
+    bool held = m == d->member || xp_lock_holder(d->fd, XP_LIFE_BYTE + (int64_t)m, &pid) != 0;
+    return held && xp_bit(mask, m);
+}
+
 bool xp_others_alive(xp_domain *d, const uint64_t *mask)
 {
     bool alive = false;
@@ -83,7 +92,7 @@ bool xp_others_alive(xp_domain *d, const uint64_t *mask)
     for (uint32_t i = 0; i < XP_MASK_WORDS && !alive; i++)
         XP_EACH_BIT(XP_LOAD(&mask[i]), bits) {
             uint32_t m = i * 64 + (uint32_t)__builtin_ctzll(bits);
-            if (m != d->member && (alive = xp_alive(d, m)))
+            if (m != d->member && (alive = may_signal(d, mask, m)))
                 break;
         }
     pthread_mutex_unlock(&d->mu);
@@ -117,8 +126,8 @@ static bool sweep(xp_domain *d, uint32_t m, uint32_t cause)
                     if (other == m)
                         continue;
                     if (!known[other])
-                        known[other] = xp_alive(d, other) ? 1 : 2;
-                    living += known[other] == 1;
+                        known[other] = may_signal(d, w->attached, other) ? 1 : 2;
+                    living += known[other] == 1 && xp_bit(w->attached, other);
                 }
             if (living < 2) {
                 xp_read(w, &v);

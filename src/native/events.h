@@ -121,7 +121,7 @@ uint64_t xp_lowest_owed(const xp_words *w, xp_view *v, uint32_t m);
 bool xp_owes(const xp_words *w, const xp_view *v, uint32_t m);
 void xp_owing(const xp_words *w, uint64_t *mask); /* adds everybody who owes */
 void xp_lose(xp_domain *d, xp_words *w, uint32_t cause, uint64_t pid);
-void xp_abandon(xp_slot *s, uint64_t point); /* lose a future point, for a device that waits for it */
+bool xp_abandon(xp_slot *s, uint64_t point); /* lose a future point, for a device; false: not now */
 void xp_wake_all(xp_words *w); /* also those whose waker died half-way */
 void xp_ring(xp_domain *d);
 void xp_finish(xp_words *w); /* raise the value to what is complete or lost: somebody may have died half-way */

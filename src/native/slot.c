@@ -98,7 +98,11 @@ static bool owner_dead(xp_slot *s, uint64_t point)
     pthread_mutex_lock(&s->d->mu);
     if (read_facts(s->w, &v, facts))
         while (!dead && next_run(&v, facts, &from, &last, &owner) && from <= point)
-            dead = owner < XP_MEMBERS && !xp_alive(s->d, owner);
+            if (owner < XP_MEMBERS && !xp_alive(s->d, owner)) { /* it may have completed in between, and then died */
+                xp_view now;
+                uint64_t owed = xp_lowest_owed(s->w, &now, owner);
+                dead = owed && owed <= point;
+            }
     if (dead)
         xp_reap(s->d, owner, false); /* so that the loss is recorded when the caller is told of it, if it can be now */
     pthread_mutex_unlock(&s->d->mu);
@@ -116,7 +120,10 @@ int xp_full_state(xp_slot *s, uint64_t point, bool deaths)
         return deaths && owner_dead(s, point) ? XP_LOST : XP_PENDING;
     if (XP_LOAD(&s->w->orphan) != v.top + 1)
         return XP_PENDING;
-    return xp_others_alive(s->d, s->w->attached) ? XP_PENDING : XP_LOST;
+    if (xp_others_alive(s->d, s->w->attached))
+        return XP_PENDING;
+    /* Somebody may have come, signalled and gone in between. */
+    return XP_LOAD(&s->w->pending) == v.pending ? XP_LOST : XP_PENDING;
 }
 
 bool xp_owes(const xp_words *w, const xp_view *v, uint32_t m)
@@ -222,24 +229,29 @@ void xp_lose(xp_domain *d, xp_words *w, uint32_t cause, uint64_t pid)
     xp_finish(w);
 }
 
-void xp_abandon(xp_slot *s, uint64_t point)
+bool xp_abandon(xp_slot *s, uint64_t point)
 {
     xp_words *w = s->w;
     for (int i = 0; i < XP_TRIES; i++) {
         xp_view v;
         read_slot(w, &v);
-        if (state_of(&v, point) != XP_PENDING)
-            return;
+        int state = state_of(&v, point);
+        if (state != XP_PENDING)
+            return state == XP_LOST;
+        /* Submitted since, by somebody new: its own business. Outstanding: our own queue may still complete it. */
+        if (v.top >= point || v.top > v.effective || XP_LOAD(&w->orphan) != v.top + 1)
+            return false;
+        if (v.pending & INSTANT)
+            raise_value(w, v.top); /* the new word will not say that it is complete */
         uint64_t old = v.pending;
-        if (v.top < point) {
-            if (!XP_CAS(&w->pending, &old, point << 21 | s->d->member))
-                continue;
-            uint64_t mark = v.top + 1; /* later points stay orphaned */
-            XP_CAS(&w->orphan, &mark, point + 1);
-        }
+        if (!XP_CAS(&w->pending, &old, point << 21 | s->d->member))
+            continue;
+        uint64_t mark = v.top + 1; /* later points stay orphaned */
+        XP_CAS(&w->orphan, &mark, point + 1);
         xp_lose(s->d, w, XP_CAUSE_DEATH, XP_RELAXED(&w->blame));
-        return;
+        return true;
     }
+    return false;
 }
 
 /* --- the type ----------------------------------------------------------------------------------------------------- */

@@ -227,8 +227,10 @@ int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, bool guard)
     int watch = xp_watch_attached(s);
     int state = xp_full_state(s, point, !guard);
     if (state == XP_LOST && guard) {
-        xp_abandon(s, point);
-        xp_note_released(s, point);
+        if (xp_abandon(s, point))
+            xp_note_released(s, point);
+        else
+            state = XP_PENDING; /* not now */
     }
     if (state == XP_PENDING) {
         xp_slot_ref(s);
@@ -306,16 +308,18 @@ static int service(bool polling)
                 xp_watch_attached(s);
             }
             state = xp_full_state(s, node->point, !node->guard);
+            if (node->guard && state == XP_LOST) {
+                if (xp_abandon(s, node->point))
+                    xp_note_released(s, node->point);
+                else
+                    state = XP_PENDING; /* not now */
+            }
         }
         if (state == XP_PENDING) {
             if (device && wanted < 2)
                 wanted = node->guard ? 1 : 2;
             p = &node->next;
             continue;
-        }
-        if (node->guard && state == XP_LOST) {
-            xp_abandon(s, node->point);
-            xp_note_released(s, node->point);
         }
         *p = node->next;
         finish_node(node);

@@ -7,6 +7,8 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -174,8 +176,16 @@ def load_everything() -> None:
 
 
 @needs_root
-def test_another_user_has_another_key(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that another user can enter; pytest's own are below folders that only this user can."""
+    folder = Path(tempfile.mkdtemp(prefix="xpushare-tests-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_another_user_has_another_key(open_folder: Path) -> None:
 
     def become(folder: str) -> None:
         load_everything()
@@ -184,12 +194,9 @@ def test_another_user_has_another_key(tmp_path: Path) -> None:
         os.setuid(12345)
         os.environ["XPUSHARE_RUNTIME_DIR"] = folder
 
-    run = tmp_path / "run"
+    run = open_folder / "run"
     run.mkdir(mode=0o700)
     os.chown(run, 12345, 12345)
-    for parent in tmp_path.parents[:-2]:
-        if parent.name.startswith("pytest-"):
-            parent.chmod(0o711)
     handle = exported("native_cpu:0")
     with Child() as stranger:
         stranger.call(become, str(run))

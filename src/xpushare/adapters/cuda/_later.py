@@ -24,7 +24,7 @@ _PAGE: Final = 4096
 _QUIET: Final = 5.0  # seconds in which a moment without any wait is looked for
 _NAP_FIRST: Final = 1e-4
 _NAP_MAX: Final = 0.02
-_GATHER: Final = 5e-3  # seconds in which further teardowns join one wait for the device, which is what costs
+_GATHER: Final = 20e-3  # seconds in which further teardowns join one wait for the device, which is what costs
 _TICK: Final = 0.2  # seconds between looks at the queues that owe something
 
 
@@ -68,7 +68,8 @@ class Later:
         self._thread: threading.Thread | None = None
         self._pages: dict[int, Mapping] = {}
         self._waiting: weakref.WeakSet[Waiting] = weakref.WeakSet()
-        self._hurry = 0  # callers of `settle`
+        self._hurried = threading.Event()  # somebody is in `settle`
+        self._settling = 0
 
     def mind(self, queue: Waiting) -> None:
         """Have teardowns wait, without holding anybody up, for what `queue` waits for."""
@@ -95,8 +96,7 @@ class Later:
     def _run(self) -> None:
         while True:
             batch = [self._jobs.get()]
-            if not self._hurry:
-                time.sleep(_GATHER)
+            self._hurried.wait(_GATHER)
             while not self._jobs.empty():
                 batch.append(self._jobs.get())
             self._pass_waits()
@@ -143,11 +143,16 @@ class Later:
         """Wait for the teardowns asked for so far."""
         if self._thread is None:
             return True
-        self._hurry += 1
+        with self._starting:
+            self._settling += 1
+            self._hurried.set()
         try:
             return self.do(lambda: None).wait(timeout)
         finally:
-            self._hurry -= 1
+            with self._starting:
+                self._settling -= 1
+                if not self._settling:
+                    self._hurried.clear()
 
 
 def _page() -> Mapping:
