@@ -21,7 +21,8 @@ def put(handle: xs.ipc.Handle) -> None:
     getattr(xs.ipc, handle.kind).put(handle)
 
 
-def test_a_failed_first_open_leaves_no_acquaintance(exporting: None, kind: str) -> None:
+@pytest.mark.usefixtures("exporting")
+def test_a_failed_first_open_leaves_no_acquaintance(kind: str) -> None:
     with Child() as child:
         handle = child.call(MAKERS[kind], "native_cpu:0")
         child.call(put, handle)

@@ -175,7 +175,6 @@ def load_everything() -> None:
     xs.malloc_device(4096, "native_cpu:0").close()
 
 
-@needs_root
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     """A folder that another user can enter; pytest's own are below folders that only this user can."""
@@ -185,6 +184,7 @@ def open_folder() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+@needs_root
 def test_another_user_has_another_key(open_folder: Path) -> None:
 
     def become(folder: str) -> None:
