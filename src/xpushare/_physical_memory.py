@@ -159,12 +159,10 @@ class VirtualRange(BufferBase):
 
     _reserved: Reserved | None
 
-    def __new__(  # pyright: ignore[reportInconsistentConstructor]
-        cls, *_args: object, **_options: object
-    ) -> Self:
+    def __new__(cls, *_args: object, **_options: object) -> Self:
         return BufferBase.__new__(cls)  # not bound to one memory: `_span` looks at what is mapped when it is asked
 
-    def __init__(
+    def __init__(  # pyright: ignore[reportInconsistentConstructor]
         self,
         nbytes: int,
         device: DeviceLike | None = None,
