@@ -182,15 +182,13 @@ static int access_bits(int access)
     return access == 0 ? PROT_NONE : access == 1 ? PROT_READ : PROT_READ | PROT_WRITE;
 }
 
-static PyObject *reservation_map(PyObject *self, PyObject *args, PyObject *kwargs)
+static PyObject *reservation_map(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    static char *names[] = {"at", "fd", "offset", "nbytes", "access", NULL};
     xp_range *r = (xp_range *)self;
-    PyObject *o_at, *o_offset, *o_nbytes;
     uint64_t at, offset, nbytes;
     int fd, access, bits;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OiOOi", names, &o_at, &fd, &o_offset, &o_nbytes, &access) ||
-        xp_as_u64(o_at, &at) < 0 || xp_as_u64(o_offset, &offset) < 0 || xp_as_u64(o_nbytes, &nbytes) < 0 ||
+    if (xp_arity("map", n, 5, 5) < 0 || xp_as_u64(args[0], &at) < 0 || xp_as_int(args[1], &fd) < 0 ||
+        xp_as_u64(args[2], &offset) < 0 || xp_as_u64(args[3], &nbytes) < 0 || xp_as_int(args[4], &access) < 0 ||
         range_part(r, at, nbytes) < 0 || (bits = access_bits(access)) < 0)
         return NULL;
     if (offset > INT64_MAX - nbytes) {
@@ -202,14 +200,12 @@ static PyObject *reservation_map(PyObject *self, PyObject *args, PyObject *kwarg
     Py_RETURN_NONE;
 }
 
-static PyObject *reservation_unmap(PyObject *self, PyObject *args, PyObject *kwargs)
+static PyObject *reservation_unmap(PyObject *self, PyObject *const *args, Py_ssize_t n)
 {
-    static char *names[] = {"at", "nbytes", NULL};
     xp_range *r = (xp_range *)self;
-    PyObject *o_at, *o_nbytes;
     uint64_t at, nbytes;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO", names, &o_at, &o_nbytes) || xp_as_u64(o_at, &at) < 0 ||
-        xp_as_u64(o_nbytes, &nbytes) < 0 || range_part(r, at, nbytes) < 0)
+    if (xp_arity("unmap", n, 2, 2) < 0 || xp_as_u64(args[0], &at) < 0 || xp_as_u64(args[1], &nbytes) < 0 ||
+        range_part(r, at, nbytes) < 0)
         return NULL;
     void *p = mmap(r->base + at, nbytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     if (p == MAP_FAILED)
@@ -234,8 +230,8 @@ static PyObject *reservation_protect(PyObject *self, PyObject *args, PyObject *k
 }
 
 static PyMethodDef reservation_methods[] = {
-    {"map", XP_FAST(reservation_map), METH_VARARGS | METH_KEYWORDS, NULL},
-    {"unmap", XP_FAST(reservation_unmap), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"map", XP_FAST(reservation_map), METH_FASTCALL, NULL},
+    {"unmap", XP_FAST(reservation_unmap), METH_FASTCALL, NULL},
     {"protect", XP_FAST(reservation_protect), METH_VARARGS | METH_KEYWORDS, NULL},
     {NULL, NULL, 0, NULL},
 };

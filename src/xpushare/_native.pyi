@@ -103,12 +103,12 @@ class Reservation:
     def address(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
-    def map(self, at: int, fd: int, offset: int, nbytes: int, access: int) -> None:
+    def map(self, at: int, fd: int, offset: int, nbytes: int, access: int, /) -> None:
         """mmap(MAP_FIXED | MAP_SHARED) at base + `at`; `access` is 0 none, 1 read, 2 read and write. ValueError
         outside.
         """
 
-    def unmap(self, at: int, nbytes: int) -> None:
+    def unmap(self, at: int, nbytes: int, /) -> None:
         """Back to reserved: one mmap(PROT_NONE, MAP_FIXED)."""
 
     def protect(self, at: int, nbytes: int, access: int) -> None: ...

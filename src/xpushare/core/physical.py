@@ -218,8 +218,9 @@ class Reserved(Resource):
         at, nbytes = memory.piece("the range", self.nbytes, at, nbytes)
         if not nbytes:
             raise InvalidArgumentError("nbytes must be positive")
-        multiple("the address", at, self._granularity)
-        multiple("nbytes", nbytes, self._granularity)
+        if (at | nbytes) & (self._granularity - 1):  # a power of two; say which
+            multiple("the address", at, self._granularity)
+            multiple("nbytes", nbytes, self._granularity)
         return at, nbytes
 
     def overlapping(self, at: int, nbytes: int) -> list[Mapped]:
@@ -306,13 +307,14 @@ def map_(reserved: Reserved, source: Held, at: int, offset: int, nbytes: int | N
     """Map physical memory, or part of it, at `at` bytes into the range; the mapping holds the pages."""
     wanted = access_argument(access)
     offset, nbytes = memory.piece("the physical memory", source.pages.nbytes, offset, nbytes)
-    multiple("offset", offset, reserved._granularity)
+    if offset:
+        multiple("offset", offset, reserved._granularity)
     at, nbytes = reserved.check(at, nbytes)
     if reserved.device.backend != source.device.backend:
         raise InvalidArgumentError(
             f"physical memory of {source.device} cannot be mapped in a range of {reserved.device}"
         )
-    if (offset, nbytes) != (0, source.pages.nbytes) and not reserved.device.has(Aspect.partial_map):
+    if (offset or nbytes != source.pages.nbytes) and not reserved.device.has(Aspect.partial_map):
         raise InvalidArgumentError(f"{reserved.device} maps whole physical memory objects only (it lacks partial_map)")
     with reserved._lock:
         if reserved.overlapping(at, nbytes):
