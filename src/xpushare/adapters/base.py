@@ -284,6 +284,10 @@ class Adapter(abc.ABC):
         """(device, the driver's event) of another library's event; None where `native` is not this vendor's."""
 
     @abc.abstractmethod
+    def settle(self) -> None:
+        """Let go of the operands of queue operations that have finished; waits for none."""
+
+    @abc.abstractmethod
     def adopt_domain(self, device: DeviceInfo, domain: Domain) -> None:
         """Make the event slots of `domain` reachable for work on `device`; called once per device and domain, before
         the first use.

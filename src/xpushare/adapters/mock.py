@@ -215,6 +215,9 @@ class Mock(Adapter):
     def adopt_event(self, native: object) -> tuple[DeviceInfo, Any] | None:
         return None
 
+    def settle(self) -> None:
+        pass  # a queue's thread lets go at once
+
     def adopt_domain(self, device: DeviceInfo, domain: Domain) -> None:
         pass
 

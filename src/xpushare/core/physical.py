@@ -325,15 +325,22 @@ def map_(reserved: Reserved, source: Held, at: int, offset: int, nbytes: int | N
         reserved._mapped.insert(place, Mapped(at, nbytes, wanted, source))
 
 
+def expect_free(reserved: Reserved, found: list[Mapped]) -> None:
+    """Nothing looks at these mappings; operations that have finished meanwhile are asked to let go first."""
+    if any(mapped.pins for mapped in found):
+        reserved.device._adapter.settle()
+        if any(mapped.pins for mapped in found):
+            raise InvalidArgumentError(
+                "arrays, buffers or unfinished queue operations still look at these bytes: drop them first"
+            )
+
+
 @operation("VirtualRange.unmap", ur=("urVirtualMemUnmap",), raises=(InvalidArgumentError, DeviceError))
 def unmap(reserved: Reserved, at: int, nbytes: int) -> None:
     """Unmap one or several whole mappings. Refused while a buffer or an unfinished queue operation looks at them."""
     with reserved._lock:
         found = reserved.whole(at, nbytes)
-        if any(mapped.pins for mapped in found):
-            raise InvalidArgumentError(
-                "arrays, buffers or unfinished queue operations still look at these bytes: drop them first"
-            )
+        expect_free(reserved, found)
         for mapped in found:
             reserved.driver.unmap(mapped.at, mapped.nbytes)
             place = bisect_right(reserved._starts, mapped.at) - 1
@@ -346,10 +353,8 @@ def set_access(reserved: Reserved, at: int, nbytes: int, access: str) -> None:
     wanted = access_argument(access)
     with reserved._lock:
         found = reserved.whole(at, nbytes)
-        if wanted != "rw" and any(mapped.pins for mapped in found):
-            raise InvalidArgumentError(
-                "arrays, buffers or unfinished queue operations still look at these bytes: drop them first"
-            )
+        if wanted != "rw":
+            expect_free(reserved, found)
         for mapped in found:
             reserved.driver.set_access(mapped.at, mapped.nbytes, wanted)
             mapped.access = wanted

@@ -226,6 +226,9 @@ class Cuda(Adapter):
         finally:
             driver.api.cuCtxPopCurrent()
 
+    def settle(self) -> None:
+        self._later.let_go()
+
     def adopt_domain(self, device: DeviceInfo, domain: Domain) -> None:
         gpu = self._driver.gpu(device)
         lacking = [attribute.name for attribute in _STREAM_WORDS if not gpu.attribute(attribute)]

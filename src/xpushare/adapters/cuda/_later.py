@@ -76,6 +76,13 @@ class Later:
         with self._starting:
             self._waiting.add(queue)
 
+    def let_go(self) -> None:
+        """Have every queue let go of the operands of finished operations."""
+        with self._starting:
+            queues = list(self._waiting)
+        for queue in queues:
+            queue.settle()
+
     def do(self, action: Callable[[], None]) -> Job:
         """Have `action` run once the device work submitted so far has finished."""
         job = Job(action)
@@ -173,6 +180,11 @@ class Waiting(Protocol):
 
     def waits(self) -> list[tuple[Slot, int]]:
         """The points that it waits for now."""
+        ...
+
+    def settle(self) -> None:
+        """Let go of the operands of finished operations."""
+        ...
 
 
 class Watched(Protocol):
@@ -180,6 +192,7 @@ class Watched(Protocol):
 
     def tick(self) -> bool:
         """Look after it; False when there is nothing more to look after."""
+        ...
 
 
 @final

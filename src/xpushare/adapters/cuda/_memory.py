@@ -329,6 +329,7 @@ class HostUsm(DriverMemory):
 
     def export(self, read_only: bool) -> Export:
         assert self._fd is not None
+        assert self._mapping is not None
         mapped = self._mapping.nbytes
         return Export(self.nbytes, mapped, (self._fd.number,), self._inode, _HEAD.pack(HOST, mapped))
 

@@ -291,6 +291,12 @@ class CudaQueue(DriverQueue):
         with self._state:
             return list(self._waits)
 
+    def settle(self) -> None:
+        """Let go of the operands of finished operations; on a broken context there is nothing to ask."""
+        if self._broken is None and self._kept:
+            with self._context.current(), self._driver.relaxed():
+                self._reap()
+
     def wait_native(self, event: int, keep: object) -> None:
         """Work queued later starts when another library's CUDA event has completed."""
         doing = "waiting for a CUDA event"
