@@ -178,7 +178,7 @@ def load_everything() -> None:
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     """A folder that another user can enter; pytest's own are below folders that only this user can."""
-    folder = Path(tempfile.mkdtemp(prefix="xpushare-tests-"))
+    folder = Path(tempfile.mkdtemp(prefix="xpushare-tests-", dir="/tmp"))
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)
