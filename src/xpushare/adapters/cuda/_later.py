@@ -65,6 +65,9 @@ class Later:
         self._driver = driver
         self._jobs: SimpleQueue[Job] = SimpleQueue()  # its put may be called from a finaliser
         self._starting = threading.RLock()
+        # Held during teardowns, and while a queue begins to wait for a point: a wait that began during a teardown would
+        # hold that up, and with it the allocations of the thread that is to signal the point.
+        self.calm = threading.RLock()
         self._thread: threading.Thread | None = None
         self._pages: dict[int, Mapping] = {}
         self._waiting: weakref.WeakSet[Waiting] = weakref.WeakSet()
@@ -106,18 +109,26 @@ class Later:
             self._hurried.wait(_GATHER)
             while not self._jobs.empty():
                 batch.append(self._jobs.get())
-            self._pass_waits()
-            self._drain()
+            end = time.monotonic() + _QUIET
             while batch:
-                batch.pop(0).run()
+                self._pass_waits(end)
+                with self.calm:
+                    if time.monotonic() < end and any(map(_pending, self._waits())):
+                        continue  # a queue began to wait in between
+                    self._drain()
+                    while batch:
+                        batch.pop(0).run()
 
-    def _pass_waits(self) -> None:
+    def _waits(self) -> list[tuple[Slot, int]]:
+        with self._starting:
+            queues = list(self._waiting)
+        return [wait for queue in queues for wait in queue.waits()]
+
+    def _pass_waits(self, end: float) -> None:
         """Return once every point that queues wait for now has come; best at a moment when they wait for none."""
-        end, nap = time.monotonic() + _QUIET, _NAP_FIRST
+        nap = _NAP_FIRST
         while True:
-            with self._starting:
-                queues = list(self._waiting)
-            waits = [wait for queue in queues for wait in queue.waits()]
+            waits = self._waits()
             if not waits or time.monotonic() > end:
                 return
             while any(map(_pending, waits)):

@@ -231,9 +231,10 @@ class CudaQueue(DriverQueue):
                 self._owed[id(slot)] = (slot, point)
             try:
                 if first:  # another signaller's point comes before
-                    slot.guard(first)
-                    self._call("waiting", "cuStreamWaitValue64", stream, word, first, n.STREAM_WAIT_VALUE_GEQ)
-                    self._remember(slot, first)
+                    with self._later.calm:
+                        slot.guard(first)
+                        self._call("waiting", "cuStreamWaitValue64", stream, word, first, n.STREAM_WAIT_VALUE_GEQ)
+                        self._remember(slot, first)
                 code = api.cuStreamWriteValue64(stream, word, point, n.STREAM_WRITE_VALUE_DEFAULT)[0]
                 if code:
                     raise self._failed("signalling", "cuStreamWriteValue64", int(code))
@@ -251,12 +252,13 @@ class CudaQueue(DriverQueue):
                 self._check()
             state = slot.state(point)
             if state == PENDING:
-                try:
-                    slot.guard(point)  # before the device waits: a loss must release it
-                except ValueError as error:
-                    raise InvalidArgumentError(str(error)) from None
-                self._call("waiting", "cuStreamWaitValue64", self._stream, word, point, n.STREAM_WAIT_VALUE_GEQ)
-                self._remember(slot, point)
+                with self._later.calm:
+                    try:
+                        slot.guard(point)  # before the device waits: a loss must release it
+                    except ValueError as error:
+                        raise InvalidArgumentError(str(error)) from None
+                    self._call("waiting", "cuStreamWaitValue64", self._stream, word, point, n.STREAM_WAIT_VALUE_GEQ)
+                    self._remember(slot, point)
             elif state == LOST:
                 with self._state:
                     self._failures.append(peer_lost(slot, point))
