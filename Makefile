@@ -33,10 +33,8 @@ soak: $(VENV)/installed ## the long programs in soak/; ARGS=--quick for their sh
 bench: $(VENV)/installed $(VENV)/bench ## latency and bandwidth against what one would pick instead
 	$(BIN)/xpushare bench $(DEVICE_ARGUMENT) $(ARGS)
 
-gpu: $(VENV)/installed $(VENV)/test $(VENV)/cuda ## what needs an NVIDIA GPU; fails where there is none
-	$(BIN)/xpushare info --device 'cuda:*'
-	$(BIN)/xpushare demo --file "$(FILE)" --device cuda:0
-	$(BIN)/python -m pytest -m cuda --basetemp $(VENV)/tmp $(TESTS) $(ARGS)
+gpu: ## what needs an NVIDIA GPU, on a machine without a package registry: tests, conformance, figures into results/
+	scripts/gpu
 
 lint: $(VENV)/lint
 	$(BIN)/ruff check .
@@ -86,6 +84,6 @@ $(VENV)/lint: $(VENV)/made pyproject.toml
 	$(PIP) install --quiet --group lint --group test "pyright[nodejs]"
 	touch $@
 
-$(VENV)/bench $(VENV)/cuda: $(VENV)/%: $(VENV)/installed pyproject.toml
+$(VENV)/bench: $(VENV)/%: $(VENV)/installed pyproject.toml
 	$(PIP) install --quiet ".[$*]"
 	touch $@
