@@ -97,8 +97,7 @@ class Device:
     """One device: `Device("cuda:0")`, `Device("gpu")`, `Device("cpu")` or `Device("<uuid>")`.
 
     Equal when backend and uuid are: the same physical device has the same uuid under any ordinal. Picklable (by backend
-    and
-    uuid). Raises `InvalidArgumentError` where no visible device is meant. Making one starts no driver.
+    and uuid). Raises `InvalidArgumentError` where no visible device is meant. Making one starts no driver.
     """
 
     __slots__ = ("__weakref__", "_adapter", "_aspects", "_context", "_hash", "_info")
@@ -231,10 +230,8 @@ def devices(selector: str | None = None) -> list[Device]:
     """The devices of this process, in the order of their backends.
 
     `selector` has the grammar of `ONEAPI_DEVICE_SELECTOR`, which is honoured too: a device must match both. Backend
-    `mock` exists
-    only when one of them names it. Starts no driver that would make a later fork unsafe. Raises `InvalidArgumentError`
-    for a
-    selector that does not parse.
+    `mock` exists only when one of them names it. Starts no driver that would make a later fork unsafe. Raises
+    `InvalidArgumentError` for a selector that does not parse.
     """
     texts = (os.environ.get("ONEAPI_DEVICE_SELECTOR") or None, selector)
     selectors = [_parse(text) for text in texts if text is not None]

@@ -6,8 +6,7 @@ XpuShareError(.result: ur.Result, .native: int | None, .reasons: tuple[str, ...]
  ├─ HandleExpiredError                              put, freed, exporter gone, pid or fd reused
  ├─ FeatureNotSupportedError (NotImplementedError)  the device lacks the aspect
  ├─ RouteError (PermissionError)                    no way to reach the exporter's object; `reasons` says why, route by
- route
- ├─ PeerLostError (ConnectionError)                 the process that owed a signal died or failed
+ route ├─ PeerLostError (ConnectionError)                 the process that owed a signal died or failed
  ├─ OutOfMemoryError (MemoryError)                  host or device memory, or file descriptors
  ├─ ForkError (RuntimeError)                        an object of the parent used in a forked child
  ├─ DeviceError (RuntimeError)                      the driver's own error, with its name and number
@@ -42,8 +41,7 @@ class XpuShareError(Exception):
     """Base of every error of this package.
 
     `result` is Unified Runtime's code for the case, `native` the driver's number or errno where there is one, `reasons`
-    what
-    blocked each way that was tried.
+    what blocked each way that was tried.
     """
 
     default_result: ClassVar[Result] = Result.ERROR_UNKNOWN

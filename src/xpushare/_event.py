@@ -24,13 +24,10 @@ class Event:
     """A shared, monotonic timeline of signals.
 
     `pending` is the number of the newest signal anyone submitted, `value` the number up to which every signal completed
-    (or was lost).
-    A new event is complete: both are 0. With `enable_ipc=True` other processes open it by handle and signal, wait and
-    query it as
-    its maker does. Waits mean the newest point known at the call, or `at_least`, which may lie in the future: the form
-    to use
-    between processes. A wait never hangs on a dead process: it raises `PeerLostError`. (urEventCreateExp; docs: the
-    event protocol)
+    (or was lost). A new event is complete: both are 0. With `enable_ipc=True` other processes open it by handle and
+    signal, wait and query it as its maker does. Waits mean the newest point known at the call, or `at_least`, which may
+    lie in the future: the form to use between processes. A wait never hangs on a dead process: it raises
+    `PeerLostError`. (urEventCreateExp; docs: the event protocol)
 
     Raises `InvalidArgumentError` for IPC plus profiling, `FeatureNotSupportedError` where a device of the context lacks
     the aspect.
@@ -129,8 +126,7 @@ class Event:
         """Wait until the newest signal known now, or signal `at_least`, is complete.
 
         `timeout` in seconds, then `TimeoutError`. `PeerLostError` within a second of the death of the process that owed
-        the signal, or
-        of the last other process that could have sent it. `KeyboardInterrupt` comes through.
+        the signal, or of the last other process that could have sent it. `KeyboardInterrupt` comes through.
         """
         core.wait(self._use(), timeout, at_least)
 

@@ -25,11 +25,9 @@ class Memory(BufferBase):
     `ipc.memory.open`.
 
     Speaks DLPack, the array interfaces where they apply, and, on host-accessible memory, the buffer protocol (format
-    "B", one
-    dimension). `close()` gives up this object's hold; the memory goes when the last buffer, capsule, array, slice,
-    export or
-    unfinished queue operation has let go. Using it after `close` raises `InvalidArgumentError`, in a forked child
-    `ForkError`.
+    "B", one dimension). `close()` gives up this object's hold; the memory goes when the last buffer, capsule, array,
+    slice, export or unfinished queue operation has let go. Using it after `close` raises `InvalidArgumentError`, in a
+    forked child `ForkError`.
     """
 
     __slots__ = ("_implicit", "_pinned", "_range")
@@ -203,8 +201,7 @@ def malloc_device(nbytes: int, device: DeviceLike | None = None, *, context: Con
     """`nbytes` of memory on `device` (default: `default_device()`), which other processes can open once exported.
 
     Owned by the returned object. Raises `InvalidArgumentError`, `OutOfMemoryError`, `DeviceError`. (urUSMDeviceAlloc;
-    memfd_create on
-    `native_cpu`.)
+    memfd_create on `native_cpu`.)
     """
     return Memory._make(core.allocate("device", nbytes, device, context))
 

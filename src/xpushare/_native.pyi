@@ -1,9 +1,8 @@
 """The compiled part: atomics, futexes, mappings, buffers, DLPack capsules, shared event slots and the warden thread.
 
 Mechanism only: no policy, no vendor code. Offsets are those of docs/layout.md, the event protocol is
-docs/events-protocol.md.
-Failing system calls raise `OSError` with errno and the call's name. Nothing here takes or holds the GIL while it
-blocks.
+docs/events-protocol.md. Failing system calls raise `OSError` with errno and the call's name. Nothing here takes or
+holds the GIL while it blocks.
 """
 
 from collections.abc import Sequence
@@ -211,9 +210,8 @@ class BufferBase:
     """Base of classes that export a buffer: `memoryview(self)` becomes a view of `self._span()`, a `Span`.
 
     An object made with the three arguments is bound to that memory: its `_range` keeps the memory, and as long as that
-    is not
-    None and the process has not forked, a view is of a `Span` with these arguments and that owner; `_span` is not
-    called. The view keeps the span, not this object. An exception of `_span` is passed on as it is. Has a
+    is not None and the process has not forked, a view is of a `Span` with these arguments and that owner; `_span` is
+    not called. The view keeps the span, not this object. An exception of `_span` is passed on as it is. Has a
     weak-reference list; sub-classes may use __slots__."""
 
     def __new__(cls, address: int = ..., nbytes: int = ..., readonly: bool = ..., /) -> Self: ...

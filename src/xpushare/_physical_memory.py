@@ -24,8 +24,7 @@ class PhysicalMemory:
     """`nbytes` (whole granules) of physical memory on `device`: pages without an address, mapped by `VirtualRange.map`.
 
     With `enable_ipc=True`, `ipc.physical_memory.get` exports it. A mapping holds the pages: this object may be closed
-    while mapped. There
-    is no close verb in `ipc`: the last release of an import tears it down. (urPhysicalMemCreate)
+    while mapped. There is no close verb in `ipc`: the last release of an import tears it down. (urPhysicalMemCreate)
 
     Raises `InvalidArgumentError` for a size that is no multiple of `device.memory_granularity()`,
     `FeatureNotSupportedError`,
@@ -151,8 +150,8 @@ class VirtualRange(BufferBase):
     """Reserved addresses, `nbytes` of them (whole granules), in which physical memory is mapped side by side.
 
     `address` asks for a place; it is met or `InvalidArgumentError`/`DeviceError` is raised. The buffer protocol and
-    `as_array` work over
-    bytes that are mapped with access; while such a view lives, those bytes cannot be unmapped. (urVirtualMemReserve)
+    `as_array` work over bytes that are mapped with access; while such a view lives, those bytes cannot be unmapped.
+    (urVirtualMemReserve)
     """
 
     __slots__ = ("_reserved",)
@@ -199,8 +198,7 @@ class VirtualRange(BufferBase):
         """Map `nbytes` (default: all) of `pm` from `offset` on at byte `at` of the range, with `access`.
 
         All multiples of the granularity. `InvalidArgumentError` also for a place that is mapped already, and for part
-        of an object
-        where the device lacks `partial_map`. The mapping holds the pages. (urVirtualMemMap)
+        of an object where the device lacks `partial_map`. The mapping holds the pages. (urVirtualMemMap)
         """
         if not isinstance(pm, PhysicalMemory):
             raise InvalidArgumentError(f"map takes a PhysicalMemory, not {type(pm).__name__}")

@@ -55,9 +55,8 @@ class Queue:
     """An in-order queue of work on `device`.
 
     Operations return when they are queued; what fails later comes out of `synchronize`. Operands stay alive until their
-    operation has
-    finished. `Queue.from_native(x)` works on another library's stream instead, ordered with what is queued there.
-    (urQueueCreate)
+    operation has finished. `Queue.from_native(x)` works on another library's stream instead, ordered with what is
+    queued there. (urQueueCreate)
     """
 
     __slots__ = ("__weakref__", "_work")
@@ -134,8 +133,7 @@ class Queue:
         """Wait until everything queued has finished.
 
         Raises `TimeoutError` after `timeout` seconds, `PeerLostError` once for each wait that was released by a loss, a
-        callable's own
-        exception, `DeviceError`. (urQueueFinish)
+        callable's own exception, `DeviceError`. (urQueueFinish)
         """
         core.synchronize(self._use(), timeout)
 

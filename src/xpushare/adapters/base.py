@@ -2,9 +2,8 @@
 
 An adapter translates these methods to driver calls and driver errors to the package's own. It keeps no tables, caches
 no imports, counts no references, checks no handles and knows nothing of processes: all of that is the same for every
-vendor and
-lives above. Nothing here has a default that would hide a missing feature: what a device lacks, `support` says, and the
-core asks it first.
+vendor and lives above. Nothing here has a default that would hide a missing feature: what a device lacks, `support`
+says, and the core asks it first.
 
 Guarantees asked of every method:
 
@@ -14,8 +13,7 @@ Guarantees asked of every method:
 2. When it raises, nothing it acquired on the way remains.
 3. It makes no context on a device it was not asked for, and leaves the caller's current context and captures alone.
 4. Objects it returns own their driver resource; their `release` is called exactly once, from any thread, never in a
-forked child.
-5. It may be called from several threads at once.
+forked child. 5. It may be called from several threads at once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`mock`: a device for tests, and the worked example of an adapter. Exists only when a selector names it.
 
 Two devices over host memory that really is shared, behind a driver that follows a script: every call is counted, any
-call can be made
-to fail or to stall. The script belongs to this process: `driver().fail("Mapping")`, `driver().stall("memfd")`.
+call can be made to fail or to stall. The script belongs to this process: `driver().fail("Mapping")`,
+`driver().stall("memfd")`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How an operation is declared, and where the declarations are found.
 
 An operation is a function of `core` decorated with `@operation`. The decorator returns the function itself: a call
-costs nothing more.
-The faces call operations as attributes of their module (`memory.get(...)`), so that a layer can put a wrapper there.
+costs nothing more. The faces call operations as attributes of their module (`memory.get(...)`), so that a layer can put
+a wrapper there.
 """
 
 from __future__ import annotations

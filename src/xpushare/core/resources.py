@@ -19,8 +19,7 @@ class End:
     """Gives a resource back when its owner has died.
 
     Not the owner's own `__del__`: that runs while weak references to the owner still work, so that another thread could
-    take
-    an object out of a cache while it is being released.
+    take an object out of a cache while it is being released.
     """
 
     __slots__ = ("_arguments", "_forks", "_release", "forget")

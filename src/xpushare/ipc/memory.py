@@ -38,10 +38,9 @@ def open(handle: Handle | bytes | str, *, device: DeviceLike | None = None, cont
     """Open a handle: a new `Memory` over that very range, in any process of this user, the exporter's own included.
 
     On `device`, by default the one that the handle names. Each open has its own close; repeated ones are cheap and
-    counted. Raises
-    `InvalidHandleError` (corrupt, forged, other kind, version, boot), `HandleExpiredError` (put, freed, exporter gone),
-    `RouteError` (something blocks every way to it; `reasons`), `FeatureNotSupportedError`, `OutOfMemoryError`, and then
-    leaves nothing behind. (urIPCOpenMemHandleExp)
+    counted. Raises `InvalidHandleError` (corrupt, forged, other kind, version, boot), `HandleExpiredError` (put, freed,
+    exporter gone), `RouteError` (something blocks every way to it; `reasons`), `FeatureNotSupportedError`,
+    `OutOfMemoryError`, and then leaves nothing behind. (urIPCOpenMemHandleExp)
     """
     return Memory._make(_core.open_(handle, device, context))
 

@@ -107,8 +107,8 @@ class Handle:
 
     `Handle(h)` takes a handle, its bytes (any bytes-like object) or its text and raises `InvalidHandleError` for
     anything else: wrong length, altered bytes, another version, another user's key, another boot or host. `bytes(h)`
-    and
-    `str(h)` give them back. Equal by content, hashable, picklable. Verifying touches no driver and no other process.
+    and `str(h)` give them back. Equal by content, hashable, picklable. Verifying touches no driver and no other
+    process.
     """
 
     __slots__ = ("_fields", "_hot", "_raw")

@@ -58,8 +58,7 @@ def runtime_dir() -> Path:
     """The folder that only this user can enter; made if missing.
 
     `XPUSHARE_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/xpushare`, else `/run/user/<uid>/xpushare`, else `xpushare-<uid>` in
-    the
-    temporary folder. Raises `InvalidArgumentError` when it is a link, another user's, or open to others.
+    the temporary folder. Raises `InvalidArgumentError` when it is a link, another user's, or open to others.
     """
     path = _choose_dir()
     try:

@@ -198,8 +198,7 @@ class Peers:
     """All peers of this process and the open cache.
 
     The cache maps (exporter, its object, how it was opened) to what `make` returned, for as long as that lives: it
-    counts by
-    references, so it never evicts what is in use and keeps nothing that is not.
+    counts by references, so it never evicts what is in use and keeps nothing that is not.
     """
 
     def __init__(self) -> None:

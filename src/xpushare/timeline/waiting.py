@@ -1,8 +1,8 @@
 """Waiting for points in event loops: asyncio and trio, one watcher a loop and no thread a waiter.
 
 The warden makes one eventfd of this process readable when a registered point is done or lost. Each loop that has
-waiters watches that
-fd; whichever loop sees it first hands every due waiter its wake-up, to whichever loop that waiter is in.
+waiters watches that fd; whichever loop sees it first hands every due waiter its wake-up, to whichever loop that waiter
+is in.
 """
 
 from __future__ import annotations

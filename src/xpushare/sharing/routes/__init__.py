@@ -1,9 +1,8 @@
 """The ways in which an exporter's file descriptors reach an importer, in the order in which they are tried.
 
 A route is a module with `name`, `attach(handle) -> Attachment` and `fetch(attachment, handle, count) -> list[OwnedFd]`,
-which
-raise `Blocked` when something refuses them (the next route is tried) and `HandleExpiredError` when the exporter is
-certainly gone.
+which raise `Blocked` when something refuses them (the next route is tried) and `HandleExpiredError` when the exporter
+is certainly gone.
 """
 
 from __future__ import annotations
