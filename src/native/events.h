@@ -126,6 +126,14 @@ void xp_wake_all(xp_words *w); /* also those whose waker died half-way */
 void xp_ring(xp_domain *d);
 void xp_finish(xp_words *w); /* raise the value to what is complete or lost: somebody may have died half-way */
 void xp_note_released(xp_slot *s, uint64_t point); /* with xp_mu */
+xp_slot *xp_slot_of(PyObject *object); /* borrowed; NULL with TypeError, or ValueError where it is not usable */
+/* NULL, or what is wrong; `after`: the point to wait for before, or 0. Blocks nobody. No GIL needed. */
+const char *xp_submit(xp_slot *s, uint64_t queue, bool device, uint64_t *point, uint64_t *after);
+int xp_as_point(PyObject *arg, uint64_t *point);
+/* Before a device waits for `point`: a loss shall release it. 0, or what `xp_guarded` raises; no GIL needed. */
+#define XP_TOO_FAR (-2)
+int xp_guard(xp_slot *s, uint64_t point);
+int xp_guarded(int rc); /* 0, or -1 with an exception set */
 void xp_slot_ref(xp_slot *s);
 void xp_slot_unref(xp_slot *s);
 

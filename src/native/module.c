@@ -64,7 +64,8 @@ static int module_exec(PyObject *module)
 {
     if (add_layout(module) < 0 || xp_init_process(module) < 0 || xp_init_memory(module) < 0 ||
         xp_init_span(module) < 0 || xp_init_dlpack(module) < 0 || xp_init_domain(module) < 0 ||
-        xp_init_peer(module) < 0 || xp_init_slot(module) < 0 || xp_init_warden(module) < 0 || xp_init_serve(module) < 0)
+        xp_init_peer(module) < 0 || xp_init_slot(module) < 0 || xp_init_lane(module) < 0 ||
+        xp_init_warden(module) < 0 || xp_init_serve(module) < 0)
         return -1;
     return 0;
 }

@@ -351,7 +351,7 @@ static PyObject *slot_detach(PyObject *self, PyObject *Py_UNUSED(a))
     Py_RETURN_NONE;
 }
 
-static int as_point(PyObject *arg, uint64_t *point)
+int xp_as_point(PyObject *arg, uint64_t *point)
 {
     if (xp_as_u64(arg, point) < 0)
         return -1;
@@ -365,7 +365,7 @@ static PyObject *slot_state(PyObject *self, PyObject *arg)
 {
     xp_slot *s = slot(self);
     uint64_t point;
-    if (s == NULL || as_point(arg, &point) < 0)
+    if (s == NULL || xp_as_point(arg, &point) < 0)
         return NULL;
     return PyLong_FromLong(xp_full_state(s, point, false));
 }
@@ -413,7 +413,7 @@ static bool record(xp_words *w, const xp_view *v)
     return false;
 }
 
-/* NULL, or what is wrong. With s->mu. */
+/* With s->mu. */
 static const char *submit(xp_slot *s, uint64_t queue, uint64_t *point, uint64_t *after)
 {
     xp_words *w = s->w;
@@ -440,6 +440,18 @@ static const char *submit(xp_slot *s, uint64_t queue, uint64_t *point, uint64_t 
     return "a peer does not let this event be signalled";
 }
 
+const char *xp_submit(xp_slot *s, uint64_t queue, bool device, uint64_t *point, uint64_t *after)
+{
+    if (device && XP_LOAD(&s->w->device) == 0) {
+        XP_STORE(&s->w->device, 1);
+        wake(s->d, s->w); /* sleepers must start to poll */
+    }
+    pthread_mutex_lock(&s->mu); /* never held while anything blocks */
+    const char *wrong = submit(s, queue, point, after);
+    pthread_mutex_unlock(&s->mu);
+    return wrong;
+}
+
 static PyObject *slot_submit(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"queue", "device", NULL};
@@ -452,14 +464,7 @@ static PyObject *slot_submit(PyObject *self, PyObject *args, PyObject *kwargs)
         return NULL;
     if (queue == 0)
         return exhausted("a queue's number is not 0");
-    if (device && XP_LOAD(&s->w->device) == 0) {
-        XP_STORE(&s->w->device, 1);
-        wake(s->d, s->w); /* sleepers must start to poll */
-    }
-    const char *wrong;
-    pthread_mutex_lock(&s->mu); /* never held while anything blocks */
-    wrong = submit(s, queue, &point, &after);
-    pthread_mutex_unlock(&s->mu);
+    const char *wrong = xp_submit(s, queue, device, &point, &after);
     return wrong ? exhausted(wrong) : Py_BuildValue("(KK)", (unsigned long long)point, (unsigned long long)after);
 }
 
@@ -467,7 +472,7 @@ static PyObject *slot_complete(PyObject *self, PyObject *arg)
 {
     xp_slot *s = slot(self);
     uint64_t point;
-    if (s == NULL || as_point(arg, &point) < 0)
+    if (s == NULL || xp_as_point(arg, &point) < 0)
         return NULL;
     if (point > XP_LOAD(&s->w->pending) >> 21)
         return exhausted("a point that nobody submitted");
@@ -612,7 +617,7 @@ static PyObject *slot_wait(PyObject *self, PyObject *const *args, Py_ssize_t n, 
     xp_slot *s = slot(self);
     PyObject *timeout = NULL, *o_spin = NULL;
     uint64_t point;
-    if (s == NULL || xp_arity("wait", n, 1, 3) < 0 || as_point(args[0], &point) < 0)
+    if (s == NULL || xp_arity("wait", n, 1, 3) < 0 || xp_as_point(args[0], &point) < 0)
         return NULL;
     if (n > 1)
         timeout = args[1];
@@ -650,7 +655,7 @@ static PyObject *slot_notify(PyObject *self, PyObject *const *args, Py_ssize_t n
 {
     xp_slot *s = slot(self);
     uint64_t point, token;
-    if (s == NULL || xp_arity("notify", n, 2, 2) < 0 || as_point(args[0], &point) < 0 || xp_as_u64(args[1], &token) < 0)
+    if (s == NULL || xp_arity("notify", n, 2, 2) < 0 || xp_as_point(args[0], &point) < 0 || xp_as_u64(args[1], &token) < 0)
         return NULL;
     int rc;
     Py_BEGIN_ALLOW_THREADS
@@ -659,24 +664,39 @@ static PyObject *slot_notify(PyObject *self, PyObject *const *args, Py_ssize_t n
     return rc > 1 ? xp_oserror_of(rc - 1, "starting the warden") : rc < 0 ? PyErr_NoMemory() : PyBool_FromLong(rc);
 }
 
+int xp_guard(xp_slot *s, uint64_t point)
+{
+    xp_view v;
+    read_slot(s->w, &v);
+    if (point > v.effective && point - v.effective > XP_OUTSTANDING_MAX)
+        return XP_TOO_FAR;
+    int rc = xp_node_add(s, point, 0, true);
+    return rc == 1 ? 0 : rc;
+}
+
+int xp_guarded(int rc)
+{
+    if (rc == XP_TOO_FAR)
+        exhausted("a device cannot wait for a point so far ahead");
+    else if (rc < 0)
+        PyErr_NoMemory();
+    else if (rc)
+        xp_oserror_of(rc - 1, "starting the warden");
+    return rc ? -1 : 0;
+}
+
 static PyObject *slot_guard(PyObject *self, PyObject *arg)
 {
     xp_slot *s = slot(self);
     uint64_t point;
-    if (s == NULL || as_point(arg, &point) < 0)
+    if (s == NULL || xp_as_point(arg, &point) < 0)
         return NULL;
-    xp_view v;
-    read_slot(s->w, &v);
-    if (point > v.effective && point - v.effective > XP_OUTSTANDING_MAX)
-        return exhausted("a device cannot wait for a point so far ahead");
     int rc;
     Py_BEGIN_ALLOW_THREADS
-    rc = xp_node_add(s, point, 0, true);
+    rc = xp_guard(s, point);
     Py_END_ALLOW_THREADS
-    if (rc > 1)
-        return xp_oserror_of(rc - 1, "starting the warden");
-    if (rc < 0)
-        return PyErr_NoMemory();
+    if (xp_guarded(rc) < 0)
+        return NULL;
     Py_RETURN_NONE;
 }
 
@@ -698,7 +718,7 @@ static PyObject *slot_released(PyObject *self, PyObject *arg)
 {
     xp_slot *s = ((xp_slot_object *)self)->s;
     uint64_t point;
-    if (as_point(arg, &point) < 0)
+    if (xp_as_point(arg, &point) < 0)
         return NULL;
     bool found = false;
     pthread_mutex_lock(&xp_mu);
@@ -802,6 +822,14 @@ static PyType_Slot slot_slots[] = {
     {Py_tp_methods, slot_methods}, {Py_tp_members, slot_members}, {0, NULL},
 };
 static PyType_Spec slot_spec = {"xpushare._native.Slot", sizeof(xp_slot_object), 0, Py_TPFLAGS_DEFAULT, slot_slots};
+
+xp_slot *xp_slot_of(PyObject *object)
+{
+    if (PyType_GetSlot(Py_TYPE(object), Py_tp_dealloc) == (void *)slot_dealloc)
+        return slot(object);
+    PyErr_SetString(PyExc_TypeError, "a Slot is wanted");
+    return NULL;
+}
 
 int xp_init_slot(PyObject *module)
 {

@@ -46,6 +46,7 @@ static struct {
 /* with xp_mu */
 static xp_node *nodes, *due_first, **due_last = &due_first;
 static int notify_fd = -1;
+static bool polling_nodes; /* the warden looks at nodes of devices by itself before long */
 
 /* --- watching ----------------------------------------------------------------------------------------------------- */
 
@@ -237,12 +238,13 @@ int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, bool guard)
         node->next = nodes;
         nodes = node;
     }
+    bool soon = guard && polling_nodes; /* a guard only wants to know when it may go */
     pthread_mutex_unlock(&xp_mu);
     if (state != XP_PENDING) {
         free(node);
         return 1;
     }
-    if (watch != XP_WATCHED || XP_LOAD(&s->w->device)) {
+    if (watch != XP_WATCHED || (XP_LOAD(&s->w->device) && !soon)) {
         XP_STORE(&d->rescan, 1);
         kick();
     }
@@ -324,6 +326,7 @@ static int service(bool polling)
         *p = node->next;
         finish_node(node);
     }
+    polling_nodes = wanted != 0;
     pthread_mutex_unlock(&xp_mu);
     return wanted;
 }
@@ -603,7 +606,7 @@ static void close_fds(void)
     }
 }
 
-static int start(void)
+static int start(void) /* with xp_mu and warden_mu */
 {
     sigset_t all, old;
     for (int i = 0; i < CONNECTIONS; i++)
@@ -614,6 +617,7 @@ static int start(void)
     if (rc == 0) {
         W.stop = 0;
         W.paused = 0;
+        polling_nodes = false;
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &old);
         rc = pthread_create(&W.thread, NULL, run, NULL);

@@ -95,6 +95,7 @@ int xp_init_dlpack(PyObject *module);
 int xp_init_domain(PyObject *module);
 int xp_init_peer(PyObject *module);
 int xp_init_slot(PyObject *module);
+int xp_init_lane(PyObject *module);
 int xp_init_warden(PyObject *module);
 int xp_init_serve(PyObject *module);
 

@@ -391,6 +391,32 @@ class Slot:
         """Idempotent. Waits of other threads end with ValueError, tokens become due, guards are dropped; what is owed
         stays owed."""
 
+CAPTURED: Final = -1
+
+@final
+class Lane:
+    """A device's in-order queue, by two stream memory operations of its driver, called by address without the GIL:
+    `write(stream, address, value, 0)` and `wait(stream, address, value, wait_flags)`, which return 0 or an error, as
+    do all methods here.
+
+    `capturing(stream, &status)` tells whether somebody captures the stream, where somebody else has it."""
+
+    def __init__(
+        self, number: int, stream: int, write: int, wait: int, wait_flags: int, capturing: int = 0
+    ) -> None: ...
+    def check(self) -> int:
+        """CAPTURED while the stream is being captured."""
+
+    def write(self, address: int, value: int) -> int: ...
+    def wait(self, slot: Slot, address: int, point: int) -> int:
+        """`Slot.guard`, whose ValueError this raises, and the `wait` for the point."""
+    def signal(self, slot: Slot, address: int) -> tuple[int, int, int]:
+        """`check`, `Slot.submit` for this lane's number as a device, and the `write` of the point: (point, after, code).
+
+        Point 0: the check refused, nothing was submitted. `after` not 0: that point has to come first, and nothing was
+        written. ValueError as in `Slot.submit`."""
+
+
 # --- the warden
 # ----------------------------------------------------------------------------------------------------------------
 # One native thread per process, all signals blocked, never takes the GIL. Serves fds, watches pidfds, reaps the dead,

@@ -14,6 +14,8 @@ from collections import defaultdict
 from typing import Any
 
 MIB2 = 1 << 21
+WORD_OPERATION = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint)
+STREAM_QUERY = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.POINTER(ctypes.c_int))
 
 
 class Struct:
@@ -79,6 +81,17 @@ class ScriptedDriver:
         self.stuck: dict[int, list[Any]] = defaultdict(list)
         self.writes: list[tuple[int, int]] = []
         self.unsafe: list[str] = []  # calls that would have ended somebody's capture
+        self.functions = {  # as C sees them
+            b"cuStreamWriteValue64": WORD_OPERATION(lambda *given: self.cuStreamWriteValue64(*given)[0]),
+            b"cuStreamWaitValue64": WORD_OPERATION(lambda *given: self.cuStreamWaitValue64(*given)[0]),
+            b"cuStreamIsCapturing": STREAM_QUERY(self._is_capturing),
+        }
+
+    def _is_capturing(self, stream: int, status: Any) -> int:
+        code, found = self.cuStreamIsCapturing(stream)
+        if not code:
+            status[0] = found
+        return int(code)
 
     # numbers stand for themselves
     CUdevice_attribute = CUpointer_attribute = CUstreamCaptureMode = CUmemAllocationHandleType = staticmethod(int)
@@ -337,10 +350,14 @@ class ScriptedDriver:
         self.live["pool"].discard(pool)
         return (0,)
 
-    def cuGetProcAddress(self, _name: bytes, _version: int, _flags: int) -> tuple[Any, ...]:
-        return 0, 0xF00D, 0
+    def cuGetProcAddress(self, name: bytes, _version: int, _flags: int) -> tuple[Any, ...]:
+        found = self.functions.get(name)
+        return 0, 0xF00D if found is None else ctypes.cast(found, ctypes.c_void_p).value, 0
 
     def cuPointerGetAttribute(self, attribute: int, address: int) -> tuple[Any, ...]:
+        return self._pointer(attribute, address)
+
+    def _pointer(self, attribute: int, address: int) -> tuple[Any, ...]:
         for found in self.foreign:
             if found.start <= address < found.start + found.nbytes:
                 facts = found.facts
@@ -357,6 +374,10 @@ class ScriptedDriver:
                 }[attribute]
         return 1, None
 
+    def cuPointerGetAttributes(self, count: int, attributes: list[int], address: int) -> tuple[Any, ...]:
+        found = [self._pointer(attribute, address) for attribute in attributes]
+        return 0, [0 if code else value for code, value in found[:count]]
+
     # --- streams and events
     def cuStreamCreate(self, _flags: int) -> tuple[Any, ...]:
         return 0, self.new("stream")
@@ -367,6 +388,9 @@ class ScriptedDriver:
 
     def cuStreamGetCtx(self, _stream: int) -> tuple[Any, ...]:
         return 0, self.contexts[0]
+
+    def cuStreamGetId(self, stream: int) -> tuple[Any, ...]:
+        return 0, stream
 
     def cuStreamIsCapturing(self, stream: int) -> tuple[Any, ...]:
         return 0, int(stream in self.capturing)
@@ -455,6 +479,7 @@ UNSAFE = frozenset(
         "cuMemHostUnregister",
         "cuEventQuery",
         "cuStreamQuery",
+        "cuStreamGetId",
         "cuIpcOpenMemHandle",
         "cuIpcCloseMemHandle",
     )

@@ -509,6 +509,11 @@ def information(uuid: str, minor: int, model: str = "NVIDIA H200") -> str:
 UUIDS = [f"8b3eb218-4786-45ef-0410-03994e7fa13{i}" for i in range(3)]
 
 
+def test_the_question_to_the_driver_gets_an_answer() -> None:
+    gpus, why = _listing._ask_child()  # a program of its own, which nothing here imports
+    assert gpus or "libcuda" in why or "cuInit failed" in why or why == "the CUDA driver has no device", why
+
+
 @pytest.fixture
 def proc(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     for i, uuid in enumerate(UUIDS):

@@ -39,7 +39,7 @@ from xpushare.adapters.cuda._events import Words
 from xpushare.adapters.cuda._later import Later, Watch
 from xpushare.adapters.cuda._listing import driver_version, list_gpus
 from xpushare.adapters.cuda._numbers import Attribute
-from xpushare.adapters.cuda._queue import CudaQueue
+from xpushare.adapters.cuda._queue import CudaQueue, Streams
 from xpushare.adapters.cuda._virtual import AddressRange, PhysicalPages
 
 __all__ = ["Cuda"]
@@ -81,6 +81,7 @@ class Cuda(Adapter):
         self._later = Later(self._driver)
         self._watch = Watch()
         self._words = Words(self._later)
+        self._streams = Streams(self._words, self._later, self._watch)
         self._listed: tuple[tuple[str | None, str | None], list[DeviceInfo], str] | None = None
 
     # --- devices -------------------------------------------------------------------------------------------
@@ -185,11 +186,10 @@ class Cuda(Adapter):
         if found is None:
             return None
         raw, ordinal = found
-        stream = self._driver.binding().CUstream(raw)
         self._driver.start()
+        stream = self._driver.api.CUstream(raw)
         context = self._context_of(raw, stream, ordinal)
-        driver_queue = CudaQueue(context, self._words, self._later, self._watch, stream, native)
-        return self.info_of(context.gpu), driver_queue
+        return self.info_of(context.gpu), self._streams.queue(context, stream, native)
 
     def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
         ordinal = self._driver.gpu(device).ordinal

@@ -8,7 +8,7 @@ import importlib
 import sys
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple, final
 
@@ -20,7 +20,7 @@ from xpushare._errors import (
     OutOfMemoryError,
     XpuShareError,
 )
-from xpushare._native import forks
+from xpushare._native import Lane, forks
 from xpushare._result import Result
 from xpushare.adapters.base import Access, DeviceInfo
 from xpushare.adapters.cuda import _numbers as n
@@ -29,6 +29,8 @@ from xpushare.adapters.cuda._numbers import Attribute, Error, Pointer
 __all__ = ["BACKEND", "Context", "Driver", "Gpu", "in_use_here", "struct_bytes", "struct_from"]
 
 BACKEND: Final = "cuda"
+_VALUE64_VERSION: Final = 12000  # from 11.7 on the functions have their second form
+_CAPTURE_VERSION: Final = 10000
 INSTALL: Final = "install the binding with: pip install 'xpushare[cuda]'"
 _FORKED: Final = (
     "CUDA was started before this process was forked, and cannot be used in the child: start it with the spawn or "
@@ -90,6 +92,9 @@ class Driver:
         self._gpus: dict[str, Gpu] = {}
         self._ordered: list[Gpu] = []
         self.api: Any = None
+        self.relaxed_mode: Any = None
+        self._pointer_attributes: dict[int, Any] = {}
+        self._lane_functions: tuple[int, int, int] | None = None
         self.reach = Reach(self)
         self.legacy: dict[int, tuple[Gpu, int, int]] = {}  # buffer id -> cudaMalloc allocation of another library
 
@@ -129,6 +134,7 @@ class Driver:
                     raise self.error("starting CUDA", "cuInit", code)
                 self._gpus = self._enumerate()
                 self._ordered = sorted(self._gpus.values(), key=lambda gpu: gpu.ordinal)
+                self.relaxed_mode = api.CUstreamCaptureMode(n.CAPTURE_MODE_RELAXED)
             except BaseException:
                 self.api = None
                 raise
@@ -186,14 +192,40 @@ class Driver:
     def by_ordinal(self, ordinal: int) -> Gpu:
         return self.gpus()[ordinal]
 
+    def _attribute(self, attribute: Pointer) -> Any:
+        found = self._pointer_attributes.get(attribute)
+        if found is None:
+            found = self._pointer_attributes[attribute] = self.api.CUpointer_attribute(int(attribute))
+        return found
+
     def pointer(self, attribute: Pointer, address: int) -> int | None:
         """An attribute of an address; None where the driver does not know the address."""
-        code, value = self.api.cuPointerGetAttribute(self.api.CUpointer_attribute(int(attribute)), address)[:2]
+        code, value = self.api.cuPointerGetAttribute(self._attribute(attribute), address)[:2]
         return None if code else int(value)
 
-    def relaxed(self) -> _Relaxed:
+    def pointers(self, doing: str, attributes: Sequence[Pointer], address: int) -> list[int]:
+        """Several attributes of an address that the driver knows; 0 for those that its memory has not."""
+        asked = [self._attribute(attribute) for attribute in attributes]
+        return [int(value) for value in self(doing, "cuPointerGetAttributes", len(asked), asked, address)]
+
+    def relaxed(self) -> _Scope:
         """`with driver.relaxed():` around calls that a capture in any thread would forbid, and that would end it."""
-        return _Relaxed(self)
+        return _Scope(self, None, True)
+
+    def function(self, name: str, version: int) -> int:
+        """The address of a driver function as that version of CUDA has it."""
+        return int(self(f"finding {name}", "cuGetProcAddress", name.encode(), version, 0)[0])
+
+    def lane(self, number: int, stream: int, shared: bool) -> Lane:
+        """A stream's operations on event slots; `shared`: somebody else has the stream, too."""
+        if self._lane_functions is None:
+            self._lane_functions = (
+                self.function("cuStreamWriteValue64", _VALUE64_VERSION),
+                self.function("cuStreamWaitValue64", _VALUE64_VERSION),
+                self.function("cuStreamIsCapturing", _CAPTURE_VERSION),
+            )
+        write, wait, capturing = self._lane_functions
+        return Lane(number, stream, write, wait, n.STREAM_WAIT_VALUE_GEQ, capturing if shared else 0)
 
     def posix_fd(self) -> Any:
         return self.api.CUmemAllocationHandleType(n.POSIX_FD)
@@ -252,47 +284,39 @@ class Reach:
                 self._mapped[start] = (size, location, access, ordinals | {gpu.ordinal})
 
 
-class _Relaxed:
-    """Exchanges this thread's capture mode for RELAXED and puts it back."""
+class _Scope:
+    """Around driver calls, on the hot path: with `relaxed`, this thread's capture mode is exchanged for RELAXED; with a
+    context, that is current. Both come back.
+    """
 
-    __slots__ = ("_before", "_driver")
+    __slots__ = ("_api", "_before", "_driver", "_handle", "_relaxed")
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, handle: Any, relaxed: bool) -> None:
         self._driver = driver
-
-    def __enter__(self) -> None:
-        driver = self._driver
-        mode = driver.api.CUstreamCaptureMode(n.CAPTURE_MODE_RELAXED)
-        self._before = driver("leaving captures alone", "cuThreadExchangeStreamCaptureMode", mode)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._driver.api.cuThreadExchangeStreamCaptureMode(self._before)
-
-
-class _Current(_Relaxed):
-    """`_Relaxed`, and a context current; the caller's own comes back."""
-
-    __slots__ = ("_handle",)
-
-    def __init__(self, driver: Driver, handle: Any) -> None:
-        super().__init__(driver)
+        self._api = driver.api
         self._handle = handle
+        self._relaxed = relaxed
 
     def __enter__(self) -> None:
-        super().__enter__()
-        try:
-            self._driver("making a context current", "cuCtxPushCurrent", self._handle)
-        except BaseException:
-            super().__exit__(None, None, None)
-            raise
+        api = self._api
+        if self._relaxed:
+            code, self._before = api.cuThreadExchangeStreamCaptureMode(self._driver.relaxed_mode)
+            if code:
+                raise self._driver.error("leaving captures alone", "cuThreadExchangeStreamCaptureMode", int(code))
+        if self._handle is not None:
+            code = api.cuCtxPushCurrent(self._handle)[0]
+            if code:
+                if self._relaxed:
+                    api.cuThreadExchangeStreamCaptureMode(self._before)
+                raise self._driver.error("making a context current", "cuCtxPushCurrent", int(code))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._driver.api.cuCtxPopCurrent()
-        super().__exit__(kind, error, trace)
+        if self._handle is not None:
+            self._api.cuCtxPopCurrent()
+        if self._relaxed:
+            self._api.cuThreadExchangeStreamCaptureMode(self._before)
 
 
 @final
@@ -307,9 +331,13 @@ class Context:
         self.handle = handle
         self._pulse: Any = None
 
-    def current(self) -> _Current:
+    def current(self) -> _Scope:
         """`with context.current():` this context is current and captures are left alone; then the caller's again."""
-        return _Current(self.driver, self.handle)
+        return _Scope(self.driver, self.handle, True)
+
+    def pushed(self) -> _Scope:
+        """Likewise, for calls that no capture minds."""
+        return _Scope(self.driver, self.handle, False)
 
     def pulse(self) -> int:
         """0, or the error that broke this context: a query of any stream answers it, so of an idle one of ours.

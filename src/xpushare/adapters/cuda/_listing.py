@@ -29,11 +29,13 @@ if code:
     name = ctypes.c_char_p()
     c.cuGetErrorName(code, ctypes.byref(name))
     sys.exit(json.dumps({"why": "cuInit failed with %s (%d)" % ((name.value or b"?").decode(), code)}))
-count = ctypes.c_int() c.cuDeviceGetCount(ctypes.byref(count))
+count = ctypes.c_int()
+c.cuDeviceGetCount(ctypes.byref(count))
 found = []
 for i in range(count.value):
     d, name, raw = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.create_string_buffer(16)
-    c.cuDeviceGet(ctypes.byref(d), i) c.cuDeviceGetName(name, 256, d)
+    c.cuDeviceGet(ctypes.byref(d), i)
+    c.cuDeviceGetName(name, 256, d)
     c.cuDeviceGetUuid_v2(raw, d)
     found.append((name.value.decode(), raw.raw.hex()))
 print(json.dumps({"gpus": found}))

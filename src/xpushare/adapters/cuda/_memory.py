@@ -575,8 +575,8 @@ class ForeignSegments(ForeignMemory):
                 f"{_RUNS_MAX}): copy it (share(copy=True))"
             )
         payload = _HEAD.pack(SEGMENTS, self.nbytes) + b"".join(_RUN.pack(*run) for run in runs)
-        function = self._gpu.driver(self._doing, "cuGetProcAddress", b"cuMemExportToShareableHandle", 10020, 0)[0]
-        demand = OnDemand(int(function), [int(handle) for handle in self._handles], n.POSIX_FD, 0)
+        function = self._gpu.driver.function("cuMemExportToShareableHandle", 10020)
+        demand = OnDemand(function, [int(handle) for handle in self._handles], n.POSIX_FD, 0)
         return Export(self.nbytes, self.nbytes, payload=payload, on_demand=demand)
 
     def release(self) -> None:
@@ -607,60 +607,64 @@ class ForeignPool(ForeignMemory):
             return Export(self.nbytes, self.nbytes, (self._fd.number,), 0, _HEAD.pack(POOL, self.nbytes) + data)
 
 
+_ASKED: Final = (
+    Pointer.IS_MANAGED,
+    Pointer.MEMORY_TYPE,
+    Pointer.DEVICE_ORDINAL,
+    Pointer.RANGE_START_ADDR,
+    Pointer.RANGE_SIZE,
+    Pointer.IS_LEGACY_CUDA_IPC_CAPABLE,
+    Pointer.ALLOWED_HANDLE_TYPES,
+    Pointer.MEMPOOL_HANDLE,
+)
 _TORCH: Final = "PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before PyTorch 2.9)"
 
 
-def _known(driver: Driver, address: int) -> bool:
-    """Whether the driver of this process knows the address; starts nothing that nobody else has started."""
+def _known(driver: Driver, address: int) -> int | None:
+    """What the driver of this process numbers the allocation at the address with: no two have the same one. None where
+    it knows none; starts nothing that nobody else has started.
+    """
     if not driver.started:
         if not in_use_here():
-            return False
+            return None
         try:
             api = driver.binding()
         except FeatureNotSupportedError:
-            return False
-        if api.cuPointerGetAttribute(api.CUpointer_attribute(int(Pointer.DEVICE_ORDINAL)), address)[0]:
-            return False
+            return None
+        if api.cuPointerGetAttribute(api.CUpointer_attribute(int(Pointer.BUFFER_ID)), address)[0]:
+            return None
         driver.start()
-    return driver.pointer(Pointer.DEVICE_ORDINAL, address) is not None
+    return driver.pointer(Pointer.BUFFER_ID, address)
 
 
 def locate(driver: Driver, info_of: Callable[[Gpu], DeviceInfo], address: int, nbytes: int | None) -> Foreign | None:
     """The allocation of another library at `address`; of a run of allocations, as much as `nbytes` need (None: all)."""
-    if not _known(driver, address):
+    buffer = _known(driver, address)
+    if buffer is None:
         return None
-
-    doing = f"exporting the memory at {address:#x}"
-
-    def ask(attribute: Pointer) -> int:
-        return int(driver(doing, "cuPointerGetAttribute", driver.api.CUpointer_attribute(int(attribute)), address))
-
-    buffer = ask(Pointer.BUFFER_ID)  # no two allocations of a process have the same one
     known = driver.legacy.get(buffer)
     if known is not None and known[1] <= address < known[1] + known[2]:
         gpu, start, size = known
         return Foreign(
             ForeignLegacy(gpu, start, size), address - start, info_of(gpu), "device", (gpu.ordinal, start, size, buffer)
         )
-    if ask(Pointer.IS_MANAGED):
+    doing = f"exporting the memory at {address:#x}"
+    managed, kind, ordinal, start, size, legacy, allowed, pool = driver.pointers(doing, _ASKED, address)
+    if managed:
         raise FeatureNotSupportedError(
             f"{doing}: CUDA cannot share managed memory between processes: allocate it with cudaMalloc or "
             "xs.malloc_device, or copy it (share(copy=True))"
         )
-    if ask(Pointer.MEMORY_TYPE) == n.MEMORY_TYPE_HOST:
+    if kind == n.MEMORY_TYPE_HOST:
         raise FeatureNotSupportedError(
             f"{doing}: page-locked host memory of another library is private to its process: use "
             "xs.malloc_host, or copy it (share(copy=True))"
         )
-    gpu = driver.by_ordinal(ask(Pointer.DEVICE_ORDINAL))
-    start, size = ask(Pointer.RANGE_START_ADDR), ask(Pointer.RANGE_SIZE)
+    gpu = driver.by_ordinal(ordinal)
     if not start <= address < start + size:
         raise DeviceError(f"{doing}: the driver says that it lies in [{start:#x}, {start + size:#x})")
     identity: tuple[Any, ...] = (gpu.ordinal, start, size, buffer)
     memory: ForeignMemory
-    legacy = bool(ask(Pointer.IS_LEGACY_CUDA_IPC_CAPABLE))
-    allowed = 0 if legacy else ask(Pointer.ALLOWED_HANDLE_TYPES)
-    pool = 0 if legacy else ask(Pointer.MEMPOOL_HANDLE)
     if legacy:
         memory = ForeignLegacy(gpu, start, size)
         if len(driver.legacy) >= _LEGACY_KNOWN:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, final
 
 from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError
-from xpushare._native import LOST, PENDING, Slot, Span
+from xpushare._native import CAPTURED, LOST, PENDING, Slot, Span
 from xpushare.adapters._host_queue import queue_numbers
 from xpushare.adapters.base import DriverQueue, Profile
 from xpushare.adapters.cuda import _numbers as n
@@ -21,9 +21,8 @@ from xpushare.adapters.cuda._memory import HostUsm
 from xpushare.adapters.cuda._numbers import CAPTURE_ERRORS, Error
 from xpushare.timeline.loss import note_failure, peer_lost
 
-__all__ = ["CudaQueue", "NativeEvent"]
+__all__ = ["CudaQueue", "NativeEvent", "Streams"]
 
-_NOTHING: Final = nullcontext()
 _QUEUE_FAILED: Final = 2  # cause in docs/events-protocol.md
 # What no later call undoes: ECC, NVLink and contained errors, kernels that failed, a context that is gone, "unknown".
 _FATAL: Final = frozenset({4, 214, 220, 226, 304, 700, 702, 709, 710, *range(714, 722), 999})
@@ -64,19 +63,23 @@ class CudaQueue(DriverQueue):
         self._watch = watch
         self._stream = stream
         self._owner = owner  # of an adopted stream; None for our own
+        self._lane = context.driver.lane(self.number, int(stream), owner is not None)
         self._default = owner is not None and int(stream) in (0, n.LEGACY_STREAM, n.PER_THREAD_STREAM)
         # Points are submitted in the order in which they are queued. A full stream blocks whoever queues more.
         self._order = threading.Lock()
+        # Around a signal or a wait; those on a default stream go to the current context's.
+        self._turn: Any = _Turn(self._order, context) if self._default else self._order
         self._state = threading.RLock()  # what follows; never held while anything blocks
         self._events: list[Any] = []  # to be used again
         self._kept: deque[tuple[Any, object]] = deque()  # (event after the operation, what it uses)
-        self._waits: list[tuple[Slot, int]] = []
+        self._waits: deque[tuple[Slot, int]] = deque()
         self._sort_at = _WAITS_KEPT
-        self._owed: dict[int, tuple[Slot, int]] = {}  # id of the slot -> (slot, newest point)
+        self._owed: dict[int, Slot] = {}  # by id; added to and taken from with `_order`
         self._failures: deque[BaseException] = deque()
         self._broken: DeviceError | None = None
         self._watched = False
         self._released = False
+        self.let_go: Callable[[], bool] | None = None  # of a queue that has several users: whether this was the last
         later.mind(self)
 
     @classmethod
@@ -86,9 +89,6 @@ class CudaQueue(DriverQueue):
         return cls(context, words, later, watch, stream, None)
 
     # --- queueing ------------------------------------------------------------------------------------------
-
-    def _entered(self) -> AbstractContextManager[None]:
-        return self._context.current() if self._default else _NOTHING
 
     def _call(self, doing: str, name: str, *arguments: Any) -> None:
         """A call that queues something; a failure of the device breaks the queue."""
@@ -111,7 +111,7 @@ class CudaQueue(DriverQueue):
             if self._broken is None:
                 self._broken = error
             owed, self._owed = list(self._owed.values()), {}
-        for slot, _point in owed:
+        for slot in owed:
             try:
                 self._note(slot, error)
                 slot.fail(_QUEUE_FAILED)
@@ -127,13 +127,14 @@ class CudaQueue(DriverQueue):
         """Refuse what cannot be queued: on a broken context, or while somebody captures the stream."""
         if self._broken is not None:
             raise self._broken
-        if self._owner is None:  # nobody else has our stream: it is in no capture
-            return
-        code, status = self._driver.api.cuStreamIsCapturing(self._stream)[:2]
-        if code == Error.STREAM_CAPTURE_IMPLICIT or (not code and int(status) != n.CAPTURE_STATUS_NONE):
-            raise _capturing()
+        if self._owner is not None:  # nobody else has our own stream: it is in no capture
+            self._expect_open(self._lane.check())
+
+    def _expect_open(self, code: int) -> None:
         if code:
-            raise self._failed("looking for a capture", "cuStreamIsCapturing", int(code))
+            raise (
+                _capturing() if code == CAPTURED else self._failed("looking for a capture", "cuStreamIsCapturing", code)
+            )
 
     def _event(self, doing: str) -> Any:
         """An event recorded now. With the context current."""
@@ -222,76 +223,82 @@ class CudaQueue(DriverQueue):
         if profile is not None:
             raise FeatureNotSupportedError("events of this device are not profiled: Event(enable_profiling=False)")
         word = self._words.address(self._context.gpu, slot)
-        api, stream = self._driver.api, self._stream
-        with self._order, self._entered():
-            if self._owner is not None or self._broken is not None:
-                self._check()
-            point, first = slot.submit(self.number, True)
-            with self._state:
-                self._owed[id(slot)] = (slot, point)
-            try:
-                if first:  # another signaller's point comes before
-                    with self._later.calm:
-                        slot.guard(first)
-                        self._call("waiting", "cuStreamWaitValue64", stream, word, first, n.STREAM_WAIT_VALUE_GEQ)
-                        self._remember(slot, first)
-                code = api.cuStreamWriteValue64(stream, word, point, n.STREAM_WRITE_VALUE_DEFAULT)[0]
-                if code:
-                    raise self._failed("signalling", "cuStreamWriteValue64", int(code))
-            except BaseException as error:
-                self._note(slot, error)
-                slot.fail(_QUEUE_FAILED)  # it was submitted, and will not come
-                raise
-        self._look_after()
+        with self._turn:
+            if self._broken is not None:
+                raise self._broken
+            point, after, code = self._lane.signal(slot, word)
+            if not point:
+                self._expect_open(code)
+            self._owed[id(slot)] = slot
+            if after or code or self._broken is not None:
+                self._finish_signal(slot, word, point, after, code)
+        if not self._watched:
+            self._look_after()
         return point
+
+    def _finish_signal(self, slot: Slot, word: int, point: int, after: int, code: int) -> None:
+        """The store of a point that was submitted while another signaller's, `after`, was pending; and what went
+        wrong.
+        """
+        try:
+            if after and not code:
+                self._wait(slot, word, after)
+                code = self._lane.write(word, point)
+            if code:
+                raise self._failed("signalling", "cuStreamWriteValue64", code)
+            if self._broken is not None:  # since before it was known what this queue owes
+                raise self._broken
+        except BaseException as error:
+            self._note(slot, error)
+            slot.fail(_QUEUE_FAILED)  # it was submitted, and will not come
+            raise
+
+    def _wait(self, slot: Slot, word: int, point: int) -> None:
+        with self._later.calm:
+            code = self._lane.wait(slot, word, point)
+            if code:
+                raise self._failed("waiting", "cuStreamWaitValue64", code)
+            self._waits.append((slot, point))
+        if len(self._waits) > self._sort_at:
+            self._sort_waits()
+            self._sort_at = max(_WAITS_KEPT, 2 * len(self._waits))
 
     def wait(self, slot: Slot, point: int) -> None:
         word = self._words.address(self._context.gpu, slot)
-        with self._order, self._entered():
+        with self._turn:
             if self._owner is not None or self._broken is not None:
                 self._check()
             state = slot.state(point)
             if state == PENDING:
-                with self._later.calm:
-                    try:
-                        slot.guard(point)  # before the device waits: a loss must release it
-                    except ValueError as error:
-                        raise InvalidArgumentError(str(error)) from None
-                    self._call("waiting", "cuStreamWaitValue64", self._stream, word, point, n.STREAM_WAIT_VALUE_GEQ)
-                    self._remember(slot, point)
+                try:
+                    self._wait(slot, word, point)
+                except ValueError as error:
+                    raise InvalidArgumentError(str(error)) from None
             elif state == LOST:
                 with self._state:
                     self._failures.append(peer_lost(slot, point))
 
-    def _remember(self, slot: Slot, point: int) -> None:
-        with self._state:
-            self._waits.append((slot, point))
-            if len(self._waits) > self._sort_at:
-                self._sort_waits()
-                self._sort_at = max(_WAITS_KEPT, 2 * len(self._waits))
-
     def _sort_waits(self) -> None:
         """Turn the waits that were lost into failures, one a slot, and forget those that are settled."""
         with self._state:
-            pending: list[tuple[Slot, int]] = []
             lost: set[int] = set()
-            for slot, point in self._waits:
+            for _ in range(len(self._waits)):  # what is added meanwhile comes behind
+                slot, point = self._waits.popleft()
                 try:
                     state = slot.state(point)
                 except ValueError:
                     continue  # the event was closed here: its state cannot be known any more
                 if state == PENDING:
-                    pending.append((slot, point))
+                    self._waits.append((slot, point))
                 elif (slot.released(point) or state == LOST) and id(slot) not in lost:
                     lost.add(id(slot))
                     self._failures.append(peer_lost(slot, point))
-            self._waits = pending
 
     def waits(self) -> list[tuple[Slot, int]]:
         """The points that this queue waits for now."""
         self._sort_waits()
         with self._state:
-            return list(self._waits)
+            return list(self._waits.copy())
 
     def settle(self) -> None:
         """Let go of the operands of finished operations; on a broken context there is nothing to ask."""
@@ -382,14 +389,11 @@ class CudaQueue(DriverQueue):
     def tick(self) -> bool:
         """Look after what is owed and held; called by the watch. False when that is nothing."""
         self._sort_waits()
-        with self._state:
-            for key, (slot, point) in list(self._owed.items()):
-                try:
-                    settled = slot.state(point) != PENDING
-                except ValueError:
-                    settled = True  # the event was closed here
-                if settled:
-                    del self._owed[key]
+        if self._order.acquire(blocking=False):  # else somebody queues something: next time
+            try:
+                self._owed = {key: slot for key, slot in self._owed.items() if _owes(slot)}
+            finally:
+                self._order.release()
         if self._broken is None and (self._kept or self._owed or self._released):
             with self._context.current():
                 code = self._context.pulse()
@@ -416,6 +420,8 @@ class CudaQueue(DriverQueue):
             return int(self._driver.api.cuStreamQuery(self._stream)[0]) == Error.NOT_READY
 
     def release(self) -> None:
+        if self.let_go is not None and not self.let_go():
+            return
         if self._owner is not None and not (self._watched or self._events or self._kept or self._waits):
             return  # nothing was queued on the other library's stream: there is nothing to end
         self._released = True
@@ -432,6 +438,72 @@ class CudaQueue(DriverQueue):
             if self._owner is None:
                 self._driver.api.cuStreamDestroy(self._stream)  # on a dead context there is nothing to destroy
         self._owner = self
+
+
+@final
+class Streams:
+    """The queues over other libraries' streams: one for each stream, so that what it signals is one signaller's."""
+
+    def __init__(self, words: Words, later: Later, watch: Watch) -> None:
+        self._parts = words, later, watch
+        self._lock = threading.RLock()  # re-entrant: a finaliser may release a queue at any moment
+        self._used: dict[tuple[int, int], tuple[CudaQueue, int]] = {}  # (context, id of the stream) -> queue, users
+
+    def queue(self, context: Context, stream: Any, owner: object) -> CudaQueue:
+        """The queue over a stream; every call has a `release` of its own."""
+        default = int(stream) in (0, n.LEGACY_STREAM)
+        with context.current():
+            code, status = context.driver.api.cuStreamIsCapturing(stream)[:2]
+            if code or int(status):  # asking for its id would end the capture (measured)
+                return CudaQueue(context, *self._parts, stream, owner)
+            # A handle is used again after its stream was destroyed, an id is not.
+            number = context.driver("adopting a stream", "cuStreamGetId", stream)
+        key = int(context.handle), int(number)
+        with self._lock:
+            found, users = self._used.get(key, (None, int(default)))  # the default stream's stays
+            if found is None:
+                found = CudaQueue(context, *self._parts, stream, self if default else owner)
+                found.let_go = functools.partial(self._let_go, key)
+            self._used[key] = found, users + 1
+            return found
+
+    def _let_go(self, key: tuple[int, int]) -> bool:
+        with self._lock:
+            found, users = self._used.pop(key)
+            if users > 1:
+                self._used[key] = found, users - 1
+            return users == 1
+
+
+@final
+class _Turn:
+    """A lock, and under it a context current."""
+
+    __slots__ = ("_context", "_lock", "_scope")
+
+    def __init__(self, lock: threading.Lock, context: Context) -> None:
+        self._lock = lock
+        self._context = context
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        try:
+            self._scope = self._context.pushed()
+            self._scope.__enter__()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def __exit__(self, *_exc: object) -> None:
+        self._scope.__exit__(None, None, None)
+        self._lock.release()
+
+
+def _owes(slot: Slot) -> bool:
+    try:
+        return slot.owes()
+    except ValueError:
+        return False  # the event was closed here
 
 
 class _Staging:
