@@ -10,9 +10,18 @@ from pathlib import Path
 
 import pytest
 
+import xpushare as xs
+
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", "docs/index.md", "docs/guide.md"]
-# A python block, and the block of its output when one follows.
+PAGES = [
+    "README.md",
+    "docs/index.md",
+    "docs/guide.md",
+    "docs/guide-arrays.md",
+    "docs/which-call.md",
+    "docs/coming-from.md",
+]
+# A python block, and the block of its output when one follows. What needs other libraries is a `py` block, and not run.
 BLOCK = re.compile(r"^```python\n(?P<source>.*?)^```\n(?:\n```text\n(?P<output>.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 
 
@@ -57,7 +66,17 @@ def test_named_make_targets_exist() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md"]:
-        for target in re.findall(r"\]\(([^)#]+)", (ROOT / page).read_text()):
+    pages = [ROOT / page for page in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    for page in [*pages, *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
             if "://" not in target:
-                assert ((ROOT / page).parent / target).exists(), f"{page}: {target}"
+                assert (page.parent / target).exists(), f"{page}: {target}"
+
+
+def test_the_reference_has_every_public_name() -> None:
+    pages = [path.read_text() for path in (ROOT / "docs" / "reference").glob("*.md")]
+    named = [name for page in pages for name in re.findall(r"^::: xpushare\.([\w.]+)$", page, re.MULTILINE)]
+    assert len(named) == len(set(named))
+    assert set(named) == {*xs.__all__} - {"ipc", "ur"} | {f"ipc.{name}" for name in xs.ipc.__all__}
+    functions = {name for name in xs.ur.__all__ if name.startswith("ur")}
+    assert functions <= set(re.findall(r"\bur[A-Z]\w+", (ROOT / "docs" / "ur-reference.md").read_text()))

@@ -5,7 +5,6 @@ Names are loaded when they are first used: importing the package starts nothing 
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 
 TYPE_CHECKING = False  # importing typing would take longer than everything else here
@@ -95,8 +94,6 @@ __all__ = [*sorted(_WHERE), *_MODULES]  # pyright: ignore[reportUnsupportedDunde
 
 
 def __getattr__(name: str) -> Any:
-    if "UR_ENABLE_LAYERS" in os.environ and name != "enable_layers":
-        import_module("xpushare.core.layers").from_environment()
     if name in _WHERE:
         value = getattr(import_module(f"xpushare.{_WHERE[name]}"), name)
     elif name in _MODULES:

@@ -411,7 +411,8 @@ class Lane:
     def wait(self, slot: Slot, address: int, point: int) -> int:
         """`Slot.guard`, whose ValueError this raises, and the `wait` for the point."""
     def signal(self, slot: Slot, address: int) -> tuple[int, int, int]:
-        """`check`, `Slot.submit` for this lane's number as a device, and the `write` of the point: (point, after, code).
+        """`check`, `Slot.submit` for this lane's number as a device, and the `write` of the point: (point, after,
+        code).
 
         Point 0: the check refused, nothing was submitted. `after` not 0: that point has to come first, and nothing was
         written. ValueError as in `Slot.submit`."""

@@ -183,6 +183,9 @@ class ScriptedDriver:
         found = [device for device, context in self.contexts.items() if context == current]
         return (0, found[0]) if found else (201, None)
 
+    def cuMemGetInfo(self) -> tuple[Any, ...]:
+        return 0, 1 << 36, 1 << 37
+
     def cuThreadExchangeStreamCaptureMode(self, mode: int) -> tuple[Any, ...]:
         me = threading.get_ident()
         before, self.modes[me] = self.modes[me], int(mode)

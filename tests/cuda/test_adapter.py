@@ -429,6 +429,13 @@ def test_a_broken_context_loses_what_is_owed(
         queue.synchronize(5)
 
 
+def test_properties_are_the_drivers(cuda: Cuda, gpu: DeviceInfo, driver: ScriptedDriver) -> None:
+    driver.attributes[16] = 132
+    driver.attributes[18] = 0
+    assert cuda.properties(gpu) == ("NVIDIA Corporation", 132, 1 << 37, 1 << 36, False)
+    assert driver.balanced
+
+
 def test_captures_are_refused(cuda: Cuda, gpu: DeviceInfo, driver: ScriptedDriver, slot: _native.Slot) -> None:
     cuda.allocate(gpu, "device", 1).release()
     found = cuda.adopt_queue(0x777)

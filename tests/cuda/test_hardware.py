@@ -99,6 +99,24 @@ def test_aspects_are_asked(gpu: xs.Device) -> None:
     assert not gpu.has(xs.Aspect.partial_map)
 
 
+def test_unified_runtime_tells_what_the_driver_says(gpu: xs.Device) -> None:
+    from xpushare import ur
+
+    device = next(
+        found
+        for adapter in ur.urAdapterGet()
+        for platform in ur.urPlatformGet(adapter)
+        for found in ur.urDeviceGet(platform, ur.DeviceType.GPU)
+        if ur.urDeviceGetInfo(found, ur.DeviceInfo.NAME) == gpu.name
+    )
+    info = ur.DeviceInfo
+    asked = {each: ur.urDeviceGetInfo(device, each) for each in (info.GLOBAL_MEM_SIZE, info.GLOBAL_MEM_FREE)}
+    assert 1 << 30 < asked[info.GLOBAL_MEM_FREE] <= asked[info.GLOBAL_MEM_SIZE]
+    assert ur.urDeviceGetInfo(device, info.MAX_COMPUTE_UNITS) > 1
+    assert ur.urDeviceGetInfo(device, info.VENDOR) == "NVIDIA Corporation"
+    assert not ur.urDeviceGetInfo(device, info.HOST_UNIFIED_MEMORY)
+
+
 def test_the_callers_context_stays_current(gpu: xs.Device) -> None:
     from cuda.bindings import driver
 

@@ -41,6 +41,7 @@ __all__ = [
     "NativeEvent",
     "OnDemand",
     "Profile",
+    "Properties",
     "UsmKind",
 ]
 
@@ -59,6 +60,16 @@ class DeviceInfo:
     type: Literal["cpu", "gpu", "accelerator"]
     driver_version: str
     native: Any = field(default=None, compare=False, repr=False)
+
+
+class Properties(NamedTuple):
+    """What the driver says of a device."""
+
+    vendor: str
+    compute_units: int
+    memory_nbytes: int
+    free_nbytes: int
+    integrated: bool  # it has no memory of its own
 
 
 class Export(NamedTuple):
@@ -239,6 +250,8 @@ class Adapter(abc.ABC):
     def why_none(self) -> str: ...
     @abc.abstractmethod
     def support(self, device: DeviceInfo, aspect: Aspect) -> Support: ...
+    @abc.abstractmethod
+    def properties(self, device: DeviceInfo) -> Properties: ...
     @abc.abstractmethod
     def granularity(self, device: DeviceInfo, recommended: bool) -> int:
         """Bytes of which physical memory and mappings are multiples."""

@@ -29,6 +29,7 @@ from xpushare.adapters.base import (
     Export,
     Foreign,
     Import,
+    Properties,
     UsmKind,
 )
 from xpushare.sharing.identity import boot_id
@@ -175,6 +176,9 @@ class Mock(Adapter):
         if aspect is Aspect.enforced_read_only:
             return Support("no", "the mock driver maps memfds, which an importer can map again")
         return Support("yes", "the mock driver says so")
+
+    def properties(self, device: DeviceInfo) -> Properties:
+        return Properties("xpushare", 1, 1 << 40, 1 << 39, False)
 
     def granularity(self, device: DeviceInfo, recommended: bool) -> int:
         return 1 << 16

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import platform
 import uuid
 from typing import Any
@@ -19,6 +21,7 @@ from xpushare.adapters.base import (
     DriverRange,
     Foreign,
     Import,
+    Properties,
     UsmKind,
 )
 from xpushare.sharing.identity import boot_id
@@ -66,6 +69,11 @@ class NativeCpu(Adapter):
             return Support("yes", _SUPPORT[aspect])
         return Support("no", _MISSING[aspect])
 
+    def properties(self, device: DeviceInfo) -> Properties:
+        page = os.sysconf("SC_PAGE_SIZE")
+        total, free = (os.sysconf(name) * page for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
+        return Properties(_vendor(), len(os.sched_getaffinity(0)), total, free, True)
+
     def granularity(self, device: DeviceInfo, recommended: bool) -> int:
         return 1 << 21 if recommended else 4096
 
@@ -107,6 +115,16 @@ class NativeCpu(Adapter):
 
     def dlpack_device(self, device: DeviceInfo, kind: UsmKind) -> tuple[int, int]:
         return _KDL_CPU, 0
+
+
+@functools.cache
+def _vendor() -> str:
+    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            name, _, value = line.partition(":")
+            if name.strip() in ("vendor_id", "CPU implementer"):
+                return value.strip()
+    return "unknown"
 
 
 def make() -> Adapter:

@@ -18,7 +18,7 @@ import xpushare
 
 __all__ = ["COMMANDS", "main"]
 
-COMMANDS: Final = ("demo", "info", "doctor", "ls", "bench", "conformance")
+COMMANDS: Final = ("demo", "info", "doctor", "ls", "bench", "trace", "conformance")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from xpushare._errors import InvalidArgumentError
 from xpushare.core.declare import OPERATIONS, Operation
 
-__all__ = ["LAYERS", "enable_layers", "enabled_layers", "live"]
+__all__ = ["LAYERS", "TRACE_FOLDER", "enable_layers", "enabled_layers", "live"]
 
 LAYERS: Final = (
     "UR_LAYER_PARAMETER_VALIDATION",
@@ -24,6 +24,7 @@ LAYERS: Final = (
     "UR_LAYER_FULL_VALIDATION",
     "UR_LAYER_TRACING",
 )
+TRACE_FOLDER: Final = "XPUSHARE_TRACE_FOLDER"  # set by `xpushare trace`: tracing writes files there instead of text
 
 _enabled: set[str] = set()
 _live: Counter[str] = Counter()
@@ -31,13 +32,18 @@ _live: Counter[str] = Counter()
 
 def _declared() -> list[Operation]:
     """All operations; their modules are loaded first."""
-    from xpushare.core import event, memory, physical, queue
+    from xpushare.core import event, interop, memory, physical, queue
 
-    assert {module.__name__ for module in (event, memory, physical, queue)}
+    assert {module.__name__ for module in (event, interop, memory, physical, queue)}
     return list(OPERATIONS.values())
 
 
 def _trace(operation: Operation, call: Callable[..., Any]) -> Callable[..., Any]:
+    if os.environ.get(TRACE_FOLDER):
+        from xpushare.core.recording import record
+
+        return record(operation, call)
+
     @functools.wraps(operation.function)
     def traced(*arguments: Any, **options: Any) -> Any:
         shown = ", ".join([*map(repr, arguments), *(f"{name}={value!r}" for name, value in options.items())])

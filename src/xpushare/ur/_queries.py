@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import glob
-import os
 import struct
 import sys
 import time
@@ -15,6 +14,8 @@ from typing import Any, Final
 from xpushare._aspects import Aspect
 from xpushare._errors import PeerLostError
 from xpushare._result import Result
+from xpushare.adapters.base import Adapter as DriverAdapter
+from xpushare.adapters.base import Properties
 from xpushare.core import event as core_event
 from xpushare.core.memory import Range
 from xpushare.ur._enums import (
@@ -141,17 +142,13 @@ def _cache(field: str) -> Callable[[Device], Any]:
     return ask
 
 
-def _processors() -> int:
-    return len(os.sched_getaffinity(0))
+def _property(name: str) -> Callable[[Device], Any]:
+    return lambda device: getattr(_properties(device), name)
 
 
-def _cpu_vendor() -> str:
-    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            name, _, value = line.partition(":")
-            if name.strip() in ("vendor_id", "CPU implementer"):
-                return value.strip()
-    return "unknown"
+def _properties(device: Device) -> Properties:
+    adapter: DriverAdapter = device._device._adapter
+    return adapter.properties(device._device._info)
 
 
 def _constant(value: Any) -> Callable[[Device], Any]:
@@ -159,13 +156,13 @@ def _constant(value: Any) -> Callable[[Device], Any]:
 
 
 @functools.cache
-def _memory() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+def _memory(adapter: DriverAdapter, info: Any) -> int:
+    return adapter.properties(info).memory_nbytes
 
 
 def largest_allocation(device: Device) -> int:
-    """`MAX_MEM_ALLOC_SIZE`, or no limit where the device does not tell."""
-    return _memory() if device._device.type == "cpu" else 1 << 64
+    """`MAX_MEM_ALLOC_SIZE`."""
+    return _memory(device._device._adapter, device._device._info)
 
 
 def selects(device: Device, kind: DeviceType) -> bool:
@@ -184,7 +181,7 @@ DEVICE: Final[Mapping[DeviceInfo, Callable[[Device], Any]]] = {
     **_ABSENT,
     DeviceInfo.TYPE: lambda device: _TYPES[device._device.type],
     DeviceInfo.NAME: lambda device: device._device.name,
-    DeviceInfo.VENDOR: _of_host(_cpu_vendor),
+    DeviceInfo.VENDOR: _property("vendor"),
     DeviceInfo.DRIVER_VERSION: lambda device: device._device.driver_version,
     DeviceInfo.VERSION: lambda device: device._device.driver_version,
     DeviceInfo.BACKEND_RUNTIME_VERSION: _version,
@@ -206,15 +203,15 @@ DEVICE: Final[Mapping[DeviceInfo, Callable[[Device], Any]]] = {
     DeviceInfo.PARTITION_MAX_SUB_DEVICES: _constant(0),
     DeviceInfo.PARTITION_AFFINITY_DOMAIN: _constant(0),
     DeviceInfo.PARTITION_TYPE: lambda _device: [],
-    DeviceInfo.MAX_COMPUTE_UNITS: _of_host(_processors),
-    DeviceInfo.NUM_COMPUTE_UNITS: _of_host(_processors),
+    DeviceInfo.MAX_COMPUTE_UNITS: _property("compute_units"),
+    DeviceInfo.NUM_COMPUTE_UNITS: _property("compute_units"),
     DeviceInfo.ADDRESS_BITS: _constant(struct.calcsize("P") * 8),
     DeviceInfo.ENDIAN_LITTLE: _of_host(lambda: sys.byteorder == "little"),
-    DeviceInfo.HOST_UNIFIED_MEMORY: _of_host(lambda: True),
-    DeviceInfo.IS_INTEGRATED_GPU: _of_host(lambda: False),
-    DeviceInfo.MAX_MEM_ALLOC_SIZE: _of_host(_memory),
-    DeviceInfo.GLOBAL_MEM_SIZE: _of_host(_memory),
-    DeviceInfo.GLOBAL_MEM_FREE: _of_host(lambda: os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")),
+    DeviceInfo.HOST_UNIFIED_MEMORY: _property("integrated"),
+    DeviceInfo.IS_INTEGRATED_GPU: lambda device: device._device.type == "gpu" and _properties(device).integrated,
+    DeviceInfo.MAX_MEM_ALLOC_SIZE: _property("memory_nbytes"),
+    DeviceInfo.GLOBAL_MEM_SIZE: _property("memory_nbytes"),
+    DeviceInfo.GLOBAL_MEM_FREE: _property("free_nbytes"),
     DeviceInfo.GLOBAL_MEM_CACHE_TYPE: _of_host(lambda: DeviceMemCacheType.READ_WRITE_CACHE),
     DeviceInfo.GLOBAL_MEM_CACHE_SIZE: _cache("size"),
     DeviceInfo.GLOBAL_MEM_CACHELINE_SIZE: _cache("coherency_line_size"),

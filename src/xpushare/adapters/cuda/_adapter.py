@@ -19,6 +19,7 @@ from xpushare.adapters.base import (
     DriverRange,
     Foreign,
     Import,
+    Properties,
     UsmKind,
 )
 from xpushare.adapters.cuda import _memory
@@ -82,6 +83,7 @@ class Cuda(Adapter):
         self._watch = Watch()
         self._words = Words(self._later)
         self._streams = Streams(self._words, self._later, self._watch)
+        self._infos: dict[str, DeviceInfo] = {}  # by uuid, of the devices that the driver runs
         self._listed: tuple[tuple[str | None, str | None], list[DeviceInfo], str] | None = None
 
     # --- devices -------------------------------------------------------------------------------------------
@@ -123,10 +125,11 @@ class Cuda(Adapter):
 
     def info_of(self, gpu: Gpu) -> DeviceInfo:
         """The listed device that a device of the driver is."""
-        for info in self._list()[0]:
-            if info.uuid == gpu.uuid:
-                return info
-        return self._info(gpu, driver_version())
+        found = self._infos.get(gpu.uuid)
+        if found is None:
+            known = [info for info in self._list()[0] if info.uuid == gpu.uuid]
+            found = self._infos[gpu.uuid] = known[0] if known else self._info(gpu, driver_version())
+        return found
 
     def support(self, device: DeviceInfo, aspect: Aspect) -> Support:
         if aspect in _MISSING:
@@ -139,6 +142,13 @@ class Cuda(Adapter):
         if lacking:
             return Support("no", f"the driver says that the device lacks {', '.join(lacking)}")
         return Support("yes", f"the driver says {', '.join(attribute.name for attribute in _NEEDS[aspect])}")
+
+    def properties(self, device: DeviceInfo) -> Properties:
+        gpu = self._driver.gpu(device)
+        with gpu.context.current():
+            free, total = self._driver("asking for the memory", "cuMemGetInfo")
+        integrated = bool(gpu.attribute(Attribute.INTEGRATED))
+        return Properties("NVIDIA Corporation", gpu.attribute(Attribute.MULTIPROCESSOR_COUNT), total, free, integrated)
 
     def granularity(self, device: DeviceInfo, recommended: bool) -> int:
         return _memory.granularity(self._driver.gpu(device), recommended)
@@ -217,7 +227,7 @@ class Cuda(Adapter):
             handle = driver(doing, "cuStreamGetCtx", stream)
             handle = handle[0] if isinstance(handle, tuple) else handle
         for gpu in driver.gpus():
-            if gpu.active() and int(gpu.context.handle) == int(handle):
+            if gpu.active() and gpu.context.number == int(handle):
                 return gpu.context
         # A context that somebody made besides the primary one.
         driver(doing, "cuCtxPushCurrent", handle)

@@ -323,12 +323,13 @@ class _Scope:
 class Context:
     """A CUDA context: a device's primary one, or that of an adopted stream."""
 
-    __slots__ = ("_pulse", "driver", "gpu", "handle")
+    __slots__ = ("_pulse", "driver", "gpu", "handle", "number")
 
     def __init__(self, driver: Driver, gpu: Gpu, handle: Any) -> None:
         self.driver = driver
         self.gpu = gpu
         self.handle = handle
+        self.number = int(handle)
         self._pulse: Any = None
 
     def current(self) -> _Scope:

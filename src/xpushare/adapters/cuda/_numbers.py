@@ -11,6 +11,8 @@ __all__ = ["CAPTURE_ERRORS", "Attribute", "Error", "Pointer"]
 class Attribute(IntEnum):
     """CU_DEVICE_ATTRIBUTE_…"""
 
+    MULTIPROCESSOR_COUNT = 16
+    INTEGRATED = 18
     UNIFIED_ADDRESSING = 41
     MANAGED_MEMORY = 83
     CONCURRENT_MANAGED_ACCESS = 89

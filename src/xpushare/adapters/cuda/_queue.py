@@ -447,18 +447,20 @@ class Streams:
     def __init__(self, words: Words, later: Later, watch: Watch) -> None:
         self._parts = words, later, watch
         self._lock = threading.RLock()  # re-entrant: a finaliser may release a queue at any moment
-        self._used: dict[tuple[int, int], tuple[CudaQueue, int]] = {}  # (context, id of the stream) -> queue, users
+        self._used: dict[tuple[int, int], tuple[CudaQueue, int]] = {}  # (context, 1 + id of the stream) -> queue, users
 
     def queue(self, context: Context, stream: Any, owner: object) -> CudaQueue:
         """The queue over a stream; every call has a `release` of its own."""
         default = int(stream) in (0, n.LEGACY_STREAM)
-        with context.current():
-            code, status = context.driver.api.cuStreamIsCapturing(stream)[:2]
-            if code or int(status):  # asking for its id would end the capture (measured)
-                return CudaQueue(context, *self._parts, stream, owner)
-            # A handle is used again after its stream was destroyed, an id is not.
-            number = context.driver("adopting a stream", "cuStreamGetId", stream)
-        key = int(context.handle), int(number)
+        number = 0  # of the default stream, which nobody can capture
+        if not default:
+            with context.current():
+                code, status = context.driver.api.cuStreamIsCapturing(stream)[:2]
+                if code or int(status):  # asking for its id would end the capture (measured)
+                    return CudaQueue(context, *self._parts, stream, owner)
+                # A handle is used again after its stream was destroyed, an id is not.
+                number = 1 + int(context.driver("adopting a stream", "cuStreamGetId", stream))
+        key = context.number, number
         with self._lock:
             found, users = self._used.get(key, (None, int(default)))  # the default stream's stays
             if found is None:

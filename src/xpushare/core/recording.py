@@ -1,0 +1,222 @@
+"""What the tracing layer notes for `xpushare trace`: each process appends to a file of its own, at once, so that what
+a killed process did is kept. `cli/trace.py` reads the files.
+
+A file has one JSON array a line: `["process", pid, name]` first; `["thread", tid, name]` before a thread's first
+operation; `["begin", tid, at, operation, is_async, details]`; `["end", tid, at of the beginning, start, end, details]`.
+Times are nanoseconds of CLOCK_MONOTONIC, which all processes share.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import math
+import numbers
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from xpushare._device import Device
+from xpushare._native import LAYOUT, load64
+from xpushare.core.declare import Operation
+from xpushare.core.event import Opened
+from xpushare.core.layers import TRACE_FOLDER
+from xpushare.core.memory import Range
+from xpushare.core.physical import Held
+from xpushare.core.resources import Resource
+from xpushare.sharing.handle import Handle
+
+__all__ = ["record"]
+
+_FOLDER: Final = os.environ[TRACE_FOLDER]  # now: the program may change its environment
+_TEXT_MAX: Final = 200
+_NAME_MAX: Final = 64
+_ITEMS_MAX: Final = 8
+
+
+class _File:
+    """This process's file; opened at its first record, and anew after a fork."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # re-entrant: a destructor may run an operation
+        self._fd = -1
+        self._inode = (0, 0)
+        self._threads: dict[int, str] = {}
+        self._over = False
+
+    def write(self, *record: Any) -> None:
+        with self._lock:
+            if self._over:
+                return
+            try:
+                self._expect_open()
+                self._append(record)
+            except OSError as error:  # the program goes on as it would without us
+                self._over = True
+                if sys.stderr is not None:
+                    print(f"xpushare: process {os.getpid()} is traced no further: {error}", file=sys.stderr)
+
+    def thread(self) -> int:
+        """The calling thread's id; its name is noted the first time."""
+        tid = threading.get_native_id()
+        if tid not in self._threads:
+            self._threads[tid] = name = threading.current_thread().name
+            self.write("thread", tid, name)
+        return tid
+
+    def _append(self, record: tuple[Any, ...]) -> None:
+        os.write(self._fd, json.dumps(record, separators=(",", ":")).encode() + b"\n")
+
+    def _is_open(self) -> bool:
+        """False also when the program has closed it, and the number may be another file's now."""
+        try:
+            found = os.fstat(self._fd)
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self._inode
+
+    def _expect_open(self) -> None:
+        if not self._is_open():
+            self._fd, _ = tempfile.mkstemp(prefix=f"{os.getpid()}-", dir=_FOLDER)
+            found = os.fstat(self._fd)
+            self._inode = found.st_dev, found.st_ino
+            self._append(("process", os.getpid(), _process_name()))
+            for thread in self._threads.items():
+                self._append(("thread", *thread))
+
+    def close(self) -> None:
+        if self._is_open():
+            os.close(self._fd)
+
+
+def _process_name() -> str:
+    script = os.path.basename((getattr(sys, "argv", None) or [""])[0]) or "python"
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    name = multiprocessing.current_process().name if multiprocessing is not None else "MainProcess"
+    return script if name == "MainProcess" else f"{script} {name}"
+
+
+_file = _File()
+
+
+def _after_fork() -> None:
+    global _file
+    _file.close()  # the parent's
+    _file = _File()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def event_key(event: Opened) -> str:
+    """Names an event's slot in all processes."""
+    if event.timeline.foreign_process:  # after a fork: it is not mapped here
+        return "an event of the parent process"
+    domain = event.timeline.driver
+    at = domain.address + LAYOUT["commons.cookie"]
+    return f"{load64(at):016x}{load64(at + 8):016x}/{event.timeline.slot.index}"
+
+
+def handle_key(handle: Handle) -> str:
+    """Names an export in all processes."""
+    return f"{handle._fields.cookie.hex()}/{handle._fields.generation}"
+
+
+def _brief(value: Any) -> Any:
+    """What to show of an argument or a result. Never the `repr` of a user's object: that may run anything."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, numbers.Integral):  # NumPy's, too
+        return int(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)  # JSON has no infinity
+    if isinstance(value, str):  # a handle's text is nobody else's
+        return value if len(value) <= _NAME_MAX else f"{len(value)} characters"
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"{len(value)} bytes"
+    if isinstance(value, Handle):
+        return repr(value)
+    if isinstance(value, Device):
+        return str(value)
+    if isinstance(value, Range | Held):
+        nbytes = value.nbytes if isinstance(value, Range) else value.pages.nbytes
+        return f"{nbytes} bytes on {value.device}"
+    if isinstance(value, Opened):
+        return event_key(value)
+    if isinstance(value, Resource):
+        return f"{type(value).__name__} on {value.device}"
+    if isinstance(value, tuple | list):
+        return [_brief(each) for each in value[:_ITEMS_MAX]]
+    return getattr(value, "__qualname__", None) or type(value).__qualname__
+
+
+def _arguments(operation: Operation) -> Callable[[tuple[Any, ...], dict[str, Any]], dict[str, Any]]:
+    names = tuple(inspect.signature(operation.function).parameters)
+    waits = operation.name in ("Event.wait", "Event.reached")
+
+    def described(values: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
+        given = {**dict(zip(names, values, strict=False)), **options}
+        found = {name: _brief(value) for name, value in given.items() if value is not None and value is not False}
+        if waits and given.get("at_least") is None and not given["event"].timeline.foreign_process:
+            found["at_least"] = given["event"].timeline.slot.pending
+        return found
+
+    return described
+
+
+def _result(operation: Operation, value: Any) -> dict[str, Any]:
+    found = {} if value is None else {"result": _brief(value)}
+    handle = value if isinstance(value, Handle) else getattr(value, "handle", None)
+    if isinstance(handle, Handle) and operation.name.endswith((".get", ".open")):
+        found["handle"] = handle_key(handle)
+    return found
+
+
+def _failure(error: BaseException) -> dict[str, Any]:
+    return {"error": f"{type(error).__name__}: {error}"[:_TEXT_MAX]}
+
+
+def record(operation: Operation, call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call`, with its beginning and its end written to this process's file."""
+    described = _arguments(operation)
+    clock = time.monotonic_ns
+
+    def begin(values: tuple[Any, ...], options: dict[str, Any], is_async: bool) -> tuple[int, int]:
+        tid, at = _file.thread(), clock()
+        _file.write("begin", tid, at, operation.name, is_async, described(values, options))
+        return tid, at
+
+    if inspect.iscoroutinefunction(operation.function):
+
+        @functools.wraps(operation.function)
+        async def recorded_async(*values: Any, **options: Any) -> Any:
+            tid, at = begin(values, options, True)
+            start = clock()
+            try:
+                result = await call(*values, **options)
+            except BaseException as error:
+                _file.write("end", tid, at, start, clock(), _failure(error))
+                raise
+            _file.write("end", tid, at, start, clock(), _result(operation, result))
+            return result
+
+        return recorded_async
+
+    @functools.wraps(operation.function)
+    def recorded(*values: Any, **options: Any) -> Any:
+        tid, at = begin(values, options, False)
+        start = clock()
+        try:
+            result = call(*values, **options)
+        except BaseException as error:
+            _file.write("end", tid, at, start, clock(), _failure(error))
+            raise
+        _file.write("end", tid, at, start, clock(), _result(operation, result))
+        return result
+
+    return recorded
