@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE $(shell find src -name '*.py' -o -name '*.pyi' -o -name 'py.typed' -o -name '*.[ch]')
 DEVICE_ARGUMENT := $(if $(DEVICE),--device $(DEVICE))
 
-.PHONY: demo test bench soak lint format types docs model wheel gpu clean
+.PHONY: demo test libraries bench soak lint format types docs model wheel gpu clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed ## two processes share FILE (default: README.md) on DEVICE
@@ -26,6 +26,8 @@ demo: $(VENV)/installed ## two processes share FILE (default: README.md) on DEVI
 test: $(VENV)/installed $(VENV)/test ## the tests, without the long ones
 	$(BIN)/python -m pytest tests/native --basetemp $(VENV)/tmp $(ARGS)
 	$(BIN)/python -m pytest -m "not soak" --ignore tests/native --basetemp $(VENV)/tmp $(TESTS) $(ARGS)
+
+libraries: $(VENV)/libraries ## torch, JAX, Ray, Dask and others, into the same environment: their tests run then
 
 soak: $(VENV)/installed ## the long programs in soak/; ARGS=--quick for their short form
 	$(BIN)/python -m soak $(ARGS)
@@ -75,7 +77,7 @@ $(VENV)/installed: $(VENV)/made $(SOURCES)
 	touch $@
 
 # Tools: the dependency groups and extras of pyproject.toml.
-$(VENV)/test $(VENV)/docs $(VENV)/build: $(VENV)/%: $(VENV)/made pyproject.toml
+$(VENV)/test $(VENV)/docs $(VENV)/build $(VENV)/libraries: $(VENV)/%: $(VENV)/made pyproject.toml
 	$(PIP) install --quiet --group $*
 	touch $@
 

@@ -384,12 +384,24 @@ def tensor_child(pipe: Any, queue: Any) -> None:
     import xpushare as xs
 
     torch.zeros(1, device="cuda")
+    raw_driver = Raw(0)
     held: Any = None
     kept: list[Any] = []
     pipe.send_bytes(b"ready")
 
+    def by_hand(handle: bytes) -> None:
+        address, element = ctypes.c_uint64(), ctypes.c_int32()
+        cuda = raw_driver.cuda
+        raw_driver.check(cuda.cuIpcOpenMemHandle_v2(ctypes.byref(address), IpcHandle.from_buffer_copy(handle), 1))
+        raw_driver.check(cuda.cuMemcpyDtoH_v2(ctypes.byref(element), address, ctypes.c_size_t(4)))
+        pipe.send_bytes(b"%d" % element.value)
+        raw_driver.check(cuda.cuIpcCloseMemHandle(address))
+
     def one(way: bytes) -> None:
         nonlocal held
+        if way == b"hand":
+            by_hand(pipe.recv_bytes())
+            return
         if way == b"queue":
             tensor = queue.get()
             value = tensor[0].item()
@@ -415,7 +427,7 @@ def tensor_child(pipe: Any, queue: Any) -> None:
         way = way.removeprefix(b"held ").removeprefix(b"drop ")
         held = None if same else 0  # a held one keeps the first tensor, and with it the mapping
         rounds = int(pipe.recv_bytes())
-        profile = cProfile.Profile() if PROFILE and not way.endswith(b"queue") else None
+        profile = cProfile.Profile() if PROFILE and not way.endswith((b"queue", b"hand")) else None
         if profile is not None:
             profile.enable()
         for _ in range(rounds):
@@ -442,6 +454,7 @@ def tensors() -> None:
     child = SPAWN.Process(target=tensor_child, args=(there, queue), daemon=True)
     child.start()
     torch.zeros(1, device="cuda")
+    raw = Raw(0)
     here.recv_bytes()
 
     def fresh(value: int) -> Any:
@@ -463,6 +476,11 @@ def tensors() -> None:
         handles.append(xs.ipc.memory.get(item))
         here.send_bytes(bytes(handles[-1]))
 
+    def by_hand(item: Any) -> None:
+        handle = IpcHandle()
+        raw.check(raw.cuda.cuIpcGetMemHandle(ctypes.byref(handle), ctypes.c_uint64(item.data_ptr())))
+        here.send_bytes(bytes(handle))
+
     def again(_item: Any) -> None:
         here.send_bytes(bytes(handles[0]))
 
@@ -477,7 +495,7 @@ def tensors() -> None:
         here.send_bytes(b"held " * same + way)
         here.send_bytes(b"%d" % rounds)
         found = []
-        profile = cProfile.Profile() if PROFILE and not way.endswith(b"queue") else None
+        profile = cProfile.Profile() if PROFILE and not way.endswith((b"queue", b"hand")) else None
         if not kept:  # before the clock starts: the GPU's change of process after a fill is no part of a hand-over
             kept += [make(i) for i in range(1 if same else rounds)]
         torch.cuda.synchronize()
@@ -508,6 +526,7 @@ def tensors() -> None:
 
     ways = {
         "theirs": (b"drop queue", by_queue, fresh, False),
+        "hand": (b"hand", by_hand, fresh, False),
         "share": (b"share", by_share, fresh, False),
         "explicit": (b"open", by_handle, fresh, False),
         "own share": (b"share", by_share, own, False),
@@ -532,6 +551,9 @@ def tensors() -> None:
     child.join(10)
     other = "torch.multiprocessing queue"
     new = found["theirs"]
+    hand = "ctypes by hand, nothing checked, no tensor made"
+    compare("d. floor: new 64 MiB torch tensor, ctypes by hand", found["hand"], other, new)
+    compare("d. new 64 MiB torch tensor, explicit handle", found["explicit"], hand, found["hand"])
     compare("d. new 64 MiB torch tensor, xs.share", found["share"], other, new, faster=4)
     compare("d. new 64 MiB torch tensor, explicit handle", found["explicit"], other, new, faster=4)
     compare("d. new xs.empty on cuda, xs.share", found["own share"], other, new, faster=2.2)

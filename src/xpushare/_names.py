@@ -293,10 +293,10 @@ def _remove_dead(path: Path, *, wait: bool) -> None:
         found = os.fstat(fd.number)
         try:
             there = os.stat(path, follow_symlinks=False)
+            if (there.st_dev, there.st_ino) == (found.st_dev, found.st_ino):
+                os.unlink(path)
         except FileNotFoundError:
-            return
-        if (there.st_dev, there.st_ino) == (found.st_dev, found.st_ino):
-            os.unlink(path)
+            pass  # a temporary file that its maker had not locked yet: it removes it itself
     finally:
         fd.close()
 

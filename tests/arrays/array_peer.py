@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 from typing import Any
 
@@ -82,88 +81,6 @@ def remember(handle: Any, name: str = "array", **options: Any) -> None:
 
 def kept_content(name: str = "array") -> list[Any]:
     return np.asarray(kept[name]).tolist()
-
-
-# --- consumers: what another library makes of an attached array
-
-
-def consumer(kind: str, array: xs.SharedArray) -> tuple[Any, int]:
-    """The consumer's object over `array`, and the address that it reads from."""
-    if kind == "numpy":
-        found = np.asarray(array)
-        return found, found.ctypes.data
-    if kind == "numpy dlpack":
-        found = np.from_dlpack(array)
-        return found, found.ctypes.data
-    if kind == "memoryview":
-        view = memoryview(array)
-        return view, np.asarray(view).ctypes.data
-    if kind == "torch":
-        import torch
-
-        tensor = torch.from_dlpack(array)
-        return tensor, tensor.data_ptr()
-    if kind == "jax":
-        import jax
-
-        value = jax.dlpack.from_dlpack(array)
-        return value, value.unsafe_buffer_pointer()
-    import pyarrow as pa
-
-    if kind == "pyarrow buffer":
-        buffer = pa.py_buffer(memoryview(array).cast("B"))
-    else:
-        buffer = pa.foreign_buffer(array.ptr, array.nbytes, base=memoryview(array))
-    return buffer, buffer.address
-
-
-def values_of(kind: str, found: Any) -> list[float]:
-    if kind == "pyarrow buffer" or kind == "pyarrow foreign":
-        return list(np.frombuffer(found, "f4"))
-    return [float(value) for value in np.asarray(found)]
-
-
-def consume(kind: str, handle: bytes) -> dict[str, Any]:
-    """Read through the consumer, write for the producer to see, and read once more when everything else is closed."""
-    array = xs.attach(handle)
-    found, address = consumer(kind, array)
-    result: dict[str, Any] = {
-        "address": address == array.ptr,
-        "mapped": backed_by(address),
-        "read": values_of(kind, found),
-    }
-    np.asarray(array)[0] = 42
-    array.close()
-    del array
-    gc.collect()
-    result["after close"] = values_of(kind, found)
-    return result
-
-
-def producer(kind: str) -> tuple[Any, Any]:
-    """(object of another library over shared memory, array to look at it with)."""
-    base = xs.empty(16, "f4")
-    view = np.asarray(base)
-    view[:] = range(16)
-    if kind == "empty":
-        return base, view
-    if kind == "numpy":
-        return view, view
-    if kind == "memoryview":
-        return memoryview(view), view
-    if kind == "Memory":
-        return base.memory.slice(0, 64), view
-    if kind == "torch":
-        import torch
-
-        return torch.from_dlpack(base), view
-    if kind == "jax":
-        import jax
-
-        return jax.dlpack.from_dlpack(base), view
-    import pyarrow as pa
-
-    return pa.py_buffer(memoryview(base).cast("B")), view
 
 
 # --- pickling

@@ -1,108 +1,145 @@
-"""Every producer with every consumer: the same bytes, no copy, and they stay when everything else is closed."""
+"""Every producer with every consumer, in two processes: the same bytes, no copy, and they stay when all else is closed.
+
+With XPUSHARE_ZERO_COPY=results the run writes what was found there, for docs/zero-copy.md.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
+import pairs
 import pytest
-from array_peer import backed_by, consume, producer
 
 import harness
 import xpushare as xs
 from harness import Child
+from xpushare import adapters
 
-NEEDS = {
-    "torch": "torch",
-    "jax": "jax",
-    "pyarrow": "pyarrow",
-    "pyarrow buffer": "pyarrow",
-    "pyarrow foreign": "pyarrow",
+ALL = [
+    (backend, made_by, to)
+    for backend in pairs.PRODUCERS
+    for made_by in pairs.PRODUCERS[backend]
+    for to in pairs.CONSUMERS[backend]
+]
+SETTINGS: dict[str, dict[str, str | None]] = {  # of processes that differ from this one
+    "cuda": {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.1"},
+    pairs.EXPANDABLE: dict.fromkeys(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"), "expandable_segments:True"),
 }
-PRODUCERS = ["empty", "numpy", "memoryview", "Memory", "torch", "jax", "pyarrow"]
-CONSUMERS = ["numpy", "numpy dlpack", "memoryview", "torch", "jax", "pyarrow buffer", "pyarrow foreign"]
-SIXTEEN = list(range(16))
-
-results: dict[tuple[str, str], str] = {}
+Call = Callable[..., Any]
 
 
-def needs(*kinds: str) -> None:
-    for kind in kinds:
-        if kind in NEEDS and importlib.util.find_spec(NEEDS[kind]) is None:
-            results[kinds] = "skipped"  # type: ignore[index]
-            pytest.skip(f"{NEEDS[kind]} is not installed: pip install {NEEDS[kind]}")
+def needs(*names: str) -> None:
+    """Skip where a library is missing that a name begins with."""
+    for module in ("torch", "jax", "pyarrow", "cupy", "numba", "cuda.core", "ml_dtypes"):
+        if any(name.startswith(module) for name in names) and not installed(module):
+            pytest.skip(f"{module} is not installed")
+
+
+def installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of the parent package
+        return False
+
+
+def needs_device(backend: str) -> None:
+    if not adapters.adapter(backend).devices():
+        pytest.skip(adapters.adapter(backend).why_none())
+
+
+class Processes:
+    """Processes that outlive a test: importing the libraries takes longer than all pairs together.
+
+    They are never imported here: JAX objects to every fork of later tests, and garbage collections get slow.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], Child] = {}
+
+    def __call__(self, end: str, settings: str) -> Call:
+        """`call` of the process at that end, with those settings."""
+        child = self._found.get((end, settings))
+        if child is None:
+            child = self._found[end, settings] = Child(env=SETTINGS.get(settings), timeout=150)
+            harness.children.discard(child)
+        return child.call
+
+    def kill(self) -> None:
+        """After a failure nobody knows what state they are in."""
+        for child in self._found.values():
+            child.kill()
+        self._found.clear()
+
+    def end(self) -> None:
+        assert [child.exit() for child in self._found.values()] == [0] * len(self._found)
 
 
 @pytest.fixture(scope="module")
-def consumer_process() -> Child:  # type: ignore[misc]
-    with Child(timeout=120) as child:  # the first import of torch and JAX takes its time
-        harness.children.discard(child)  # it outlives the test
-        yield child
+def process() -> Iterator[Processes]:
+    found = Processes()
+    yield found
+    found.end()
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # torch: a tensor over read-only memory
-@pytest.mark.parametrize("to", CONSUMERS)
-@pytest.mark.parametrize("made_by", PRODUCERS)
-def test_zero_copy(consumer_process: Child, made_by: str, to: str) -> None:
+def marked(backend: str, *names: str) -> Any:
+    marks = [pytest.mark.cuda, pytest.mark.timeout(300)] if backend == "cuda" else []
+    return pytest.param(backend, *names, marks=marks, id="-".join((backend, *names)))
+
+
+@pytest.mark.parametrize(("backend", "made_by", "to"), [marked(*each) for each in ALL])
+def test_zero_copy(process: Processes, record_property: Call, backend: str, made_by: str, to: str) -> None:
+    record_property("pair", [backend, made_by, to])
+    needs_device(backend)
     needs(made_by, to)
-    if made_by in ("Memory", "pyarrow"):  # bytes: the elements' type is not theirs to keep
-        made, view = producer(made_by)
-        raw = view.view("u1")
-        with xs.share(made) as handle:
-            assert handle.dtype.itemsize == 1
-            found = consumer_process.call(_consume_bytes, to, bytes(handle))
-        wanted: list[float] = list(np.array(SIXTEEN, "f4").view("u1"))
-        changed = raw[0]
-    else:
-        made, view = producer(made_by)
-        with xs.share(made) as handle:
-            assert handle.dtype == np.float32
-            found = consumer_process.call(consume, to, bytes(handle))
-        wanted = [float(number) for number in SIXTEEN]
-        changed = view[0]
-    results[made_by, to] = "zero copy"
-    assert handle.copied_nbytes == 0
-    assert "memfd:xpushare-memory" in backed_by(view.ctypes.data)
-    assert "memfd:xpushare-memory" in found["mapped"]
-    assert found["address"], "the consumer reads from another place: it copied"
-    assert found["read"] == wanted
-    assert changed == 42, "what the other process wrote is not here: it wrote to a copy"
-    assert found["after close"] == [42.0, *wanted[1:]]
+    consumer = process("consumer", backend)
+    producer = process("producer", made_by if made_by in SETTINGS else backend)
+
+    def forget() -> None:
+        consumer(pairs.forget)
+        producer(pairs.forget)
+
+    try:
+        handle = producer(pairs.make, backend, made_by)
+        found = consumer(pairs.take, backend, to, handle)
+        if "refused" in found:  # read-only memory, by a library that knows only writable
+            record_property("refused", found["refused"])
+            forget()
+            return
+        assert found["same address"], "the consumer reads from another place: it copied"
+        if backend == "native_cpu":
+            assert "memfd:xpushare-memory" in found["mapped"]
+        content = bytearray(pairs.CONTENT)
+        assert consumer(pairs.look) == content
+        content[4:8] = b"prod"
+        producer(pairs.write, 4, b"prod")
+        assert consumer(pairs.look) == content, "what the producer wrote is not there: it is a copy"
+        if not found["read only"]:
+            content[0:4] = b"cons"
+            consumer(pairs.write, 0, b"cons")
+            assert producer(pairs.look) == content, "what the consumer wrote is not here: it is a copy"
+        consumer(pairs.let_go)
+        assert consumer(pairs.look) == content, "the consumer's array did not keep the memory"
+        forget()
+    except Exception:
+        process.kill()
+        raise
 
 
-def _consume_bytes(kind: str, handle: bytes) -> dict[str, object]:
-    """As `consume`, for arrays of bytes."""
-    import array_peer
-
-    array = xs.attach(handle)
-    found, address = array_peer.consumer(kind, array)
-
-    def values() -> list[float]:
-        if kind.startswith("pyarrow"):
-            return [float(value) for value in np.frombuffer(found, "u1")]
-        return [float(value) for value in np.asarray(found).view("u1")]
-
-    result: dict[str, object] = {"address": address == array.ptr, "mapped": backed_by(address), "read": values()}
-    np.asarray(array)[0] = 42
-    array.close()
-    del array
-    result["after close"] = values()
-    return result
+@pytest.fixture
+def with_torch(process: Processes) -> Call:
+    """Calls a function in a process that has torch."""
+    needs("torch")
+    return process("consumer", "native_cpu")
 
 
-def test_every_pair_was_tried() -> None:
-    """Prints the table (pytest -s)."""
-    if not results:
-        pytest.skip("no pair was tried in this run")
-    width = max(map(len, CONSUMERS)) + 2
-    print("\n" + " " * 12 + "".join(name.ljust(width) for name in CONSUMERS))
-    for made_by in PRODUCERS:
-        print(made_by.ljust(12) + "".join(results.get((made_by, to), "-").ljust(width) for to in CONSUMERS))
-    assert {(made_by, to) for made_by in PRODUCERS for to in CONSUMERS} == set(results)
+def test_strided_torch(with_torch: Call) -> None:
+    with_torch(_strided)
 
 
-def test_strided_torch_and_named_types() -> None:
-    needs("torch", "torch")
+def _strided() -> None:
     import torch
 
     base = torch.from_dlpack(xs.empty((6, 4), "f4"))
@@ -111,7 +148,16 @@ def test_strided_torch_and_named_types() -> None:
     with xs.share(view) as handle:
         assert handle.strides == (4, 16)
         assert np.array_equal(np.asarray(xs.attach(handle)), view.numpy())
-    pytest.importorskip("ml_dtypes")
+
+
+def test_named_types_of_torch(with_torch: Call) -> None:
+    needs("ml_dtypes")
+    with_torch(_bfloat16)
+
+
+def _bfloat16() -> None:
+    import torch
+
     half = torch.from_dlpack(xs.empty(8, "bfloat16"))
     half[:] = 1.5
     with xs.share(half) as handle:
@@ -121,23 +167,35 @@ def test_strided_torch_and_named_types() -> None:
         assert again.tolist() == [1.5] * 8
 
 
-def test_a_tensor_that_needs_gradients_says_so() -> None:
-    needs("torch", "torch")
-    import torch
-
+def test_a_tensor_that_needs_gradients_says_so(with_torch: Call) -> None:
     with pytest.raises(xs.InvalidArgumentError, match="detach"):
-        xs.share(torch.ones(3, requires_grad=True), copy=True)
+        with_torch(lambda: xs.share(pairs.lib("torch").ones(3, requires_grad=True), copy=True))
 
 
-def test_private_tensors() -> None:
-    needs("torch", "torch")
+def test_private_tensors(with_torch: Call) -> None:
+    with pytest.raises(xs.FeatureNotSupportedError, match=r"torch\.Tensor is private"):
+        with_torch(lambda: xs.share(pairs.lib("torch").ones(3)))
+    with_torch(_copied)
+
+
+def _copied() -> None:
     import torch
 
-    with pytest.raises(xs.FeatureNotSupportedError, match=r"torch\.Tensor is private"):
-        xs.share(torch.ones(3))
     with xs.share(torch.arange(6).reshape(2, 3), copy=True) as handle:
         assert handle.copied_nbytes == 48
         assert np.asarray(xs.attach(handle)).tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_a_refusal_says_why(process: Processes) -> None:
+    """What is read-only goes to whoever takes that; JAX asks for a capsule that cannot say it."""
+    needs("jax")
+    consumer = process("consumer", "native_cpu")
+    with xs.share(xs.empty(16, "f4"), read_only=True) as handle:
+        found = consumer(pairs.take, "native_cpu", "jax.dlpack.from_dlpack", bytes(handle))
+        assert "BufferError" in found["refused"]
+        assert "read-only" in found["refused"]
+        assert consumer(pairs.take, "native_cpu", "np.from_dlpack", bytes(handle))["read only"]
+        consumer(pairs.forget)
 
 
 def test_read_only_through_dlpack() -> None:

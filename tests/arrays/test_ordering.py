@@ -236,6 +236,58 @@ def test_the_event_ends_with_the_export(peer: Child, stream: MockStream, array: 
     assert table.statistics()["exports"] == before
 
 
+def test_a_stream_has_one_event(peer: Child, stream: MockStream, array: xs.SharedArray) -> None:
+    other = xs.empty(4, "u1", device=DEVICE)
+    gate = Gate(stream, array)
+    with xs.share(other, stream=stream) as second:
+        with xs.share(array, stream=stream) as first:
+            assert first.event == second.event
+            assert first._parts.point == second._parts.point + 1
+            assert peer.call(keep_attached, bytes(first)) == 0
+        pending = peer.start(read_on_host, bytes(second), "numpy")
+        gate.open()
+        assert pending.result() == [0] * 4
+        assert peer.call(kept_content) == [9] * 4
+    gate = Gate(stream, array)
+    with xs.share(array, stream=stream) as third:
+        assert third.event != second.event, "that one ended with the last handle that named it"
+        pending = peer.start(read_on_host, bytes(third), "numpy")
+        gate.open()
+        assert pending.result() == [9] * 4
+
+
+def keep_attached(raw: bytes) -> int:
+    kept["array"] = xs.attach(raw)
+    return int(np.asarray(kept["array"].memory)[0])
+
+
+def kept_content() -> list[int]:
+    return np.asarray(kept["array"]).tolist()
+
+
+def test_what_a_stream_lost_stays_lost(peer: Child, stream: MockStream, array: xs.SharedArray) -> None:
+    with xs.Queue.from_native(stream) as queue:
+        stream.queue.call(lambda: 1 / 0)
+        with xs.share(array, stream=queue) as lost:
+            with pytest.raises(ZeroDivisionError):
+                queue.synchronize(10)
+            with xs.share(array, stream=queue) as good:
+                queue.synchronize(10)
+                assert peer.call(read_on_host, bytes(good), "numpy") == [0] * 4
+                with pytest.raises(xs.PeerLostError):
+                    peer.call(read_on_host, bytes(lost), "numpy")
+
+
+def test_an_importers_signal_holds_no_producer_up(stream: MockStream, array: xs.SharedArray) -> None:
+    with xs.Queue.from_native(stream) as queue, xs.share(array, stream=queue) as first:
+        queue.synchronize(10)
+        assert first.event is not None
+        with xs.ipc.event.open(first.event) as event:
+            event.signal()
+        with xs.share(array, stream=queue) as second:
+            assert second.event != first.event
+
+
 def test_pickling_is_ordered_each_time(peer: Child, array: xs.SharedArray) -> None:
     from xpushare.adapters import mock
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from xpushare.bench import calls, events, imports, memory, virtual
+from xpushare.bench import calls, events, footprint, imports, memory, virtual
 from xpushare.bench.measure import Row, Settings
 
 __all__ = ["SCENARIOS", "Scenario"]
@@ -16,6 +16,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "new_handle": memory.new_handle,
     "already_open": memory.already_open,
     "read_once": memory.read_once,
+    "eight_workers": footprint.eight_workers,
     "import_time": imports.import_time,
     "two_cpus": events.two_cpus,
     "one_cpu": events.one_cpu,

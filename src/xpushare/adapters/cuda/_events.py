@@ -16,6 +16,7 @@ __all__ = ["Words"]
 
 _CHUNK: Final = 1 << 21  # registering pins pages, so no more than needed: 8192 events at a time
 _SLOTS: Final = LAYOUT["commons.slots"]
+_WORDS_MAX: Final = 4096  # slots whose words are found at once
 _SLOTS_NBYTES: Final = LAYOUT["commons.size"] - _SLOTS
 
 
@@ -38,6 +39,7 @@ class Words:
         self._commons: dict[int, _Chunks] = {}
         self._references: dict[int, weakref.ref[Domain]] = {}
         self._known: tuple[tuple[int, _Chunks], ...] = ()  # `_commons`, to go through without a lock
+        self._words: dict[int, int] = {}  # slot -> its word for devices: what was asked for before
 
     def adopt(self, domain: Domain) -> None:
         """Get to know a commons; when it goes, so do its registrations."""
@@ -53,19 +55,30 @@ class Words:
             if self._commons.get(at) is chunks:
                 del self._commons[at], self._references[at]
                 self._known = tuple(self._commons.items())
+                for word in [word for word in self._words if 0 <= word - at < LAYOUT["commons.size"]]:
+                    del self._words[word]
         for gpu, mapping in chunks.mappings:
             self._later.do(lambda gpu=gpu, mapping=mapping: _unregister(gpu, mapping))  # type: ignore[misc]
 
     def address(self, gpu: Gpu, slot: Slot) -> int:
         """The value word of a slot, as devices address it."""
         at = slot.address
+        known = self._words.get(at)
+        return self._find(gpu, at) if known is None else known
+
+    def _find(self, gpu: Gpu, at: int) -> int:
         for base, chunks in self._known:
             if 0 <= at - base - _SLOTS < _SLOTS_NBYTES:
                 chunk, within = divmod(at - base - _SLOTS, _CHUNK)
-                found = chunks.devices.get(chunk)
-                if found is None:
-                    found = self._register(gpu, base, chunks, chunk)
-                return found + within
+                start = chunks.devices.get(chunk)
+                if start is None:
+                    start = self._register(gpu, base, chunks, chunk)
+                with self._lock:
+                    if self._commons.get(base) is chunks:  # else it has gone in between
+                        if len(self._words) >= _WORDS_MAX:
+                            self._words.clear()
+                        self._words[at] = start + within
+                return start + within
         raise InvalidArgumentError("the event's pages were not made known to this device")
 
     def domain(self, slot: Slot) -> Domain | None:

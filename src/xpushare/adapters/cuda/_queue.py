@@ -59,8 +59,9 @@ class CudaQueue(DriverQueue):
         self._context = context
         self._driver = context.driver
         self._words = words
-        self._later = later
+        self._calm = later.calm
         self._watch = watch
+        self._later = later
         self._stream = stream
         self._owner = owner  # of an adopted stream; None for our own
         self._lane = context.driver.lane(self.number, int(stream), owner is not None)
@@ -254,7 +255,7 @@ class CudaQueue(DriverQueue):
             raise
 
     def _wait(self, slot: Slot, word: int, point: int) -> None:
-        with self._later.calm:
+        with self._calm:
             code = self._lane.wait(slot, word, point)
             if code:
                 raise self._failed("waiting", "cuStreamWaitValue64", code)
