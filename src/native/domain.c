@@ -224,7 +224,7 @@ static int claim(xp_domain *d, uint32_t m)
     return ours;
 }
 
-/* What is wrong with the file; NULL if nothing. */
+/* What is wrong with the file; NULL if nothing: then it is mapped, or errno says why not. */
 static const char *map_commons(xp_domain *d, const uint8_t *cookie)
 {
     struct stat st;
@@ -240,7 +240,7 @@ static const char *map_commons(xp_domain *d, const uint8_t *cookie)
     d->base = mmap(NULL, XP_COMMONS_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, d->fd, 0);
     if (d->base == MAP_FAILED) {
         d->base = NULL;
-        return "the commons cannot be mapped";
+        return NULL;
     }
     xp_commons *c = (xp_commons *)d->base;
     if (d->owner) {
@@ -270,6 +270,8 @@ static int join(xp_domain *d, const uint8_t *cookie, const char **wrong)
 {
     if ((*wrong = map_commons(d, cookie)))
         return -1;
+    if (d->base == NULL)
+        return errno;
     pthread_mutex_lock(&xp_mu);
     for (xp_domain *o = xp_domains; o; o = o->next)
         if (o->dev == d->dev && o->ino == d->ino)

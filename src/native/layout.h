@@ -34,6 +34,7 @@
 #define XP_CAUSE_EXIT 3u
 
 #define XP_ENTRY_READ_ONLY 1u /* in handles, too */
+#define XP_ENTRY_COUNTED 2u   /* likewise */
 #define XP_ENTRY_ON_DEMAND 4u
 #define XP_ENTRY_MEMFD 8u
 #define XP_ENTRY_FDS 8u

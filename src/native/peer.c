@@ -1,7 +1,18 @@
-/* Fields, the bytes of a handle by name, and PeerTable, which opens an entry of a peer's mapped table at one go. */
+/* Fields, the bytes of a handle by name; PeerTable, which opens an entry of a peer's mapped table at one go; OwnTable,
+ * which fills one in. */
 #include "events.h"
 
 #include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#ifndef SYS_pidfd_getfd
+#define SYS_pidfd_getfd 438
+#endif
+
+#define BODY_NBYTES offsetof(xp_handle, seal)
 
 /* --- Fields ------------------------------------------------------------------------------------------------------- */
 
@@ -77,6 +88,12 @@ typedef struct {
     int pidfd;
 } xp_peer_table;
 
+/* Where the generation of the handle's entry is, which is the entry's first word. */
+static inline const uint64_t *generation_at(const xp_peer_table *self, const xp_handle *h)
+{
+    return &((const xp_entry *)(self->base + XP_TABLE_HEADER))[h->entry].generation;
+}
+
 static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"mapping", "domain", "pidfd", NULL};
@@ -110,66 +127,143 @@ static void table_dealloc(PyObject *object)
     xp_free(object);
 }
 
-/* The entry is what the handle says, and one memfd that needs nothing but mapping. */
-static bool plain(const xp_handle *h, const xp_entry *e)
+/* A copy of the handle's entry, since the peer may change its table while we look. False unless it is live, and what the
+ * handle says of an object that it fits. */
+static bool look_up(const xp_peer_table *self, const xp_handle *h, xp_entry *e)
 {
-    return e->generation == h->generation && e->kind == h->kind && e->object == h->object &&
-           memcmp(e->nonce, h->nonce, sizeof e->nonce) == 0 && e->flags == (h->flags | XP_ENTRY_MEMFD) &&
-           h->offset <= e->nbytes && h->nbytes <= e->nbytes - h->offset && e->nbytes <= e->exposed_nbytes &&
-           e->fd_count == 1 && e->payload_nbytes == 0;
+    if (h->entry >= XP_ENTRIES || h->generation == 0)
+        return false;
+    const uint64_t *generation = generation_at(self, h);
+    if (XP_ACQUIRE(generation) != h->generation)
+        return false;
+    memcpy(e, generation, sizeof *e);
+    __asm__ __volatile__("" ::: "memory"); /* what is checked is what is used */
+    return e->generation == h->generation && XP_LOAD(generation) == h->generation && e->kind == h->kind &&
+           e->object == h->object && memcmp(e->nonce, h->nonce, sizeof e->nonce) == 0 &&
+           (e->flags & (XP_ENTRY_READ_ONLY | XP_ENTRY_COUNTED)) == h->flags && h->offset <= e->nbytes &&
+           h->nbytes <= e->nbytes - h->offset && e->nbytes <= e->exposed_nbytes &&
+           e->payload_nbytes <= sizeof e->payload &&
+           (e->fd_count <= XP_ENTRY_FDS || (e->flags & XP_ENTRY_ON_DEMAND));
+}
+
+/* The exporter's fds of an entry, certainly those of this handle. False: nothing is left behind. */
+static bool fetch(const xp_peer_table *self, const xp_handle *h, const xp_entry *e, int *fds)
+{
+    uint32_t got = 0;
+    struct stat found;
+    while (got < e->fd_count && (fds[got] = (int)syscall(SYS_pidfd_getfd, self->pidfd, e->fds[got], 0)) >= 0)
+        got++;
+    if (got == e->fd_count && XP_LOAD(generation_at(self, h)) == h->generation &&
+        (got ? !e->inode || (fstat(fds[0], &found) == 0 && found.st_ino == e->inode) : !xp_pidfd_readable(self->pidfd)))
+        return true;
+    while (got)
+        xp_close_received(fds[--got]);
+    return false;
+}
+
+static char *map(const xp_peer_table *self, const xp_handle *h, const xp_entry *e)
+{
+    xp_memfd m = {.inode = e->inode, .nbytes = e->exposed_nbytes, .writable = !(e->flags & XP_ENTRY_READ_ONLY)};
+    char *base = xp_fetch_memfd(&m, self->pidfd, e->fds[0], generation_at(self, h), h->generation);
+    if (base && XP_LOAD(generation_at(self, h)) != h->generation) {
+        munmap(base, m.nbytes);
+        base = NULL;
+    }
+    return base;
+}
+
+static const xp_handle *handle_arg(PyObject *self, const char *name, PyObject *const *args, Py_ssize_t n)
+{
+    const xp_types *types = PyType_GetModuleState(Py_TYPE(self));
+    if (xp_arity(name, n, 2, 2) < 0)
+        return NULL;
+    if (Py_TYPE(args[0]) == types->fields)
+        return &((const xp_fields *)args[0])->h;
+    PyErr_Format(PyExc_TypeError, "%s() takes Fields first", name);
+    return NULL;
+}
+
+static PyObject *lease_of(PyObject *self, const xp_handle *h, PyObject *peer)
+{
+    const xp_types *types = PyType_GetModuleState(Py_TYPE(self));
+    PyObject *lease = xp_lease_new(types->lease, ((xp_peer_table *)self)->domain, h->entry, peer);
+    if (lease == NULL)
+        PyErr_Clear(); /* the caller does it again, and says what is wrong */
+    return lease;
+}
+
+static PyObject *table_hold(PyObject *object, PyObject *const *args, Py_ssize_t n)
+{
+    const xp_peer_table *self = (xp_peer_table *)object;
+    const xp_handle *h = handle_arg(object, "hold", args, n);
+    xp_entry e;
+    if (h == NULL)
+        return NULL;
+    PyObject *lease = NULL;
+    if (self->pidfd >= 0 && !(h->flags & XP_ENTRY_COUNTED) && look_up(self, h, &e))
+        lease = lease_of(object, h, args[1]);
+    if (lease && (XP_LOAD(generation_at(self, h)) != h->generation || xp_pidfd_readable(self->pidfd)))
+        Py_CLEAR(lease);
+    if (lease == NULL)
+        Py_RETURN_NONE;
+    return Py_BuildValue("(NI)", lease, e.slot);
 }
 
 static PyObject *table_open(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     const xp_peer_table *self = (xp_peer_table *)object;
-    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
-    if (xp_arity("open", n, 2, 2) < 0)
+    const xp_handle *h = handle_arg(object, "open", args, n);
+    xp_entry e;
+    if (h == NULL)
         return NULL;
-    if (Py_TYPE(args[0]) != types->fields) {
-        PyErr_SetString(PyExc_TypeError, "open() takes Fields first");
-        return NULL;
-    }
-    const xp_handle *h = &((const xp_fields *)args[0])->h;
-    if (self->pidfd < 0 || h->entry >= XP_ENTRIES || h->generation == 0 || h->flags & ~XP_ENTRY_READ_ONLY)
+    if (self->pidfd < 0 || (h->flags & XP_ENTRY_COUNTED) || !look_up(self, h, &e) ||
+        (e.flags & ~(XP_ENTRY_READ_ONLY | XP_ENTRY_MEMFD)))
         Py_RETURN_NONE;
-    const xp_entry *shared = (const xp_entry *)(self->base + XP_TABLE_HEADER) + h->entry;
-    xp_entry e; /* a copy: the peer may change its table while we look */
-    if (XP_ACQUIRE(&shared->generation) != h->generation)
+    bool memfd = e.flags & XP_ENTRY_MEMFD;
+    if (memfd && (e.fd_count != 1 || e.payload_nbytes))
         Py_RETURN_NONE;
-    memcpy(&e, shared, sizeof e);
-    __asm__ __volatile__("" ::: "memory"); /* what is checked is what is used */
-    if (!plain(h, &e))
+    PyObject *lease = lease_of(object, h, args[1]);
+    if (lease == NULL)
         Py_RETURN_NONE;
-    PyObject *lease = xp_lease_new(types->lease, self->domain, h->entry, args[1]);
-    if (lease == NULL) {
-        PyErr_Clear(); /* the caller does it again, and says what is wrong */
-        Py_RETURN_NONE;
-    }
-    xp_memfd m = {.inode = e.inode, .nbytes = e.exposed_nbytes, .writable = !(e.flags & XP_ENTRY_READ_ONLY)};
-    char *base;
-    bool expired = false;
+    int fds[XP_ENTRY_FDS];
+    char *base = NULL;
+    bool opened;
     Py_BEGIN_ALLOW_THREADS
-    base = xp_fetch_memfd(&m, self->pidfd, e.fds[0], &shared->generation, h->generation);
-    if (base && XP_LOAD(&shared->generation) != h->generation) {
-        munmap(base, m.nbytes);
-        expired = true;
-    }
+    if (memfd)
+        opened = (base = map(self, h, &e)) != NULL;
+    else
+        opened = fetch(self, h, &e, fds);
     Py_END_ALLOW_THREADS
-    if (base == NULL || expired) {
+    if (!opened) {
         Py_DECREF(lease);
         Py_RETURN_NONE;
     }
-    PyObject *mapping = xp_mapping_new(types->mapping, base, m.nbytes);
-    PyObject *nbytes = PyLong_FromUnsignedLongLong(e.nbytes);
-    PyObject *opened = mapping && nbytes ? PyTuple_Pack(3, mapping, lease, nbytes) : NULL;
+    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    uint32_t count = memfd ? 0 : e.fd_count, given = 0;
+    PyObject *mapping = memfd ? xp_mapping_new(types->mapping, base, e.exposed_nbytes) : Py_NewRef(Py_None);
+    PyObject *numbers = mapping ? PyTuple_New(count) : NULL;
+    for (PyObject *number; numbers && given < count; given++) {
+        if ((number = PyLong_FromLong(fds[given])) == NULL)
+            Py_CLEAR(numbers);
+        else
+            PyTuple_SetItem(numbers, given, number);
+    }
+    PyObject *found =
+        numbers ? Py_BuildValue("(OOKKy#O)", mapping, lease, (unsigned long long)e.nbytes,
+                                (unsigned long long)e.exposed_nbytes, (const char *)e.payload,
+                                (Py_ssize_t)e.payload_nbytes, numbers)
+                : NULL;
     Py_XDECREF(mapping);
-    Py_XDECREF(nbytes);
+    Py_XDECREF(numbers);
     Py_DECREF(lease);
-    return opened;
+    while (found == NULL && count)
+        xp_close_received(fds[--count]);
+    return found;
 }
 
 static PyMethodDef table_methods[] = {
     {"open", XP_FAST(table_open), METH_FASTCALL, NULL},
+    {"hold", XP_FAST(table_hold), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot table_slots[] = {
@@ -178,9 +272,107 @@ static PyType_Slot table_slots[] = {
 static PyType_Spec table_spec = {"xpushare._native.PeerTable", sizeof(xp_peer_table), 0, Py_TPFLAGS_DEFAULT,
                                  table_slots};
 
+/* --- OwnTable ----------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *mapping;
+    xp_entry *entries;
+    xp_handle common;
+} xp_own_table;
+
+static PyObject *own_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"mapping", "common", NULL};
+    const xp_types *types = PyType_GetModuleState(type);
+    PyObject *mapping;
+    const char *common, *base;
+    Py_ssize_t size;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!y#", names, types->mapping, &mapping, &common, &size))
+        return NULL;
+    uint64_t nbytes;
+    base = xp_mapping_base(mapping, &nbytes);
+    if (nbytes < XP_TABLE_HEADER + XP_ENTRIES * sizeof(xp_entry) || size != BODY_NBYTES) {
+        PyErr_SetString(PyExc_ValueError, "that is no mapping of a table, or not what its handles have in common");
+        return NULL;
+    }
+    xp_own_table *self = (xp_own_table *)PyType_GenericAlloc(type, 0);
+    if (self) {
+        self->mapping = Py_NewRef(mapping);
+        self->entries = (xp_entry *)(base + XP_TABLE_HEADER);
+        memcpy(&self->common, common, (size_t)size);
+    }
+    return (PyObject *)self;
+}
+
+static void own_dealloc(PyObject *object)
+{
+    Py_XDECREF(((xp_own_table *)object)->mapping);
+    xp_free(object);
+}
+
+static PyObject *own_enter(PyObject *object, PyObject *args)
+{
+    const xp_own_table *self = (xp_own_table *)object;
+    xp_handle h = self->common;
+    unsigned entry, kind, flags, slot, device, since, fd_count;
+    unsigned long long generation, serial, offset, nbytes, total, exposed, inode;
+    const char *names, *fds, *payload;
+    Py_ssize_t names_size, fds_size, payload_size;
+    if (!PyArg_ParseTuple(args, "IKIIIy#KKKKKKIy#y#II", &entry, &generation, &kind, &flags, &slot, &names, &names_size,
+                          &serial, &offset, &nbytes, &total, &exposed, &inode, &fd_count, &fds, &fds_size, &payload,
+                          &payload_size, &device, &since))
+        return NULL;
+    xp_entry *e = self->entries + (entry < XP_ENTRIES ? entry : 0);
+    if (entry >= XP_ENTRIES || names_size != sizeof h.backend + sizeof h.device_uuid ||
+        fds_size > (Py_ssize_t)sizeof e->fds || payload_size > (Py_ssize_t)sizeof e->payload) {
+        PyErr_SetString(PyExc_ValueError, "no such entry");
+        return NULL;
+    }
+    while (getrandom(h.nonce, sizeof h.nonce, 0) != sizeof h.nonce)
+        if (errno != EINTR)
+            return xp_oserror("getrandom");
+    memcpy(h.backend, names, (size_t)names_size); /* and the uuid behind it */
+    h.kind = (uint16_t)kind;
+    h.flags = flags & (XP_ENTRY_READ_ONLY | XP_ENTRY_COUNTED);
+    h.entry = entry;
+    h.generation = generation;
+    h.object = serial;
+    h.offset = offset;
+    h.nbytes = nbytes;
+    h.exposed_nbytes = exposed;
+    /* Not live yet: the generation is stored last, and what ended the one before stays to be told. */
+    e->kind = kind;
+    e->flags = flags;
+    e->slot = slot;
+    memcpy(e->nonce, h.nonce, sizeof e->nonce);
+    e->object = serial;
+    e->nbytes = total;
+    e->exposed_nbytes = exposed;
+    e->inode = inode;
+    e->fd_count = fd_count;
+    e->payload_nbytes = (uint32_t)payload_size;
+    memset(e->fds, 0xff, sizeof e->fds);
+    memcpy(e->fds, fds, (size_t)fds_size);
+    e->device = device;
+    e->since = since;
+    memset(e->payload, 0, sizeof e->payload);
+    memcpy(e->payload, payload, (size_t)payload_size);
+    return PyBytes_FromStringAndSize((const char *)&h, BODY_NBYTES);
+}
+
+static PyMethodDef own_methods[] = {
+    {"enter", own_enter, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+static PyType_Slot own_slots[] = {
+    {Py_tp_new, own_new}, {Py_tp_dealloc, own_dealloc}, {Py_tp_methods, own_methods}, {0, NULL},
+};
+static PyType_Spec own_spec = {"xpushare._native.OwnTable", sizeof(xp_own_table), 0, Py_TPFLAGS_DEFAULT, own_slots};
+
 int xp_init_peer(PyObject *module)
 {
     if (xp_keep_type(module, &fields_spec, &xp_types_of(module)->fields) < 0)
         return -1;
-    return xp_add_type(module, &table_spec);
+    return xp_add_type(module, &table_spec) < 0 ? -1 : xp_add_type(module, &own_spec);
 }

@@ -65,6 +65,7 @@ def as_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
     return found
 
 
+@functools.lru_cache(1024)
 def c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     """Strides in bytes of a C-ordered array."""
     strides: list[int] = []
@@ -75,12 +76,21 @@ def c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+@functools.lru_cache(1024)
 def extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, int]:
     """First and one-past-last byte that an array touches, relative to its first element."""
     if 0 in shape:
         return 0, 0
     steps = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
     return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0) + itemsize
+
+
+@functools.lru_cache(1024)
+def in_elements(strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Strides as DLPack counts them; BufferError where it cannot."""
+    if any(stride % (itemsize or 1) for stride in strides):
+        raise BufferError("DLPack counts strides in elements; these are no multiples of the item size")
+    return tuple(stride // (itemsize or 1) for stride in strides)
 
 
 def same_device(found: tuple[int, int], wanted: tuple[int, int]) -> bool:
@@ -116,7 +126,8 @@ class SharedArray(BufferBase):
     ) -> SharedArray:
         """An array whose first element is `offset` bytes into `source`, checked to lie inside it."""
         low, high = extent(shape, strides, dtype.itemsize)
-        piece("the memory", source.nbytes, offset + low, high - low)
+        if offset + low < 0 or offset + high > source.nbytes:
+            piece("the memory", source.nbytes, offset + low, high - low)  # says what is wrong
         self: SharedArray = BufferBase.__new__(cls)
         self._range = source
         self._shape = shape
@@ -153,7 +164,8 @@ class SharedArray(BufferBase):
         """Exactly the bytes that the elements span, and the first element's place in them."""
         found = self._use()
         low, high = extent(self._shape, self._strides, self._dtype.itemsize)
-        return found._replace(offset=found.offset + self._offset + low, nbytes=high - low), -low
+        at = found.offset + self._offset + low
+        return Range(found.allocation, at, high - low, *found[3:]), -low
 
     def _before_host(self) -> None:
         """The host reads next: wait for the producer's stream. A content that is there needs no waiting again."""
@@ -161,14 +173,18 @@ class SharedArray(BufferBase):
             self._order.before_host()
             self._order = None
 
+    def _unsettled(self) -> Order | None:
+        """What readers have to wait for; None once the content is there."""
+        order = self._order
+        if order is not None and order.settled():
+            order = self._order = None
+        return order
+
     def _before(self, work: Work) -> None:
         """`work` reads or writes next: make it wait, on the device, for the producer's stream."""
-        order = self._order
+        order = self._unsettled()
         if order is not None:
-            if order.settled():
-                self._order = None
-            else:
-                order.before(work)
+            order.before(work)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -279,8 +295,7 @@ class SharedArray(BufferBase):
 
     def __dlpack_device__(self) -> tuple[int, int]:
         found = self._use()
-        device: tuple[int, int] = found.device._adapter.dlpack_device(found.device._info, found.allocation.kind)
-        return device
+        return found.device._dlpack(found.allocation.kind)
 
     def __dlpack__(
         self,
@@ -296,18 +311,18 @@ class SharedArray(BufferBase):
             raise BufferError("shared memory is handed over as it is; copy on the consumer's side")
         if dl_device is not None and not same_device(here, tuple(dl_device)):  # type: ignore[arg-type]
             raise BufferError(f"the array is on DLPack device {here}, not on {tuple(dl_device)}")
-        self._order_dlpack(found, here[0] in _CPU_TYPES, stream)
-        itemsize = self._dtype.itemsize or 1
-        if any(stride % itemsize for stride in self._strides):
-            raise BufferError("DLPack counts strides in elements; these are no multiples of the item size")
+        if stream is not None or self._order is not None:
+            self._order_dlpack(found, here[0] in _CPU_TYPES, stream)
+        kind = dlpack_type(self._dtype)
+        steps = in_elements(self._strides, self._dtype.itemsize)
         owner, read_only = found.hold()
         return dlpack_capsule(
             owner,
             found.address + self._offset,
             here,
-            dlpack_type(self._dtype),
+            kind,
             self._shape,
-            tuple(stride // itemsize for stride in self._strides),
+            steps,
             read_only,
             max_version is not None and max_version[0] >= 1,
         )
@@ -317,7 +332,8 @@ class SharedArray(BufferBase):
         device = found.device
         if stream is not None and stream != -1 and on_host and device._adapter.stream(device._info, None, None) is None:
             raise BufferError("memory of the host has no streams: stream must be None")
-        if self._order is None or stream == -1:
+        order = None if stream == -1 else self._unsettled()
+        if order is None:
             return
         if stream is None and on_host:
             self._before_host()
@@ -326,7 +342,7 @@ class SharedArray(BufferBase):
 
         work = work_on(device, stream)
         assert work is not None  # device memory is of a device with streams
-        self._before(work)
+        order.before(work)
 
     def _interface(self, **more: Any) -> dict[str, Any]:
         found = self._use()
@@ -411,6 +427,7 @@ def memoryview_format(dtype: Any) -> str:
     raise BufferError(f"the buffer protocol has no code for {dtype}: use numpy.asarray")
 
 
+@functools.lru_cache(256)
 def dlpack_type(dtype: Any) -> tuple[int, int, int]:
     """DLPack's (code, bits, lanes) of a dtype; BufferError where it has none."""
     if not dtype.isnative:

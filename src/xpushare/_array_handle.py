@@ -8,13 +8,16 @@ import json
 import math
 import re
 import struct
-from typing import Any, Final, NamedTuple, Self, cast, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast, final
 
 from xpushare._array import extent, named_by_typestr
 from xpushare._errors import InvalidArgumentError, InvalidHandleError
 from xpushare._native import forks
 from xpushare.sharing import layout, node
-from xpushare.sharing.handle import SEAL_NBYTES, Handle, decode_text, encode_text, keyed_hash
+from xpushare.sharing.handle import KIND_NUMBERS, SEAL_NBYTES, Handle, decode_text, encode_text, keyed_hash
+
+if TYPE_CHECKING:
+    from xpushare.core.ordering import Mark
 
 __all__ = ["ArrayHandle", "Parts", "check_dtype"]
 
@@ -29,6 +32,12 @@ HEADER: Final = struct.Struct("<8sHHIHHIQQQQ")
 _LIMIT: Final = 1 << 63
 _PLAIN: Final = re.compile(r"[<>|=][biufcSUV]\d{1,10}|[<>][mM]8(\[\d{0,10}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?")
 _NAMED: Final = re.compile(r"bfloat16|float[468]_e[a-z0-9]{1,16}|u?int[124]")  # of ml_dtypes
+
+
+@functools.cache
+def _dimensions(ndim: int) -> struct.Struct:
+    """Shape and strides."""
+    return struct.Struct(f"<{ndim}Q{ndim}q")
 
 
 class Parts(NamedTuple):
@@ -103,9 +112,7 @@ class ArrayHandle:
         shape: tuple[int, ...],
         strides: tuple[int, ...],
         offset: int,
-        *,
-        event: Handle | None = None,
-        point: int = 0,
+        order: Mark | None = None,
         copied: int = 0,
     ) -> ArrayHandle:
         text = encode_dtype(dtype)
@@ -116,13 +123,15 @@ class ArrayHandle:
             raise InvalidArgumentError(
                 f"the dtype's description has {len(text)} bytes; {DTYPE_NBYTES_MAX - 1} are the most"
             )
-        tail = bytes(memory) + (bytes(event) if event is not None else b"")
-        tail += struct.pack(f"<{ndim}Q{ndim}q", *shape, *strides) + text
-        length = HEADER.size + len(tail) + SEAL_NBYTES
-        flags = _HAS_EVENT * (event is not None)
-        head = HEADER.pack(MAGIC, VERSION, flags, length, ndim, len(text), dtype.itemsize, 0, offset, point, copied)
-        body = head + tail
-        parts = Parts(memory, event, point, shape, strides, offset, dtype.itemsize, text, copied)
+        tail = _dimensions(ndim).pack(*shape, *strides) + text
+        event, point = (None, 0) if order is None else (order.handle, order.point)
+        handles = memory._raw if event is None else memory._raw + event._raw
+        length = HEADER.size + len(handles) + len(tail) + SEAL_NBYTES
+        flags = 0 if event is None else _HAS_EVENT
+        itemsize = dtype.itemsize
+        body = HEADER.pack(MAGIC, VERSION, flags, length, ndim, len(text), itemsize, 0, offset, point, copied)
+        body += handles + tail
+        parts = Parts(memory, event, point, shape, strides, offset, itemsize, text, copied)
         return cls._make(body + keyed_hash(body), parts)
 
     @property
@@ -193,9 +202,8 @@ class ArrayHandle:
         parts = self._parts
         if self.dtype.hasobject:
             raise InvalidHandleError("the array handle says elements that are Python objects")
-        nonzero = math.prod(length for length in parts.shape if length) * parts.itemsize
         low, high = extent(parts.shape, parts.strides, parts.itemsize)
-        if nonzero >= _LIMIT or any(not -_LIMIT < step < _LIMIT for step in (low, high)):
+        if not _possible(parts.shape, parts.strides, parts.itemsize):
             raise InvalidHandleError(f"the array handle says shape {parts.shape}, which no array can have")
         if parts.offset + low < 0 or parts.offset + high > parts.memory.nbytes:
             raise InvalidHandleError(
@@ -271,21 +279,28 @@ def _parse(raw: bytes) -> Parts:
         )
     at = HEADER.size
     memory = Handle(raw[at : at + Handle.NBYTES])
-    if memory.kind != "memory":
+    if memory._fields.kind != KIND_NUMBERS["memory"]:
         raise InvalidHandleError(f"the array handle names {memory.kind}, not memory")
     at += Handle.NBYTES
     event = None
     if flags & _HAS_EVENT:
         event = Handle(raw[at : at + Handle.NBYTES])
-        if event.kind != "event" or event._fields.cookie != memory._fields.cookie:
+        if event._fields.kind != KIND_NUMBERS["event"] or event._fields.cookie != memory._fields.cookie:
             raise InvalidHandleError("the array handle names an event that is none of its exporter")
         at += Handle.NBYTES
-    shape = struct.unpack_from(f"<{ndim}Q", raw, at)
-    strides = struct.unpack_from(f"<{ndim}q", raw, at + 8 * ndim)
+    lengths = _dimensions(ndim).unpack_from(raw, at)
     at += 16 * ndim
     if point >= 1 << 43:
         raise InvalidHandleError(f"the array handle says point {point}, which no event reaches")
-    return Parts(memory, event, point, shape, strides, offset, itemsize, raw[at : at + text_nbytes], copied)
+    text = raw[at : at + text_nbytes]
+    return Parts(memory, event, point, lengths[:ndim], lengths[ndim:], offset, itemsize, text, copied)
+
+
+@functools.lru_cache(1024)
+def _possible(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
+    """Whether an array can have that shape: sizes and offsets have 63 bits."""
+    nonzero = math.prod(length for length in shape if length) * itemsize
+    return nonzero < _LIMIT and all(-_LIMIT < step < _LIMIT for step in extent(shape, strides, itemsize))
 
 
 # --- dtypes as JSON: a string, [base, shape] for sub-arrays, an object for structures
@@ -302,7 +317,15 @@ def check_dtype(dtype: Any) -> None:
 def encode_dtype(dtype: Any) -> bytes:
     """The dtype as JSON."""
     check_dtype(dtype)
+    # Structures that compare equal may differ, in being aligned say.
+    return _encoded_plain(dtype) if dtype.names is None and dtype.subdtype is None else _encoded(dtype)
+
+
+def _encoded(dtype: Any) -> bytes:
     return json.dumps(_described(dtype), separators=(",", ":"), ensure_ascii=False).encode()
+
+
+_encoded_plain: Final = functools.lru_cache(256)(_encoded)
 
 
 def _described(dtype: Any) -> Any:

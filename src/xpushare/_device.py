@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import uuid
@@ -37,9 +38,10 @@ class _Filter(NamedTuple):
     dotted: bool
 
     def matches(self, device: Device) -> bool:
-        if self.dotted or self.backend not in ("*", device.backend):
+        info = device._info
+        if self.dotted or self.backend not in ("*", info.backend):
             return False
-        return self.root in ("*", str(device.ordinal)) or _TYPES.get(self.root) == device.type
+        return self.root in ("*", str(info.ordinal)) or _TYPES.get(self.root) == info.type
 
 
 class _Selector(NamedTuple):
@@ -50,8 +52,10 @@ class _Selector(NamedTuple):
     named: frozenset[str]
 
     def matches(self, device: Device) -> bool:
-        accepted = any(item.matches(device) for item in self.accept)
-        return accepted and not any(item.matches(device) for item in self.discard)
+        for item in self.accept:
+            if item.matches(device):
+                return not any(item.matches(device) for item in self.discard)
+        return False
 
 
 def _parse(text: str) -> _Selector:
@@ -100,13 +104,15 @@ class Device:
     and uuid). Raises `InvalidArgumentError` where no visible device is meant. Making one starts no driver.
     """
 
-    __slots__ = ("__weakref__", "_adapter", "_aspects", "_context", "_hash", "_info")
+    __slots__ = ("__weakref__", "_adapter", "_aspects", "_context", "_dlpacks", "_hash", "_info", "_names")
 
+    _names: tuple[str, bytes]  # backend and uuid, as handles name the device
     _hash: int
     _adapter: Any
     _info: Any
     _context: Context | None
     _aspects: dict[Aspect, Support]
+    _dlpacks: dict[str, tuple[int, int]]
 
     def __new__(cls, name: str | Device, /) -> Device:
         if isinstance(name, Device):
@@ -170,6 +176,13 @@ class Device:
         if found.state != "yes":
             raise FeatureNotSupportedError(f"{self} does not support {aspect}: {found.reason}")
 
+    def _dlpack(self, kind: str) -> tuple[int, int]:
+        """DLPack's device of memory of that kind."""
+        found = self._dlpacks.get(kind)
+        if found is None:
+            found = self._dlpacks[kind] = self._adapter.dlpack_device(self._info, kind)
+        return found
+
     @property
     def context(self) -> Context:
         """The context of this device alone: what serves where a `context` argument is omitted."""
@@ -196,7 +209,7 @@ class Device:
         return f"{self.backend}:{self.ordinal}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return device_for_handle, (self.backend, uuid.UUID(self.uuid).bytes)
+        return device_for_handle, self._names
 
 
 DeviceLike = Device | str
@@ -214,7 +227,9 @@ def _device(adapter: Any, info: Any) -> Device:
         found._info = info
         found._context = None
         found._aspects = {}
+        found._dlpacks = {}
         found._hash = hash(key)
+        found._names = info.backend, uuid.UUID(info.uuid).bytes
         found = _known.setdefault(key, found)
     return found
 
@@ -233,38 +248,54 @@ def devices(selector: str | None = None) -> list[Device]:
     `mock` exists only when one of them names it. Starts no driver that would make a later fork unsafe. Raises
     `InvalidArgumentError` for a selector that does not parse.
     """
-    texts = (os.environ.get("ONEAPI_DEVICE_SELECTOR") or None, selector)
+    selectors, backends = _choice(os.environ.get("ONEAPI_DEVICE_SELECTOR") or None, selector)
+    found = [device for backend in backends for device in _backend_devices(backend)]
+    for one in selectors:
+        found = [device for device in found if one.matches(device)]
+    return found
+
+
+@functools.lru_cache(256)
+def _choice(*texts: str | None) -> tuple[list[_Selector], list[str]]:
+    """What the selectors say, and the backends that they leave."""
     selectors = [_parse(text) for text in texts if text is not None]
     if sys.platform != "linux":
-        return []
+        return selectors, []
     from xpushare import adapters
 
-    found: list[Device] = []
+    backends: list[str] = []
     for backend in (*adapters.BACKENDS, *adapters.SELECTED_ONLY):
         named = [backend in one.named for one in selectors]
         if not any(named) and backend in adapters.SELECTED_ONLY:
             continue
         if all(by_name or "*" in one.named for by_name, one in zip(named, selectors, strict=True)):
-            found += [each for each in _backend_devices(backend) if all(one.matches(each) for one in selectors)]
-    return found
+            backends.append(backend)
+    return selectors, backends
 
 
 def _named(name: str) -> Device:
     if sys.platform != "linux":
         raise FeatureNotSupportedError(_ELSEWHERE)
     text = name.strip()
-    try:
-        wanted = uuid.UUID(text)
-    except ValueError:
+    wanted = _as_uuid(text)
+    if wanted is None:
         return _selected(text)
     for device in devices():
-        if uuid.UUID(device.uuid) == wanted:
+        if device._names[1] == wanted.bytes:
             return device
     raise InvalidArgumentError(
         f"device {wanted} is not visible to this process; it may exist (CUDA_VISIBLE_DEVICES and "
         "ONEAPI_DEVICE_SELECTOR hide "
         f"devices). Visible: {_listing()}"
     )
+
+
+@functools.lru_cache(256)
+def _as_uuid(text: str) -> uuid.UUID | None:
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        return None
 
 
 def _listing() -> str:
@@ -278,7 +309,7 @@ def _selected(text: str) -> Device:
                 return device
         raise InvalidArgumentError(f"there is no {text} here. Visible: {_listing()}")
     backend, _, ordinal = text.partition(":")
-    if backend not in _KNOWN_BACKENDS - {"*"}:
+    if backend not in _KNOWN_BACKENDS or backend == "*":
         raise InvalidArgumentError(
             f"{text!r} names no device (say 'cuda:0', 'gpu', 'cpu' or a uuid). Visible: {_listing()}"
         )
@@ -304,9 +335,14 @@ def default_device() -> Device:
             return device
     if found:
         return found[0]
-    raise FeatureNotSupportedError(
-        _ELSEWHERE if sys.platform != "linux" else "ONEAPI_DEVICE_SELECTOR leaves no device to this process"
-    )
+    if sys.platform != "linux":
+        raise FeatureNotSupportedError(_ELSEWHERE)
+    from xpushare import adapters
+
+    if any(map(_backend_devices, adapters.BACKENDS)):
+        raise FeatureNotSupportedError("ONEAPI_DEVICE_SELECTOR leaves no device to this process")
+    why = "; ".join(f"{backend}: {adapters.adapter(backend).why_none()}" for backend in adapters.BACKENDS)
+    raise FeatureNotSupportedError(f"this process has no device ({why})")
 
 
 def device_for_handle(backend: str, device_uuid: bytes) -> Device:
@@ -314,13 +350,12 @@ def device_for_handle(backend: str, device_uuid: bytes) -> Device:
     found = _named_by_handles.get((backend, device_uuid))
     if found is not None:
         return found
-    wanted = str(uuid.UUID(bytes=device_uuid))
     for device in devices(f"{backend}:*"):
-        if device.uuid == wanted:
+        if device._names[1] == device_uuid:
             _named_by_handles[backend, device_uuid] = device
             return device
     raise InvalidArgumentError(
-        f"the handle is for device {wanted} of {backend}, which this process may not see: check "
+        f"the handle is for device {uuid.UUID(bytes=device_uuid)} of {backend}, which this process may not see: check "
         "CUDA_VISIBLE_DEVICES and "
         f"ONEAPI_DEVICE_SELECTOR, or pass device= to open it on one that can reach it. Visible: {_listing()}"
     )
@@ -368,7 +403,7 @@ def resolve(device: DeviceLike | None, context: Context | None) -> tuple[Device,
         raise InvalidArgumentError(f"context= takes a Context, not {type(context).__name__}")
     if device is None:
         device = context.devices[0] if context is not None else default_device()
-    chosen = Device(device)
+    chosen = device if isinstance(device, Device) else Device(device)
     return chosen, resolve_context(chosen, context)
 
 

@@ -124,6 +124,13 @@ class Memory(BufferBase):
 
         return SharedArray._over(self._use(), shape, dtype, offset)
 
+    def _bytes(self) -> SharedArray:
+        """All of it, byte by byte."""
+        from xpushare._array import SharedArray, as_dtype
+
+        found = self._use()
+        return SharedArray._make(found, (found.nbytes,), as_dtype("uint8"), (1,), 0)
+
     def statistics(self) -> dict[str, Any]:
         """Who shares this memory: kind, sizes, whether it is imported, and the live handles made of its allocation."""
         from xpushare.core.statistics import memory_statistics
@@ -149,18 +156,15 @@ class Memory(BufferBase):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        return self.as_array(self.nbytes, "uint8").__dlpack__(
-            stream=stream, max_version=max_version, dl_device=dl_device, copy=copy
-        )
+        return self._bytes().__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         found = self._use()
-        device: tuple[int, int] = found.device._adapter.dlpack_device(found.device._info, found.allocation.kind)
-        return device
+        return found.device._dlpack(found.allocation.kind)
 
     def __getattr__(self, name: str) -> Any:
         if name.endswith("_interface__") and name.startswith("__"):
-            interface = getattr(self.as_array(self.nbytes, "uint8"), name)
+            interface = getattr(self._bytes(), name)
             self._pinned = self._range  # the consumer holds this object, not a buffer: stay open as long as it lives
             return interface
         raise AttributeError(f"'Memory' object has no attribute {name!r}")

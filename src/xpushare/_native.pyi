@@ -169,11 +169,34 @@ class PeerTable:
     """A peer's mapped table, for opening what it exports at one go. Does not keep the pidfd (-1: there is none)."""
 
     def __init__(self, mapping: Mapping, domain: Domain, pidfd: int) -> None: ...
-    def open(self, fields: Fields, peer: Any, /) -> tuple[Mapping, Lease, int] | None:
-        """Check a handle's entry, hold it, fetch its memfd and map that; the third is the nbytes of the whole object.
+    def open(
+        self, fields: Fields, peer: Any, /
+    ) -> tuple[Mapping | None, Lease, int, int, bytes, tuple[int, ...]] | None:
+        """Check a handle's entry, hold it, and fetch what it has: (a mapping of its memfd if it is one, the hold,
+        nbytes and exposed_nbytes of the whole object, payload, fds otherwise). The fds are the caller's.
 
-        None, and nothing is left behind, for anything but a live entry with one sealed memfd: what it is, is found out
-        elsewhere."""
+        None, and nothing is left behind, for a dead exporter, and for anything but a live entry that is not counted and
+        whose fds are there for the taking: what it is, is found out elsewhere."""
+
+    def hold(self, fields: Fields, peer: Any, /) -> tuple[Lease, int] | None:
+        """Check a handle's entry and hold it; the second is its slot. None as in `open`."""
+
+@final
+class OwnTable:
+    """This process's own table, mapped writable. `common`: a handle without its seal, with what all of them here
+    have in common."""
+
+    def __init__(self, mapping: Mapping, common: bytes) -> None: ...
+    def enter(
+        self, entry: int, generation: int, kind: int, flags: int, slot: int, names: bytes, object: int, offset: int,
+        nbytes: int, object_nbytes: int, exposed_nbytes: int, inode: int, fd_count: int, fds: bytes, payload: bytes,
+        device: int, since: int, /,
+    ) -> bytes:  # fmt: skip
+        """Fill an entry in, with a new nonce, and return the handle of it, without its seal. The entry becomes live
+        once its generation is stored.
+
+        `names` are backend and uuid of the device, 32 bytes; `fds` are int32 numbers; the last two are for `xpushare
+        ls`."""
 
 # --- buffers and DLPack
 # -----------------------------------------------------------------------------------------------------
@@ -416,7 +439,6 @@ class Lane:
 
         Point 0: the check refused, nothing was submitted. `after` not 0: that point has to come first, and nothing was
         written. ValueError as in `Slot.submit`."""
-
 
 # --- the warden
 # ----------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import math
 import operator
 import os
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xpushare import arrays
 from xpushare._array import SharedArray, as_dtype, as_shape, c_strides, extent
@@ -82,23 +82,30 @@ def share(
     The export holds the array's memory until `close()` of the returned handle or the end of this process, never less.
     """
     count = _opens_argument(opens)
-    source, found = _source(array, stream != _UNORDERED)
+    own = _own(array)
+    found: arrays.Described | None = None
     copied = 0
-    try:
-        if source is None:
-            source = _in_place(array, found)
-    except (FeatureNotSupportedError, InvalidArgumentError):
-        if not copy:
-            raise
-        source, copied = _copied(array, found, stream)
-    else:
-        place = source._use()
+    if own is not None:
+        source = _whole(own)
+        place = source.covered
         # Imported memory has its exporter's handle, and a VirtualRange none at all: neither can get one here.
         if copy and (place.handle is not None or not isinstance(place.allocation, Allocation)):
-            source, copied = _copied(source, None, stream)
-    work = None if stream == _UNORDERED else _producer(source, array, found, stream)
-    if work is not None and not isinstance(stream, Queue) and not copied and work.driver.idle():
-        work = None  # the content is there: readers have nothing to wait for
+            source, copied = _copied(own, None, stream)
+    else:
+        found = arrays.describe(array, stream != _UNORDERED)
+        dtype = found.dtype
+        check_dtype(dtype)
+        try:
+            source = _in_place(array, found, dtype)
+        except (FeatureNotSupportedError, InvalidArgumentError):
+            if not copy:
+                raise
+            source, copied = _copied(array, found, stream)
+    work = None
+    if stream != _UNORDERED:
+        work = work_on(source.covered.device, _native_stream(stream, found, array), array)
+        if work is not None and not isinstance(stream, Queue) and not copied and work.driver.idle():
+            work = None  # the content is there: readers have nothing to wait for
     handle = _export(source, work, read_only, count, copied)
     handle._owner = forks()
     if copied:
@@ -120,34 +127,41 @@ def _opens_argument(opens: int | None) -> int | None:
     return count
 
 
-def _source(array: Any, ordered: bool) -> tuple[SharedArray | None, arrays.Described | None]:
-    """Our own array, or what another library's says of itself."""
+class _Source(NamedTuple):
+    """What is shared: exactly the bytes that the elements span, and how they lie in them."""
+
+    covered: Range
+    offset: int  # of the first element
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: Any
+
+
+def _own(array: Any) -> SharedArray | None:
+    """Our own array; None for another library's."""
     if isinstance(array, SharedArray):
-        array._use()
-        return array, None
+        return array
     if isinstance(array, Memory):
-        return array.as_array(array.nbytes, "uint8"), None
+        return array._bytes()
     if isinstance(array, ArrayHandle):
         raise InvalidArgumentError("this is an ArrayHandle already: send it on")
-    found = arrays.describe(array, ordered)
-    dtype = found.dtype
-    check_dtype(dtype)
-    return None, found._replace(kind=dtype)
+    return None
 
 
-def _in_place(array: Any, found: arrays.Described | None) -> SharedArray:
+def _whole(array: SharedArray) -> _Source:
+    return _Source(*array._covered(), array.shape, array.strides, array.dtype)
+
+
+def _in_place(array: Any, found: arrays.Described, dtype: Any) -> _Source:
     """Another library's array as it lies there; `FeatureNotSupportedError` where its memory cannot be shared."""
-    assert found is not None
     low, high = extent(found.shape, found.strides, found.itemsize)
     if low == high:  # no bytes: nothing of it is private
-        device = Device("native_cpu:0" if found.backend is None else f"{found.backend}:{found.ordinal}")
-        return _allocate(found.shape, found.dtype, device)
-    what = f"this {type(array).__module__.partition('.')[0]}.{type(array).__name__}"
-    place = arrays.range_at(found.located(), array, what)
-    return SharedArray._make(place, found.shape, found.dtype, found.strides, -low)
+        return _whole(_allocate(found.shape, dtype, arrays.device_of(array, found)))
+    place = arrays.range_at(found.located(), array)
+    return _Source(place, -low, found.shape, found.strides, dtype)
 
 
-def _copied(array: Any, found: arrays.Described | None, stream: Any) -> tuple[SharedArray, int]:
+def _copied(array: Any, found: arrays.Described | None, stream: Any) -> tuple[_Source, int]:
     """The elements in new shared memory on the same device, and how many bytes they are."""
     import numpy
 
@@ -155,20 +169,19 @@ def _copied(array: Any, found: arrays.Described | None, stream: Any) -> tuple[Sh
         values = numpy.asarray(array) if found is None else _host_view(array, found)
         target = _allocate(values.shape, values.dtype, Device("native_cpu:0"))
         numpy.copyto(numpy.asarray(target), values)
-        return target, target.nbytes
+        return _whole(target), target.nbytes
     low, high = extent(found.shape, found.strides, found.itemsize)
     if high - low != math.prod(found.shape) * found.itemsize:
         raise FeatureNotSupportedError(
             f"this {type(array).__name__} is private and has gaps, which its copy would expose: "
             "make it contiguous first"
         )
-    device = Device(f"{found.backend}:{found.ordinal}")
+    device = arrays.device_of(array, found)
     place = memory.allocate("device", high - low, device, None)
-    target = SharedArray._make(place, found.shape, found.dtype, found.strides, -low)
     work = work_on(device, None if stream == _UNORDERED else _native_stream(stream, found, array), array)
     assert work is not None  # it has a backend because its device has streams
-    work.driver.copy(target.ptr + low, found.address + low, high - low, (place, array))
-    return target, high - low
+    work.driver.copy(place.address, found.address + low, high - low, (place, array))
+    return _Source(place, -low, found.shape, found.strides, found.dtype), high - low
 
 
 def _host_view(array: Any, found: arrays.Described) -> Any:
@@ -192,31 +205,14 @@ def _native_stream(stream: Any, found: arrays.Described | None, array: Any) -> A
     return array if callable(getattr(array, "__cuda_stream__", None)) else None
 
 
-def _producer(source: SharedArray, array: Any, found: arrays.Described | None, stream: Any) -> Work | None:
-    return work_on(source.device, _native_stream(stream, found, array), array)
-
-
-def _export(source: SharedArray, work: Work | None, read_only: bool, opens: int | None, copied: int) -> ArrayHandle:
-    covered, offset = source._covered()
+def _export(source: _Source, work: Work | None, read_only: bool, opens: int | None, copied: int) -> ArrayHandle:
+    covered, offset, shape, strides, dtype = source
     order: Mark | None = None
     if work is not None and covered.handle is None:
         order = mark(work, covered.device)
         covered = covered._replace(lease=(covered.lease, order.export))  # the event's export ends with the memory's
     handle = memory.get(covered, None, read_only, opens)
-    return _sealed(handle, source, offset, order, copied)
-
-
-def _sealed(handle: Any, source: SharedArray, offset: int, order: Mark | None, copied: int = 0) -> ArrayHandle:
-    return ArrayHandle._seal(
-        handle,
-        source.dtype,
-        source.shape,
-        source.strides,
-        offset,
-        event=order.handle if order is not None else None,
-        point=order.point if order is not None else 0,
-        copied=copied,
-    )
+    return ArrayHandle._seal(handle, dtype, shape, strides, offset, order, copied)
 
 
 # --- attaching
@@ -276,27 +272,28 @@ os.register_at_fork(after_in_child=_after_fork)
 class _Pickled:
     """What pickling an array exported; withdrawn with the array."""
 
-    __slots__ = ("memory", "order")
+    __slots__ = ("events", "memory")
 
     def __init__(self, covered: Range) -> None:
         self.memory = Implicit(memory.get(covered, implicit=True))
-        self.order: Mark | None = None
+        self.events: set[Implicit] = set()
 
 
 def pickled(array: SharedArray) -> bytes:
     """The bytes that a pickled SharedArray is: an import's handle, else that of an export that ends with the array."""
     if array._handle is not None:
         return bytes(array._handle)
-    covered, offset = array._covered()
+    covered, offset, shape, strides, dtype = _whole(array)
     if covered.handle is not None:
-        return bytes(
-            _sealed(covered.handle, array, array._use().offset + array._offset - covered.handle._fields.offset, None)
-        )
+        start = array._use().offset + array._offset - covered.handle._fields.offset
+        return bytes(ArrayHandle._seal(covered.handle, dtype, shape, strides, start))
     work = work_on(covered.device, None, array)
     with _pickling:
         kept: _Pickled | None = array._implicit
         if kept is None:
             kept = array._implicit = _Pickled(covered)
+        order = None
         if work is not None:  # each time anew: the content is that of now
-            kept.order = mark(work, covered.device) if kept.order is None else kept.order.again(work)
-        return bytes(_sealed(kept.memory.handle, array, offset, kept.order))
+            order = mark(work, covered.device)
+            kept.events.add(order.export)
+        return bytes(ArrayHandle._seal(kept.memory.handle, dtype, shape, strides, offset, order))

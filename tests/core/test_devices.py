@@ -251,3 +251,20 @@ def test_listing_starts_nothing() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=20, env=dict(os.environ)
     )
     assert found.stdout.strip() == "1"
+
+
+def test_without_proc_nothing_is_listed_and_the_reason_told() -> None:
+    code = """
+import xpushare as xs
+from xpushare import _system
+_system.BOOT_ID = "/nowhere/boot_id"
+assert not xs.devices("native_cpu:*")
+try:
+    xs.malloc_host(1, "native_cpu:0")
+except xs.InvalidArgumentError as error:
+    assert "mount /proc" in str(error), error
+else:
+    raise AssertionError
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr

@@ -287,23 +287,26 @@ def test_driver_calls_fail_in_own_operations(driver: Any, operation: Callable[[]
                 operation().close()
 
 
+@pytest.mark.parametrize("device", [None, "mock:1"], ids=["the short way", "the long way"])
 @pytest.mark.parametrize("kind", ["memory", "physical_memory"])
-def test_driver_calls_fail_in_opens(driver: Any, kind: str, peer: Child) -> None:
+def test_driver_calls_fail_in_opens(driver: Any, kind: str, device: str | None, peer: Child) -> None:
     makers: dict[str, Any] = {"memory": exported, "physical_memory": exported_physical}
     handle = peer.call(makers[kind], "mock:0")
-    driver.reset()
     verbs = getattr(xs.ipc, kind)
-    verbs.open(handle, device="mock:1").close()
+    verbs.open(handle, device=device).close()  # from here on the exporter is known
+    driver.reset()
+    verbs.open(handle, device=device).close()
     calls = dict(driver.counts)
+    assert calls
     for name, count in calls.items():
         for nth in range(1, count + 1):
             for error in driver_errors():
                 before = holdings()
                 driver.fail(name, error, nth=nth)
                 with pytest.raises(xs.XpuShareError):
-                    verbs.open(handle, device="mock:1")
+                    verbs.open(handle, device=device)
                 assert holdings() == before, name
-                verbs.open(handle, device="mock:1").close()
+                verbs.open(handle, device=device).close()
 
 
 def test_driver_calls_fail_in_a_mapping(driver: Any) -> None:

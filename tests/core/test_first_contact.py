@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+from pathlib import Path
 
 import pytest
 from peering import exported, exported_event, exported_physical, kind
@@ -35,3 +37,28 @@ def test_a_failed_first_open_leaves_no_acquaintance(kind: str) -> None:
         assert harness.fd_count() <= before  # what an earlier test left may have gone meanwhile
         with getattr(xs.ipc, kind).open(child.call(MAKERS[kind], "native_cpu:0")) as good:
             assert good.is_imported
+
+
+def test_too_little_address_space_is_told_so() -> None:
+    def limited(raw: bytes, room: int) -> str:
+        import resource
+
+        xs.ipc.Handle(raw)  # what is imported for it needs room, too
+        with contextlib.suppress(xs.InvalidHandleError):
+            xs.ipc.memory.open(bytes(256))
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + room, hard))
+        try:
+            with xs.ipc.memory.open(raw) as memory:
+                return f"opened {memory.nbytes}"
+        except xs.OutOfMemoryError as error:
+            return str(error)
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+    with xs.malloc_device(64 << 20, "native_cpu:0") as memory, Child() as child:
+        raw = bytes(xs.ipc.memory.get(memory))
+        for room in (8 << 20, 100 << 20, 200 << 20):  # the table's mapping, the commons', the memory's does not fit
+            assert "Cannot allocate memory" in child.call(limited, raw, room)
+        assert child.call(limited, raw, 1 << 30) == f"opened {64 << 20}"

@@ -73,7 +73,7 @@ class Table:
         base = self.mapping.address + AT["table.header"] + ENTRY * AT["entry.size"]
         for name, value in values.items():
             wide = name in ("generation", "object", "nbytes", "exposed_nbytes", "inode")
-            value = value if name == "nonce" else value.to_bytes(8 if wide else 4, "little")
+            value = value if isinstance(value, bytes) else value.to_bytes(8 if wide else 4, "little")
             ctypes.memmove(base + AT["entry." + name], value, len(value))
 
     def held(self):
@@ -104,23 +104,66 @@ def mapped(mapping):
 def test_open(table):
     os.pwrite(table.fd, b"shared", 0)
     marker = object()
-    mapping, lease, nbytes = table.table.open(fields(), marker)
-    assert (mapping.nbytes, nbytes, lease.peer) == (SIZE, 5000, marker)
+    mapping, lease, nbytes, exposed, payload, fds = table.table.open(fields(), marker)
+    assert (mapping.nbytes, nbytes, exposed, lease.peer) == (SIZE, 5000, SIZE, marker)
+    assert (payload, fds) == (b"", ())
     assert isinstance(mapping, n.Mapping)
     assert isinstance(lease, n.Lease)
     assert ctypes.string_at(mapping.address, 6) == b"shared"
     assert table.held() == 1
-    _, again, _ = table.table.open(fields(offset=0, nbytes=5000), marker)
+    again = table.table.open(fields(offset=0, nbytes=5000), marker)
     del lease
     assert table.held() == 1
     del again
     assert table.held() == 0
     assert mapped(mapping) == ["rw-s"]
     table.set(flags=9)
-    read_only, _, _ = table.table.open(fields(flags=1), marker)
-    assert mapped(read_only) == ["r--s"]
+    read_only = table.table.open(fields(flags=1), marker)
+    assert mapped(read_only[0]) == ["r--s"]
     table.set(flags=8, inode=0)  # an entry need not name it
     assert table.table.open(fields(), marker)
+
+
+def test_open_what_is_no_memfd(table):
+    """The file descriptors and the payload, for somebody else to make something of."""
+    table.set(flags=0, payload_nbytes=3, payload=b"abc")
+    mapping, lease, nbytes, exposed, payload, fds = table.table.open(fields(), None)
+    assert (mapping, nbytes, exposed, payload) == (None, 5000, SIZE, b"abc")
+    assert [os.fstat(fd).st_ino for fd in fds] == [os.fstat(table.fd).st_ino]
+    assert not os.get_inheritable(fds[0])
+    assert table.held() == 1
+    del lease
+    assert table.held() == 0
+    os.close(fds[0])
+    eight = [os.dup(table.fd) for _ in range(8)]
+    table.set(fd_count=8, fds=struct.pack("8i", *eight), payload_nbytes=0)
+    many = table.table.open(fields(), None)
+    assert len({*many[5], *eight}) == 16
+    for fd in many[5]:
+        os.close(fd)
+    table.set(fds=struct.pack("8i", *eight[:7], 2**31 - 1))
+    assert table.refuses(), "the last of them is not there"
+    for fd in eight:
+        os.close(fd)
+    table.set(fd_count=0, payload_nbytes=128, payload=bytes(range(128)), inode=0)
+    assert table.table.open(fields(), None)[4:] == (bytes(range(128)), ())
+
+
+def test_hold(table):
+    table.set(flags=0, kind=3, slot=77)
+    marker = object()
+    lease, slot = table.table.hold(fields(kind=3), marker)
+    assert (lease.peer, slot, table.held()) == (marker, 77, 1)
+    del lease
+    assert table.held() == 0
+    table.set(flags=4, fd_count=1000)  # how one gets at it is of no interest here
+    assert table.table.hold(fields(kind=3), marker)
+    for wrong in ({"kind": 1}, {"generation": 4}, {"nonce": bytes(16)}, {"object": 8}, {"nbytes": 4985}, {"flags": 1}):
+        assert table.table.hold(fields(**({"kind": 3} | wrong)), marker) is None
+        assert table.held() == 0
+    table.set(flags=2)
+    assert table.table.hold(fields(kind=3, flags=2), marker) is None, "a counted one has more to it"
+    assert n.PeerTable(table.mapping, table.domain, -1).hold(fields(kind=3), marker) is None
 
 
 @pytest.mark.parametrize(
@@ -136,9 +179,11 @@ def test_open_refuses_handles_that_do_not_fit(table, asked):
 
 @pytest.mark.parametrize(
     "entry",
-    [{"generation": 0}, {"generation": 6}, {"flags": 0}, {"flags": 12}, {"flags": 10}, {"flags": 24}, {"fd_count": 0},
+    [{"generation": 0}, {"generation": 6}, {"flags": 12}, {"flags": 10}, {"flags": 24}, {"fd_count": 0},
      {"fd_count": 2}, {"payload_nbytes": 1}, {"nbytes": SIZE + 1}, {"nbytes": 115}, {"exposed_nbytes": SIZE + 1},
-     {"exposed_nbytes": 2**64 - 1, "nbytes": 2**64 - 1}, {"inode": 1}, {"fds": 2**31 - 1}, {"fds": 2**32 - 1}],
+     {"exposed_nbytes": 2**64 - 1, "nbytes": 2**64 - 1}, {"inode": 1}, {"fds": 2**31 - 1}, {"fds": 2**32 - 1},
+     {"flags": 0, "inode": 1}, {"flags": 0, "fds": 2**31 - 1}, {"flags": 0, "fd_count": 9}, {"flags": 4},
+     {"flags": 0, "payload_nbytes": 129}, {"flags": 16}],
     ids=str,
 )  # fmt: skip
 def test_open_refuses_entries_that_are_not_plain(table, entry):
@@ -165,7 +210,11 @@ def test_open_without_a_living_peer_or_membership(table):
         os._exit(0)
     pidfd = os.pidfd_open(child)
     os.waitpid(child, 0)
-    assert n.PeerTable(table.mapping, table.domain, pidfd).open(fields(), None) is None
+    dead = n.PeerTable(table.mapping, table.domain, pidfd)
+    assert dead.open(fields(), None) is None
+    assert dead.hold(fields(), None) is None
+    table.set(flags=0, fd_count=0)
+    assert dead.open(fields(), None) is None
     os.close(pidfd)
     table.domain.leave()
     assert table.refuses()
@@ -182,3 +231,36 @@ def test_peer_table_arguments(table):
         table.table.open(bytes(256), None)
     with pytest.raises(TypeError):
         table.table.open(fields())
+    with pytest.raises(TypeError):
+        table.table.hold(bytes(256), None)
+
+
+def test_own_table(table):
+    """What is entered is an entry, dead as yet, and the handle that fits it."""
+    common = struct.pack("<8sHHI", b"XPUSHARE", 1, 0, 0).ljust(AT["handle.seal"], b"\0")
+    own = n.OwnTable(table.mapping, common)
+    table.set(generation=0, retired=3)
+    names = b"mock".ljust(16, b"\0") + bytes(range(16))
+    inode = os.fstat(table.fd).st_ino
+    fds = struct.pack("i", table.fd)
+    wanted = (ENTRY, 6, 1, 8, 0, names, 9, 16, 100, 5000, SIZE, inode, 1, fds, b"", 2, 3)
+    body = own.enter(*wanted)
+    found = n.Fields(body + bytes(32))
+    assert (found.magic, found.version, found.backend + found.device_uuid) == (b"XPUSHARE", 1, names)
+    assert (found.kind, found.flags, found.entry, found.generation) == (1, 0, ENTRY, 6)
+    assert (found.object, found.offset, found.nbytes, found.exposed_nbytes) == (9, 16, 100, SIZE)
+    assert own.enter(*wanted) != body, "another nonce"
+    body = own.enter(*wanted)
+    found = n.Fields(body + bytes(32))
+    base = table.mapping.address + AT["table.header"] + ENTRY * AT["entry.size"]
+    assert n.load64(base + AT["entry.generation"]) == 0
+    assert n.load64(base + AT["entry.retired"]) == 3
+    assert table.table.open(found, None) is None
+    n.store64(base, 6)
+    assert table.table.open(found, None)
+    for at, wrong in ((0, 1 << 18), (5, names[1:]), (13, bytes(33)), (14, bytes(129))):
+        with pytest.raises(ValueError, match="entry"):
+            own.enter(*wanted[:at], wrong, *wanted[at + 1 :])
+    for mapping, text in ((n.Mapping(table.fd, SIZE), common), (table.mapping, common[1:])):
+        with pytest.raises(ValueError, match="table"):
+            n.OwnTable(mapping, text)

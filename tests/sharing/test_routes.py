@@ -263,6 +263,7 @@ def test_a_stopped_exporter_does_not_matter_to_pidfd_and_times_out_at_the_socket
         handle = child.call(exported, "native_cpu:0", 4096, b"asleep")
         late = child.call(lambda: xs.ipc.memory.get(kept["memory"]))
         child.signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)  # until all its threads have
         try:
             with xs.ipc.memory.open(handle) as memory:
                 assert bytes(memoryview(memory)[:6]) == b"asleep"

@@ -17,6 +17,7 @@ from typing import Any, Final
 from xpushare._aspects import Aspect, Support
 from xpushare._errors import DeviceError
 from xpushare._native import Domain
+from xpushare._system import boot_id
 from xpushare.adapters._host import Calls, HostMemory, HostPhysical, HostRange
 from xpushare.adapters._host_queue import HostQueue
 from xpushare.adapters.base import (
@@ -32,7 +33,6 @@ from xpushare.adapters.base import (
     Properties,
     UsmKind,
 )
-from xpushare.sharing.identity import boot_id
 
 __all__ = ["ForeignArray", "Mock", "MockStream", "ScriptedDriver", "driver", "make"]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from xpushare._aspects import Aspect, Support
 from xpushare._native import Domain
+from xpushare._system import BOOT_ID, boot_id
 from xpushare.adapters._host import Calls, HostMemory, HostPhysical, HostRange
 from xpushare.adapters._host_queue import HostQueue
 from xpushare.adapters.base import (
@@ -24,7 +25,6 @@ from xpushare.adapters.base import (
     Properties,
     UsmKind,
 )
-from xpushare.sharing.identity import boot_id
 
 __all__ = ["NativeCpu", "make"]
 
@@ -56,13 +56,17 @@ class NativeCpu(Adapter):
     calls = Calls()
 
     def devices(self) -> list[DeviceInfo]:
+        try:
+            boot_id()
+        except OSError:
+            return []
         identity = uuid.uuid5(uuid.NAMESPACE_OID, f"xpushare/native_cpu/{boot_id().hex()}")
         return [
             DeviceInfo(self.backend, 0, f"Host CPU ({platform.machine()})", str(identity), "cpu", platform.release())
         ]
 
     def why_none(self) -> str:
-        return "the host is always there"
+        return f"{BOOT_ID} cannot be read, by which processes tell this host from others: mount /proc"
 
     def support(self, device: DeviceInfo, aspect: Aspect) -> Support:
         if aspect in _SUPPORT:

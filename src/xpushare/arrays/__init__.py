@@ -7,14 +7,14 @@ from typing import Any, Final, NamedTuple, cast
 
 from xpushare import adapters
 from xpushare._array import DLPACK_NAMED, SharedArray, as_dtype, c_strides, extent
-from xpushare._device import _device
+from xpushare._device import Device, _device
 from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
 from xpushare._native import DLTensor
 from xpushare.core.memory import Range
 from xpushare.core.resources import Allocation
 from xpushare.sharing import node
 
-__all__ = ["Described", "Located", "describe", "locate", "range_at", "range_of"]
+__all__ = ["Described", "Located", "describe", "device_of", "locate", "range_at", "range_of"]
 
 _DLPACK_BACKENDS: Final = {2: "cuda", 3: "cuda", 13: "cuda"}
 _DLPACK_STREAMS: Final = {2: 1, 13: 1, 10: 0}  # device type -> its default stream, as DLPack numbers it
@@ -41,7 +41,7 @@ class Described(NamedTuple):
     kind: Any  # the element type in the protocol's words; `dtype_of` makes a NumPy dtype of it
     read_only: bool
     backend: str | None  # as in Located
-    ordinal: int  # of the device, with a backend
+    ordinal: int | None  # of the device, with a backend; None: the array has to be asked, see `device_of`
     stream: Any  # that the content is ordered on, where the protocol tells
 
     def located(self) -> Located:
@@ -54,14 +54,11 @@ class Described(NamedTuple):
 
 
 def dtype_of(kind: Any) -> Any:
-    """The NumPy dtype of a protocol's element type: a dtype, (typestr, descr), or DLPack's (code, bits, lanes)."""
+    """The NumPy dtype of a protocol's element type: a dtype, a descr (list), or DLPack's (code, bits, lanes)."""
     import numpy
 
-    if isinstance(kind, numpy.dtype):
-        return cast("Any", kind)
-    if len(kind) == 2:
-        typestr, description = kind
-        return numpy.dtype(typestr if description is None else description)
+    if not isinstance(kind, tuple):
+        return numpy.dtype(kind)
     code, bits, lanes = kind
     name = _DLPACK_NAMES.get((code, bits))
     if lanes == 1 and name is not None:
@@ -126,17 +123,16 @@ def _from_interface(array: Any, interface: dict[str, Any], backend: str | None) 
         return None
     else:
         description = interface.get("descr")
-        kind = (typestr, description if typestr[1] == "V" and description != [("", typestr)] else None)
-        itemsize = numpy.dtype(typestr).itemsize
+        kind = numpy.dtype(typestr)
+        itemsize = kind.itemsize
+        if typestr[1] == "V" and description is not None and description != [("", typestr)]:
+            kind = list(description)
     shape = tuple(interface["shape"])
     strides = interface.get("strides")
     strides = c_strides(shape, itemsize) if strides is None else tuple(strides)
     address, read_only = interface["data"]
-    ordinal = 0
-    if backend is not None and hasattr(array, "__dlpack_device__"):
-        ordinal = array.__dlpack_device__()[1]
     return Described(
-        address or 0, shape, strides, itemsize, kind, bool(read_only), backend, ordinal, interface.get("stream")
+        address or 0, shape, strides, itemsize, kind, bool(read_only), backend, None, interface.get("stream")
     )
 
 
@@ -172,6 +168,16 @@ def _from_dlpack(array: Any, ordered: bool) -> Described:
     )
 
 
+def device_of(array: Any, found: Described) -> Device:
+    """The device that an array lies on; the host where its protocol knows of no devices."""
+    if found.backend is None:
+        return Device("native_cpu:0")
+    ordinal = found.ordinal
+    if ordinal is None:
+        ordinal = array.__dlpack_device__()[1] if hasattr(array, "__dlpack_device__") else 0
+    return Device(f"{found.backend}:{ordinal}")
+
+
 def locate(array: Any) -> Located:
     """Address and extent of an array."""
     return describe(array).located()
@@ -185,15 +191,17 @@ def range_of(array: Any) -> Range:
     if isinstance(array, SharedArray):
         return array._covered()[0]
     if isinstance(array, int) and not isinstance(array, bool):
-        return range_at(Located(array, 0, False, None), None, f"address {array:#x}")
+        return range_at(Located(array, 0, False, None), None)
     where = locate(array)
     if not where.nbytes:
         raise InvalidArgumentError("an array of no bytes has no memory to export")
-    return range_at(where, array, f"this {type(array).__module__.partition('.')[0]}.{type(array).__name__}")
+    return range_at(where, array)
 
 
-def range_at(where: Located, keep: Any, what: str) -> Range:
-    """The piece of an own or another library's allocation that is there; `nbytes` 0 means up to its end."""
+def range_at(where: Located, array: Any) -> Range:
+    """The piece of an own or another library's allocation that is there, held by `array` (None: by nothing); `nbytes` 0
+    means up to its end.
+    """
     here = node.current()
     allocation: Allocation | None = here.allocations.find(where.address)
     if allocation is not None:
@@ -215,7 +223,10 @@ def range_at(where: Located, keep: Any, what: str) -> Range:
                 device = _device(adapter, found.device)
                 allocation = Allocation(device, found.memory, found.kind, foreign=True)
                 here.foreign[key] = allocation
-            return _within(allocation, found.offset, where, keep)
+            return _within(allocation, found.offset, where, array)
+    what = f"address {where.address:#x}"
+    if array is not None:
+        what = f"this {type(array).__module__.partition('.')[0]}.{type(array).__name__}"
     raise FeatureNotSupportedError(
         f"the memory of {what} is private to its library and this process: make the array with xs.empty, or copy it "
         "into shared memory with xs.share(array, copy=True)"

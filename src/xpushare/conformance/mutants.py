@@ -391,9 +391,9 @@ def export_released_by_gc() -> None:
 
 @mutant("a pickled object's export is never withdrawn", "3.12c", "3.3m")
 def implicit_stays() -> None:
-    from xpushare.core.memory import Implicit
+    from xpushare.core import memory
 
-    _set(Implicit, "__del__", _nothing)
+    _set(memory, "_withdraw", _nothing)
 
 
 @mutant("a dead exporter is taken for alive", "3.3i")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import operator
 import threading
-import uuid
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from xpushare._aspects import Aspect
 from xpushare._device import Context, Device, DeviceLike, resolve, resolve_context
@@ -31,6 +30,9 @@ from xpushare.timeline.loss import peer_lost
 from xpushare.timeline.waiting import reached as _reached
 
 __all__ = ["Opened", "create", "done", "get", "open_", "put", "reached", "signal", "wait"]
+
+
+_NO_MEMORY: Final = Export(0, 0)
 
 
 class Opened(NamedTuple):
@@ -116,16 +118,18 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
     if context is not None:
         resolve_context(source.device, context)
     timeline = source.timeline
-    table = node.current().table()
-    return table.export(
-        "event",
-        source.device.backend,
-        uuid.UUID(source.device.uuid).bytes,
-        Export(0, 0),
-        timeline,
-        serial=0,
-        slot=timeline.slot.index,
-        implicit=implicit,
+    return (
+        node.current()
+        .table()
+        .export(
+            "event",
+            *source.device._names,
+            _NO_MEMORY,
+            timeline,
+            serial=0,
+            slot=timeline.slot.index,
+            implicit=implicit,
+        )
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import threading
-import uuid
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeAlias
@@ -22,10 +21,10 @@ from xpushare._errors import (
     OutOfMemoryError,
     RouteError,
 )
-from xpushare._native import Lease, forks, load64
+from xpushare._native import Lease, load64
 from xpushare.adapters.base import Import, UsmKind
 from xpushare.core.declare import operation
-from xpushare.core.resources import Allocation
+from xpushare.core.resources import Allocation, End
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import COUNTED, KIND_NUMBERS, READ_ONLY, Handle
 from xpushare.sharing.peers import Peer
@@ -149,22 +148,23 @@ def get(
         raise ForkError(f"this memory {FORK_ADVICE}")
     device = allocation.device
     device.require(Aspect.ext_oneapi_ipc_memory)
-    what = allocation.driver.export(read_only)
-    table = node.current().table()
-    return table.export(
-        "memory",
-        device.backend,
-        uuid.UUID(device.uuid).bytes,
-        what,
-        allocation,
-        serial=allocation.serial,
-        offset=source.offset,
-        nbytes=source.nbytes,
-        read_only=read_only or source.read_only,
-        keep=source.lease,
-        foreign=allocation.foreign,
-        implicit=implicit,
-        opens=opens,
+    return (
+        node.current()
+        .table()
+        .export(
+            "memory",
+            *device._names,
+            allocation.driver.export(read_only),
+            allocation,
+            serial=allocation.serial,
+            offset=source.offset,
+            nbytes=source.nbytes,
+            read_only=read_only or source.read_only,
+            keep=source.lease,
+            foreign=allocation.foreign,
+            implicit=implicit,
+            opens=opens,
+        )
     )
 
 
@@ -178,17 +178,17 @@ class Implicit:
     # collector.
     lock: ClassVar[Any] = threading.RLock()
 
-    __slots__ = ("_forks", "handle")
+    __slots__ = ("__weakref__", "_end", "handle")
 
     def __init__(self, handle: Handle) -> None:
         self.handle = handle
-        self._forks = forks()
+        self._end = End(_withdraw, handle)
 
-    def __del__(self, _forks: Callable[[], int] = forks, _left: list[bool] = node.left) -> None:
-        if not _left and self._forks == _forks():
-            table = node.current().table_if_any
-            if table is not None:
-                table.withdraw(self.handle, layout.REASON_FREED)
+
+def _withdraw(handle: Handle) -> None:
+    table = node.current().table_if_any
+    if table is not None:
+        table.withdraw(handle, layout.REASON_FREED)
 
 
 def expect_kind(handle: Handle | bytes | str, kind: str) -> Handle:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, final
+from weakref import WeakKeyDictionary, ref
 
 from xpushare._device import Device
 from xpushare._errors import InvalidArgumentError
-from xpushare._native import DONE
+from xpushare._native import DONE, LOST
+from xpushare.adapters.base import DriverQueue
 from xpushare.core import event as events
 from xpushare.core import queue as queues
 from xpushare.core.event import Opened
@@ -47,9 +50,10 @@ def _other(device: Device, info: Any) -> Device:
 
 
 class Mark(NamedTuple):
-    """A producer's side: an event, signalled where the content is complete; its export ends with `export`."""
+    """A producer's side: an event, signalled where the content is complete; whoever needs it to be opened holds
+    `export`.
+    """
 
-    event: Opened
     export: Implicit
     point: int
 
@@ -57,16 +61,50 @@ class Mark(NamedTuple):
     def handle(self) -> Handle:
         return self.export.handle
 
-    def again(self, work: Work) -> Mark:
-        """Likewise for what `work` has queued by now."""
-        return self._replace(point=queues.signal(work, self.event))
+
+@final
+class _Signalled:
+    """The event that a queue signals: one for all that it produces, as long as nothing else happens to it."""
+
+    __slots__ = ("event", "export", "point")
+
+    def __init__(self, event: Opened) -> None:
+        self.event = event
+        self.export: Callable[[], Implicit | None] = _none  # weakly: it ends with the last handle that names it
+        self.point = 0
+
+    def serves(self, device: Device) -> bool:
+        """A further signal would say of the earlier points what is true of them: a lost one must stay lost. Nor has an
+        importer signalled, behind whom the queue would have to wait.
+        """
+        timeline = self.event.timeline
+        slot = timeline.slot
+        return (
+            self.event.device is device
+            and not timeline.foreign_process
+            and slot.pending == self.point
+            and slot.state(self.point) != LOST
+        )
+
+
+def _none() -> None:
+    return None
+
+
+_signalled: WeakKeyDictionary[DriverQueue, _Signalled] = WeakKeyDictionary()
 
 
 def mark(work: Work, device: Device) -> Mark:
-    """Have `work` signal a new event when what is queued on it now has finished."""
-    event = events.create(device, None, True, False)
-    point = queues.signal(work, event)
-    return Mark(event, Implicit(events.get(event, implicit=True)), point)
+    """Have `work` signal its event when what is queued on it now has finished."""
+    kept = _signalled.get(work.driver)
+    if kept is None or not kept.serves(device):
+        kept = _signalled[work.driver] = _Signalled(events.create(device, None, True, False))
+    point = kept.point = queues.signal(work, kept.event)
+    export = kept.export()
+    if export is None:
+        export = Implicit(events.get(kept.event, implicit=True))
+        kept.export = ref(export)
+    return Mark(export, point)
 
 
 @final

@@ -14,7 +14,7 @@ from xpushare._native import Fields
 from xpushare.sharing import identity
 from xpushare.sharing.layout import ENTRY_COUNT
 
-__all__ = ["FIELDS", "Exporter", "Fields", "Handle", "decode_text", "encode_text", "keyed_hash"]
+__all__ = ["FIELDS", "Exporter", "Fields", "Handle", "decode_text", "encode_text", "keyed_hash", "pack"]
 
 MAGIC: Final = b"XPUSHARE"
 VERSION: Final = 1
@@ -65,6 +65,12 @@ class Exporter(NamedTuple):
     pid: int
     boot_id: str
     pid_namespace: int
+
+
+def pack(**values: Any) -> bytes:
+    """A handle without its seal: what is not given is as in every handle of this boot, else 0."""
+    values = {"magic": MAGIC, "version": VERSION, "boot_id": identity.boot_id(), **values}
+    return _STRUCT.pack(*(values.get(name, b"" if code.endswith("s") else 0) for name, code in FIELDS))
 
 
 def keyed_hash(data: bytes) -> bytes:
@@ -146,17 +152,8 @@ class Handle:
         return self
 
     @classmethod
-    def _seal(cls, **values: Any) -> Handle:
-        """Make the handle with these fields (of `FIELDS`; what every handle of this boot shares is filled in)."""
-        values = {
-            "magic": MAGIC,
-            "version": VERSION,
-            "boot_id": identity.boot_id(),
-            "reserved0": 0,
-            "reserved1": _RESERVED,
-            **values,
-        }
-        body = _STRUCT.pack(*(values[name] for name, _code in FIELDS))
+    def _seal(cls, body: bytes) -> Handle:
+        """The handle that `pack`, or `OwnTable.enter`, made all of but the seal."""
         raw = body + keyed_hash(body)
         return cls._make(raw, Fields(raw))
 

@@ -10,25 +10,16 @@ from pathlib import Path
 from typing import Final
 
 from xpushare._errors import InvalidArgumentError
+from xpushare._system import boot_id
 
 __all__ = ["KEY_NBYTES", "boot_id", "check_folder", "namespace", "runtime_dir", "user_key"]
 
 KEY_NBYTES: Final = 32
 
 _lock = threading.Lock()
-_boot_id: bytes | None = None
 _key: bytes | None = None
 _namespaces: dict[str, int] = {}  # asked once: /proc is slow
 os.register_at_fork(after_in_child=_namespaces.clear)  # a child may begin in another one
-
-
-def boot_id() -> bytes:
-    """The kernel's id of this boot, 16 bytes: what tells two hosts, and two boots of one, apart."""
-    global _boot_id
-    if _boot_id is None:
-        text = Path("/proc/sys/kernel/random/boot_id").read_text()
-        _boot_id = bytes.fromhex(text.strip().replace("-", ""))
-    return _boot_id
 
 
 def namespace(kind: str) -> int:

@@ -308,28 +308,53 @@ class Peers:
             raise
         return found, lease
 
-    def acquire_new(self, handle: Handle, opened_as: Hashable, make: Callable[[Import], T]) -> tuple[T, Lease] | None:
-        """`acquire` of a memfd that is not open here, of a known exporter, by one native call. None: `acquire` has to
-        do it.
-        """
-        if len(self._peers) > 1:  # if the only one is dead the call itself meets it
+    def known(self, handle: Handle) -> Peer | None:
+        """The exporter of `handle` if this process has met it, and as far as it knows it lives."""
+        if len(self._peers) > 1:  # if the only one is dead, what is asked of its table meets it
             self.sweep()
+        return self._peers.get(handle._fields.cookie)
+
+    @staticmethod
+    def _stands(peer: Peer, handle: Handle) -> bool:
+        """The entry is the handle's still."""
         fields = handle._fields
-        cookie = fields.cookie
-        peer = self._peers.get(cookie)
+        return load64(peer.entry_address(fields.entry)) == fields.generation
+
+    def acquire_new(self, handle: Handle, opened_as: Hashable, make: Callable[[Import], T]) -> tuple[T, Lease] | None:
+        """`acquire` of what a known exporter has, by one native call. None: `acquire` has to do it."""
+        fields = handle._fields
+        peer = self.known(handle)
         if peer is None:
             return None
-        key = (cookie, fields.object, opened_as)
-        opened = None if key in self._cache else peer.table.open(fields, peer)
-        if opened is None:
-            return None
-        mapping, lease, nbytes = opened
-        read_only = bool(fields.flags & READ_ONLY)
-        what = _new(Import, (nbytes, mapping.nbytes, b"", (), read_only, mapping))
-        made = make(what)
-        if self._remember(key, made) is not made:  # another thread's, which nobody compared with this handle
-            return None
-        return made, lease
+        key = (peer.cookie, fields.object, opened_as)
+        cached = self._cache.get(key)
+        if cached is not None:
+            found: T | None = cached()
+            held = None if found is None else peer.table.hold(fields, peer)
+            return None if found is None or held is None else (found, held[0])
+        turn = threading.Lock()
+        with turn:
+            if self._busy.setdefault(key, turn) is not turn:
+                return None  # somebody is at it
+            try:
+                opened = None if key in self._cache else peer.table.open(fields, peer)
+                if opened is None:
+                    return None
+                mapping, lease, nbytes, exposed_nbytes, payload, numbers = opened
+                fds = [OwnedFd(number) for number in numbers] if numbers else ()
+                what = _new(Import, (nbytes, exposed_nbytes, payload, fds, bool(fields.flags & READ_ONLY), mapping))
+                try:
+                    made = make(what)
+                except BaseException:
+                    del opened, mapping, lease, what  # here, not with the traceback
+                    raise
+                finally:
+                    close_all(fds)
+                if mapping is None and not self._stands(peer, handle):
+                    return None  # withdrawn meanwhile: a driver may have taken it for something else
+                return self._remember(key, made), lease
+            finally:
+                del self._busy[key]
 
     def _make(self, peer: Peer, handle: Handle, make: Callable[[Import], T]) -> T:
         entry = peer.entry(handle)
@@ -345,6 +370,13 @@ class Peers:
 
     def acquire_slot(self, handle: Handle, make: Callable[[_native.Domain, int], T]) -> tuple[T, Lease]:
         """What `make` made of the event's slot, now or for an earlier open. Needs no fds."""
+        known = self.known(handle)
+        held = None if known is None else known.table.hold(handle._fields, known)
+        if known is not None and held is not None:
+            lease, index = held
+            found = self._cached((known.cookie, "slot", index), lambda: make(known.domain, index))
+            if self._stands(known, handle):
+                return found, lease
         self.sweep()
         new = handle._fields.cookie not in self._peers
         peer = self.peer(handle)
@@ -376,6 +408,8 @@ class Peers:
 
     def maps(self, address: int) -> bool:
         """Whether `address` lies in something that is open here."""
+        if not self._cache:
+            return False
         with self._lock:
             opened = [known() for known in self._cache.values()]
         mapped = [found for found in opened if hasattr(found, "address")]

@@ -15,7 +15,7 @@ from xpushare._errors import HandleExpiredError, InvalidArgumentError, OutOfMemo
 from xpushare._fds import OwnedFd
 from xpushare.adapters.base import Export
 from xpushare.sharing import identity, layout
-from xpushare.sharing.handle import COUNTED, KIND_NUMBERS, READ_ONLY, Handle
+from xpushare.sharing.handle import KIND_NUMBERS, Handle, pack
 
 __all__ = ["Exported", "Table"]
 
@@ -56,7 +56,7 @@ class Table:
         self._object = 0
         self._used = 0
         self._free: deque[int] = deque()
-        self._devices: dict[tuple[bytes, bytes], int] = {}
+        self._devices: dict[tuple[str, bytes], tuple[bytes, int]] = {}
         self._exports: dict[int, Exported] = {}
         self._put: dict[int, int] = {}  # generation -> reason, for the exporter's own message
         self._lingering: dict[int, Any] = {}  # entry -> foreign source that importers still have open
@@ -90,13 +90,14 @@ class Table:
             self._view, 0, layout.TABLE_MAGIC, layout.TABLE_VERSION, os.getpid(), self.cookie,
             identity.namespace("pid"), self.domain.fd, self.domain.bell, inode,
         )  # fmt: skip
-        self._common = {
-            "pid": os.getpid(),
-            "pid_namespace": identity.namespace("pid"),
-            "net_namespace": identity.namespace("net"),
-            "table_fd": self._fd.number,
-            "cookie": self.cookie,
-        }
+        common = pack(
+            pid=os.getpid(),
+            pid_namespace=identity.namespace("pid"),
+            net_namespace=identity.namespace("net"),
+            table_fd=self._fd.number,
+            cookie=self.cookie,
+        )
+        self._entries = _native.OwnTable(self._mapping, common)
 
     def new_object(self) -> int:
         """A serial that names an allocation for the importers' caches."""
@@ -127,50 +128,33 @@ class Table:
             raise InvalidArgumentError(f"an export's payload is at most {layout.PAYLOAD_NBYTES} bytes")
         if what.on_demand is None and len(what.fds) > layout.FDS_INLINE:
             raise InvalidArgumentError(f"more than {layout.FDS_INLINE} fds are handed out on demand only")
+        on_demand = what.on_demand
+        flags = (
+            (layout.ENTRY_READ_ONLY if read_only else 0)
+            | (layout.ENTRY_COUNTED if opens is not None else 0)
+            | (layout.ENTRY_ON_DEMAND if on_demand is not None else 0)
+            | (layout.ENTRY_MEMFD if what.memfd else 0)
+        )
+        fds = () if on_demand is not None else what.fds
         ended: list[Any] = []  # let go outside the lock: their release may call us
         with self._lock:
             self._start()
             ended += self._sweep()
             entry = self._take_entry()
-            self._generation += 1
-            generation = self._generation
-            nonce = secrets.token_bytes(16)
+            self._generation = generation = self._generation + 1
             try:
+                names, device = self._device(backend, device_uuid)
                 handle = Handle._seal(
-                    **self._common,
-                    kind=KIND_NUMBERS[kind],
-                    flags=READ_ONLY * read_only | COUNTED * (opens is not None),
-                    backend=backend.encode(),
-                    device_uuid=device_uuid,
-                    generation=generation,
-                    entry=entry,
-                    nonce=nonce,
-                    object=serial,
-                    offset=offset,
-                    nbytes=nbytes,
-                    exposed_nbytes=what.exposed_nbytes,
-                )
+                    self._entries.enter(
+                        entry, generation, KIND_NUMBERS[kind], flags, slot, names, serial, offset, nbytes, what.nbytes,
+                        what.exposed_nbytes, what.inode, len(fds if on_demand is None else on_demand.objects),
+                        struct.pack(f"{len(fds)}i", *fds), what.payload, device, int(time.time()),
+                    )
+                )  # fmt: skip
                 if opens is not None:
                     self.domain.set_opens(entry, opens)
-                fds = what.fds if what.on_demand is None else ()
-                count = len(fds) if what.on_demand is None else len(what.on_demand.objects)
-                flags = (
-                    layout.ENTRY_READ_ONLY * read_only
-                    | layout.ENTRY_COUNTED * (opens is not None)
-                    | layout.ENTRY_ON_DEMAND * (what.on_demand is not None)
-                    | layout.ENTRY_MEMFD * what.memfd
-                )
-                at = layout.TABLE_ENTRIES + entry * layout.ENTRY_NBYTES
-                retired, reason = struct.unpack_from("<QI", self._view, at + layout.RETIRED_AT)
-                layout.ENTRY.pack_into(
-                    self._view, at, 0, retired, reason, KIND_NUMBERS[kind], flags, slot, nonce, serial, what.nbytes,
-                    what.exposed_nbytes, what.inode, count, len(what.payload),
-                    layout.FDS.pack(*fds, *[-1] * (layout.FDS_INLINE - len(fds))), what.payload,
-                )  # fmt: skip
-                about = self._device(backend.encode(), device_uuid), int(time.time())
-                layout.ABOUT.pack_into(self._view, at + layout.ABOUT_AT, *about)
-                if what.on_demand is not None:
-                    _native.offer(entry, generation, *what.on_demand)
+                if on_demand is not None:
+                    _native.offer(entry, generation, *on_demand)
             except BaseException:
                 self._free.append(entry)
                 raise
@@ -191,16 +175,18 @@ class Table:
     def _entry_address(self, entry: int) -> int:
         return self.address + layout.TABLE_ENTRIES + entry * layout.ENTRY_NBYTES
 
-    def _device(self, backend: bytes, device_uuid: bytes) -> int:
-        """1 + the index of the device in the table's header; 0 when that is full."""
-        index = self._devices.get((backend, device_uuid))
-        if index is None:
+    def _device(self, backend: str, device_uuid: bytes) -> tuple[bytes, int]:
+        """What handles name the device with, and 1 + its index in the table's header; 0 when that is full."""
+        found = self._devices.get((backend, device_uuid))
+        if found is None:
+            names = layout.DEVICE.pack(backend.encode(), device_uuid)
             index = len(self._devices)
-            if index == layout.DEVICE_COUNT:
-                return 0
-            layout.DEVICE.pack_into(self._view, layout.TABLE_DEVICES + index * layout.DEVICE.size, backend, device_uuid)
-            self._devices[backend, device_uuid] = index
-        return 1 + index
+            if index >= layout.DEVICE_COUNT:
+                return names, 0
+            at = layout.TABLE_DEVICES + index * layout.DEVICE.size
+            self._view[at : at + layout.DEVICE.size] = names
+            found = self._devices[backend, device_uuid] = names, 1 + index
+        return found
 
     def _take_entry(self) -> int:
         # An entry that a living importer still holds waits: its holder bit must not count for another export.
@@ -219,6 +205,8 @@ class Table:
         be dropped.
         """
         ended: list[Any] = []
+        if not self._lingering and not self._counted:
+            return ended
         for entry in [entry for entry in self._lingering if not self.domain.holders(entry)]:
             ended.append(self._lingering.pop(entry))
             self._free.append(entry)
