@@ -143,7 +143,7 @@ def test_many_waiters(run: Any, event: xs.Event, peer: Child) -> None:
 
         async def signal() -> None:
             await library.step()
-            assert threading.active_count() == before  # no thread a waiter
+            assert threading.active_count() <= before  # no thread a waiter; one of before may have ended
 
             def signal(handle: xs.ipc.Handle) -> int:
                 with xs.ipc.event.open(handle) as event:

@@ -1,0 +1,146 @@
+"""Host memory that is used again: making or mapping new pages takes longer than filling them."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import xpushare as xs
+from xpushare._array import as_dtype, as_shape
+from xpushare.adapters._host import Calls, HostMemory
+from xpushare.core.memory import Range
+from xpushare.core.resources import Allocation
+from xpushare.sharing import layout, node
+from xpushare.sharing.peers import Entry
+
+__all__ = ["attach", "empty"]
+
+_KEPT_SECONDS: Final = 10.0
+_KEPT_NBYTES: Final = 1 << 30
+_MET_MOST: Final = 1 << 12
+
+
+def empty(shape: int | tuple[int, ...], dtype: Any = float) -> xs.SharedArray:
+    """A C-ordered array in host memory that actors can map, as `xpushare.empty`, but its elements are unspecified.
+
+    Its memory serves the next array when nobody has it open any more, here or elsewhere: new pages take longer than
+    their content. Up to 1 GiB waits for that, each piece for 10 to 20 s. An array that actors attach may so have,
+    around its own bytes, what such arrays of this process had before. Raises `InvalidArgumentError`,
+    `OutOfMemoryError`.
+    """
+    lengths, kind = as_shape(shape), as_dtype(dtype)
+    nbytes = max(math.prod(lengths) * kind.itemsize, 1)
+    _start_watch()
+    table = node.current().table()
+    held = {
+        Entry._make(layout.ENTRY.unpack_from(table._view, table._entry_address(entry) - table.address)).object
+        for entry in range(table._used)
+        if table.domain.holders(entry)
+    }
+    block = _spare.take(lambda each: nbytes <= each.nbytes <= 2 * nbytes and each.serial not in held)
+    if block is None:
+        block = cast("_Block", _Block.allocate(Calls(), nbytes, memfd=True))
+        block.serial = table.new_object()
+    device = xs.Device("native_cpu:0")
+    allocation = Allocation(device, block, "device")
+    allocation._serial = block.serial  # for importers it is the same memory
+    return xs.Memory._make(Range(allocation, 0, nbytes, device, device.context, False, None, None)).as_array(
+        lengths, kind
+    )
+
+
+class _Block(HostMemory):
+    """Host memory; not released but kept when the last reference to it in this process has gone."""
+
+    serial: int
+
+    def release(self) -> None:
+        _spare.keep(self, self.nbytes)
+
+
+class _Kept:
+    """Memory that waits for its next use."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # the garbage collector may run anywhere, and bring a block
+        self._items: dict[int, tuple[float, int, Any]] = {}  # since when, bytes, what; the oldest first
+
+    def keep(self, item: Any, nbytes: int) -> None:
+        with self._lock:
+            self._items.pop(id(item), None)
+            self._items[id(item)] = time.monotonic(), nbytes, item
+        self.drop()
+
+    def take(self, fits: Callable[[Any], bool]) -> Any:
+        """The newest item that fits; None if there is none."""
+        with self._lock:
+            for key, (_since, _nbytes, item) in reversed(list(self._items.items())):
+                if fits(item):
+                    del self._items[key]
+                    return item
+        return None
+
+    def drop(self) -> None:
+        """Let go of what is too old or too much."""
+        dropped: list[Any] = []
+        with self._lock:
+            too_old = time.monotonic() - _KEPT_SECONDS
+            total = sum(nbytes for _since, nbytes, _item in self._items.values())
+            for key, (since, nbytes, item) in list(self._items.items()):
+                if since > too_old and total <= _KEPT_NBYTES:
+                    break
+                del self._items[key]
+                total -= nbytes
+                dropped.append(item)
+        del dropped  # outside the lock: unmapping takes a while
+
+
+_spare = _Kept()  # blocks
+_mapped = _Kept()  # allocations of other processes
+_met: set[tuple[bytes, int]] = set()  # those that were attached here: the exporter's cookie, its object
+_watch: threading.Thread | None = None
+
+
+def _start_watch() -> None:
+    """Start the thread that ends the waiting; not when something comes to wait, which may be amid a collection."""
+    global _watch
+    if _watch is None:
+        _watch = threading.Thread(target=_drop_now_and_then, name="xpushare-reuse", daemon=True)
+        _watch.start()
+
+
+def _drop_now_and_then() -> None:
+    while True:
+        time.sleep(_KEPT_SECONDS)
+        _spare.drop()
+        _mapped.drop()
+
+
+def _after_fork() -> None:
+    global _spare, _mapped, _watch
+    _spare, _mapped, _watch = _Kept(), _Kept(), None  # the memory is the parent's
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def attach(handle: bytes) -> xs.SharedArray:
+    """The array. Host memory that comes again stays mapped for a while; for its exporter it is closed with the last
+    view all the same.
+    """
+    array = xs.attach(handle)
+    allocation = array._use().allocation
+    if allocation.imported and array.device.backend == "native_cpu":
+        fields = xs.ArrayHandle(handle).handle._fields
+        name = fields.cookie, fields.object
+        if name in _met:
+            _start_watch()
+            _mapped.keep(allocation, allocation.nbytes)
+        elif len(_met) >= _MET_MOST:
+            _met.clear()
+        _met.add(name)
+    return array

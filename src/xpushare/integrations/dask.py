@@ -1,0 +1,483 @@
+"""Dask: arrays go between the workers of a machine as handles, a few hundred bytes, instead of through a socket.
+
+A serialisation family, "xpushare", ships the handle and nothing else; Dask's family "dask" tries it first where the
+receiver has said that it can open handles. This module is a preload (`distributed.worker.preload`), and has a plugin
+for workers that run already. What a peer may still open is leased: docs/integrations/dask.md has the rules.
+"""
+
+# The types of Dask are unknown where it is not installed.
+# mypy: disable-error-code="import-not-found"
+# pyright: reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import copyreg
+import functools
+import importlib
+import logging
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import dask.config as dask_config
+import dask.sizeof as dask_sizeof
+import numpy as np
+from dask.utils import parse_bytes, parse_timedelta
+from distributed import Client, Worker, WorkerPlugin
+from distributed.comm.addressing import get_address_host
+from tornado.ioloop import PeriodicCallback
+
+import xpushare as xs
+from xpushare.sharing import identity, node
+from xpushare.sharing.handle import keyed_hash
+
+__all__ = ["XpushareSerialization", "dask_setup", "leases", "register"]
+
+FAMILY: Final = "xpushare"  # the family's name, and the key of what a process says of itself when it connects
+_LIBRARIES: Final = {"torch": "Tensor", "cupy": "ndarray"}
+_ON_HOST: Final = (1, 3)  # DLPack's kDLCPU and kDLCUDAHost
+_SWEEP_SECONDS: Final = 0.1
+_FETCH_SECONDS: Final = 0.5  # what a receiver gets between taking its open and having the memory
+_SPARE_SECONDS: Final = 10.0
+_EXPIRED_MOST: Final = 3  # in a row, before this process asks for values
+
+_log: Final = logging.getLogger("xpushare")
+_sizeof: Final[Any] = dask_sizeof.sizeof
+_protocol: Final[Any] = importlib.import_module("distributed.protocol.serialize")  # has no types
+
+
+@dataclass
+class _Settings:
+    threshold: int  # bytes
+    lease: float  # seconds
+    copies: int  # bytes
+
+
+_settings = _Settings(0, 0, 0)
+
+
+# --- leases: what was handed out lives until it was fetched
+
+
+class _Lease:
+    """One handle on its way to one receiver."""
+
+    def __init__(self, handle: xs.ArrayHandle, memory: xs.Memory | None, receiver: _Process, end: float) -> None:
+        self.handle = handle
+        self.memory = memory  # that the elements were copied into
+        self.receiver = receiver
+        self.end = end
+        self.seen: float | None = None  # when it was first found to be opened
+
+    def over(self, now: float) -> str | None:
+        """Why it has ended: "returned" (opened, and closed again), "kept" (opened, the receiver's own from here on),
+        "lost" (the receiver died before it opened), "expired"; None while it goes on.
+        """
+        table = node.current().table()
+        entry = self.handle.handle._fields.entry
+        try:
+            table.find(self.handle.handle)
+        except xs.HandleExpiredError:
+            return "returned"
+        if table.domain.opens_left(entry):
+            if not self.receiver.alive():
+                return "lost"
+            return "expired" if now >= self.end else None
+        if not table.domain.holders(entry):
+            return "returned"
+        if self.seen is None:
+            self.seen = now
+        long_enough = now - self.seen >= _FETCH_SECONDS
+        return "kept" if long_enough and _outlives_exporter(self.handle.handle.device_uuid) else None
+
+
+@functools.cache
+def _outlives_exporter(device: str) -> bool:
+    return xs.Device(device).has(xs.Aspect.outlives_exporter)
+
+
+class Leases:
+    """The handles that this process has given out, each good for one open.
+
+    A lease ends when its receiver has fetched the memory, when the receiver died before that, or when its time is
+    over; the export ends with it. Memory that elements were copied into and that nobody has open any more serves the
+    next copy: new shared pages cost more than the copy does.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._live: list[_Lease] = []
+        self._spare: list[tuple[float, xs.Memory]] = []  # since when
+        self._counts: Counter[str] = Counter()
+
+    def grant(self, handle: xs.ArrayHandle, memory: xs.Memory | None, receiver: _Process) -> None:
+        """Keep the export until its receiver has it."""
+        lease = _Lease(handle, memory, receiver, self._clock() + _settings.lease)
+        with self._lock:
+            self._live.append(lease)
+            self._counts["granted"] += 1
+
+    def count(self, what: str) -> None:
+        with self._lock:
+            self._counts[what] += 1
+
+    def sweep(self) -> None:
+        """End what is over."""
+        now = self._clock()
+        with self._lock:
+            found = [(lease, lease.over(now)) for lease in self._live]
+            self._live = [lease for lease, why in found if why is None]
+            ended = [(lease, why) for lease, why in found if why is not None]
+            for lease, why in ended:
+                self._counts[why] += 1
+                if why == "returned" and lease.memory is not None:
+                    self._spare.append((now, lease.memory))
+            before, self._spare = self._spare, [each for each in self._spare if now - each[0] < _SPARE_SECONDS]
+        del found, before  # outside the lock: unmapping takes a while
+        for lease, why in ended:
+            lease.handle.close()
+            if why in ("expired", "lost"):
+                _log.warning(
+                    "a handle of %d bytes was not opened (%s): its memory is given up", lease.handle.nbytes, why
+                )
+
+    def memory(self, nbytes: int) -> xs.Memory:
+        """Host memory of `nbytes` or somewhat more that nobody else has open. `OutOfMemoryError` where that would make
+        more copies than the settings allow.
+        """
+        self.sweep()
+        dropped: list[tuple[float, xs.Memory]] = []
+        with self._lock:
+            fitting = [each for each in self._spare if nbytes <= each[1].nbytes <= 2 * nbytes]
+            if fitting:
+                found = min(fitting, key=lambda each: each[1].nbytes)
+                self._spare.remove(found)
+                return found[1]
+            room = _settings.copies - nbytes
+            room -= sum(lease.memory.nbytes for lease in self._live if lease.memory is not None)
+            if room < 0:
+                raise xs.OutOfMemoryError(f"copies on their way fill the {_settings.copies} bytes that they may have")
+            while sum(memory.nbytes for _since, memory in self._spare) > room:
+                dropped.append(self._spare.pop(0))
+        del dropped
+        return xs.malloc_device(nbytes, "native_cpu:0")
+
+    def statistics(self) -> dict[str, int]:
+        """See `leases`."""
+        self.sweep()
+        with self._lock:
+            waiting = [lease for lease in self._live if lease.seen is None]
+            opened = [lease for lease in self._live if lease.seen is not None]
+            names = ("granted", "returned", "kept", "expired", "lost", "refused", "attached", "failed")
+            return {name: self._counts[name] for name in names} | {
+                "waiting": len(waiting),
+                "waiting_nbytes": sum(lease.handle.nbytes for lease in waiting),
+                "opened": len(opened),
+                "opened_nbytes": sum(lease.handle.nbytes for lease in opened),
+                "spare_nbytes": sum(memory.nbytes for _since, memory in self._spare),
+            }
+
+
+_leases = Leases()
+
+
+def leases() -> dict[str, int]:
+    """What this process has sent and received: `client.run(leases)` asks all workers.
+
+    `granted` handles were sent. Of those, `waiting` are not opened yet, `opened` are held by their receiver; ended
+    are `returned` (opened and closed again), `kept` (opened, and the receiver's alone since), `expired` and `lost`
+    (never opened: the time was over, the receiver died). `refused`: arrays that could not be exported and went by
+    value. `attached`, `failed`: handles received that could, and could not, be opened. `*_nbytes`: their bytes;
+    `spare_nbytes`: shared memory that waits for the next copy.
+    """
+    return _leases.statistics()
+
+
+# --- who asks, and from where
+
+
+@dataclass(frozen=True)
+class _Process:
+    """A receiver; `pid` is None where it cannot be seen from here."""
+
+    pid: int | None
+    started: int
+
+    def alive(self) -> bool:
+        return self.pid is None or _started(self.pid) == self.started
+
+
+def _started(pid: int) -> int | None:
+    """When a living process began, in clock ticks since the boot: tells it from a later one with its pid."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _whereabouts() -> dict[str, Any]:
+    """What decides whether two processes can open each other's handles: boot and key, and a namespace in common."""
+    return {
+        "key": keyed_hash(b"xpushare.integrations.dask" + identity.boot_id()),
+        "net": identity.namespace("net"),
+        "pid_namespace": identity.namespace("pid"),
+        "pid": os.getpid(),
+    }
+
+
+def _receiver(context: dict[str, Any] | None) -> _Process | None:
+    """The process that asked, when it can open handles of this one; else None: the elements have to go by value."""
+    asked: dict[str, Any] | None = (context or {}).get("recipient", {}).get(FAMILY)
+    if context is None or asked is None:
+        return None
+    here = _whereabouts()
+    neighbour = asked["pid_namespace"] == here["pid_namespace"] != 0
+    if asked["key"] != here["key"] or not (neighbour or asked["net"] == here["net"] != 0):
+        return None
+    # A node is what Dask takes for one. And a process that opens its own handle holds no lease.
+    if asked["host"] not in (None, get_address_host(context["sender"]["address"])):
+        return None
+    if neighbour and asked["pid"] == here["pid"]:
+        return None
+    return _Process(asked["pid"] if neighbour else None, asked["started"])
+
+
+# --- the family
+
+
+def _kind(x: Any) -> str | None:
+    """Whose array this is, when it may go as a handle."""
+    if type(x) is np.ndarray:
+        repeated = any(not step and length > 1 for step, length in zip(x.strides, x.shape, strict=True))
+        return None if repeated or x.dtype.hasobject else "numpy"  # Dask sends what is repeated once
+    if type(x) is xs.SharedArray:
+        return "xpushare"
+    for library, name in _LIBRARIES.items():
+        module = sys.modules.get(library)
+        if module is not None and type(x) is getattr(module, name, None):
+            plain = library != "torch" or not (x.requires_grad or x.grad is not None or x.is_neg() or x.is_conj())
+            return library if plain else None
+    return None
+
+
+def _dumps(x: Any, context: dict[str, Any] | None = None) -> tuple[dict[str, Any], list[Any]]:
+    """The handle alone; NotImplementedError hands `x` to the next family."""
+    kind = _kind(x)
+    if kind is None or x.nbytes < max(_settings.threshold, 1):
+        raise NotImplementedError
+    receiver = _receiver(context)
+    if receiver is None:
+        raise NotImplementedError
+    try:
+        handle, memory = _export(x, kind)
+    except (xs.XpuShareError, BufferError, TypeError) as error:
+        _leases.count("refused")
+        _log.info("a %s goes by value: %s", type(x).__name__, error)
+        raise NotImplementedError from error
+    _leases.grant(handle, memory, receiver)
+    return {"handle": bytes(handle), "kind": kind, "writeable": kind != "numpy" or x.flags.writeable}, []
+
+
+def _export(x: Any, kind: str) -> tuple[xs.ArrayHandle, xs.Memory | None]:
+    """In place where the memory can be shared, read-only where the library knows such arrays; else a copy, which is the
+    receiver's own.
+    """
+    on_host = x.__dlpack_device__()[0] in _ON_HOST if kind != "numpy" else True
+    if not on_host:
+        return xs.share(x, copy=True, opens=1), None
+    try:
+        return xs.share(x, read_only=kind not in _LIBRARIES, opens=1), None
+    except (xs.FeatureNotSupportedError, xs.InvalidArgumentError):
+        pass
+    values = np.asarray(x)
+    memory = _leases.memory(values.nbytes)
+    flipped = values.flags.f_contiguous and not values.flags.c_contiguous
+    target = np.asarray(memory.as_array(values.shape[::-1] if flipped else values.shape, values.dtype))
+    if flipped:
+        target = target.T
+    np.copyto(target, values)
+    return xs.share(target, opens=1), memory
+
+
+def _loads(header: dict[str, Any], _frames: list[Any]) -> Any:
+    """Attach. What fails is an OSError: Dask then takes the value from elsewhere, or asks again."""
+    try:
+        array = xs.attach(header["handle"])
+    except xs.XpuShareError as error:
+        _asking.failed(error)
+        raise OSError(f"cannot open the handle of an array: {error}") from error
+    _asking.succeeded()
+    kind = header["kind"]
+    if kind == "xpushare":
+        return array
+    if kind == "numpy":
+        values = np.asarray(array)
+        if not header["writeable"]:
+            values.flags.writeable = False
+        return values
+    return importlib.import_module(kind).from_dlpack(array)
+
+
+def _dask_dumps(x: Any, context: dict[str, Any] | None = None) -> Any:
+    """Dask's own family, for what is no handle. Not named in requests, the family needs no peer that knows it."""
+    try:
+        return _dumps(x, context)
+    except NotImplementedError:
+        return _protocol.dask_dumps(x, context)
+
+
+def _dask_loads(header: dict[str, Any], frames: list[Any]) -> Any:
+    return _loads(header, frames) if "handle" in header else _protocol.dask_loads(header, frames)
+
+
+# --- SharedArrays by value: what is spilled to disk, or goes to another node, must not be a handle
+
+_pickling = threading.local()
+
+
+def _values(array: xs.SharedArray) -> Any:
+    if array.device.backend != "native_cpu":
+        raise TypeError(
+            f"a SharedArray on {array.device} cannot go by value: let tasks return torch or CuPy arrays over it "
+            "(torch.from_dlpack, cupy.from_dlpack)"
+        )
+    return np.asarray(array)
+
+
+def _shared(values: Any) -> xs.SharedArray:
+    array = xs.empty(values.shape, values.dtype)
+    np.copyto(np.asarray(array), values)
+    return array
+
+
+def _pickle_dumps(x: Any, context: dict[str, Any] | None = None) -> Any:
+    """Dask's own, with the SharedArrays inside `x` by value."""
+    before = getattr(_pickling, "by_value", False)
+    _pickling.by_value = True
+    try:
+        return _protocol.pickle_dumps(x, context)
+    finally:
+        _pickling.by_value = before
+
+
+def _reduce(array: xs.SharedArray) -> Any:
+    if getattr(_pickling, "by_value", False):
+        return _shared, (_values(array),)
+    return array.__reduce__()
+
+
+# --- asking for handles
+
+
+class _Asking:
+    """The connection pools of this process that ask for handles."""
+
+    def __init__(self) -> None:
+        self._pools: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # pool -> its loop
+        self._expired = 0
+
+    def begin(self, server: Worker | Client) -> None:
+        """Say on each new connection who and where this process is."""
+        pool: Any = server.rpc
+        about = _whereabouts() | {
+            "started": _started(os.getpid()),
+            "host": get_address_host(server.address) if isinstance(server, Worker) else None,
+        }
+        self._say(pool, server.loop, {FAMILY: about})
+        self._pools[pool] = server.loop
+
+    def end(self, *pools: Any) -> None:
+        """Say it no longer: values come from now on."""
+        for pool in pools:
+            loop = self._pools.pop(pool, None)
+            if loop is not None:
+                self._say(pool, loop, {})
+
+    def _say(self, pool: Any, loop: Any, about: dict[str, Any]) -> None:
+        said = dict(pool.connection_args.get("handshake_overrides") or {})
+        said.pop(FAMILY, None)
+        pool.connection_args = {**pool.connection_args, "handshake_overrides": said | about}
+        loop.add_callback(pool.collect)  # connections that wait to be used again heard the old one
+
+    def succeeded(self) -> None:
+        self._expired = 0
+        _leases.count("attached")
+
+    def failed(self, error: xs.XpuShareError) -> None:
+        """An expired handle is asked for anew; what else fails would fail for ever."""
+        _leases.count("failed")
+        self._expired += 1
+        if isinstance(error, xs.HandleExpiredError) and self._expired < _EXPIRED_MOST:
+            _log.info("a handle had expired when it came; asking for another: %s", error)
+        elif self._pools:
+            _log.warning("this process cannot open the handles it gets, and asks for values from now on: %s", error)
+            self.end(*self._pools)
+
+
+_asking = _Asking()
+
+
+# --- what users call
+
+
+def register(
+    server: Any = None,
+    *,
+    threshold: int | str | None = None,
+    lease: float | str | None = None,
+    copies: int | str | None = None,
+) -> None:
+    """Make the family known in this process; a Worker or Client of this process as `server` asks its peers for it.
+
+    `threshold`: smaller arrays go by value (bytes, or "1 MiB"). `lease`: how long a handle waits to be opened (seconds,
+    or "300 s"). `copies`: the most shared memory that copies of private arrays take in this process, those on their
+    way and what is kept for the next ones; more go by value. What is not given is what Dask's configuration says under
+    `xpushare.threshold`, `xpushare.lease`, `xpushare.copies`, else 1 MiB, 300 s, 1 GiB.
+    May be called again; the last call's settings hold. Peers that have not registered send and get values, as before.
+    """
+    _settings.threshold = int(parse_bytes(_setting("threshold", threshold, "1 MiB")))
+    _settings.lease = float(parse_timedelta(_setting("lease", lease, "300 s")))
+    _settings.copies = int(parse_bytes(_setting("copies", copies, "1 GiB")))
+    _protocol.register_serialization_family(FAMILY, _dumps, _loads)
+    _protocol.register_serialization_family("dask", _dask_dumps, _dask_loads)
+    _protocol.register_serialization_family("pickle", _pickle_dumps, _protocol.pickle_loads)
+    _sizeof.register(xs.SharedArray, lambda array: array.nbytes)
+    copyreg.pickle(xs.SharedArray, _reduce)
+    if isinstance(server, Worker) and FAMILY not in server.periodic_callbacks:
+        sweeper = server.periodic_callbacks[FAMILY] = PeriodicCallback(_leases.sweep, 1000 * _SWEEP_SECONDS)
+        sweeper.start()
+    if isinstance(server, Worker | Client):
+        _asking.begin(server)
+
+
+def _setting(name: str, given: Any, default: str) -> Any:
+    return dask_config.get(f"xpushare.{name}", default) if given is None else given
+
+
+def dask_setup(server: object) -> None:
+    """For `--preload xpushare.integrations.dask` and `distributed.worker.preload`."""
+    register(server)
+
+
+class XpushareSerialization(WorkerPlugin):  # type: ignore[misc,unused-ignore]
+    """`client.register_plugin(XpushareSerialization())` calls `register` in every worker, also in those to come."""
+
+    name = "xpushare"
+
+    def __init__(self, **settings: Any) -> None:
+        self._settings = settings
+
+    def setup(self, worker: Worker) -> None:
+        register(worker, **self._settings)
+
+    def teardown(self, worker: Worker) -> None:
+        _asking.end(worker.rpc)
