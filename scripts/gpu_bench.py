@@ -1085,6 +1085,19 @@ def show(row: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
+def table(rows: list[dict[str, Any]]) -> str:
+    """The comparisons in Markdown, for docs/backends/cuda.md."""
+    lines = ["| figure | ours | theirs | ratio | wanted | met |", "|---|---|---|---|---|---|"]
+    for row in sorted((row for row in rows if "ours" in row or "ours_us" in row), key=lambda row: str(row["row"])):
+        ours, theirs = (
+            f"{row[side]['median']:.1f}" if side in row else f"{row[side + '_us']:.1f}" for side in ("ours", "theirs")
+        )
+        name = f"{row['row']}; against {row['other']}" if "other" in row else f"{row['row']}; against raw calls"
+        met = {None: "", True: "yes", False: "no"}[row["met"]]
+        lines.append(f"| {name} | {ours} | {theirs} | {row['ratio']:.2f} | {row['wanted']} | {met} |")
+    return "\n".join(lines)
+
+
 def versions() -> dict[str, str]:
     found = {"python": sys.version.split()[0]}
     for name in ("xpushare", "cuda-bindings", "cuda-core", "torch", "jax", "cupy-cuda13x", "numpy"):
@@ -1119,6 +1132,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", default="")
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--table", type=Path, help="print a results file as a Markdown table and end")
     parser.add_argument("--group")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -1127,6 +1141,9 @@ def main() -> None:
             GROUPS[options.group][0]()
         finally:
             options.out.write_text(json.dumps(rows, default=str))
+        return
+    if options.table:
+        print(table(json.loads(options.table.read_text())["rows"]))
         return
     if options.profile:
         os.environ["XPUSHARE_PROFILE"] = "1"

@@ -6,6 +6,7 @@ import atexit
 import gc
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ def _remove_runtime_dir(_owner: int = os.getpid()) -> None:
         shutil.rmtree(_runtime_dir, ignore_errors=True)
 
 
+# A shell's background jobs ignore Ctrl-C, and what they start would, too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 for _name in ("XPUSHARE_KEY_FILE", "ONEAPI_DEVICE_SELECTOR", "UR_ENABLE_LAYERS"):
     os.environ.pop(_name, None)
 
