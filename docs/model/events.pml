@@ -51,6 +51,12 @@
 #ifndef MAXOUT
 #define MAXOUT 3
 #endif
+#ifndef BEHIND
+#define BEHIND 0            /* mask of members whose device waits for point 1 here, and signals another slot behind */
+#endif
+#ifndef LATE
+#define LATE 0              /* mask of members whose device waits elsewhere before its first signal here, in vain */
+#endif
 
 #ifdef DYING_COUNTS
 #define ENDED(i) ended[i] = true
@@ -76,6 +82,10 @@ byte orphan = ORPHANED;
 bit waiters;
 byte att;                               /* attached */
 byte fp[FACTS]; byte fm[FACTS];         /* one word each */
+byte guards;                            /* processes that guard waits of devices for points here */
+#if LATE
+bit late;                               /* a device's store of a lost point may come late */
+#endif
 byte state[N];
 bool life[N];                           /* the life byte: held by its member, or by nobody */
 byte reapb[N];                          /* the reap byte: 0, or 1 + the process that holds it */
@@ -100,6 +110,23 @@ byte once[N];
 byte bell;                              /* rung since that member's warden looked */
 byte rechecked;                         /* sleepers that looked again since the last death was seen */
 byte gp[N];                             /* the future point that the device of this member waits for */
+#if LATE
+bit gate;                               /* what the device waits for elsewhere lets it go */
+#endif
+#if BEHIND
+bit gin[N];                             /* counted in `guards` */
+bit gnode[N];                           /* its warden knows of the guard */
+bit dwait[N];                           /* the device's wait for point 1 is queued */
+bit dpast[N];                           /* it was let go */
+bit bsub[N];                            /* its signal of the other slot is submitted */
+bit bchain[N];                          /* ... before the loss of point 1 was noticed by this process */
+bit blost[N];                           /* ... and lost */
+bit served[N];                          /* this process has lost what its device has queued behind */
+#endif
+#ifdef CASCADE                          /* the other slot of member 0, on whose point the device of member 2 waits; its own behind */
+byte bval; bit bl; byte bguards;        /* value; the point is lost; guards */
+bit bgin, bgnode, bdwait, bdpast, bbsub, bbchain, bblost, bserved;
+#endif
 
 /* ---- ghosts ---- */
 byte gmax;                              /* highest point that truly completed */
@@ -144,6 +171,7 @@ inline chk() {                          /* after every change of value, pending 
 }
 
 /* read the state: L, P, C, L.  locals: h o (lost) p pi pm (pending) v c (value) ef g */
+#define COMPLETED if :: n > lhi && n > gmax -> gmax = n :: else fi
 inline rd() {
   do
   :: atomic { A(me) -> h = lhi; o = llo; g = gmax }
@@ -166,6 +194,19 @@ inline raise(n) {                       /* upward only */
      atomic { A(me) -> if :: value == v -> value = n; chk(); break :: else fi }
   od
 }
+
+#if LATE && !defined(NO_FLOOR)
+inline complete(n) {                    /* a swap of one word that depends on it alone: tried again is tried once */
+  atomic { A(me) -> x = late }
+  if
+  :: atomic { A(me) && x -> x = 0; if :: lhi < n -> COMPLETED; lhi = n; llo = n; chk() :: else fi }
+  :: !x
+  fi;
+  raise(n)
+}
+#else
+#define complete(n) raise(n)
+#endif
 
 inline wakeall() {                      /* reap: without looking at the flag */
   atomic { A(me) -> waiters = 0 }
@@ -328,6 +369,11 @@ inline leave(d, isdeath) {
 #else
 #define RING
 #endif
+#if LATE && !defined(NO_MARK)           /* mutant: a plain store all the same */
+#define MARKED late
+#else
+#define MARKED 0
+#endif
 #define OP(w) ((w >> (4 * pc)) & 15)
 /* 1 host signal  2 queue signal  3 read  4..7 wait for point 1..4  8 attach  9 close  10 leave for good  11 the same or not
    13, 14 the device waits for point 2, 3 */
@@ -368,7 +414,7 @@ next:
   :: op == 2 ->                         /* queue signal */
      do
      :: rd();
-        if :: pi && p > v -> raise(p) :: else fi;
+        if :: pi && p > v -> complete(p) :: else fi;
         n = 0;
 #ifndef NO_FACTS
         if
@@ -411,7 +457,7 @@ next:
 #ifdef NO_CHAIN
                 n = 0;
 #endif
-                if :: n || (chained[me] > ef) -> chained[me] = p + 1; qhost[me] = qhost[me] | BIT(qn[me]) :: else fi;
+                if :: n || (chained[me] > ef) || MARKED -> chained[me] = p + 1; qhost[me] = qhost[me] | BIT(qn[me]) :: else fi;
                 if :: qn[me] == 0 -> qp[me] = p + 1; qc[me] = n
                    :: else -> qp2[me] = p + 1; qc2[me] = n fi;
                 qn[me]++; n = 0 }
@@ -559,12 +605,16 @@ stop:
   atomic { A(me) -> op = 0; pc = 0; n = 0 }
 }
 
+#if LATE
+#define OPEN (!(LATE & BIT(me)) || gate)
+#else
+#define OPEN true
+#endif
 proctype Queue(byte me) {
   byte v, n, x;
   do
-  :: atomic { A(me) && qn[me] && !qoff[me] && !(STUCK & BIT(me)) && value >= qc[me] ->    /* the chain wait is over */
+  :: atomic { A(me) && qn[me] && !qoff[me] && !(STUCK & BIT(me)) && OPEN && value >= qc[me] ->   /* the chain wait is over */
        n = qp[me] }
-#define COMPLETED if :: n > lhi && n > gmax -> gmax = n :: else fi
      if
      :: atomic { A(me) && !qoff[me] && (DEVICE & BIT(me)) && 
 #ifdef PLAIN_STORE                      /* as first written */
@@ -578,6 +628,14 @@ proctype Queue(byte me) {
                  || (qhost[me] & 1)
 #endif
                  ) -> v = value }
+#if LATE && !defined(NO_FLOOR)
+        atomic { A(me) && !qoff[me] -> x = late }
+        if
+        :: atomic { A(me) && x && !qoff[me] -> x = 0; if :: lhi < n -> COMPLETED; lhi = n; llo = n; chk() :: else fi }
+           atomic { A(me) && !qoff[me] -> v = value }
+        :: !x
+        fi;
+#endif
         do
         :: v >= n -> break
         :: else ->
@@ -731,6 +789,194 @@ proctype Guard(byte me) {
   od
 }
 
+#if LATE
+/* What the device waits for elsewhere is lost: its process loses its first signal here, and then lets the device go.  The
+ * store comes all the same, and is mended */
+proctype Late(byte me) {
+  byte h, o, p, pm, v, c, ef, g, x, q;
+  bit pi;
+  atomic { A(me) && qn[me] -> q = qp[me]; odead[q] = 1 }
+#ifndef MARK_LATE
+  atomic { A(me) -> late = 1 }
+#endif
+  do
+  :: rd();
+     if
+     :: OUT == 0 || ef >= q -> break
+     :: OUT && ef < q && ef + 1 != q ->                       /* put off */
+        atomic { A(me) && (value != v || lhi != h) -> skip }
+     :: OUT && ef + 1 == q ->
+        if
+        :: atomic { A(me) && lhi == h && llo == o ->          /* lose 2 */
+             llo = (c > h -> c : o); lhi = p; chk(); }
+           raise(p); wake(); break
+        :: atomic { A(me) && !(lhi == h && llo == o) -> skip }
+        fi
+     fi
+  od;
+#ifdef MARK_LATE                        /* mutant: somebody submits in between */
+  atomic { A(me) -> late = 1 }
+#endif
+  atomic { A(me) -> gate = 1; h = 0; o = 0; p = 0; pi = 0; pm = 0; v = 0; c = 0; ef = 0; g = 0; q = 0 }
+#ifndef NO_MEND
+  do
+  :: atomic { A(me) && value < (lhi > (pI -> pP : 0) -> lhi : (pI -> pP : 0)) -> skip }
+     rd(); raise(ef);
+     atomic { h = 0; o = 0; p = 0; pi = 0; pm = 0; v = 0; c = 0; ef = 0; g = 0 }
+  od
+#endif
+}
+#endif
+
+#if BEHIND
+/* Point 1 is owed by member 1.  The state is read in one step here: what comes of its pieces is the others' matter */
+#define LOOK atomic { A(me) -> h = lhi; o = llo; c = value }
+inline raiseto(n) { atomic { A(me) -> if :: value < n -> value = n; chk() :: else fi } }
+#ifdef RELEASE_EARLY                    /* mutant: whoever loses lets devices go at once */
+#define LETGO1 raiseto(1)
+#else
+#define LETGO1 if :: atomic { A(me) && guards == 0 -> skip } raiseto(1) :: atomic { A(me) && guards != 0 -> skip } fi
+#endif
+inline out() {
+  atomic { A(me) -> guards--; gin[me] = 0 }
+  LOOK;                                 /* finish */
+  if
+  :: c < h -> LETGO1
+  :: else
+  fi;
+  atomic { h = 0; o = 0; c = 0 }
+}
+
+/* A lane: wait for point 1, then signal another slot */
+proctype Lane(byte me) {
+  byte h, o, c;
+#ifndef GUARD_LATE
+  atomic { A(me) -> guards++; gin[me] = 1 }
+#endif
+  LOOK;
+#ifdef GUARD_LATE                       /* mutant: counted in after the look at the state */
+  atomic { A(me) -> guards++; gin[me] = 1 }
+#endif
+  if
+  :: ISDONE(1) || ISLOST(1) -> out()    /* nothing to wait for */
+  :: else -> atomic { h = 0; o = 0; c = 0 }
+     atomic { A(me) -> gnode[me] = 1 }
+     atomic { A(me) -> dwait[me] = 1 }
+     atomic { A(me) -> bsub[me] = 1; bchain[me] = !served[me] }
+  fi
+}
+
+proctype Stream(byte me) {
+  atomic { A(me) && dwait[me] && value >= 1 -> dpast[me] = 1 }
+  atomic { A(me) && bsub[me] -> assert(!bchain[me] || blost[me] || lhi < 1 || llo >= 1)     /* the store */
+#ifdef CASCADE
+    ; bval = 1
+#endif
+  }
+}
+
+/* Member 1's death is noticed; two that reap at once do no harm */
+proctype Reaper(byte me) {
+  byte h, o, c;
+  atomic { A(me) && !alive[1] -> skip }
+  LOOK;
+  if
+  :: c < 1 && h < 1 ->
+     if
+     :: atomic { A(me) && lhi == h && llo == o -> llo = (c > h -> c : o); lhi = 1; chk() }
+     :: atomic { A(me) && !(lhi == h && llo == o) -> skip }
+     fi
+  :: else
+  fi;
+  LOOK;
+  if
+  :: c < h -> LETGO1
+  :: else
+  fi
+}
+
+/* The grace: a process that lives has lost its own by then */
+#define YET(i) (alive[i] && gin[i] && !served[i])
+#ifdef CASCADE
+#define YET2 (alive[2] && bgin && !bserved)
+#define LETGO2 if :: atomic { A(me) && bguards == 0 -> bval = 1 } :: atomic { A(me) && bguards != 0 -> skip } fi
+proctype Lane2(byte me) {
+  atomic { A(me) && bsub[0] -> bguards++; bgin = 1 }
+  if
+  :: atomic { A(me) && (bval >= 1 || bl) -> skip }
+     atomic { A(me) -> bguards--; bgin = 0 }
+     if :: atomic { A(me) && bl -> skip } LETGO2 :: atomic { A(me) && !bl -> skip } fi
+  :: atomic { A(me) && bval < 1 && !bl -> skip }
+     atomic { A(me) -> bgnode = 1 }
+     atomic { A(me) -> bdwait = 1 }
+     atomic { A(me) -> bbsub = 1; bbchain = !bserved }
+  fi
+}
+
+proctype Stream2(byte me) {
+  atomic { A(me) && bdwait && bval >= 1 -> bdpast = 1 }
+  atomic { A(me) && bbsub -> assert(!bbchain || bblost || !bl) }
+}
+
+proctype Server2(byte me) {
+  atomic { A(me) && bgnode && (bval >= 1 || bl) -> skip }
+  if
+  :: atomic { A(me) && bl -> skip }
+     atomic { A(me) -> bblost = bbsub; bserved = 1 }
+     if
+     :: atomic { A(me) && bval >= 1 -> skip }
+     :: atomic { A(me) && (bguards == 1 || !YET2) -> skip } atomic { A(me) -> bval = 1 }
+     fi
+  :: atomic { A(me) && !bl -> skip }
+  fi;
+  atomic { A(me) -> bguards--; bgin = 0 }
+  if :: atomic { A(me) && bl -> skip } LETGO2 :: atomic { A(me) && !bl -> skip } fi
+}
+
+proctype Reaper2(byte me) {             /* of member 0, which owes the point */
+  atomic { A(me) && !alive[0] -> skip }
+  if
+  :: atomic { A(me) && bsub[0] && bval < 1 && !bl -> bl = 1 }
+  :: atomic { A(me) && !(bsub[0] && bval < 1 && !bl) -> skip }
+  fi;
+  if :: atomic { A(me) && bl -> skip } LETGO2 :: atomic { A(me) && !bl -> skip } fi
+}
+#else
+#define YET2 false
+#endif
+proctype Server(byte me) {
+  byte h, o, c;
+  atomic { A(me) && gnode[me] && (value >= 1 || lhi >= 1) -> h = lhi; o = llo; c = value }
+  if
+  :: ISLOST(1) ->
+#ifndef NO_CHAIN_LOSS
+#ifdef CASCADE
+     if
+     :: atomic { A(me) && bsub[me] -> blost[me] = 1; bl = 1; served[me] = 1 }
+        LETGO2
+     :: atomic { A(me) && !bsub[me] -> served[me] = 1 }
+     fi;
+#else
+     atomic { A(me) -> blost[me] = bsub[me]; served[me] = 1 }
+#endif
+#endif
+     if
+     :: atomic { A(me) && value >= 1 -> skip }
+#if defined(CASCADE) && !defined(FORWARD)  /* the devices that wait for what is lost here first */
+     :: atomic { A(me) && guards == 1 && (!blost[me] || bval >= 1) -> skip } raiseto(1)
+#else
+     :: atomic { A(me) && guards == 1 -> skip } raiseto(1)
+#endif
+#ifndef NO_GRACE
+     :: atomic { A(me) && !YET(0) && !YET(1) && !YET(2) && !YET2 -> skip } raiseto(1)
+#endif
+     fi
+  :: else
+  fi;
+  out()
+}
+#endif
+
 inline kill(i) {
   d_step {
     alive[i] = false; life[i] = false; gp[i] = 0;
@@ -780,10 +1026,17 @@ init {
        i++
     :: else -> break
     od;
+#if BEHIND
+    pP = 1; pM = 1; own[1] = 1; qn[1] = 1; qp[1] = 1;        /* member 1 owes point 1 */
+#endif
     i = 0;
     do
     :: i < N ->
+#if !BEHIND
        run Main(i);
+#else
+       if :: i != 1 -> run Reaper(i) :: else fi;
+#endif
        if :: QUEUES & BIT(i) -> run Queue(i) :: else fi;
        if :: WARDENS & BIT(i) -> run Warden(i) :: else fi;
 #ifdef GUARDS
@@ -792,6 +1045,12 @@ init {
 #ifdef DYING_COUNTS
        run Ender(i);
 #endif
+#if LATE
+       if :: LATE & BIT(i) -> run Late(i) :: else fi;
+#endif
+#if BEHIND
+       if :: BEHIND & BIT(i) -> run Lane(i); run Stream(i); run Server(i) :: else fi;
+#endif
 #ifdef REUSE
        if :: REUSE & BIT(i) -> run Newcomer(i) :: else fi;
 #endif
@@ -799,6 +1058,9 @@ init {
     :: else -> break
     od;
     i = 0;
+#ifdef CASCADE
+    run Lane2(2); run Stream2(2); run Server2(2); run Reaper2(2);
+#endif
     run Killer()
   }
   timeout && !(asleep & ~rechecked & RECHECKS) ->   /* nothing moves any more: what is left must be right */
@@ -811,6 +1073,16 @@ init {
        if :: alive[i] && (WARDENS & BIT(i)) -> k = 1 :: else fi; i++
     :: else -> break
     od;
+#if BEHIND
+    i = 0;
+    do                                  /* 1: no device hangs on what is done or lost */
+    :: i < N -> assert(!alive[i] || !dwait[i] || dpast[i] || e == 0); i++
+    :: else -> break
+    od
+#ifdef CASCADE
+    ; assert(!alive[2] || !bdwait || bdpast || !(bl || bval))
+#endif
+#endif
     if
     :: k ->                             /* somebody is left to see deaths */
 #ifdef STRICT_WATCH

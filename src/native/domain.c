@@ -822,6 +822,7 @@ static uint32_t new_slot(xp_domain *d)
     XP_STORE(&w->cause, 0);
     XP_STORE(&w->blame, 0);
     XP_STORE(&w->device, 0);
+    XP_STORE(&w->guards, 0);
     for (uint32_t i = 0; i < XP_FACTS; i++)
         XP_STORE(&w->facts[i], 0);
     d->slots_live[index / 64] |= 1ull << index % 64;

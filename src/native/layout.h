@@ -29,6 +29,9 @@
 #define XP_OUTSTANDING_MAX ((1ull << 20) - 1)
 #define XP_FACTS 8u
 
+#define XP_DEVICE 1u /* bits of `device` in a slot */
+#define XP_LATE 2u
+
 #define XP_CAUSE_DEATH 1u
 #define XP_CAUSE_QUEUE 2u
 #define XP_CAUSE_EXIT 3u
@@ -91,7 +94,7 @@ typedef struct {
     uint64_t value, pending, lost, orphan;
     uint32_t seq, waiters, async_waiters, cause;
     uint64_t blame;
-    uint32_t device, reserved;
+    uint32_t device, guards;
     uint64_t facts[XP_FACTS];
     uint64_t attached[XP_MASK_WORDS];
 } xp_words;

@@ -167,6 +167,19 @@ static inline void raise_value(xp_words *w, uint64_t to)
             return;
 }
 
+/* Point `to` is complete. After a loss on a device's queue its stores may come late, and lower the value: then what is
+ * complete stands in `lost`, too, as a loss of no points. */
+static inline void complete(xp_words *w, uint64_t to)
+{
+    if (XP_UNLIKELY(XP_LOAD(&w->device) & XP_LATE)) {
+        uint64_t old = XP_LOAD(&w->lost);
+        for (int i = 0; old >> 20 < to && i < XP_TRIES; i++)
+            if (XP_CAS(&w->lost, &old, to << 20))
+                break;
+    }
+    raise_value(w, to);
+}
+
 static void ring(int bell)
 {
     uint64_t one = 1, all;
@@ -204,16 +217,23 @@ void xp_finish(xp_words *w)
 {
     xp_view v;
     read_slot(w, &v);
-    raise_value(w, v.effective);
+    /* Those who guard waits of devices let these go for a loss themselves. */
+    if (v.value > v.hi || v.lo == v.hi || XP_LOAD(&w->guards) == 0)
+        raise_value(w, v.effective);
 }
 
-void xp_lose(xp_domain *d, xp_words *w, uint32_t cause, uint64_t pid)
+void xp_release(xp_words *w, uint64_t point) { raise_value(w, point); }
+
+/* From the lowest outstanding point on; with `from` not 0 only if it is that one. */
+static bool lose(xp_domain *d, xp_words *w, uint32_t cause, uint64_t pid, uint64_t from)
 {
     xp_view v;
     for (int i = 0; i < XP_TRIES; i++) {
         read_slot(w, &v);
         if (v.top <= v.effective)
             break;
+        if (from && from != v.effective + 1)
+            return from <= v.effective;
         uint64_t lo = v.value > v.hi ? v.value : v.lo, count = v.top - lo;
         if (count > XP_OUTSTANDING_MAX)
             count = XP_OUTSTANDING_MAX;
@@ -222,11 +242,30 @@ void xp_lose(xp_domain *d, xp_words *w, uint32_t cause, uint64_t pid)
             continue;
         XP_STORE_RELAXED(&w->cause, cause);
         XP_STORE_RELAXED(&w->blame, pid);
-        raise_value(w, v.top); /* lets devices go */
+        if (XP_LOAD(&w->guards) == 0)
+            raise_value(w, v.top); /* lets devices go */
         wake(d, w);
-        return;
+        return true;
     }
     xp_finish(w);
+    return true;
+}
+
+void xp_lose(xp_domain *d, xp_words *w, uint32_t cause, uint64_t pid) { lose(d, w, cause, pid, 0); }
+
+bool xp_lose_late(xp_slot *s, uint64_t from, uint32_t cause, uint64_t pid)
+{
+    __atomic_fetch_or(&s->w->device, XP_LATE, __ATOMIC_SEQ_CST); /* before anybody can submit behind the loss */
+    return lose(s->d, s->w, cause, pid, from);
+}
+
+void xp_complete(xp_slot *s, uint64_t point)
+{
+    xp_view v;
+    read_slot(s->w, &v);
+    if (state_of(&v, point) != XP_LOST) /* else it would let devices go before their processes do */
+        complete(s->w, point);
+    wake(s->d, s->w);
 }
 
 bool xp_abandon(xp_slot *s, uint64_t point)
@@ -242,7 +281,7 @@ bool xp_abandon(xp_slot *s, uint64_t point)
         if (v.top >= point || v.top > v.effective || XP_LOAD(&w->orphan) != v.top + 1)
             return false;
         if (v.pending & INSTANT)
-            raise_value(w, v.top); /* the new word will not say that it is complete */
+            complete(w, v.top); /* the new word will not say that it is complete */
         uint64_t old = v.pending;
         if (!XP_CAS(&w->pending, &old, point << 21 | s->d->member))
             continue;
@@ -414,7 +453,7 @@ static bool record(xp_words *w, const xp_view *v)
 }
 
 /* With s->mu. */
-static const char *submit(xp_slot *s, uint64_t queue, uint64_t *point, uint64_t *after)
+static const char *submit(xp_slot *s, uint64_t queue, uint64_t *point, uint64_t *after, bool *host)
 {
     xp_words *w = s->w;
     uint32_t me = s->d->member;
@@ -422,7 +461,7 @@ static const char *submit(xp_slot *s, uint64_t queue, uint64_t *point, uint64_t 
         xp_view v;
         read_slot(w, &v);
         if (v.pending & INSTANT)
-            raise_value(w, v.top); /* the new word will not say that it is complete */
+            complete(w, v.top); /* the new word will not say that it is complete */
         bool outstanding = v.top > v.effective, mine = MEMBER(v.pending) == me;
         if (outstanding && !mine && !record(w, &v))
             return "too many signallers";
@@ -435,19 +474,23 @@ static const char *submit(xp_slot *s, uint64_t queue, uint64_t *point, uint64_t 
         *after = outstanding && !(mine && s->last_point == v.top && s->last_queue == queue) ? v.top : 0;
         s->last_point = *point;
         s->last_queue = queue;
+        /* A device's store would come all the same if the point is lost first, and lower the value under a later one. */
+        *host = *after || s->last_host > v.effective || (XP_LOAD(&w->device) & XP_LATE);
+        if (*host)
+            s->last_host = *point;
         return NULL;
     }
     return "a peer does not let this event be signalled";
 }
 
-const char *xp_submit(xp_slot *s, uint64_t queue, bool device, uint64_t *point, uint64_t *after)
+const char *xp_submit(xp_slot *s, uint64_t queue, bool device, uint64_t *point, uint64_t *after, bool *host)
 {
     if (device && XP_LOAD(&s->w->device) == 0) {
-        XP_STORE(&s->w->device, 1);
+        __atomic_fetch_or(&s->w->device, XP_DEVICE, __ATOMIC_SEQ_CST);
         wake(s->d, s->w); /* sleepers must start to poll */
     }
     pthread_mutex_lock(&s->mu); /* never held while anything blocks */
-    const char *wrong = submit(s, queue, point, after);
+    const char *wrong = submit(s, queue, point, after, host);
     pthread_mutex_unlock(&s->mu);
     return wrong;
 }
@@ -459,12 +502,13 @@ static PyObject *slot_submit(PyObject *self, PyObject *args, PyObject *kwargs)
     PyObject *o_queue;
     uint64_t queue, point = 0, after = 0;
     int device = 0;
+    bool host;
     if (s == NULL || !PyArg_ParseTupleAndKeywords(args, kwargs, "O|p", names, &o_queue, &device) ||
         xp_as_u64(o_queue, &queue) < 0)
         return NULL;
     if (queue == 0)
         return exhausted("a queue's number is not 0");
-    const char *wrong = xp_submit(s, queue, device, &point, &after);
+    const char *wrong = xp_submit(s, queue, device, &point, &after, &host);
     return wrong ? exhausted(wrong) : Py_BuildValue("(KK)", (unsigned long long)point, (unsigned long long)after);
 }
 
@@ -476,8 +520,7 @@ static PyObject *slot_complete(PyObject *self, PyObject *arg)
         return NULL;
     if (point > XP_LOAD(&s->w->pending) >> 21)
         return exhausted("a point that nobody submitted");
-    raise_value(s->w, point);
-    wake(s->d, s->w);
+    xp_complete(s, point);
     Py_RETURN_NONE;
 }
 
@@ -491,8 +534,12 @@ static PyObject *slot_fail(PyObject *self, PyObject *arg)
         return exhausted("cause must be 2 or 3");
     xp_view v;
     read_slot(s->w, &v);
-    if (xp_owes(s->w, &v, s->d->member))
-        xp_lose(s->d, s->w, (uint32_t)cause, (uint64_t)getpid());
+    if (xp_owes(s->w, &v, s->d->member)) {
+        if (XP_LOAD(&s->w->device)) /* a device that still works may store some of them */
+            xp_lose_late(s, 0, (uint32_t)cause, (uint64_t)getpid());
+        else
+            xp_lose(s->d, s->w, (uint32_t)cause, (uint64_t)getpid());
+    }
     Py_RETURN_NONE;
 }
 
@@ -659,19 +706,18 @@ static PyObject *slot_notify(PyObject *self, PyObject *const *args, Py_ssize_t n
         return NULL;
     int rc;
     Py_BEGIN_ALLOW_THREADS
-    rc = xp_node_add(s, point, token, false);
+    rc = xp_node_add(s, point, token, XP_TOKEN, NULL);
     Py_END_ALLOW_THREADS
     return rc > 1 ? xp_oserror_of(rc - 1, "starting the warden") : rc < 0 ? PyErr_NoMemory() : PyBool_FromLong(rc);
 }
 
-int xp_guard(xp_slot *s, uint64_t point)
+int xp_guard(xp_slot *s, uint64_t point, xp_lane *lane, uint64_t at)
 {
     xp_view v;
     read_slot(s->w, &v);
     if (point > v.effective && point - v.effective > XP_OUTSTANDING_MAX)
         return XP_TOO_FAR;
-    int rc = xp_node_add(s, point, 0, true);
-    return rc == 1 ? 0 : rc;
+    return xp_node_add(s, point, at, XP_GUARD, lane);
 }
 
 int xp_guarded(int rc)
@@ -680,9 +726,9 @@ int xp_guarded(int rc)
         exhausted("a device cannot wait for a point so far ahead");
     else if (rc < 0)
         PyErr_NoMemory();
-    else if (rc)
+    else if (rc > 1)
         xp_oserror_of(rc - 1, "starting the warden");
-    return rc ? -1 : 0;
+    return rc == 0 || rc == 1 ? 0 : -1;
 }
 
 static PyObject *slot_guard(PyObject *self, PyObject *arg)
@@ -693,7 +739,7 @@ static PyObject *slot_guard(PyObject *self, PyObject *arg)
         return NULL;
     int rc;
     Py_BEGIN_ALLOW_THREADS
-    rc = xp_guard(s, point);
+    rc = xp_guard(s, point, NULL, 0);
     Py_END_ALLOW_THREADS
     if (xp_guarded(rc) < 0)
         return NULL;

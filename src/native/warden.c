@@ -22,6 +22,7 @@
 #define POLL_FIRST_NS 20000u
 #define POLL_LAST_NS 1000000u
 #define GUARD_LAST_NS 50000000u /* a guard alone only wants to know when it may go: deaths come by themselves */
+#define GRACE_NS 200000000u /* for other processes to lose what their devices have queued behind a lost point */
 #define RETRY_NS 10000000u
 #define LOCKS_NS 200000000u
 
@@ -176,13 +177,47 @@ static void make_due(xp_node *node)
     }
 }
 
+/* The processes with a guard on a slot are counted there: whoever loses its points leaves it to them to let devices go.
+ * Counted in before the state is looked at: either the loser sees the guard, or the guard the loss. */
+static void guards_in(xp_slot *s)
+{
+    if (s->guards++ == 0)
+        __atomic_fetch_add(&s->w->guards, 1, __ATOMIC_SEQ_CST);
+}
+
+static void guards_out(xp_slot *s)
+{
+    if (--s->guards)
+        return;
+    __atomic_fetch_sub(&s->w->guards, 1, __ATOMIC_SEQ_CST);
+    xp_finish(s->w);
+}
+
+static bool serve_guard(xp_node *node)
+{
+    xp_slot *s = node->slot;
+    uint32_t cause = XP_RELAXED(&s->w->cause); /* 0: not written yet */
+    if (!node->served)
+        node->served = node->lane == NULL || xp_lane_lose(node->lane, node->token, cause ? cause : XP_CAUSE_DEATH,
+                                                          XP_RELAXED(&s->w->blame));
+    return node->served;
+}
+
 static void finish_node(xp_node *node)
 {
-    if (!node->guard) {
+    xp_slot *s = node->slot;
+    if (node->kind == XP_TOKEN) {
         make_due(node);
         return;
     }
-    xp_slot_unref(node->slot);
+    if (node->kind == XP_GUARD) {
+        if (node->lane)
+            xp_lane_waits(node->lane, -1);
+        guards_out(s);
+    }
+    if (node->lane)
+        xp_lane_unref(node->lane);
+    xp_slot_unref(s);
     free(node);
 }
 
@@ -194,13 +229,22 @@ void xp_nodes_drop(xp_domain *d, xp_slot *s)
             p = &node->next;
             continue;
         }
+        xp_view v;
+        xp_read(node->slot->w, &v);
+        if (node->kind == XP_GUARD && xp_state(&v, node->point) == XP_LOST) { /* nobody does it later */
+            serve_guard(node);
+            xp_release(node->slot->w, v.hi);
+        }
+        for (p = &nodes; *p != node; p = &(*p)->next) /* serving may have added some */
+            ;
         *p = node->next;
         finish_node(node); /* who waits for the token finds the slot detached */
     }
 }
 
-int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, bool guard)
+int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, int kind, xp_lane *lane)
 {
+    bool guard = kind == XP_GUARD;
     int rc = xp_warden_start();
     if (rc)
         return rc + 1;
@@ -208,7 +252,7 @@ int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, bool guard)
     xp_node *node = malloc(sizeof *node);
     if (node == NULL)
         return -1;
-    *node = (xp_node){NULL, s, point, token, guard};
+    *node = (xp_node){.slot = s, .point = point, .token = token, .kind = kind, .lane = lane};
     pthread_mutex_lock(&xp_mu);
     if (XP_LOAD(&s->gone) || XP_LOAD(&d->left)) {
         pthread_mutex_unlock(&xp_mu);
@@ -223,6 +267,8 @@ int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, bool guard)
         free(node);
         return rc + 1;
     }
+    if (guard)
+        guards_in(s);
     XP_STORE(&s->w->async_waiters, 1);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     int watch = xp_watch_attached(s);
@@ -235,8 +281,14 @@ int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, bool guard)
     }
     if (state == XP_PENDING) {
         xp_slot_ref(s);
+        if (lane) {
+            xp_lane_ref(lane);
+            xp_lane_waits(lane, 1);
+        }
         node->next = nodes;
         nodes = node;
+    } else if (guard) {
+        guards_out(s);
     }
     bool soon = guard && polling_nodes; /* a guard only wants to know when it may go */
     pthread_mutex_unlock(&xp_mu);
@@ -256,7 +308,7 @@ void xp_node_cancel(xp_slot *s, uint64_t token)
     pthread_mutex_lock(&xp_mu);
     for (xp_node **p = &nodes; *p;) {
         xp_node *node = *p;
-        if (node->slot != s || node->guard || node->token != token) {
+        if (node->slot != s || node->kind != XP_TOKEN || node->token != token) {
             p = &node->next;
             continue;
         }
@@ -279,10 +331,100 @@ void xp_node_cancel(xp_slot *s, uint64_t token)
     pthread_mutex_unlock(&xp_mu);
 }
 
-/* What the nodes want next: 2 tokens that a device completes, 1 only guards of that kind, 0 none. */
+void xp_mend(xp_slot *s, xp_lane *lane)
+{
+    xp_node *node = !xp_usable(s->d) || XP_LOAD(&s->gone) || xp_mending(s, lane, false) ? NULL : malloc(sizeof *node);
+    if (node == NULL)
+        return; /* of memory: a device that waits here for a completed point may have to wait for the next one */
+    *node = (xp_node){.next = nodes, .slot = s, .token = xp_now(), .kind = XP_MEND, .lane = lane};
+    xp_view v;
+    xp_read(s->w, &v);
+    node->point = v.hi;
+    xp_slot_ref(s);
+    xp_lane_ref(lane);
+    nodes = node;
+}
+
+bool xp_mending(xp_slot *s, const xp_lane *lane, bool end)
+{
+    for (xp_node **p = &nodes; *p; p = &(*p)->next) {
+        xp_node *node = *p;
+        if (node->kind != XP_MEND || node->slot != s || node->lane != lane)
+            continue;
+        if (end) {
+            xp_finish(s->w);
+            *p = node->next;
+            finish_node(node);
+        }
+        return true;
+    }
+    return false;
+}
+
+/* A late store has lowered the value perhaps. Guards let devices go for losses that came after it. */
+static void mend(const xp_node *node)
+{
+    xp_finish(node->slot->w);
+    if (xp_now() - node->token > GRACE_NS)
+        xp_release(node->slot->w, node->point);
+}
+
+/* Guards whose point is lost: first the lanes lose what is queued behind, then the devices are let go; at once where no
+ * other process has guards on the slot. True: come again. */
+static bool serve_losses(void)
+{
+    bool again = false;
+    uint64_t now = xp_now();
+    for (xp_node *node = nodes; node; node = node->next)
+        if (node->kind == XP_GUARD && node->lost) {
+            xp_view v;
+            xp_read(node->slot->w, &v);
+            xp_slot *s = node->slot;
+            if (s->lost_at == 0 || XP_LOAD(&s->w->value) >= s->lost_hi) { /* else there is one before it */
+                s->lost_at = now;
+                s->lost_hi = v.hi;
+            }
+            s->held = false;
+        }
+    for (xp_node *node = nodes; node; node = node->next) {
+        xp_slot *s = node->slot;
+        if (node->kind != XP_GUARD || s->lost_at == 0 || node->point > s->lost_hi)
+            continue;
+        xp_view v; /* again: it may have been lost since it was looked at */
+        xp_read(s->w, &v);
+        node->lost = node->lost || xp_state(&v, node->point) == XP_LOST;
+        if (node->lost && !serve_guard(node))
+            s->held = true;
+    }
+    for (xp_node **p = &nodes; *p;) {
+        xp_node *node = *p;
+        xp_slot *s = node->slot;
+        if (node->kind != XP_GUARD || !node->lost) {
+            p = &node->next;
+            continue;
+        }
+        if (s->lost_at && ((!s->held && XP_LOAD(&s->w->guards) == 1) || now - s->lost_at >= GRACE_NS)) {
+            xp_release(s->w, s->lost_hi);
+            s->lost_at = 0;
+        }
+        if (!node->served || XP_LOAD(&s->w->value) < node->point) {
+            XP_STORE(&s->d->rescan, 1);
+            again = true;
+            p = &node->next;
+            continue;
+        }
+        xp_note_released(s, node->point);
+        *p = node->next;
+        finish_node(node);
+    }
+    return again;
+}
+
+/* What the nodes want next: 2 tokens that a device completes, or losses; 1 only guards; 0 none. */
 static int service(bool polling)
 {
     int wanted = 0;
+    bool losses = false;
     pthread_mutex_lock(&xp_mu);
     xp_domain *scanned[32];
     int n = 0;
@@ -309,23 +451,30 @@ static int service(bool polling)
                 __atomic_thread_fence(__ATOMIC_SEQ_CST);
                 xp_watch_attached(s);
             }
-            state = xp_full_state(s, node->point, !node->guard);
-            if (node->guard && state == XP_LOST) {
-                if (xp_abandon(s, node->point))
-                    xp_note_released(s, node->point);
-                else
-                    state = XP_PENDING; /* not now */
+            if (node->kind == XP_MEND) {
+                mend(node);
+            } else if (!node->lost) {
+                state = xp_full_state(s, node->point, node->kind == XP_TOKEN);
+                if (node->kind == XP_GUARD && state == XP_LOST) {
+                    node->lost = xp_abandon(s, node->point); /* else not now */
+                    state = XP_PENDING;
+                } else if (node->kind == XP_GUARD && state == XP_DONE && XP_LOAD(&s->w->value) < node->point) {
+                    xp_finish(s->w);
+                }
             }
         }
+        losses = losses || node->lost;
         if (state == XP_PENDING) {
             if (device && wanted < 2)
-                wanted = node->guard ? 1 : 2;
+                wanted = node->kind == XP_TOKEN ? 2 : 1;
             p = &node->next;
             continue;
         }
         *p = node->next;
         finish_node(node);
     }
+    if (losses && serve_losses())
+        wanted = 2;
     polling_nodes = wanted != 0;
     pthread_mutex_unlock(&xp_mu);
     return wanted;
@@ -548,6 +697,7 @@ static void *run(void *Py_UNUSED(arg))
                 step = POLL_FIRST_NS;
             int wanted = service(polling || look);
             uint64_t last = wanted == 1 ? GUARD_LAST_NS : POLL_LAST_NS;
+            step = step < last ? step : last;
             poll_at = wanted ? xp_now() + step : XP_FOREVER;
             step = step + step / 2 < last ? step + step / 2 : last;
         }

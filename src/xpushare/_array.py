@@ -305,27 +305,24 @@ class SharedArray(BufferBase):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        found = self._use()
         here = self.__dlpack_device__()
         if copy:
             raise BufferError("shared memory is handed over as it is; copy on the consumer's side")
         if dl_device is not None and not same_device(here, tuple(dl_device)):  # type: ignore[arg-type]
             raise BufferError(f"the array is on DLPack device {here}, not on {tuple(dl_device)}")
+        return self._capsule(stream, max_version is not None and max_version[0] >= 1)
+
+    def _capsule(self, stream: Any, versioned: bool, immutable: bool = False) -> Any:
+        """A DLPack capsule; `immutable`: its consumer writes into no array, so need not be told of a read-only one."""
+        found = self._use()
+        here = self.__dlpack_device__()
         if stream is not None or self._order is not None:
             self._order_dlpack(found, here[0] in _CPU_TYPES, stream)
         kind = dlpack_type(self._dtype)
         steps = in_elements(self._strides, self._dtype.itemsize)
         owner, read_only = found.hold()
-        return dlpack_capsule(
-            owner,
-            found.address + self._offset,
-            here,
-            kind,
-            self._shape,
-            steps,
-            read_only,
-            max_version is not None and max_version[0] >= 1,
-        )
+        address = found.address + self._offset
+        return dlpack_capsule(owner, address, here, kind, self._shape, steps, read_only and not immutable, versioned)
 
     def _order_dlpack(self, found: Range, on_host: bool, stream: Any) -> None:
         """Make the consumer's stream wait: DLPack's number of it, None for the default one (on the host: none)."""

@@ -405,7 +405,8 @@ class Slot:
         the protocol."""
 
     def released(self, point: int) -> bool:
-        """A guard for `point` ended with a loss; True once for each. Also after a later signal has healed the loss."""
+        """A guard for `point` ended with a loss, and the device was let go; True once for each. Also after a later
+        signal has healed the loss."""
 
     def watch(self) -> None:
         """Have the deaths of all attached members noticed, for callers that poll `state`."""
@@ -418,27 +419,38 @@ CAPTURED: Final = -1
 
 @final
 class Lane:
-    """A device's in-order queue, by two stream memory operations of its driver, called by address without the GIL:
-    `write(stream, address, value, 0)` and `wait(stream, address, value, wait_flags)`, which return 0 or an error, as
-    do all methods here.
+    """A device's in-order queue, by functions of its driver, called by address without the GIL: the stream memory
+    operations `write(stream, address, value, 0)` and `wait(stream, address, value, wait_flags)`, and `host(stream,
+    function, data)`, which has the stream call `function(data)`. They return 0 or an error, as do `check`, `wait` and
+    `finish`.
 
     `capturing(stream, &status)` tells whether somebody captures the stream, where somebody else has it."""
 
     def __init__(
-        self, number: int, stream: int, write: int, wait: int, wait_flags: int, capturing: int = 0
+        self, number: int, stream: int, write: int, wait: int, wait_flags: int, host: int, capturing: int = 0
     ) -> None: ...
     def check(self) -> int:
         """CAPTURED while the stream is being captured."""
 
-    def write(self, address: int, value: int) -> int: ...
     def wait(self, slot: Slot, address: int, point: int) -> int:
-        """`Slot.guard`, whose ValueError this raises, and the `wait` for the point."""
-    def signal(self, slot: Slot, address: int) -> tuple[int, int, int]:
-        """`check`, `Slot.submit` for this lane's number as a device, and the `write` of the point: (point, after,
-        code).
+        """`Slot.guard`, whose ValueError this raises, and the `wait` for the point, unless it is done or lost already.
 
-        Point 0: the check refused, nothing was submitted. `after` not 0: that point has to come first, and nothing was
-        written. ValueError as in `Slot.submit`."""
+        When the point is lost, what this lane signals from here until then is lost before the device is let go."""
+    def signal(self, slot: Slot, address: int) -> tuple[int, int, int]:
+        """`check`, `Slot.submit` for this lane's number as a device, and the `write` of the point, or a `host` function
+        that completes it where a store that comes late could do harm: (point, after, code).
+
+        Point 0: the check refused, nothing was submitted. `after` not 0: that point has to come first: wait for it,
+        then `finish`. ValueError as in `Slot.submit`."""
+
+    def finish(self, slot: Slot, point: int) -> int:
+        """Queue the `host` function that completes a point with `after`. It holds the slot's memory until it ran."""
+
+    def late(self, slot: Slot) -> bool:
+        """Points were lost here whose stores this lane still has queued. Until `landed`, or the slot is detached, the
+        warden mends what those do to the value."""
+
+    def landed(self, slot: Slot) -> bool: ...
 
 # --- the warden
 # ----------------------------------------------------------------------------------------------------------------

@@ -112,6 +112,26 @@ def answer(rounds: int, raw: bytes) -> None:
     queue().synchronize(30)
 
 
+def signal_behind(raw: bytes) -> bytes:
+    """Wait for the newest signal of an event on the device, and signal one of our own behind."""
+    kept["theirs"] = xs.ipc.event.open(raw)
+    queue().wait(kept["theirs"])
+    handle = new_event()
+    queue().signal(kept["event"])
+    return handle
+
+
+def loss(timeout: float) -> str:
+    """What `synchronize` says, once and then again."""
+    found = []
+    for _ in range(2):
+        try:
+            queue().synchronize(timeout)
+        except xs.XpuShareError as error:
+            found.append(type(error).__name__)
+    return " ".join(found)
+
+
 def signal_behind_a_wait_that_never_comes() -> None:
     gate = kept["gate"] = xs.Event("cuda:0", enable_ipc=True)
     queue().wait(gate, at_least=1)

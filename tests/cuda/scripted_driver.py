@@ -15,6 +15,7 @@ from typing import Any
 
 MIB2 = 1 << 21
 WORD_OPERATION = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint)
+HOST_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p)
 STREAM_QUERY = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.POINTER(ctypes.c_int))
 
 
@@ -80,10 +81,12 @@ class ScriptedDriver:
         self.capturing: set[int] = set()
         self.stuck: dict[int, list[Any]] = defaultdict(list)
         self.writes: list[tuple[int, int]] = []
+        self.functions_run = 0
         self.unsafe: list[str] = []  # calls that would have ended somebody's capture
         self.functions = {  # as C sees them
             b"cuStreamWriteValue64": WORD_OPERATION(lambda *given: self.cuStreamWriteValue64(*given)[0]),
             b"cuStreamWaitValue64": WORD_OPERATION(lambda *given: self.cuStreamWaitValue64(*given)[0]),
+            b"cuLaunchHostFunc": HOST_FUNCTION(lambda *given: self.cuLaunchHostFunc(*given)[0]),
             b"cuStreamIsCapturing": STREAM_QUERY(self._is_capturing),
         }
 
@@ -428,6 +431,16 @@ class ScriptedDriver:
 
         return self._do(stream, write)
 
+    def cuLaunchHostFunc(self, stream: int, function: int, data: int) -> tuple[Any, ...]:
+        call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function)
+
+        def run() -> bool:
+            call(data)
+            self.functions_run += 1
+            return True
+
+        return self._do(stream, run)
+
     def cuMemcpyAsync(self, dst: int, src: int, nbytes: int, stream: int) -> tuple[Any, ...]:
         return self._do(stream, lambda: ctypes.memmove(dst, src, nbytes) or True)
 
@@ -494,6 +507,7 @@ STICKY_CALLS = frozenset(
         "cuEventQuery",
         "cuStreamWriteValue64",
         "cuStreamWaitValue64",
+        "cuLaunchHostFunc",
         "cuMemcpyAsync",
         "cuEventRecord",
         "cuMemHostUnregister",

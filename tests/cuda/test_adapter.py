@@ -407,10 +407,77 @@ def test_a_lost_point_comes_out_once(
     broken.signal(slot, None)
     queue.wait(slot, 1)
     slot.fail(2)
-    driver.settle()
+    until(lambda: (driver.settle(), queue.idle())[1])  # the warden lets it go
     with pytest.raises(xs.PeerLostError, match="point 1"):
         queue.synchronize(5)
     queue.synchronize(5)
+    gate.signal()
+    driver.settle()
+
+
+def test_what_is_signalled_behind_a_lost_wait_is_lost(
+    cuda: Cuda, gpu: DeviceInfo, driver: ScriptedDriver, slot: _native.Slot, new_slot: Callable[[], _native.Slot]
+) -> None:
+    queue, broken, third = cuda.queue(gpu), cuda.queue(gpu), cuda.queue(gpu)
+    gate, behind, last = new_slot(), new_slot(), new_slot()
+    broken.wait(gate, 1)
+    broken.signal(slot, None)
+    queue.wait(slot, 1)
+    assert [queue.signal(behind, None) for _ in range(2)] == [1, 2]
+    third.wait(behind, 2)
+    third.signal(last, None)
+    assert not driver.functions_run
+    slot.fail(2)
+    until(lambda: (driver.settle(), queue.idle() and third.idle())[1])
+    assert [each.state(1) for each in (slot, behind, last)] == [_native.LOST] * 3
+    for each in (queue, third):
+        with pytest.raises(xs.PeerLostError):
+            each.synchronize(5)
+        each.synchronize(5)
+    assert queue.signal(behind, None) == 3
+    queue.synchronize(5)
+    assert behind.state(3) == behind.state(2) == _native.DONE
+    assert driver.functions_run == 1
+    gate.signal()
+    driver.settle()
+    until(lambda: not queue._owed and not queue._lane.late(behind))  # type: ignore[attr-defined]
+
+
+def test_the_host_completes_what_takes_its_turn(
+    cuda: Cuda, driver: ScriptedDriver, gpu: DeviceInfo, slot: _native.Slot, new_slot: Callable[[], _native.Slot]
+) -> None:
+    """A store that comes after the point was lost would lower the word under a later signal."""
+    gate, hold = new_slot(), new_slot()
+    first, second, third = cuda.queue(gpu), cuda.queue(gpu), cuda.queue(gpu)
+    first.wait(gate, 1)
+    first.signal(slot, None)
+    second.wait(hold, 1)
+    assert [second.signal(slot, None) for _ in range(2)] == [2, 3]
+    slot.fail(2)
+    assert third.signal(slot, None) == 4
+    assert slot.state(4) == _native.DONE
+    hold.signal()
+    driver.settle()
+    with pytest.raises(xs.PeerLostError):
+        second.synchronize(5)
+    assert (slot.state(4), _native.load64(slot.address)) == (_native.DONE, 4)
+    gate.signal()
+    driver.settle()
+    first.synchronize(5)
+    assert slot.state(4) == _native.DONE
+
+
+def test_a_refused_host_function_loses_the_point(
+    cuda: Cuda, driver: ScriptedDriver, gpu: DeviceInfo, slot: _native.Slot, new_slot: Callable[[], _native.Slot]
+) -> None:
+    gate = new_slot()
+    first, second = cuda.queue(gpu), cuda.queue(gpu)
+    first.wait(gate, 1)
+    first.signal(slot, None)
+    driver.fail_named["cuLaunchHostFunc"] = 2
+    with pytest.raises(xs.OutOfMemoryError, match="cuLaunchHostFunc"):
+        second.signal(slot, None)
+    assert slot.state(2) == _native.LOST
     gate.signal()
     driver.settle()
 

@@ -375,6 +375,82 @@ def test_a_killed_signaller_releases_the_device(gpu: xs.Device, queue: xs.Queue)
         event.close()
 
 
+def test_what_is_signalled_behind_a_lost_wait_is_lost(gpu: xs.Device, queue: xs.Queue) -> None:
+    """A producer dies; the streams of two processes and our own wait for it, each signals an event behind; further
+    streams wait for one of these.
+    """
+    with (
+        Child(timeout=SLOW) as producer,
+        Child(timeout=SLOW) as one,
+        Child(timeout=SLOW) as two,
+        Child(timeout=SLOW) as third,
+        xs.Event(gpu) as own,
+        xs.malloc_device(64, gpu) as memory,
+    ):
+        raw = producer.call(peer.new_event)
+        event = xs.ipc.event.open(raw)
+        producer.call(peer.signal_behind_a_wait_that_never_comes)
+        handles = [each.call(peer.signal_behind, raw) for each in (one, two)]
+        behind = [xs.ipc.event.open(handle) for handle in handles]
+        last = xs.ipc.event.open(third.call(peer.signal_behind, handles[0]))
+        queue.fill(memory, b"0")
+        queue.wait(event)
+        queue.fill(memory, b"1")
+        queue.signal(own)
+        time.sleep(0.2)
+        assert not queue._work.driver.idle()
+        assert not any(each.done for each in (event, *behind, last, own))
+        start = time.monotonic()
+        producer.kill()
+        for each in (event, *behind, last, own):
+            with pytest.raises(xs.PeerLostError):
+                each.wait(5, at_least=1)
+        assert time.monotonic() - start < 1.5
+        for process in (one, two, third):
+            assert process.call(peer.loss, 5.0) == "PeerLostError"
+        with pytest.raises(xs.PeerLostError):
+            queue.synchronize(5)
+        assert time.monotonic() - start < 3
+        queue.synchronize(5)
+        assert peer.read(memory, 1) == b"1", "work behind a released wait runs"
+        for each in (*behind, last, own):  # also after the stores that were queued have come
+            with pytest.raises(xs.PeerLostError):
+                each.wait(5, at_least=1)
+        assert one.call(peer.device_signal) == 2
+        behind[0].wait(5, at_least=2)
+        assert queue.signal(own) == 2
+        own.wait(5, at_least=2)
+        for each in (event, *behind, last):
+            each.close()
+
+
+def test_signallers_take_turns(queue: xs.Queue) -> None:
+    """Points that wait for another signaller's are completed by host functions: also where that one is lost."""
+    with Child(timeout=SLOW) as producer, Child(timeout=SLOW) as other:
+        raw = producer.call(peer.new_event)
+        event = xs.ipc.event.open(raw)
+        other.call(peer.open_event, raw)
+        for _ in range(50):
+            producer.call(peer.device_signal)
+            queue.signal(event)
+            other.call(peer.device_signal)
+        event.wait(5, at_least=150)
+        producer.call(peer.signal_behind_a_wait_that_never_comes)
+        assert queue.signal(event) == 152
+        assert other.call(peer.device_signal) == 153
+        with pytest.raises(TimeoutError):
+            event.wait(0.1)
+        producer.kill()
+        with pytest.raises(xs.PeerLostError):
+            event.wait(5)
+        with pytest.raises(xs.PeerLostError):
+            queue.synchronize(5)
+        assert other.call(peer.loss, 5.0) == "PeerLostError"
+        assert queue.signal(event) == 154
+        event.wait(5)
+        event.close()
+
+
 def test_nobody_left_to_signal(queue: xs.Queue) -> None:
     with Child(timeout=SLOW) as child:
         event = xs.ipc.event.open(child.call(peer.new_event))

@@ -1,14 +1,17 @@
 """Other processes for the tests of the native part: each evaluates what the test sends it, one expression at a time."""
 
 import contextlib
+import ctypes
 import fcntl
 import importlib.util
 import os
 import pickle
+import queue
 import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -46,6 +49,56 @@ def make_commons(seals=fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SE
     if seals:
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
     return fd
+
+
+class Device:
+    """Stands for a GPU: one stream, whose operations a thread does in order; it polls for words as a GPU does."""
+
+    WORD = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint)
+    HOST = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p)
+    CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+    def __init__(self):
+        self.work = queue.SimpleQueue()
+        self.go = threading.Event()  # cleared: the device is held up
+        self.go.set()
+        self.done = 0
+        self.queued = 0
+        self.calls = []
+        self.functions = (
+            self.WORD(lambda _stream, at, value, _flags: self.put("write", n.store64, at, value)),
+            self.WORD(lambda _stream, at, value, _flags: self.put("wait", self.poll, at, value)),
+            self.HOST(lambda _stream, function, data: self.put("host", self.CALL(function), data)),
+        )
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def lane(self, number):
+        write, wait, host = (ctypes.cast(f, ctypes.c_void_p).value for f in self.functions)
+        return n.Lane(number, 0, write, wait, 0, host)
+
+    def put(self, name, function, *arguments):
+        self.calls.append(name)
+        self.queued += 1
+        self.work.put((function, arguments))
+        return 0
+
+    def poll(self, at, value):
+        while n.load64(at) < value:
+            time.sleep(0.0002)
+
+    def run(self):
+        while True:
+            function, arguments = self.work.get()
+            self.go.wait()
+            function(*arguments)
+            self.done += 1
+
+    def idle(self):
+        return self.done == self.queued
+
+    def passed(self, timeout=2.0):
+        until(self.idle, timeout)
+        return True
 
 
 class Exporter:
@@ -124,7 +177,7 @@ class Peer:
 def serve_test():
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    namespace = {"n": n, "os": os, "AT": AT, "until": until, "time": time, "signal": signal}
+    namespace = {"n": n, "os": os, "Device": Device, "AT": AT, "until": until, "time": time, "signal": signal}
     while True:
         try:
             code = pickle.load(source)

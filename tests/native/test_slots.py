@@ -405,6 +405,7 @@ def test_hostile_words(exporter, event):
             for i in range(8):
                 n.store64(event.address + AT["slot.facts"] + 8 * i, word)
             n.store64(event.address + AT["slot.attached"] + 120, word)
+            n.store32(event.address + AT["slot.guards"], word & 0xFFFFFFFF)
             event.value, event.pending, event.owes(), event.blame(), event.attached()
             for call in (
                 event.signal,

@@ -30,7 +30,7 @@ __all__ = ["BACKEND", "Context", "Driver", "Gpu", "in_use_here", "struct_bytes",
 
 BACKEND: Final = "cuda"
 _VALUE64_VERSION: Final = 12000  # from 11.7 on the functions have their second form
-_CAPTURE_VERSION: Final = 10000
+_STREAM_VERSION: Final = 10000
 INSTALL: Final = "install the binding with: pip install 'xpushare[cuda]'"
 _FORKED: Final = (
     "CUDA was started before this process was forked, and cannot be used in the child: start it with the spawn or "
@@ -94,7 +94,7 @@ class Driver:
         self.api: Any = None
         self.relaxed_mode: Any = None
         self._pointer_attributes: dict[int, Any] = {}
-        self._lane_functions: tuple[int, int, int] | None = None
+        self._lane_functions: tuple[int, int, int, int] | None = None
         self.reach = Reach(self)
         self.legacy: dict[int, tuple[Gpu, int, int]] = {}  # buffer id -> cudaMalloc allocation of another library
 
@@ -222,10 +222,11 @@ class Driver:
             self._lane_functions = (
                 self.function("cuStreamWriteValue64", _VALUE64_VERSION),
                 self.function("cuStreamWaitValue64", _VALUE64_VERSION),
-                self.function("cuStreamIsCapturing", _CAPTURE_VERSION),
+                self.function("cuLaunchHostFunc", _STREAM_VERSION),
+                self.function("cuStreamIsCapturing", _STREAM_VERSION),
             )
-        write, wait, capturing = self._lane_functions
-        return Lane(number, stream, write, wait, n.STREAM_WAIT_VALUE_GEQ, capturing if shared else 0)
+        write, wait, host, capturing = self._lane_functions
+        return Lane(number, stream, write, wait, n.STREAM_WAIT_VALUE_GEQ, host, capturing if shared else 0)
 
     def posix_fd(self) -> Any:
         return self.api.CUmemAllocationHandleType(n.POSIX_FD)

@@ -13,11 +13,11 @@ from typing import Any, Final, Protocol, final
 from xpushare import _system
 from xpushare._errors import XpuShareError
 from xpushare._fds import OwnedFd
-from xpushare._native import PENDING, Mapping, Slot
+from xpushare._native import LOST, PENDING, Mapping, Slot, load64
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Driver, Gpu, exiting
 
-__all__ = ["Job", "Later", "Waiting", "Watch", "Watched"]
+__all__ = ["Job", "Later", "Waiting", "Watch", "Watched", "holds"]
 
 _log = logging.getLogger("xpushare.cuda")
 _PAGE: Final = 4096
@@ -179,9 +179,15 @@ def _page() -> Mapping:
     return _system.Mapping(fd.number, _PAGE)
 
 
+def holds(slot: Slot, point: int) -> bool:
+    """Whether a device that waits for the point is held: also by a lost one, until it is let go."""
+    state = slot.state(point)
+    return state == PENDING or (state == LOST and load64(slot.address) < point)
+
+
 def _pending(wait: tuple[Slot, int]) -> bool:
     try:
-        return wait[0].state(wait[1]) == PENDING
+        return holds(*wait)
     except ValueError:
         return False  # the event was closed here
 

@@ -9,14 +9,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
-from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError
-from xpushare._native import CAPTURED, LOST, PENDING, Slot, Span
+from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError
+from xpushare._native import CAPTURED, LOST, PENDING, Lane, Slot, Span
 from xpushare.adapters._host_queue import queue_numbers
 from xpushare.adapters.base import DriverQueue, Profile
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Context, struct_bytes
 from xpushare.adapters.cuda._events import Words
-from xpushare.adapters.cuda._later import Later, Watch
+from xpushare.adapters.cuda._later import Later, Watch, holds
 from xpushare.adapters.cuda._memory import HostUsm
 from xpushare.adapters.cuda._numbers import CAPTURE_ERRORS, Error
 from xpushare.timeline.loss import note_failure, peer_lost
@@ -238,15 +238,15 @@ class CudaQueue(DriverQueue):
         return point
 
     def _finish_signal(self, slot: Slot, word: int, point: int, after: int, code: int) -> None:
-        """The store of a point that was submitted while another signaller's, `after`, was pending; and what went
+        """The completion of a point that was submitted while another signaller's, `after`, was pending; and what went
         wrong.
         """
         try:
             if after and not code:
                 self._wait(slot, word, after)
-                code = self._lane.write(word, point)
+                code = self._lane.finish(slot, point)
             if code:
-                raise self._failed("signalling", "cuStreamWriteValue64", code)
+                raise self._failed("signalling", "cuLaunchHostFunc" if after else "cuStreamWriteValue64", code)
             if self._broken is not None:  # since before it was known what this queue owes
                 raise self._broken
         except BaseException as error:
@@ -279,19 +279,23 @@ class CudaQueue(DriverQueue):
                 with self._state:
                     self._failures.append(peer_lost(slot, point))
 
-    def _sort_waits(self) -> None:
-        """Turn the waits that were lost into failures, one a slot, and forget those that are settled."""
+    def _sort_waits(self, passed: bool = False) -> None:
+        """Turn the waits that were lost into failures, one a slot, and forget those that are settled. A lost one holds
+        its event until the device was let go, as it is known to be where the stream has `passed` it.
+        """
         with self._state:
             lost: set[int] = set()
             for _ in range(len(self._waits)):  # what is added meanwhile comes behind
                 slot, point = self._waits.popleft()
                 try:
                     state = slot.state(point)
+                    waiting = holds(slot, point)
                 except ValueError:
                     continue  # the event was closed here: its state cannot be known any more
-                if state == PENDING:
+                released = slot.released(point)
+                if state == PENDING or (waiting and not released and not passed):
                     self._waits.append((slot, point))
-                elif (slot.released(point) or state == LOST) and id(slot) not in lost:
+                elif (released or state == LOST) and id(slot) not in lost:
                     lost.add(id(slot))
                     self._failures.append(peer_lost(slot, point))
 
@@ -373,7 +377,7 @@ class CudaQueue(DriverQueue):
                 self._reap()
         finally:
             self._give_back(event)  # recorded anew when it is used again
-        self._sort_waits()
+        self._sort_waits(True)
         if self._failures:
             raise self._failures.popleft()
 
@@ -392,7 +396,8 @@ class CudaQueue(DriverQueue):
         self._sort_waits()
         if self._order.acquire(blocking=False):  # else somebody queues something: next time
             try:
-                self._owed = {key: slot for key, slot in self._owed.items() if _owes(slot)}
+                self._owed = {key: slot for key, slot in self._owed.items() if _owes(slot) or self._lane.late(slot)}
+                self._keep_late()
             finally:
                 self._order.release()
         if self._broken is None and (self._kept or self._owed or self._released):
@@ -410,6 +415,23 @@ class CudaQueue(DriverQueue):
         if self._released and not busy:
             self._end()
         return busy
+
+    def _keep_late(self) -> None:
+        """Hold the events whose points were lost while the stream still had their stores, until these have come. With
+        `_order`.
+        """
+        late = {key: slot for key, slot in self._owed.items() if not _owes(slot)}
+        if not late or self._broken is not None or (self._owner is not None and self._lane.check()):
+            return
+        try:
+            with self._context.current():
+                event = self._event("looking after a queue")
+        except XpuShareError:
+            return  # next time; a broken context has no stores to come
+        with self._state:
+            self._kept.append((event, _Late(self._lane, list(late.values()))))
+            for key in late:
+                del self._owed[key]
 
     def _unfinished(self) -> bool:
         """Whether the stream still has work that needs this object: the events it waits for must not go before."""
@@ -500,6 +522,18 @@ class _Turn:
     def __exit__(self, *_exc: object) -> None:
         self._scope.__exit__(None, None, None)
         self._lock.release()
+
+
+class _Late:
+    """Events that late stores may still go to."""
+
+    def __init__(self, lane: Lane, slots: list[Slot]) -> None:
+        self._lane = lane
+        self._slots = slots
+
+    def __del__(self) -> None:
+        for slot in self._slots:
+            self._lane.landed(slot)
 
 
 def _owes(slot: Slot) -> bool:
