@@ -53,8 +53,8 @@ types: $(VENV)/installed $(VENV)/lint $(VENV)/bench
 docs: $(VENV)/docs ## into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-model: ## the event protocol, checked by spin
-	docs/model/check
+model: ## the event protocol, checked by spin; ARGS=--quick: a part of it, and that the whole was checked as it is
+	docs/model/check $(ARGS)
 
 wheel: $(VENV)/build ## into dist/
 	$(BIN)/python -m build --wheel --outdir dist

@@ -1,0 +1,307 @@
+"""Ray: a transport for Ray Direct Transport (RDT), by which the actors of a node share arrays instead of copying them.
+
+Needs Ray 2.60 or newer. Call `register()` before the actors are created, then say
+`@ray.method(tensor_transport="XPUSHARE")` or `ray.put(array, _tensor_transport="XPUSHARE")`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import weakref
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from ray._private.ray_constants import (  # type: ignore[import-not-found,unused-ignore]
+    RDT_FETCH_FAIL_TIMEOUT_SECONDS,
+)
+from ray.experimental import (  # type: ignore[import-not-found,unused-ignore]
+    CommunicatorMetadata,
+    TensorTransportManager,
+    TensorTransportMetadata,
+    register_tensor_transport,
+)
+from ray.experimental.rdt.tensor_transport_manager import FetchRequest  # type: ignore[import-not-found,unused-ignore]
+from ray.experimental.rdt.util import transport_manager_info  # type: ignore[import-not-found,unused-ignore]
+from ray.util.scheduling_strategies import (  # type: ignore[import-not-found,unused-ignore]
+    NodeAffinitySchedulingStrategy,
+)
+
+import xpushare as xs
+from xpushare import arrays
+from xpushare._array_handle import check_dtype
+from xpushare._share import _host_view
+from xpushare.integrations._reuse import attach, empty
+
+__all__ = ["Transport", "empty", "register"]
+
+ray: Any = importlib.import_module("ray")  # where Ray is missing, type checkers take `import ray` for this module
+_DEVICE_TYPES: Final = {"native_cpu": "cpu", "cuda": "cuda"}  # our backend -> Ray's (and torch's) device type
+_LIBRARIES: Final = ("numpy", "torch", "cupy", "jax", "jaxlib", "xpushare")
+_log: Final = logging.getLogger("xpushare")
+
+
+def register(name: str = "XPUSHARE", data_type: type = np.ndarray) -> None:
+    """Make the transport known to Ray in this process, and in the actors that it creates from now on.
+
+    `data_type` is the type of the arrays that go by it: `numpy.ndarray`, `torch.Tensor`, `cupy.ndarray`, `jax.Array` or
+    `xpushare.SharedArray`. Ray takes arrays of exactly that class, not of its subclasses. Another type needs another
+    `name`. Registering the same again does nothing. Raises `InvalidArgumentError` for any other type, and when the name
+    stands for something else. (ray.experimental.register_tensor_transport)
+    """
+    library = _library(data_type)
+    if library not in _LIBRARIES:
+        raise xs.InvalidArgumentError(f"data_type is an array type of {', '.join(_LIBRARIES)}, not {data_type}")
+    if library == "jax":  # jax.Array is abstract, and Ray compares classes
+        data_type = importlib.import_module("jax._src.array").ArrayImpl
+    name = name.upper()
+    known = transport_manager_info.get(name)
+    if known is None:
+        transport = type(name, (Transport,), {"name": name})  # a class of its own, since Ray makes it without arguments
+        register_tensor_transport(name, list(_DEVICE_TYPES.values()), transport, data_type)
+    elif not issubclass(known.transport_manager_class, Transport) or known.data_type is not data_type:
+        raise xs.InvalidArgumentError(
+            f"{name} is registered already, for {known.data_type} by {known.transport_manager_class}: take another name"
+        )
+
+
+def _library(data_type: type) -> str:
+    return data_type.__module__.partition(".")[0]
+
+
+@dataclass(kw_only=True)
+class Metadata(TensorTransportMetadata):  # type: ignore[misc,unused-ignore]
+    """What consumers get to know of an object; `tensor_meta` has shapes and dtypes as the arrays' library has them."""
+
+    node_id: str  # Ray's, of the producer
+    library: str
+    backend: str
+    handles: tuple[bytes, ...]
+
+
+@dataclass
+class Fetch(FetchRequest):  # type: ignore[misc,unused-ignore]
+    """Arrays on their way: in `tensors`, or `elements` is the reference to what comes through Ray's object store."""
+
+    obj_id: str
+    tensors: list[Any]
+    metadata: Metadata
+    target_buffers: list[Any] | None
+    elements: Any
+
+
+class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
+    """What Ray asks of a transport; `register` makes it known, and Ray makes one object per process.
+
+    The producer shares each array (`xpushare.share`) and keeps the exports until Ray finds the object out of scope. A
+    consumer on the producer's Ray node attaches them. For one on another node, or one that may not see the GPU that
+    they are on, a Ray task on the producer's node reads them, and its result comes through Ray's object store (the log
+    `xpushare` says so, INFO).
+    """
+
+    name = "XPUSHARE"
+
+    def __init__(self) -> None:
+        self._exports: dict[str, tuple[Metadata, list[xs.ArrayHandle]]] = {}
+        self._fetching: weakref.WeakValueDictionary[str, Fetch] = weakref.WeakValueDictionary()
+
+    def tensor_transport_backend(self) -> str:
+        return self.name
+
+    @staticmethod
+    def is_one_sided() -> bool:
+        return True
+
+    @staticmethod
+    def can_abort_transport() -> bool:
+        return True
+
+    def actor_has_tensor_transport(self, actor: Any) -> bool:  # noqa: ARG002
+        return True
+
+    def extract_tensor_transport_metadata(self, obj_id: str, rdt_object: list[Any]) -> Metadata:
+        """Share an object's arrays as the work queued on their library's current stream leaves them.
+
+        Memory that cannot be shared in place (what NumPy or torch allocated on the host) is copied once. Raises what
+        `share` raises, and `InvalidArgumentError` for arrays on devices of several kinds.
+        """
+        if obj_id in self._exports:  # Ray asks again when an answer was lost
+            return self._exports[obj_id][0]
+        handles: list[xs.ArrayHandle] = []
+        try:
+            for array in rdt_object:
+                handles.append(_share(array))  # noqa: PERF401 (those made so far must be closed)
+            backends = {handle.handle.backend for handle in handles}
+            if len(backends) > 1:
+                raise xs.InvalidArgumentError(
+                    f"the arrays of one object are on devices of one kind, not of {', '.join(sorted(backends))}"
+                )
+        except BaseException:
+            for handle in handles:
+                handle.close()
+            raise
+        backend = next(iter(backends), "native_cpu")
+        metadata = Metadata(
+            tensor_meta=[(array.shape, array.dtype) for array in rdt_object],
+            tensor_device=_DEVICE_TYPES[backend],
+            node_id=ray.get_runtime_context().get_node_id(),
+            library=_library(type(rdt_object[0])) if rdt_object else "",
+            backend=backend,
+            handles=tuple(map(bytes, handles)),
+        )
+        self._exports[obj_id] = metadata, handles
+        return metadata
+
+    def get_communicator_metadata(
+        self,
+        src_actor: Any,  # noqa: ARG002
+        dst_actor: Any,  # noqa: ARG002
+        backend: str | None = None,  # noqa: ARG002
+    ) -> Any:
+        return CommunicatorMetadata()
+
+    def fetch_multiple_tensors(
+        self,
+        obj_id: str,
+        tensor_transport_metadata: Metadata,
+        communicator_metadata: Any,  # noqa: ARG002
+        target_buffers: list[Any] | None = None,
+    ) -> Fetch:
+        """Attach the arrays, or have them read on the producer's node, which this does not wait for."""
+        metadata = tensor_transport_metadata
+        fetch = Fetch(obj_id, [], metadata, target_buffers, None)
+        if metadata.node_id == ray.get_runtime_context().get_node_id() and _visible(metadata):
+            fetch.tensors = [_view(metadata.library, attach(handle)) for handle in metadata.handles]
+            return fetch
+        _log.info("object %s of node %s comes through Ray's object store", obj_id, metadata.node_id)
+        there = NodeAffinitySchedulingStrategy(metadata.node_id, soft=False)
+        fetch.elements = _read_there.options(scheduling_strategy=there).remote(metadata.handles)
+        self._fetching[obj_id] = fetch
+        return fetch
+
+    def wait_fetch_complete(self, fetch_request: Fetch, timeout: float = -1) -> list[Any]:
+        """The arrays. `ray.exceptions.GetTimeoutError` after `timeout` seconds; raises what reading them raised."""
+        fetch, metadata = fetch_request, fetch_request.metadata
+        if fetch.elements is not None:
+            elements = ray.get(fetch.elements, timeout=None if timeout < 0 else timeout)
+            fetch.tensors = [_view(metadata.library, _placed(each, metadata.backend)) for each in elements]
+        if not fetch.target_buffers:
+            return fetch.tensors
+        for target, tensor in zip(fetch.target_buffers, fetch.tensors, strict=True):
+            target[...] = tensor
+        return fetch.target_buffers
+
+    def recv_multiple_tensors(
+        self,
+        obj_id: str,
+        tensor_transport_metadata: Metadata,
+        communicator_metadata: Any,
+        target_buffers: list[Any] | None = None,
+    ) -> list[Any]:
+        """Views of the producer's memory, mapped as long as they live, or copies where it is out of reach.
+
+        `target_buffers` are filled and returned instead. Raises `HandleExpiredError` when the producer is gone, and
+        waits no longer than Ray does (RAY_rdt_fetch_fail_timeout_milliseconds).
+        """
+        fetch = self.fetch_multiple_tensors(obj_id, tensor_transport_metadata, communicator_metadata, target_buffers)
+        return self.wait_fetch_complete(fetch, RDT_FETCH_FAIL_TIMEOUT_SECONDS)
+
+    def send_multiple_tensors(
+        self, tensors: list[Any], tensor_transport_metadata: Metadata, communicator_metadata: Any
+    ) -> None:
+        raise NotImplementedError("a one-sided transport sends nothing: consumers fetch")
+
+    def garbage_collect(self, obj_id: str, tensor_transport_meta: Metadata, tensors: list[Any]) -> None:  # noqa: ARG002
+        """Withdraw an object's exports. What is attached stays; the memory goes with its last user."""
+        if obj_id in self._exports:
+            for handle in self._exports.pop(obj_id)[1]:
+                handle.close()
+
+    def abort_transport(self, obj_id: str, communicator_metadata: Any) -> None:  # noqa: ARG002
+        """End the wait for an object that comes through Ray's object store; attaching never waits."""
+        fetch = self._fetching.get(obj_id)
+        if fetch is not None:
+            ray.cancel(fetch.elements, force=True)
+
+
+def _share(array: Any) -> xs.ArrayHandle:
+    """In place where the memory can be shared; else a copy, on the same device."""
+    try:
+        return xs.share(array)
+    except (xs.FeatureNotSupportedError, xs.InvalidArgumentError):
+        found = arrays.describe(array)
+        check_dtype(found.dtype)
+        if found.backend is not None:
+            return xs.share(array, copy=True)
+    values = _host_view(array, found)
+    flipped = values.flags.f_contiguous and not values.flags.c_contiguous
+    copy = np.asarray(empty(values.shape[::-1] if flipped else values.shape, values.dtype))
+    copy = copy.T if flipped else copy
+    copy[...] = values
+    _log.info("copied %d bytes of a private %s", values.nbytes, type(array).__name__)
+    return xs.share(copy)
+
+
+def _visible(metadata: Metadata) -> bool:
+    """Whether this process may use the arrays' devices: Ray gives each actor GPUs of its own."""
+    wanted = {xs.ArrayHandle(handle).handle.device_uuid for handle in metadata.handles}
+    return wanted <= {device.uuid for device in xs.devices(f"{metadata.backend}:*")}
+
+
+def _view(library: str, array: xs.SharedArray) -> Any:
+    """The array as one of that library, without a copy."""
+    if library == "xpushare":
+        return array
+    if library == "numpy":
+        return np.asarray(array)
+    if library == "jaxlib":
+        return importlib.import_module("jax.dlpack").from_dlpack(_ForJax(array))
+    return importlib.import_module(library).from_dlpack(array)
+
+
+class _ForJax:
+    """JAX shares its arrays read-only, and cannot take them so: it knows no such flag, and never writes into one."""
+
+    def __init__(self, array: xs.SharedArray) -> None:
+        self._array = array
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:
+        return self._array._capsule(stream, False, immutable=True)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._array.__dlpack_device__()
+
+
+def _read(handles: tuple[bytes, ...]) -> list[Any]:
+    """The arrays' elements on the host, for Ray to carry; runs on the producer's node."""
+    return [_read_one(handle) for handle in handles]
+
+
+def _read_one(handle: bytes) -> Any:
+    where = xs.ArrayHandle(handle).handle
+    if where.backend == "native_cpu":
+        return np.asarray(xs.attach(handle))
+    with xs.Queue(where.device_uuid) as queue:
+        array = xs.attach(handle, stream=queue)
+        memory = array.memory  # exactly the bytes that the elements span
+        host = xs.malloc_host(max(memory.nbytes, 1), array.device)
+        queue.copy(host, memory)
+        queue.synchronize()
+    return np.ndarray(array.shape, array.dtype, memoryview(host), array.ptr - memory.ptr, array.strides)
+
+
+def _placed(elements: Any, backend: str) -> xs.SharedArray:
+    """New memory with these elements, on the backend's first device."""
+    host = empty(elements.shape, elements.dtype)
+    np.asarray(host)[...] = elements
+    if backend == "native_cpu":
+        return host
+    array = xs.empty(elements.shape, elements.dtype, device=f"{backend}:0")
+    with xs.Queue(array.device) as queue:
+        queue.copy(array, host)
+        queue.synchronize()
+    return array
+
+
+_read_there = ray.remote(num_cpus=0, max_retries=0)(_read)
