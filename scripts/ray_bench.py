@@ -91,8 +91,10 @@ def sampler(make: Any, total: Any, length: int, everybody: list[Any]) -> Callabl
     """Microseconds from the call to the driver's sum."""
 
     def sample() -> float:
-        # What the sample before has left to be released is released; Ray does that in this group.
-        ray.get([each.__ray_call__.options(concurrency_group="_ray_system").remote(nothing) for each in everybody])
+        # Everybody has let go of what the sample before left: the result that an actor returned last goes with its next
+        # call, what Ray releases goes in a group of its own.
+        for options in ({}, {"concurrency_group": "_ray_system"}):
+            ray.get([each.__ray_call__.options(**options).remote(nothing) for each in everybody], timeout=60)
         begin = time.perf_counter()
         found = ray.get(total.remote(make.remote(length, 2.0)), timeout=60)
         seconds = time.perf_counter() - begin
