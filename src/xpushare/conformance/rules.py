@@ -136,7 +136,7 @@ _TABLE: Final = (
     Rule("5.1", "copy and fill do what they say, to whole operands or so many bytes"),
     Rule("5.2", "copy and fill refuse what does not fit, is no operand, or is closed"),
     Rule("5.3", "A queue works in order"),
-    Rule("5.4", "submit runs callables in order on native_cpu; what they raise comes out of synchronize"),
+    Rule("5.4", "submit runs callables in order where the device is the host; synchronize raises what they raise"),
     Rule("5.5", "A new event is complete, both numbers 0; bare waits on it return at once"),
     Rule("5.6", "A host signal raises pending by one, is complete at once, and returns its number", (HOST,)),
     Rule("5.7", "A queue's signal is pending until the work before it has finished; value never runs ahead"),
@@ -202,8 +202,8 @@ def rule(number: str, text: str) -> Callable[[T], T]:
 
 _HEAD: Final = """# Conformance
 
-`xpushare conformance --device cuda:0` checks every rule below on a device, across real processes, through the public
-API only; with `--importer-device cuda:1` the importing process works on another device of that backend. It needs pytest
+`xpushare conformance --device gpu` checks every rule below on a device, across real processes, through the public API
+only; with `--importer-device` the importing process works on another device of that backend. It needs pytest
 (`pip install xpushare[conformance]`) and takes less than a minute.
 
 | in the report | means |

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from xpushare import adapters
 from xpushare._errors import InvalidArgumentError
-from xpushare.conformance.harness import MUTANT
+from xpushare.conformance.faults import MUTANT
 from xpushare.conformance.rules import RULES, Rule
 
 __all__ = ["Outcome", "Part", "Report", "run"]
@@ -125,7 +126,8 @@ def _environment(folder: str, mutant: str | None) -> dict[str, str]:
     found["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     found["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [found.get("PYTHONPATH")])])
     if not found.get("ONEAPI_DEVICE_SELECTOR"):
-        found["ONEAPI_DEVICE_SELECTOR"] = "*:*;mock:*"  # mock as the device of another backend
+        # Rules about another backend's device find one on every machine.
+        found["ONEAPI_DEVICE_SELECTOR"] = ";".join(("*:*", *(f"{name}:*" for name in adapters.SELECTED_ONLY)))
     if mutant is not None:
         found[MUTANT] = mutant
     return found
