@@ -30,7 +30,9 @@ from xpushare._native import Domain, Mapping, Slot
 __all__ = [
     "Access",
     "Adapter",
+    "Aspect",
     "DeviceInfo",
+    "Domain",
     "DriverMemory",
     "DriverPhysical",
     "DriverQueue",
@@ -42,6 +44,8 @@ __all__ = [
     "OnDemand",
     "Profile",
     "Properties",
+    "Slot",
+    "Support",
     "UsmKind",
 ]
 
