@@ -23,6 +23,8 @@ import xpushare as xs
 from harness import Child, kept
 from xpushare import adapters
 from xpushare.adapters.cuda import _adapter, _listing
+from xpushare.adapters.cuda import _doctor as cuda
+from xpushare.adapters.vendor import Check
 from xpushare.cli import doctor
 
 DEVICE = "native_cpu:0"
@@ -51,7 +53,7 @@ class Result(NamedTuple):
 
     status: int
     wrong: list[str]
-    checks: dict[str, doctor.Check]
+    checks: dict[str, Check]
 
     def state(self, name: str) -> str:
         return self.checks[name].state
@@ -77,7 +79,7 @@ def examine(
     assert done.stdout, done.stderr
     found = json.loads(done.stdout)
     assert found["works"] == (done.returncode == 0) == (not found["wrong"])
-    checks = [doctor.Check(**each) for each in found["checks"]]
+    checks = [Check(**each) for each in found["checks"]]
     for check in checks:
         assert check.state in ("works", "note", "limited", "fails", "absent", "skipped")
         assert check.why
@@ -124,7 +126,7 @@ def test_all_is_well(tmp_path: Path) -> None:
     for name in ("kernel", "/proc", "memfd_create", "address space", "pidfd_getfd", "socket", "futex", "death"):
         assert found.state(name) == "works", found.checks[name]
     for kind in doctor.KINDS:
-        assert found.checks[kind] == doctor.Check(DEVICE, kind, "works", "by pidfd_getfd and socket")
+        assert found.checks[kind] == Check(DEVICE, kind, "works", "by pidfd_getfd and socket")
     assert found.state(f"fork, {DEVICE}") == "works"
     assert "still read its memory" in found.checks["death"].why
     assert not list(tmp_path.iterdir())  # neither a folder of its own nor the user's is left, or made
@@ -512,7 +514,7 @@ GPU = _listing.Listed("6f2ab2f5-0000-4000-8000-000000000001", "NVIDIA H200")
 def nvidia(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """A machine with two GPUs, by what its driver's folder and device files say; and no binding."""
 
-    def prepare(why: str = "", binding: bool = False) -> dict[str, doctor.Check]:
+    def prepare(why: str = "", binding: bool = False) -> dict[str, Check]:
         monkeypatch.setitem(adapters._adapters, "cuda", _adapter.Cuda())
         if not binding:
             monkeypatch.setattr(sys, "meta_path", [NoCuda, *sys.meta_path])
@@ -520,10 +522,10 @@ def nvidia(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
                 monkeypatch.delitem(sys.modules, name)
         else:
             monkeypatch.setattr(_adapter, "_has_binding", lambda: True)
-            monkeypatch.setattr(doctor, "_has_binding", lambda: True)
+            monkeypatch.setattr(cuda, "_has_binding", lambda: True)
         if why:
             monkeypatch.setattr(_adapter, "list_gpus", lambda: ([], why))
-        return {check.name: check for check in doctor.cuda()}
+        return {check.name: check for check in cuda.examine()}
 
     device = tmp_path / "nvidiactl"
     device.touch()
@@ -582,7 +584,7 @@ def test_no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(_listing, "_PROC", tmp_path)
     monkeypatch.setattr(_listing, "_DEVICES", (str(tmp_path / "none"),))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    (found,) = doctor.cuda()
+    (found,) = cuda.examine()
     assert found.state == "absent"
     assert not [text for text in doctor._bad([found]) if "cuda" in text]
 
@@ -593,7 +595,7 @@ def test_no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
      ("580.65.06", "13.0.1", False), ("", "13.0.1", False), ("470.57.02", "", False), ("470.1", "99.0", False)],
 )  # fmt: skip
 def test_drivers(driver: str, binding: str, old: bool) -> None:
-    assert (doctor.old_driver(driver, binding) is not None) == old
+    assert (cuda.old_driver(driver, binding) is not None) == old
 
 
 def test_the_filter_is_eight_bytes_an_instruction() -> None:

@@ -210,10 +210,7 @@ def range_at(where: Located, array: Any) -> Range:
         raise InvalidArgumentError(
             "imported memory cannot be exported again: send on the handle that it was opened from"
         )
-    if where.backend is None:
-        candidates = adapters.loaded()
-    else:
-        candidates = [adapters.adapter(where.backend)] if where.backend in adapters.BACKENDS else []
+    candidates = adapters.loaded() if where.backend is None else [adapters.adapter(where.backend)]
     for adapter in candidates:
         found = adapter.foreign(where.address, where.nbytes or None)
         if found is not None:

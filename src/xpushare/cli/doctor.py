@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import errno
-import importlib.metadata
-import importlib.util
 import json
 import math
 import os
@@ -32,9 +30,11 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import xpushare as xs
+from xpushare._system import is_wsl
+from xpushare.adapters.vendor import Check
 
 __all__ = ["Check", "add_arguments", "run"]
 
@@ -50,19 +50,7 @@ _PTRACE_CAP: Final = (
 )
 _SMALL_MEMORY: Final = 256 << 20
 _FEW_FDS: Final = 256
-_DRIVERS: Final = {12: 525, 13: 580}  # the oldest driver that a major version of CUDA runs on
 _REPORT: Final = "xpushare info --json, and report it with this text"
-_INSTALL: Final = "pip install 'xpushare[cuda]'"
-
-
-class Check(NamedTuple):
-    """One thing looked at. `state`: works, note (nothing wrong), limited, fails, absent (not offered here), skipped."""
-
-    group: str
-    name: str
-    state: str
-    why: str
-    fix: str | None = None
 
 
 # --- the processes that share ---------------------------------------------------------------------
@@ -639,88 +627,15 @@ def _folder_and_key() -> Iterator[Check]:
             yield Check(group, "key", "fails", str(error), fix)
 
 
-def _wsl() -> bool:
-    return "microsoft" in platform.release().lower() or os.path.exists("/dev/dxg")
-
-
-def _has_binding() -> bool:
-    try:
-        return importlib.util.find_spec("cuda.bindings.driver") is not None
-    except (ImportError, ValueError):
-        return False
-
-
-def old_driver(driver: str, binding: str) -> str | None:
-    """Why a driver is too old for cuda-bindings of that version; None where it is not, or versions say nothing."""
-    major, have = binding.partition(".")[0], driver.partition(".")[0]
-    if not (major.isdecimal() and have.isdecimal()):
-        return None
-    need = _DRIVERS.get(int(major))
-    if need is None or int(have) >= need:
-        return None
-    return f"the driver is {driver}, cuda-bindings {binding} needs {need} or newer"
-
-
-def cuda() -> Iterator[Check]:
-    """What is between this process and its NVIDIA GPUs."""
-    from xpushare import adapters
-    from xpushare.adapters.cuda import _listing
-
-    group = "devices"
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    adapter = adapters.adapter("cuda")
-    found = adapter.devices()
-    why = adapter.why_none()
-    present = any(map(os.path.exists, _listing._DEVICES))
-    every = _listing._from_proc() or []
-    if not found and not present and not every and "CUDA_VISIBLE_DEVICES" not in why and "there are GPUs" not in why:
-        yield Check(group, "cuda", "absent", why, "docker run --gpus all, or the NVIDIA driver, if there is a GPU")
-        return
-    driver = _listing.driver_version()
-    binding = ""
-    if _has_binding():
-        try:
-            binding = importlib.metadata.version("cuda-bindings")
-        except importlib.metadata.PackageNotFoundError:
-            pass  # found beside the installed packages
-    old = old_driver(driver, binding)
-    if found:
-        yield Check(group, "cuda", "works", f"{len(found)} GPUs, driver {driver or 'of unknown version'}")
-    elif visible is not None and "CUDA_VISIBLE_DEVICES" in why:
-        yield Check(group, "cuda", "limited", why, "unset CUDA_VISIBLE_DEVICES")
-    elif old is not None:
-        pass  # said below
-    elif not _has_binding():
-        yield Check(group, "cuda", "fails", why, _INSTALL)
-    elif "libcuda" in why:
-        fix = "install the driver's user part; containers: NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-        yield Check(group, "cuda", "fails", why, fix)
-    elif visible is not None:
-        yield Check(group, "cuda", "limited", f"CUDA_VISIBLE_DEVICES={visible}: {why}", "unset CUDA_VISIBLE_DEVICES")
-    else:
-        yield Check(group, "cuda", "fails", why, "nvidia-smi says what the driver sees; docker run --gpus all")
-    if old is not None:
-        yield Check(group, "driver", "fails", old, "a newer driver, or pip install 'cuda-bindings<13'")
-    hidden = [gpu for gpu in every if gpu.uuid not in {each.uuid for each in found}]
-    if found and hidden and visible is not None:
-        why = f"CUDA_VISIBLE_DEVICES={visible} hides {len(hidden)} of {len(every)} GPUs"
-        yield Check(group, "hidden GPUs", "note", f"{why}; handles carry uuids, so ordinals may differ")
-    if any(_listing._PROC.glob("capabilities/gpu*/mig/gi*")):
-        why = "GPUs are partitioned: memory is shared between processes on the same instance only"
-        yield Check(group, "MIG", "note", why, "CUDA_VISIBLE_DEVICES=MIG-<uuid>, the same in both processes")
-    if _wsl() and found:
-        why = "under WSL the NVIDIA driver does not share memory between processes; host memory is shared as elsewhere"
-        yield Check(group, "WSL", "limited", why, "Linux on the machine itself, or native_cpu:0")
-
-
 def _devices(selector: str | None) -> tuple[list[xs.Device], list[Check]]:
     """The devices to try, and what hides others."""
     from xpushare import adapters
 
     group = "devices"
     checks: list[Check] = []
-    if "cuda" in adapters.BACKENDS:
-        checks += cuda()
+    for record in adapters.vendors():
+        checks += record.examine()
+    checks += [Check(group, f"adapter {each.name}", "limited", each.why, each.fix) for each in adapters.problems()]
     variable = os.environ.get("ONEAPI_DEVICE_SELECTOR")
     try:
         found = xs.devices(selector)
@@ -728,7 +643,7 @@ def _devices(selector: str | None) -> tuple[list[xs.Device], list[Check]]:
         return [], [*checks, Check(group, "selector", "fails", str(error), "unset ONEAPI_DEVICE_SELECTOR")]
     except OSError as error:
         return [], [*checks, Check(group, "list", "fails", str(error), "mount -t proc proc /proc")]
-    every = sum(len(adapters.adapter(backend).devices()) for backend in adapters.BACKENDS)
+    every = sum(len(adapters.listed(record.backend)) for record in adapters.vendors() if not record.selected_only)
     if not found:
         said = [f"ONEAPI_DEVICE_SELECTOR={variable}"] if variable else []
         said += [f"--device {selector}"] if selector else []
@@ -1082,7 +997,7 @@ def _machine() -> Iterator[Check]:
         why = f"ptrace_scope is {_yama()}: it limits pidfd_getfd, not the socket route"
         yield Check("machine", "Yama", "note", why)
     yield from _namespaces()
-    if _wsl():
+    if is_wsl():
         yield Check("machine", "WSL", "note", "this is Windows' Linux")
 
 

@@ -127,7 +127,8 @@ def _environment(folder: str, mutant: str | None) -> dict[str, str]:
     found["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [found.get("PYTHONPATH")])])
     if not found.get("ONEAPI_DEVICE_SELECTOR"):
         # Rules about another backend's device find one on every machine.
-        found["ONEAPI_DEVICE_SELECTOR"] = ";".join(("*:*", *(f"{name}:*" for name in adapters.SELECTED_ONLY)))
+        hidden = [each.backend for each in adapters.vendors() if each.selected_only]
+        found["ONEAPI_DEVICE_SELECTOR"] = ";".join(("*:*", *(f"{backend}:*" for backend in hidden)))
     if mutant is not None:
         found[MUTANT] = mutant
     return found

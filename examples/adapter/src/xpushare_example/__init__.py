@@ -25,7 +25,6 @@ def examine() -> Iterable[Check]:
 vendor = Vendor(
     backend="example",
     make=make,
-    variables=("XPUSHARE_EXAMPLE_NBYTES",),
     dlpack=(DLPackType(1, kinds=("device", "host", "shared"), foreign=False, host=True),),  # kDLCPU
     interfaces=(ArrayInterface("__array_interface__"),),
     examine=examine,
