@@ -30,7 +30,6 @@ from xpushare._native import Domain, Mapping, Slot
 __all__ = [
     "Access",
     "Adapter",
-    "Aspect",
     "DeviceInfo",
     "Domain",
     "DriverMemory",
@@ -45,7 +44,6 @@ __all__ = [
     "Profile",
     "Properties",
     "Slot",
-    "Support",
     "UsmKind",
 ]
 

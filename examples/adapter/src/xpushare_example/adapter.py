@@ -9,21 +9,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from xpushare import OutOfMemoryError
-from xpushare.adapters.base import (
-    Adapter,
-    Aspect,
-    DeviceInfo,
-    Domain,
-    DriverMemory,
-    DriverPhysical,
-    DriverQueue,
-    DriverRange,
-    Import,
-    Properties,
-    Support,
-    UsmKind,
-)
+from xpushare import Aspect, OutOfMemoryError, Support
+from xpushare.adapters import base
 from xpushare.adapters.host import Calls, HostMemory, HostPhysical, HostQueue, HostRange
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -53,8 +40,12 @@ def capacity() -> int:
 class Budget:
     """What is left of the device's memory in this process."""
 
-    def __init__(self, nbytes: int) -> None:
-        self.free = nbytes
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """A forked child has none of its parent's memory, and nobody there holds the lock."""
+        self.free = capacity()
         self._lock = threading.Lock()
 
     @contextmanager
@@ -75,7 +66,8 @@ class Budget:
             self.free += nbytes
 
 
-BUDGET = Budget(capacity())
+BUDGET = Budget()
+os.register_at_fork(after_in_child=BUDGET.renew)
 
 
 class Memory(HostMemory):
@@ -94,61 +86,61 @@ class Physical(HostPhysical):
         BUDGET.give(self.nbytes)
 
 
-class Example(Adapter):
+class Example(base.Adapter):
     """One device."""
 
     backend = "example"
     calls = Calls()
 
-    def devices(self) -> list[DeviceInfo]:
+    def devices(self) -> list[base.DeviceInfo]:
         try:
             boot = BOOT_ID.read_text().strip()
         except OSError:
             return []
         identity = uuid.uuid5(uuid.NAMESPACE_OID, f"xpushare-example/{boot}")  # the same in every process of this host
-        return [DeviceInfo(self.backend, 0, "Example device", str(identity), "accelerator", "0.1.0")]
+        return [base.DeviceInfo(self.backend, 0, "Example device", str(identity), "accelerator", "0.1.0")]
 
     def why_none(self) -> str:
         return f"{BOOT_ID} cannot be read, which tells this host from others: mount /proc"
 
-    def support(self, device: DeviceInfo, aspect: Aspect) -> Support:
+    def support(self, device: base.DeviceInfo, aspect: Aspect) -> Support:
         if aspect in SUPPORT:
             return Support("yes", SUPPORT[aspect])
         return Support("no", MISSING.get(aspect, "this adapter is older than the aspect"))
 
-    def properties(self, device: DeviceInfo) -> Properties:
-        return Properties("xpushare", 1, capacity(), BUDGET.free, True)
+    def properties(self, device: base.DeviceInfo) -> base.Properties:
+        return base.Properties("xpushare", 1, capacity(), BUDGET.free, True)
 
-    def granularity(self, device: DeviceInfo, recommended: bool) -> int:
+    def granularity(self, device: base.DeviceInfo, recommended: bool) -> int:
         return 1 << 16
 
-    def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory:
+    def allocate(self, device: base.DeviceInfo, kind: base.UsmKind, nbytes: int) -> base.DriverMemory:
         with BUDGET.spending(nbytes):
             return Memory.allocate(self.calls, nbytes, memfd=True)
 
-    def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
+    def import_memory(self, device: base.DeviceInfo, what: base.Import) -> base.DriverMemory:
         return HostMemory.imported(self.calls, what)
 
     def foreign(self, address: int, nbytes: int | None = None) -> None:
         return None
 
-    def dlpack_device(self, device: DeviceInfo, kind: UsmKind) -> tuple[int, int]:
+    def dlpack_device(self, device: base.DeviceInfo, kind: base.UsmKind) -> tuple[int, int]:
         return 1, 0  # kDLCPU
 
-    def physical(self, device: DeviceInfo, nbytes: int, enable_ipc: bool) -> DriverPhysical:
+    def physical(self, device: base.DeviceInfo, nbytes: int, enable_ipc: bool) -> base.DriverPhysical:
         with BUDGET.spending(nbytes):
             return Physical.create(self.calls, nbytes)
 
-    def import_physical(self, device: DeviceInfo, what: Import) -> DriverPhysical:
+    def import_physical(self, device: base.DeviceInfo, what: base.Import) -> base.DriverPhysical:
         return HostPhysical.imported(self.calls, what)
 
-    def reserve(self, device: DeviceInfo, nbytes: int, address: int) -> DriverRange:
+    def reserve(self, device: base.DeviceInfo, nbytes: int, address: int) -> base.DriverRange:
         return HostRange(self.calls, nbytes, address, self.granularity(device, False))
 
-    def queue(self, device: DeviceInfo) -> DriverQueue:
+    def queue(self, device: base.DeviceInfo) -> base.DriverQueue:
         return HostQueue()
 
-    def adopt_domain(self, device: DeviceInfo, domain: Domain) -> None:
+    def adopt_domain(self, device: base.DeviceInfo, domain: base.Domain) -> None:
         pass  # the device is the host, which reaches the pages of events
 
     def settle(self) -> None:
@@ -157,7 +149,7 @@ class Example(Adapter):
     def adopt_queue(self, native: object) -> None:
         return None
 
-    def stream(self, device: DeviceInfo, number: int | None, array: object) -> None:
+    def stream(self, device: base.DeviceInfo, number: int | None, array: object) -> None:
         return None
 
     def adopt_event(self, native: object) -> None:
