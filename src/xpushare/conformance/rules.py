@@ -6,12 +6,13 @@ are what the devices must have for the rule to apply; where one is lacking the s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, TypeVar
 
 from xpushare._aspects import Aspect
+from xpushare._errors import InvalidArgumentError
 
-__all__ = ["KIND_ASPECTS", "RULES", "Rule", "markdown", "rule"]
+__all__ = ["KIND_ASPECTS", "RULES", "Rule", "markdown", "rule", "select"]
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -180,8 +181,23 @@ _TABLE: Final = (
     Rule("8.15", "The numbers of the results are Unified Runtime's"),
 )  # fmt: skip
 
+_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 RULES: Final[dict[str, Rule]] = {each.number: each for each in _TABLE}
 """The table, by number."""
+
+
+def select(wanted: Iterable[str]) -> list[str]:
+    """The numbers that are meant by rules ("5.7", "3.5b"), all letters of one ("3.5") or sections ("4").
+
+    `InvalidArgumentError` for what is none of these.
+    """
+    found: dict[str, None] = {}
+    for item in wanted:
+        numbers = [number for number in RULES if item in (number, number.partition(".")[0], number.rstrip(_LETTERS))]
+        if not numbers:
+            raise InvalidArgumentError(f"there is no rule {item}")
+        found.update(dict.fromkeys(numbers))
+    return list(found)
 
 
 def rule(number: str, text: str) -> Callable[[T], T]:
@@ -212,7 +228,7 @@ only; with `--importer-device` the importing process works on another device of 
 | failed | it does not, or the device says that it lacks something and does not refuse it |
 | not supported | the device lacks the aspect named, says why, and refuses the feature with `FeatureNotSupportedError` |
 
-The exit status is 0 only if nothing failed; `--json` gives the same to programs, `--rules 3.5b,5.7` runs some of them.
+The exit status is 0 only if nothing failed; `--json` gives the same to programs, `--rules 3.5b,4` runs some of them.
 `python -m xpushare.conformance.mutants` plants faults in the adapter and the core, one after the other, and lists
 which rules caught each: none may survive.
 

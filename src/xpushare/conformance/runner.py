@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 from xpushare import adapters
 from xpushare._errors import InvalidArgumentError
 from xpushare.conformance.faults import MUTANT
-from xpushare.conformance.rules import RULES, Rule
+from xpushare.conformance.rules import RULES, Rule, select
 
 __all__ = ["Outcome", "Part", "Report", "run"]
 
@@ -147,15 +147,13 @@ def run(
 ) -> Report:
     """Run the suite on a device, the importing process on `importer_device`.
 
-    `rules`: only these; `stop` at the first failure. `progress(done, tests, rule)` is called as it goes.
+    `rules`: only these, as `rules.select` has them; `stop` at the first failure. `progress(done, tests, rule)` is called as it goes.
     `InvalidArgumentError` where pytest is missing, or for unknown rules.
     """
     if importlib.util.find_spec("pytest") is None:
         raise InvalidArgumentError("the suite needs pytest: pip install 'xpushare[conformance]'")
     importer = importer_device or device
-    wanted = list(rules)
-    if unknown := [number for number in wanted if number not in RULES]:
-        raise InvalidArgumentError(f"there is no rule {', '.join(unknown)}")
+    wanted = select(rules)
     outcomes = {number: Outcome(rule) for number, rule in RULES.items() if not wanted or number in wanted}
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="xpushare-conformance-") as folder:
