@@ -1055,17 +1055,17 @@ def ur_refcount() -> None:
     from xpushare.ur import _objects
 
     def release(self: Any) -> None:
-        self._references = 0
+        self.references = 0
         self._end()
 
-    _set(_objects.Counted, "_release", release)
+    _set(_objects.Counted, "release", release)
 
 
 @mutant("ur takes dead handles", "8.2", "8.9")
 def ur_dead_handles() -> None:
     from xpushare.ur import _objects
 
-    _set(_objects.Counted, "_release", _nothing)
+    _set(_objects.Counted, "release", _nothing)
 
 
 @mutant("urUSMFree frees opened memory", "8.4")
