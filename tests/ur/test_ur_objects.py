@@ -12,7 +12,7 @@ from ur_runtime import Runtime, refused
 import xpushare as xs
 from xpushare import ur
 from xpushare._aspects import Aspect
-from xpushare.ur._spec import INFO_TYPES, OPTIONAL_QUERIES
+from xpushare.ur._spec import INFOS
 
 R = ur.Result
 D = ur.DeviceInfo
@@ -132,14 +132,14 @@ def test_every_device_query(backend: str, request: pytest.FixtureRequest) -> Non
         value = answer(runtime, member)
         if value is not UNANSWERED:
             answered.add(member.name)
-            assert isinstance(value, expected_class(INFO_TYPES["DeviceInfo"][member.name])), member
+            assert isinstance(value, expected_class(INFOS["DeviceInfo"].kinds[member.name])), member
     assert {"TYPE", "NAME", "UUID", "PLATFORM", "QUEUE_PROPERTIES", "IPC_MEMORY_SUPPORT_EXP"} <= answered
     if backend == "native_cpu":
         assert len(answered) > 80
 
 
 def test_optional_queries_of_memory(rt: Runtime) -> None:
-    assert OPTIONAL_QUERIES["USMAllocInfo"] == {"POOL"}
+    assert INFOS["USMAllocInfo"].optional == {"POOL"}
     with refused(R.ERROR_UNSUPPORTED_ENUMERATION):
         ur.urUSMGetMemAllocInfo(rt.context, rt.memory(), ur.USMAllocInfo.POOL)
 

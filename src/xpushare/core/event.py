@@ -74,9 +74,7 @@ def point_argument(at_least: int | None, slot: Slot) -> int:
 
 @operation(
     "Event",
-    ur=("urEventCreateExp",),
     raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError),
-    makes="event",
 )
 def create(device: DeviceLike | None, context: Context | None, enable_ipc: bool, enable_profiling: bool) -> Opened:
     """A new event, complete (both numbers 0)."""
@@ -102,7 +100,6 @@ def create(device: DeviceLike | None, context: Context | None, enable_ipc: bool,
 
 @operation(
     "ipc.event.get",
-    ur=("urIPCGetEventHandleExp",),
     rules=(1, 5, 8, 9),
     raises=(InvalidArgumentError, OutOfMemoryError, ForkError),
     makes="event handle",
@@ -135,7 +132,6 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
 
 @operation(
     "ipc.event.open",
-    ur=("urIPCOpenEventHandleExp",),
     rules=(2, 3, 4, 7, 8, 9),
     raises=(
         InvalidHandleError,
@@ -145,7 +141,6 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
         FeatureNotSupportedError,
         OutOfMemoryError,
     ),
-    makes="event",
 )
 def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, context: Context | None = None) -> Opened:
     """Open a handle: an event that shares its state with the exporter's, signalled and waited on from both ends."""
@@ -171,7 +166,6 @@ def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, contex
 
 @operation(
     "ipc.event.put",
-    ur=("urIPCPutEventHandleExp",),
     rules=(5,),
     raises=(InvalidHandleError, InvalidArgumentError),
     ends="event handle",
@@ -183,7 +177,6 @@ def put(handle: Handle | bytes | str) -> None:
 
 @operation(
     "Event.signal",
-    ur=("urEnqueueEventsWaitWithBarrierExt",),
     raises=(InvalidArgumentError, FeatureNotSupportedError),
 )
 def signal(event: Opened) -> int:
@@ -202,7 +195,7 @@ def signal(event: Opened) -> int:
     return point
 
 
-@operation("Event.wait", ur=("urEventWait",), raises=(InvalidArgumentError, PeerLostError, TimeoutError))
+@operation("Event.wait", raises=(InvalidArgumentError, PeerLostError, TimeoutError))
 def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
     """Wait on the host for the newest point known now, or for `at_least`."""
     slot = event.timeline.slot
@@ -222,7 +215,7 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
     )
 
 
-@operation("Event.done", ur=("urEventGetInfo",), raises=(PeerLostError,))
+@operation("Event.done", raises=(PeerLostError,))
 def done(event: Opened) -> bool:
     """Whether the newest point known now is complete; a lost one raises, so that nobody polls for ever."""
     slot = event.timeline.slot

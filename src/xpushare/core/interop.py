@@ -15,7 +15,7 @@ from xpushare.core.resources import Resource
 __all__ = ["adopt_event", "record_native"]
 
 
-@operation("Event.from_native", raises=(FeatureNotSupportedError,), makes="event")
+@operation("Event.from_native", raises=(FeatureNotSupportedError,))
 def adopt_event(native: object) -> Opened:
     """An event whose one signal completes when the other library's event does, as it is recorded now."""
     for record in adapters.search():

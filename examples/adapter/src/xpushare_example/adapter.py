@@ -25,10 +25,12 @@ SUPPORT = {
     Aspect.host_signal_events: "the host is the device",
     Aspect.outlives_exporter: "the kernel counts the references on a memfd",
     Aspect.partial_map: "mmap takes an offset",
+    Aspect.device_ordering: "the thread of a queue waits by itself",
 }
 MISSING = {
     Aspect.enforced_read_only: "an importer that holds a memfd can map it writable again",
     Aspect.foreign_memory: "no other library has memory on this device",
+    Aspect.adopted_queues: "no other library has queues on this device",
 }
 
 

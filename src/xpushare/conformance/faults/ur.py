@@ -28,17 +28,17 @@ def ur_refcount() -> None:
     from xpushare.ur import _objects
 
     def release(self: Any) -> None:
-        self._references = 0
+        self.references = 0
         self._end()
 
-    set_(_objects.Counted, "_release", release)
+    set_(_objects.Counted, "release", release)
 
 
 @mutant("ur takes dead handles", "8.2", "8.9")
 def ur_dead_handles() -> None:
     from xpushare.ur import _objects
 
-    set_(_objects.Counted, "_release", nothing)
+    set_(_objects.Counted, "release", nothing)
 
 
 @mutant("urUSMFree frees opened memory", "8.4")
