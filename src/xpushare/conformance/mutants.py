@@ -20,6 +20,7 @@ from xpushare.adapters._host_queue import HostQueue
 from xpushare.adapters.base import Adapter, DeviceInfo
 from xpushare.conformance import runner
 from xpushare.conformance.faults import MUTANTS, Mutant
+from xpushare.conformance.rules import RULES
 
 __all__ = ["MUTANTS", "Caught", "applies", "check", "main"]
 
@@ -56,11 +57,13 @@ _USES: Final[dict[str, Callable[[Adapter, DeviceInfo], bool]]] = {
 
 
 def applies(mutant: Mutant, device: str) -> bool:
-    """Whether the device's adapter uses what the fault patches."""
+    """Whether the device's adapter uses what the fault patches, and the device has what it is about."""
     found = xs.Device(device)
     adapter = adapters.adapter(found.backend)
     info = next(each for each in adapter.devices() if each.uuid == found.uuid)
-    return _USES[mutant.part](adapter, info)
+    return _USES[mutant.part](adapter, info) and any(
+        all(found.has(aspect) for aspect in RULES[number].aspects) for number in mutant.aim
+    )
 
 
 def check(name: str, device: str, importer: str | None = None, *, full: bool = False) -> Caught:
@@ -111,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps([caught._asdict() for caught in found], indent=2))
     else:
         if left_out:
-            print(f"{device} does not use what these patch: {', '.join(left_out)}")
+            print(f"{device} does not have what these are about: {', '.join(left_out)}")
         print(
             f"{len(found) - len(survived)} of {len(found)} mutants caught"
             + (f"; survived: {survived}" if survived else "")

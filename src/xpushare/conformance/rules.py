@@ -163,6 +163,11 @@ _TABLE: Final = (
     Rule("5.23", "synchronize has a time-out, and then the work still finishes"),
     Rule("5.24", "What no adapter knows is refused: from_native, native_ipc_handle"),
     Rule("5.25", "An event is waited on by a queue of the importer before it was ever signalled", (MEMORY, EVENT)),
+    Rule("5.26", "Work behind a wait for a point that nobody has submitted starts when it comes, not before"),
+    Rule("5.27", "Queues of one device may wait for signals that others of them are given later: there is no deadlock"),
+    Rule("5.28", "A loss goes on from queue to queue, and the work behind it runs", (EVENT, TWO_WAY)),
+    Rule("5.29", "An adopted queue waits, works and signals, and its stream stays its library's",
+         (Aspect.adopted_queues,)),
     # --- 8: the UR face ---
     Rule("8.1", "Every function checks its arguments, with UR's result for each fault"),
     Rule("8.2", "Every function refuses dead handles and other objects"),
@@ -232,7 +237,7 @@ The exit status is 0 only if nothing failed; `--json` gives the same to programs
 `python -m xpushare.conformance.mutants` plants faults in the adapter and the core, one after the other, and lists
 which rules caught each: none may survive.
 
-Numbers are sections of the contract; in section 3 the digits after the point are its rules 1 to 11, and 12 is pickling.
+There are {count} rules. Their numbers are sections of the contract; in section 3 the digits after the point are its rules 1 to 11, and 12 is pickling.
 This page is made by `python -m xpushare.conformance.rules`.
 """
 _SECTIONS: Final = {
@@ -246,7 +251,7 @@ _SECTIONS: Final = {
 
 def markdown() -> str:
     """docs/conformance.md."""
-    lines = [_HEAD]
+    lines = [_HEAD.format(count=len(_TABLE))]
     for section, title in _SECTIONS.items():
         lines += [f"## {section}. {title}", "", "| rule | what holds | aspects |", "|---|---|---|"]
         for each in _TABLE:

@@ -147,8 +147,8 @@ def run(
 ) -> Report:
     """Run the suite on a device, the importing process on `importer_device`.
 
-    `rules`: only these, as `rules.select` has them; `stop` at the first failure. `progress(done, tests, rule)` is called as it goes.
-    `InvalidArgumentError` where pytest is missing, or for unknown rules.
+    `rules`: only these, as `rules.select` has them; `stop` at the first failure. `progress(done, tests, rule)` is
+    called as it goes. `InvalidArgumentError` where pytest is missing, or for unknown rules.
     """
     if importlib.util.find_spec("pytest") is None:
         raise InvalidArgumentError("the suite needs pytest: pip install 'xpushare[conformance]'")

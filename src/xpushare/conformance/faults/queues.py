@@ -253,7 +253,7 @@ def released_work_dropped() -> None:
     set_(_host_queue.HostQueue, "_wait", wait)
 
 
-@mutant("signals behind a lost wait complete", "5.17", part="HostQueue")
+@mutant("signals behind a lost wait complete", "5.17", "5.28", part="HostQueue")
 def loss_forgotten() -> None:
     from xpushare.adapters._host_queue import HostQueue
 
@@ -294,3 +294,46 @@ def bool_works() -> None:
     from xpushare._event import Event
 
     set_(Event, "__bool__", lambda self: self.done)
+
+
+@mutant("waits for points that nobody has submitted are left out", "5.25", "5.26", part="HostQueue")
+def future_points_ignored() -> None:
+    from xpushare.adapters._host_queue import HostQueue
+
+    original = HostQueue.wait
+
+    def wait(self: Any, slot: Any, point: int) -> None:
+        if point <= slot.pending:
+            original(self, slot, point)
+
+    set_(HostQueue, "wait", wait)
+
+
+@mutant("all queues share one that runs in order of submission", "5.26", "5.27", part="HostQueue")
+def one_hardware_queue() -> None:
+    import threading
+
+    from xpushare.adapters._host_queue import HostQueue
+
+    original = HostQueue._wait
+    alone = threading.Lock()
+
+    def wait(self: Any, slot: Any, point: int) -> None:
+        with alone:
+            original(self, slot, point)
+
+    set_(HostQueue, "_wait", wait)
+
+
+@mutant("an adopted queue does not wait", "5.29")
+def adopted_does_not_wait() -> None:
+    from xpushare.core import queue
+
+    original = queue.adopt
+
+    def adopt(native: object) -> Any:
+        work = original(native)
+        set_(work.driver, "wait", nothing)
+        return work
+
+    set_(queue, "adopt", adopt)
