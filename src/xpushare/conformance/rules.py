@@ -237,7 +237,8 @@ The exit status is 0 only if nothing failed; `--json` gives the same to programs
 `python -m xpushare.conformance.mutants` plants faults in the adapter and the core, one after the other, and lists
 which rules caught each: none may survive.
 
-There are {count} rules. Their numbers are sections of the contract; in section 3 the digits after the point are its rules 1 to 11, and 12 is pickling.
+There are {count} rules. Their numbers are sections of the contract; in section 3 the digits after the point are its
+rules 1 to 11, and 12 is pickling.
 This page is made by `python -m xpushare.conformance.rules`.
 """
 _SECTIONS: Final = {
