@@ -26,6 +26,7 @@ from xpushare.adapters.cuda import _adapter, _listing
 from xpushare.adapters.cuda import _doctor as cuda
 from xpushare.adapters.vendor import Check
 from xpushare.cli import doctor
+from xpushare.cli.doctor import folder, kernel, routes, sharing
 
 DEVICE = "native_cpu:0"
 PR_SET_DUMPABLE = 4
@@ -125,7 +126,7 @@ def test_all_is_well(tmp_path: Path) -> None:
     assert found.status == 0
     for name in ("kernel", "/proc", "memfd_create", "address space", "pidfd_getfd", "socket", "futex", "death"):
         assert found.state(name) == "works", found.checks[name]
-    for kind in doctor.KINDS:
+    for kind in sharing.KINDS:
         assert found.checks[kind] == Check(DEVICE, kind, "works", "by pidfd_getfd and socket")
     assert found.state(f"fork, {DEVICE}") == "works"
     assert "still read its memory" in found.checks["death"].why
@@ -177,7 +178,7 @@ def test_no_route_at_all() -> None:
     assert found.status == 1
     assert found.wrong == [f"{DEVICE}: memory", f"{DEVICE}: event"]
     assert found.state("pidfd_getfd") == found.state("socket") == "fails"
-    for kind in doctor.KINDS:
+    for kind in sharing.KINDS:
         assert "pidfd_getfd" in found.checks[kind].why
         assert "socket" in found.checks[kind].why
 
@@ -340,7 +341,7 @@ def test_a_process_in_another_pid_namespace() -> None:
 )
 def test_yama(yama: str, text: str) -> None:
     status = {"Uid": "7 7 7 7", "CapPrm": "0"}
-    why, fix = doctor.why_no_getfd({"open": 0, "self": 0, "get": errno.EPERM}, status, status, 1, yama)
+    why, fix = routes.why_no_getfd({"open": 0, "self": 0, "get": errno.EPERM}, status, status, 1, yama)
     assert text in why
     assert ("ptrace_scope=0" in fix) == (yama != "3")
 
@@ -392,18 +393,18 @@ def test_memory_limit_of_a_cgroup(tmp_path: Path) -> None:
     root = tmp_path / "cgroup"
     (root / "a" / "b").mkdir(parents=True)
     own.write_text("0::/a/b\n")
-    assert doctor.memory_limit(root, own) is None
+    assert kernel.memory_limit(root, own) is None
     (root / "a" / "b" / "memory.max").write_text("max\n")
-    assert doctor.memory_limit(root, own) is None
+    assert kernel.memory_limit(root, own) is None
     (root / "a" / "memory.max").write_text("1048576\n")  # of a group above: it counts, too
-    assert doctor.memory_limit(root, own) == 1 << 20
+    assert kernel.memory_limit(root, own) == 1 << 20
     own.write_text("5:cpu,memory:/c\n0::/\n")
     (root / "memory" / "c").mkdir(parents=True)
     (root / "memory" / "c" / "memory.limit_in_bytes").write_text("4096\n")
-    assert doctor.memory_limit(root, own) == 4096
+    assert kernel.memory_limit(root, own) == 4096
     (root / "memory" / "c" / "memory.limit_in_bytes").write_text("9223372036854771712\n")  # version 1: no limit
-    assert doctor.memory_limit(root, own) is None
-    assert doctor.memory_limit(root, tmp_path / "none") is None
+    assert kernel.memory_limit(root, own) is None
+    assert kernel.memory_limit(root, tmp_path / "none") is None
 
 
 @pytest.mark.parametrize(
@@ -411,7 +412,7 @@ def test_memory_limit_of_a_cgroup(tmp_path: Path) -> None:
     [((5, 0), "fails"), ((5, 2), "fails"), ((5, 5), "limited"), ((5, 6), "works"), ((6, 1), "works")],
 )
 def test_kernels(version: tuple[int, int], state: str) -> None:
-    found = doctor.kernel(version, "5.x")
+    found = kernel.kernel(version, "5.x")
     assert found.state == state
     assert (found.fix is None) == (state == "works")
 
@@ -473,7 +474,7 @@ def test_folder_and_key(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for name, value in folder_case(tmp_path, case).items():
         monkeypatch.setenv(name, value)
     name, fix = FOLDER_CASES[case]
-    found = {check.name: check for check in doctor._folder_and_key()}
+    found = {check.name: check for check in folder.examine()}
     assert found[name].state == "fails"
     assert fix in str(found[name].fix)
 
@@ -547,7 +548,7 @@ def nvidia(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 def test_the_extra_is_missing(nvidia: Any) -> None:
     found = nvidia()["cuda"]
     assert (found.state, found.fix) == ("fails", "pip install 'xpushare[cuda]'")
-    assert doctor._bad([found])
+    assert doctor.wrong_with([found])
 
 
 def test_cuda_visible_devices_hides_all(nvidia: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -586,7 +587,7 @@ def test_no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     (found,) = cuda.examine()
     assert found.state == "absent"
-    assert not [text for text in doctor._bad([found]) if "cuda" in text]
+    assert not [text for text in doctor.wrong_with([found]) if "cuda" in text]
 
 
 @pytest.mark.parametrize(

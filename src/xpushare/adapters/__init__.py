@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from xpushare._errors import FeatureNotSupportedError
-from xpushare.adapters.vendor import Vendor
+from xpushare.adapters.vendor import DLPACK_NAMES, DLPackType, Vendor
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -24,9 +24,11 @@ __all__ = [
     "HOST",
     "Problem",
     "adapter",
+    "dlpack_owner",
     "known",
     "listed",
     "loaded",
+    "on_host",
     "problems",
     "search",
     "vendor",
@@ -49,6 +51,8 @@ class Problem(NamedTuple):
 _folders: list[str] | None = None
 _records: dict[str, Vendor] = {}  # of the folders
 _others: dict[str, Vendor] | None = None  # of entry points, by their names
+_owners: dict[int, tuple[Vendor, DLPackType]] = {}  # by DLPack's device type
+_on_host: dict[int, bool] = {}
 _problems: dict[str, Problem] = {}
 _adapters: dict[str, Adapter] = {}
 _lock = threading.RLock()
@@ -150,6 +154,43 @@ def known(backend: str) -> bool:
 def vendor(backend: str) -> Vendor | None:
     """The record of that name; None where no adapter is installed for it."""
     return _own(backend) if backend in _own_names() else _elsewhere().get(backend)
+
+
+def dlpack_owner(number: int) -> tuple[Vendor, DLPackType]:
+    """Whose the arrays of that DLPack device type are. `FeatureNotSupportedError` where no vendor knows it, or its
+    pointers are no addresses.
+    """
+    found = _owners.get(number)
+    if found is None:
+        matches = ((record, each) for record in search() for each in record.dlpack if each.foreign)
+        found = next((match for match in matches if match[1].number == number), None)
+        name = DLPACK_NAMES.get(number, "unknown")
+        if found is None:
+            known = ", ".join(
+                f"{each.number} ({each.name}, {record.backend})"
+                for record in vendors()
+                for each in record.dlpack
+                if each.foreign and each.address
+            )
+            raise FeatureNotSupportedError(
+                f"no adapter here knows DLPack's device type {number} ({name}); known: {known}"
+            )
+        if not found[1].address:
+            raise FeatureNotSupportedError(
+                f"the pointer of an array of DLPack's device type {number} ({name}) is a handle of the driver of "
+                f"{found[0].backend}, not an address"
+            )
+        _owners[number] = found
+    return found
+
+
+def on_host(number: int) -> bool:
+    """Whether the host reads and writes memory of that DLPack device type."""
+    found = _on_host.get(number)
+    if found is None:
+        types = (each for record in search() for each in record.dlpack if each.number == number)
+        found = _on_host[number] = any(each.host for each in types)
+    return found
 
 
 def loaded() -> list[Adapter]:

@@ -65,7 +65,7 @@ class DLPackType(NamedTuple):
 
     @property
     def name(self) -> str:
-        return DLPACK_NAMES.get(self.number, "a type without a name")
+        return DLPACK_NAMES.get(self.number, "unnamed")
 
 
 def _every(_interface: Mapping[str, Any]) -> bool:
