@@ -64,9 +64,7 @@ def create(device: DeviceLike | None, context: Context | None) -> Work:
     return Work(chosen, chosen_context, chosen._adapter.queue(chosen._info))
 
 
-@operation(
-    "Queue.from_native", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError)
-)
+@operation("Queue.from_native", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def adopt(native: object) -> Work:
     """A queue over another library's stream, ordered with what is queued there; the stream stays theirs."""
     from xpushare import adapters
