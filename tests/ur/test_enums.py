@@ -286,6 +286,7 @@ def test_info_queries_answer_what_they_are_asked() -> None:
     {
         "urAdapterGetInfo": "AdapterInfo.VERSION",
         "urPlatformGetInfo": "PlatformInfo.ADAPTER",
+        "urContextGetInfo": "ContextInfo.USM_FILL2D_SUPPORT",
         "urDeviceGet": "DeviceType.CUSTOM",
         "urDeviceGetInfo": "DeviceInfo.ENQUEUE_HOST_TASK_SUPPORT_EXP",
         "urUSMGetMemAllocInfo": "USMAllocInfo.POOL",

@@ -26,6 +26,7 @@ GOOD: dict[str, Callable[[Runtime], tuple[Any, ...]]] = {
     "urDeviceGet": lambda rt: (rt.platform, ur.DeviceType.CPU),
     "urDeviceGetInfo": lambda rt: (rt.device, ur.DeviceInfo.UUID),
     "urContextCreate": lambda rt: ([rt.device], ur.ContextProperties()),
+    "urContextGetInfo": lambda rt: (rt.context, ur.ContextInfo.DEVICES),
     "urContextRetain": lambda rt: (rt.context,),
     "urContextRelease": lambda rt: (ur.urContextCreate([rt.device], None),),
     "urUSMHostAlloc": lambda rt: (rt.context, ur.USMDesc(align=64), None, 100),

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from xpushare._aspects import Aspect
 from xpushare._device import Context, Device, DeviceLike, resolve, resolve_context
 from xpushare._errors import (
+    DeviceError,
     FeatureNotSupportedError,
     ForkError,
     HandleExpiredError,
@@ -72,10 +73,7 @@ def point_argument(at_least: int | None, slot: Slot) -> int:
     return point
 
 
-@operation(
-    "Event",
-    raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError),
-)
+@operation("Event", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def create(device: DeviceLike | None, context: Context | None, enable_ipc: bool, enable_profiling: bool) -> Opened:
     """A new event, complete (both numbers 0)."""
     chosen, chosen_context = resolve(device, context)
@@ -101,7 +99,7 @@ def create(device: DeviceLike | None, context: Context | None, enable_ipc: bool,
 @operation(
     "ipc.event.get",
     rules=(1, 5, 8, 9),
-    raises=(InvalidArgumentError, OutOfMemoryError, ForkError),
+    raises=(InvalidArgumentError, OutOfMemoryError, ForkError, DeviceError),
     makes="event handle",
 )
 def get(source: Opened, context: Context | None = None, implicit: bool = False) -> Handle:
@@ -140,6 +138,7 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
         RouteError,
         FeatureNotSupportedError,
         OutOfMemoryError,
+        DeviceError,
     ),
 )
 def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, context: Context | None = None) -> Opened:
@@ -175,10 +174,7 @@ def put(handle: Handle | bytes | str) -> None:
     memory.put(handle, "event")
 
 
-@operation(
-    "Event.signal",
-    raises=(InvalidArgumentError, FeatureNotSupportedError),
-)
+@operation("Event.signal", raises=(InvalidArgumentError, FeatureNotSupportedError))
 def signal(event: Opened) -> int:
     """The host signals: the next point, complete at once; its number."""
     if event.host_refusal:

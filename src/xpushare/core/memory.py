@@ -91,10 +91,7 @@ def piece(what: str, total: int, offset: int, nbytes: int | None) -> tuple[int, 
     return offset, nbytes
 
 
-@operation(
-    "malloc",
-    raises=(InvalidArgumentError, OutOfMemoryError, FeatureNotSupportedError, DeviceError),
-)
+@operation("malloc", raises=(InvalidArgumentError, OutOfMemoryError, FeatureNotSupportedError, DeviceError))
 def allocate(kind: UsmKind, nbytes: int, device: DeviceLike | None, context: Context | None) -> Range:
     """Allocate USM memory of that kind. Its bytes are zero on the host, unspecified on other devices."""
     chosen, chosen_context = resolve(device, context)

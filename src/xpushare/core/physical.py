@@ -58,10 +58,7 @@ def multiple(name: str, value: int, granularity: int) -> None:
         raise InvalidArgumentError(f"{name} must be a multiple of the granularity, {granularity} bytes; {value} is not")
 
 
-@operation(
-    "PhysicalMemory",
-    raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError),
-)
+@operation("PhysicalMemory", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def create(nbytes: int, device: DeviceLike | None, context: Context | None, enable_ipc: bool) -> Held:
     """New physical memory: pages without an address, whole granules."""
     chosen, chosen_context = resolve(device, context)
@@ -269,10 +266,7 @@ def access_argument(access: str) -> Access:
     raise InvalidArgumentError(f'access is "rw", "r" or "none", not {access!r}')
 
 
-@operation(
-    "VirtualRange",
-    raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError),
-)
+@operation("VirtualRange", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def reserve(nbytes: int, device: DeviceLike | None, context: Context | None, address: int | None) -> Reserved:
     """Reserve addresses; nothing is mapped."""
     chosen, chosen_context = resolve(device, context)
@@ -326,7 +320,7 @@ def expect_free(reserved: Reserved, found: list[Mapped]) -> None:
             )
 
 
-@operation("VirtualRange.unmap", raises=(InvalidArgumentError, DeviceError))
+@operation("VirtualRange.unmap", raises=(InvalidArgumentError, OutOfMemoryError, DeviceError))
 def unmap(reserved: Reserved, at: int, nbytes: int) -> None:
     """Unmap one or several whole mappings. Refused while a buffer or an unfinished queue operation looks at them."""
     with reserved._lock:
@@ -338,7 +332,7 @@ def unmap(reserved: Reserved, at: int, nbytes: int) -> None:
             del reserved._starts[place], reserved._mapped[place]
 
 
-@operation("VirtualRange.set_access", raises=(InvalidArgumentError, DeviceError))
+@operation("VirtualRange.set_access", raises=(InvalidArgumentError, OutOfMemoryError, DeviceError))
 def set_access(reserved: Reserved, at: int, nbytes: int, access: str) -> None:
     """Change the access of one or several whole mappings."""
     wanted = access_argument(access)

@@ -9,6 +9,7 @@ from xpushare.ur._enums import AdapterInfo as AdapterInfo
 from xpushare.ur._enums import Backend as Backend
 from xpushare.ur._enums import Command as Command
 from xpushare.ur._enums import ContextFlags as ContextFlags
+from xpushare.ur._enums import ContextInfo as ContextInfo
 from xpushare.ur._enums import DeviceAffinityDomainFlags as DeviceAffinityDomainFlags
 from xpushare.ur._enums import DeviceCommandBufferUpdateCapabilityFlags as DeviceCommandBufferUpdateCapabilityFlags
 from xpushare.ur._enums import DeviceExecCapabilityFlags as DeviceExecCapabilityFlags
@@ -105,6 +106,38 @@ def urContextCreate(phDevices: Sequence[Device], pProperties: ContextProperties 
     - `ERROR_INVALID_NULL_HANDLE`: an element of `phDevices` is not a valid device
     - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_OUT_OF_DEVICE_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+@overload
+def urContextGetInfo(
+    hContext: Context,
+    propName: Literal[ContextInfo.NUM_DEVICES, ContextInfo.REFERENCE_COUNT],
+) -> int: ...
+@overload
+def urContextGetInfo(
+    hContext: Context,
+    propName: Literal[ContextInfo.DEVICES],
+) -> list[Device]: ...
+@overload
+def urContextGetInfo(
+    hContext: Context,
+    propName: Literal[ContextInfo.USM_MEMCPY2D_SUPPORT, ContextInfo.USM_FILL2D_SUPPORT],
+) -> bool: ...
+@overload
+def urContextGetInfo(hContext: Context, propName: int) -> Any:
+    """Asks about a context.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `ContextInfo.USM_FILL2D_SUPPORT`
+    - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`

@@ -509,6 +509,7 @@ def test_queries(face: Face) -> None:
             "AdapterInfo": lambda query: ur.urAdapterGetInfo(face.adapter, query),
             "PlatformInfo": lambda query: ur.urPlatformGetInfo(face.platform, query),
             "DeviceInfo": lambda query: ur.urDeviceGetInfo(face.device, query),
+            "ContextInfo": lambda query: ur.urContextGetInfo(face.context, query),
             "EventInfo": lambda query: ur.urEventGetInfo(event, query),
         }
         if info in ask_one:
@@ -526,7 +527,9 @@ def test_queries(face: Face) -> None:
 
 
 @rule("8.10", "Info queries answer the objects and numbers that were given, and what a device supports")
-@pytest.mark.parametrize("name", ["urAdapterGetInfo", "urPlatformGetInfo", "urDeviceGetInfo", "urEventGetInfo"])
+@pytest.mark.parametrize(
+    "name", ["urAdapterGetInfo", "urPlatformGetInfo", "urDeviceGetInfo", "urContextGetInfo", "urEventGetInfo"]
+)
 def test_unknown_queries(face: Face, name: str) -> None:
     function = FUNCTIONS[name]
     kind = function.args[1].kind.partition(":")[2]
