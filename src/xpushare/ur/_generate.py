@@ -137,7 +137,7 @@ def _of_core(function: Function) -> list[str]:
     """The results of the errors that its operations raise, and of those that it translates in its own way."""
     raised = [error for each in function.operations for error in each.raises if issubclass(error, XpuShareError)]
     own = [each for each in (InvalidArgumentError, FeatureNotSupportedError) if each.default_result in function.results]
-    raised = list(dict.fromkeys([*raised, *own]))
+    raised = [each for each in dict.fromkeys([*raised, *own]) if each not in function.handles]
     return [f"| `{function.result_of(error.default_result).name}` | `{error.__name__}` |" for error in raised]
 
 
@@ -148,7 +148,7 @@ def _given_back(function: Function) -> list[str]:
     if not function.makes:
         return []
     by = " or ".join(f"`{each.name}`" for each in FUNCTIONS.values() if each.ends == function.makes)
-    return [f"Has to be given back: {function.makes}, by {by or 'no function here'}."]
+    return [f"Has to be given back: {function.makes}, by {by}." if by else f"Takes a reference: {function.makes}."]
 
 
 def _section(function: Function) -> list[str]:
