@@ -523,15 +523,15 @@ def test_other_devices(pair: Pair, kind: str) -> None:
     device = xs.Device(pair.exporter)
     strangers = [each for each in xs.devices() if each.backend != device.backend]
     for stranger in strangers:
+        why = ""
         try:
             opened = verbs(kind).open(handle, device=stranger)
-        except xs.FeatureNotSupportedError as error:
-            assert kind != "event", "events open on every device"
-            assert device.backend in str(error)
-            assert str(stranger) in str(error)
-        else:
             assert opened.device == stranger
             opened.close()
+        except xs.FeatureNotSupportedError as error:
+            why = str(error)
+        assert not why or (device.backend in why and str(stranger) in why)
+        assert not why or kind != "event", "events open on every device"
     for wrong in ("no device", f"{device.backend}:977"):
         with pytest.raises(xs.InvalidArgumentError):
             verbs(kind).open(handle, device=wrong)
