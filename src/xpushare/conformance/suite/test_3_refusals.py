@@ -222,7 +222,6 @@ def test_other_devices(pair: Pair, kind: str) -> None:
         error, text = actions.outcome(actions.open_, "opened", kind, handle, str(stranger))
         if error:
             assert error == "FeatureNotSupportedError"
-            assert device.backend in text
             assert str(stranger) in text
             assert kind != "event" or not stranger.has("ext_oneapi_ipc_event"), "events open on every device"
         else:
