@@ -468,7 +468,7 @@ def close_unmaps_under_views() -> None:
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def close(self: Any) -> None:
-            found = self._range
+            found = self._held
             original(self)
             if found is not None and found.allocation._end is not None:
                 del found.allocation._end
@@ -492,17 +492,17 @@ def close_closes_all() -> None:
     from xpushare._event import Event
     from xpushare._memory import Memory
 
-    for cls, slot in ((Memory, "_range"), (Event, "_opened")):
+    for cls in (Memory, Event):
 
-        def make(original: Callable[..., Any], cls: Any = cls, slot: str = slot) -> Callable[..., Any]:
+        def make(original: Callable[..., Any], cls: Any = cls) -> Callable[..., Any]:
             def close(self: Any) -> None:
-                found = getattr(self, slot)
+                found = self._held
                 handle = None if found is None else found.handle
                 original(self)
                 if handle is not None:
                     for other in gc.get_objects():
                         if isinstance(other, cls):
-                            state = getattr(other, slot)
+                            state = other._held
                             if state is not None and state.handle == handle:
                                 original(other)
 
@@ -518,7 +518,7 @@ def close_raises() -> None:
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def close(self: Any) -> None:
-            if self._opened is None:
+            if self._held is None:
                 raise InvalidArgumentError("this Event is closed")
             original(self)
 
