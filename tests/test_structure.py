@@ -216,7 +216,7 @@ def small(tmp_path: Path) -> dict[str, set[str]]:
             "import typing, os, smaller\n"
             "if typing.TYPE_CHECKING:\n    from .c import C\nelse:\n    from ..errors import E\n"
         ),
-        "errors.py": "import importlib\ndef late(name):\n    return importlib.import_module('small.leaf'), __import__(name)\n",
+        "errors.py": "import importlib\ndef late(name):\n    importlib.import_module('small.leaf'), __import__(name)\n",
         "leaf.py": "",
     }
     for name, text in sources.items():
