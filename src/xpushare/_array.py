@@ -120,7 +120,7 @@ class Memory(BufferBase, Exportable[Range]):
     def _bytes(self) -> SharedArray:
         """All of it, byte by byte."""
         found = self._use()
-        return SharedArray._make(found, (found.nbytes,), as_dtype("uint8"), (1,), 0)
+        return array_of(found, (found.nbytes,), as_dtype("uint8"), (1,), 0)
 
     def statistics(self) -> dict[str, Any]:
         """Who shares this memory: kind, sizes, whether it is imported, and the live handles made of its allocation."""

@@ -1,4 +1,4 @@
-"""The three mallocs: the object face of USM allocation. What they make is a `Memory`, of `_array`."""
+"""The object face of USM memory: the three mallocs, and `Memory`, which stands in `_array` beside its arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xpushare.core import memory as core
 if TYPE_CHECKING:
     from xpushare._device import Context, DeviceLike
 
-__all__ = ["Memory", "malloc_device", "malloc_host", "malloc_shared"]
+__all__ = ["Memory", "malloc_device", "malloc_host", "malloc_shared", "memory_over"]
 
 
 def malloc_device(nbytes: int, device: DeviceLike | None = None, *, context: Context | None = None) -> Memory:

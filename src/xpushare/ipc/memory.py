@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from xpushare._array import Memory, memory_over
 from xpushare._device import Context, DeviceLike
 from xpushare._errors import InvalidArgumentError
 from xpushare._lifecycle import use
+from xpushare._memory import Memory, memory_over
 from xpushare.core import memory as _core
 from xpushare.sharing.handle import Handle
 
