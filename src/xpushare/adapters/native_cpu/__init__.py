@@ -26,7 +26,7 @@ from xpushare.adapters.base import (
     UsmKind,
 )
 
-__all__ = ["NativeCpu", "make"]
+__all__ = ["NativeCpu"]
 
 _KDL_CPU = 1
 
@@ -129,7 +129,3 @@ def _vendor() -> str:
             if name.strip() in ("vendor_id", "CPU implementer"):
                 return value.strip()
     return "unknown"
-
-
-def make() -> Adapter:
-    return NativeCpu()

@@ -34,7 +34,7 @@ from xpushare.adapters.base import (
     UsmKind,
 )
 
-__all__ = ["ForeignArray", "Mock", "MockStream", "ScriptedDriver", "driver", "make"]
+__all__ = ["ForeignArray", "Mock", "MockStream", "ScriptedDriver", "driver"]
 
 DEVICES: Final = 2
 _KDL_CPU: Final = 1
@@ -238,7 +238,3 @@ _defaults: dict[int, MockStream] = {}
 def driver() -> ScriptedDriver:
     """The scripted driver of this process."""
     return _driver
-
-
-def make() -> Adapter:
-    return Mock()
