@@ -166,7 +166,7 @@ def test_lost_event(rt: Runtime) -> None:
     ur.urQueueFinish(rt.queue)
     assert rt.status(waiting) is S.ERROR  # signalled behind a released wait
     # A signal that is submitted before the loss is recorded waits for the lost one, and is lost as well.
-    harness.wait_until(lambda: event._event.value == 1, what="the recorded loss")
+    harness.wait_until(lambda: event.shared.value == 1, what="the recorded loss")
     ur.urEventWait([ur.urEnqueueEventsWaitWithBarrierExt(rt.queue, None, None, event)])
     assert rt.status(event) is S.COMPLETE  # healed by a later signal
 

@@ -31,6 +31,7 @@ __all__ = [
     "Access",
     "Adapter",
     "DeviceInfo",
+    "Domain",
     "DriverMemory",
     "DriverPhysical",
     "DriverQueue",
@@ -42,6 +43,7 @@ __all__ = [
     "OnDemand",
     "Profile",
     "Properties",
+    "Slot",
     "UsmKind",
 ]
 

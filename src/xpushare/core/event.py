@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from xpushare._aspects import Aspect
 from xpushare._device import Context, Device, DeviceLike, resolve, resolve_context
 from xpushare._errors import (
+    DeviceError,
     FeatureNotSupportedError,
     ForkError,
     HandleExpiredError,
@@ -72,12 +73,7 @@ def point_argument(at_least: int | None, slot: Slot) -> int:
     return point
 
 
-@operation(
-    "Event",
-    ur=("urEventCreateExp",),
-    raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError),
-    makes="event",
-)
+@operation("Event", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def create(device: DeviceLike | None, context: Context | None, enable_ipc: bool, enable_profiling: bool) -> Opened:
     """A new event, complete (both numbers 0)."""
     chosen, chosen_context = resolve(device, context)
@@ -102,9 +98,8 @@ def create(device: DeviceLike | None, context: Context | None, enable_ipc: bool,
 
 @operation(
     "ipc.event.get",
-    ur=("urIPCGetEventHandleExp",),
     rules=(1, 5, 8, 9),
-    raises=(InvalidArgumentError, OutOfMemoryError, ForkError),
+    raises=(InvalidArgumentError, OutOfMemoryError, ForkError, DeviceError),
     makes="event handle",
 )
 def get(source: Opened, context: Context | None = None, implicit: bool = False) -> Handle:
@@ -135,7 +130,6 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
 
 @operation(
     "ipc.event.open",
-    ur=("urIPCOpenEventHandleExp",),
     rules=(2, 3, 4, 7, 8, 9),
     raises=(
         InvalidHandleError,
@@ -144,8 +138,8 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
         RouteError,
         FeatureNotSupportedError,
         OutOfMemoryError,
+        DeviceError,
     ),
-    makes="event",
 )
 def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, context: Context | None = None) -> Opened:
     """Open a handle: an event that shares its state with the exporter's, signalled and waited on from both ends."""
@@ -171,7 +165,6 @@ def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, contex
 
 @operation(
     "ipc.event.put",
-    ur=("urIPCPutEventHandleExp",),
     rules=(5,),
     raises=(InvalidHandleError, InvalidArgumentError),
     ends="event handle",
@@ -181,11 +174,7 @@ def put(handle: Handle | bytes | str) -> None:
     memory.put(handle, "event")
 
 
-@operation(
-    "Event.signal",
-    ur=("urEnqueueEventsWaitWithBarrierExt",),
-    raises=(InvalidArgumentError, FeatureNotSupportedError),
-)
+@operation("Event.signal", raises=(InvalidArgumentError, FeatureNotSupportedError))
 def signal(event: Opened) -> int:
     """The host signals: the next point, complete at once; its number."""
     if event.host_refusal:
@@ -202,7 +191,7 @@ def signal(event: Opened) -> int:
     return point
 
 
-@operation("Event.wait", ur=("urEventWait",), raises=(InvalidArgumentError, PeerLostError, TimeoutError))
+@operation("Event.wait", raises=(InvalidArgumentError, PeerLostError, TimeoutError))
 def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
     """Wait on the host for the newest point known now, or for `at_least`."""
     slot = event.timeline.slot
@@ -222,7 +211,7 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
     )
 
 
-@operation("Event.done", ur=("urEventGetInfo",), raises=(PeerLostError,))
+@operation("Event.done", raises=(PeerLostError,))
 def done(event: Opened) -> bool:
     """Whether the newest point known now is complete; a lost one raises, so that nobody polls for ever."""
     slot = event.timeline.slot

@@ -91,12 +91,7 @@ def piece(what: str, total: int, offset: int, nbytes: int | None) -> tuple[int, 
     return offset, nbytes
 
 
-@operation(
-    "malloc",
-    ur=("urUSMDeviceAlloc", "urUSMHostAlloc", "urUSMSharedAlloc"),
-    raises=(InvalidArgumentError, OutOfMemoryError, FeatureNotSupportedError, DeviceError),
-    makes="memory",
-)
+@operation("malloc", raises=(InvalidArgumentError, OutOfMemoryError, FeatureNotSupportedError, DeviceError))
 def allocate(kind: UsmKind, nbytes: int, device: DeviceLike | None, context: Context | None) -> Range:
     """Allocate USM memory of that kind. Its bytes are zero on the host, unspecified on other devices."""
     chosen, chosen_context = resolve(device, context)
@@ -107,7 +102,7 @@ def allocate(kind: UsmKind, nbytes: int, device: DeviceLike | None, context: Con
     return Range(Allocation(chosen, driver, kind), 0, nbytes, chosen, chosen_context, False, None, None)
 
 
-@operation("memory.slice", raises=(InvalidArgumentError,), makes="memory")
+@operation("memory.slice", raises=(InvalidArgumentError,))
 def slice_(source: Range, offset: int, nbytes: int) -> Range:
     """The piece [offset, offset + nbytes) of a range; shares its ownership."""
     offset, nbytes = piece("memory", source.nbytes, offset, nbytes)
@@ -116,7 +111,6 @@ def slice_(source: Range, offset: int, nbytes: int) -> Range:
 
 @operation(
     "ipc.memory.get",
-    ur=("urIPCGetMemHandleExp",),
     rules=(1, 5, 8, 9, 11),
     raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, ForkError, DeviceError),
     makes="memory handle",
@@ -201,7 +195,6 @@ def expect_kind(handle: Handle | bytes | str, kind: str) -> Handle:
 
 @operation(
     "ipc.memory.open",
-    ur=("urIPCOpenMemHandleExp",),
     rules=(2, 3, 4, 6, 8, 9),
     raises=(
         InvalidHandleError,
@@ -212,7 +205,6 @@ def expect_kind(handle: Handle | bytes | str, kind: str) -> Handle:
         OutOfMemoryError,
         DeviceError,
     ),
-    makes="opened memory",
 )
 def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, context: Context | None = None) -> Range:
     """Open a handle: that very range, mapped here. Cheap when this process has the allocation open already."""
@@ -319,7 +311,6 @@ def own_source(here: node.Node, handle: Handle) -> Any:
 
 @operation(
     "ipc.memory.put",
-    ur=("urIPCPutMemHandleExp",),
     rules=(5,),
     raises=(InvalidHandleError, InvalidArgumentError),
     ends="memory handle",

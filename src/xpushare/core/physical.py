@@ -57,12 +57,7 @@ def multiple(name: str, value: int, granularity: int) -> None:
         raise InvalidArgumentError(f"{name} must be a multiple of the granularity, {granularity} bytes; {value} is not")
 
 
-@operation(
-    "PhysicalMemory",
-    ur=("urPhysicalMemCreate",),
-    raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError),
-    makes="physical memory",
-)
+@operation("PhysicalMemory", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def create(nbytes: int, device: DeviceLike | None, context: Context | None, enable_ipc: bool) -> Held:
     """New physical memory: pages without an address, whole granules."""
     chosen, chosen_context = resolve(device, context)
@@ -79,7 +74,6 @@ def create(nbytes: int, device: DeviceLike | None, context: Context | None, enab
 
 @operation(
     "ipc.physical_memory.get",
-    ur=("urIPCGetPhysMemHandleExp",),
     rules=(1, 5, 8, 9),
     raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, ForkError, DeviceError),
     makes="physical memory handle",
@@ -107,7 +101,6 @@ def get(source: Held, context: Context | None = None, implicit: bool = False) ->
 
 @operation(
     "ipc.physical_memory.open",
-    ur=("urIPCOpenPhysMemHandleExp",),
     rules=(2, 3, 4, 6, 7, 8, 9),
     raises=(
         InvalidHandleError,
@@ -118,7 +111,6 @@ def get(source: Held, context: Context | None = None, implicit: bool = False) ->
         OutOfMemoryError,
         DeviceError,
     ),
-    makes="physical memory",
 )
 def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, context: Context | None = None) -> Held:
     """Open a handle: physical memory over the same pages, an ordinary object that outlives its source and can be
@@ -141,7 +133,6 @@ def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, contex
 
 @operation(
     "ipc.physical_memory.put",
-    ur=("urIPCPutPhysMemHandleExp",),
     rules=(5,),
     raises=(InvalidHandleError, InvalidArgumentError),
     ends="physical memory handle",
@@ -270,12 +261,7 @@ def access_argument(access: str) -> Access:
     raise InvalidArgumentError(f'access is "rw", "r" or "none", not {access!r}')
 
 
-@operation(
-    "VirtualRange",
-    ur=("urVirtualMemReserve",),
-    raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError),
-    makes="virtual range",
-)
+@operation("VirtualRange", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def reserve(nbytes: int, device: DeviceLike | None, context: Context | None, address: int | None) -> Reserved:
     """Reserve addresses; nothing is mapped."""
     chosen, chosen_context = resolve(device, context)
@@ -294,7 +280,6 @@ def reserve(nbytes: int, device: DeviceLike | None, context: Context | None, add
 
 @operation(
     "VirtualRange.map",
-    ur=("urVirtualMemMap",),
     rules=(8,),
     raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError),
 )
@@ -330,7 +315,7 @@ def expect_free(reserved: Reserved, found: list[Mapped]) -> None:
             )
 
 
-@operation("VirtualRange.unmap", ur=("urVirtualMemUnmap",), raises=(InvalidArgumentError, DeviceError))
+@operation("VirtualRange.unmap", raises=(InvalidArgumentError, OutOfMemoryError, DeviceError))
 def unmap(reserved: Reserved, at: int, nbytes: int) -> None:
     """Unmap one or several whole mappings. Refused while a buffer or an unfinished queue operation looks at them."""
     with reserved._lock:
@@ -342,7 +327,7 @@ def unmap(reserved: Reserved, at: int, nbytes: int) -> None:
             del reserved._starts[place], reserved._mapped[place]
 
 
-@operation("VirtualRange.set_access", ur=("urVirtualMemSetAccess",), raises=(InvalidArgumentError, DeviceError))
+@operation("VirtualRange.set_access", raises=(InvalidArgumentError, OutOfMemoryError, DeviceError))
 def set_access(reserved: Reserved, at: int, nbytes: int, access: str) -> None:
     """Change the access of one or several whole mappings."""
     wanted = access_argument(access)
@@ -355,7 +340,7 @@ def set_access(reserved: Reserved, at: int, nbytes: int, access: str) -> None:
             mapped.access = wanted
 
 
-@operation("VirtualRange.access", ur=("urVirtualMemGetInfo",), raises=(InvalidArgumentError,))
+@operation("VirtualRange.access", raises=(InvalidArgumentError,))
 def access_of(reserved: Reserved, at: int) -> Access:
     """The access of the byte at `at`; "none" where nothing is mapped."""
     at, _ = memory.piece("the range", reserved.nbytes, at, 1)

@@ -62,6 +62,8 @@ _NEEDS: Final = {
     Aspect.host_signal_events: _STREAM_WORDS,
     Aspect.outlives_exporter: _SHARED_VMM,
     Aspect.foreign_memory: (Attribute.UNIFIED_ADDRESSING,),
+    Aspect.device_ordering: (Attribute.CAN_USE_64_BIT_STREAM_MEM_OPS,),
+    Aspect.adopted_queues: _STREAM_WORDS,
 }
 _MISSING: Final = {
     Aspect.ext_oneapi_per_event_profiling: "this adapter does not time its signals",
@@ -134,6 +136,8 @@ class Cuda(Adapter):
     def support(self, device: DeviceInfo, aspect: Aspect) -> Support:
         if aspect in _MISSING:
             return Support("no", _MISSING[aspect])
+        if aspect is Aspect.device_ordering and os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "").strip() == "1":
+            return Support("no", "CUDA_DEVICE_MAX_CONNECTIONS=1: all streams share one hardware queue")
         try:
             gpu = self._driver.gpu(device)
             lacking = [attribute.name for attribute in _NEEDS[aspect] if not gpu.attribute(attribute)]

@@ -7,6 +7,7 @@ call can be made to fail or to stall. The script belongs to this process: `drive
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import uuid
 from collections import Counter
@@ -34,7 +35,7 @@ from xpushare.adapters.base import (
     UsmKind,
 )
 
-__all__ = ["ForeignArray", "Mock", "MockStream", "ScriptedDriver", "driver"]
+__all__ = ["ForeignArray", "Mock", "MockSamples", "MockStream", "ScriptedDriver", "driver"]
 
 DEVICES: Final = 2
 _KDL_CPU: Final = 1
@@ -134,6 +135,24 @@ def _default_stream(ordinal: int) -> MockStream:
     return found
 
 
+class MockSamples:
+    """Arrays and streams of "another library", as the conformance suite asks for them."""
+
+    def array(self, device: str, content: bytes) -> ForeignArray:
+        found = ForeignArray(len(content))
+        ctypes.memmove(found.memory.address, content, len(content))
+        return found
+
+    def content(self, array: ForeignArray) -> bytes:
+        return ctypes.string_at(array.memory.address, array.nbytes)
+
+    def forget(self, array: ForeignArray) -> None:
+        _foreign.remove(array)
+
+    def stream(self, device: str) -> MockStream:
+        return MockStream(int(device.partition(":")[2]))
+
+
 class _ForeignMemory(DriverMemory):
     """The driver's view of it; releasing frees nothing."""
 
@@ -210,6 +229,9 @@ class Mock(Adapter):
 
     def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:
         return (self.devices()[native.ordinal], native.queue) if isinstance(native, MockStream) else None
+
+    def samples(self) -> MockSamples:
+        return MockSamples()
 
     def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
         if number is None:

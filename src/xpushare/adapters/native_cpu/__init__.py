@@ -40,12 +40,14 @@ _SUPPORT = {
     Aspect.host_signal_events: "the host is the device",
     Aspect.outlives_exporter: "the kernel counts the references on a memfd",
     Aspect.partial_map: "mmap takes an offset",
+    Aspect.device_ordering: "the thread of a queue is its device and waits itself",
 }
 _MISSING = {
     Aspect.enforced_read_only: (
         "an importer that holds a memfd can map it writable again (F_SEAL_FUTURE_WRITE would bind the exporter too)"
     ),
     Aspect.foreign_memory: "memory of other libraries is private to this process: share(copy=True) copies it",
+    Aspect.adopted_queues: "other libraries have no queues on the host",
 }
 
 
