@@ -18,7 +18,7 @@ PACKAGE = Path(xpushare.__file__).parent
 Graph = Mapping[str, set[str]]
 
 # From the bottom up. A module belongs to the longest name here that it begins with; those of one row may import each
-# other. Names relative to the package; the package itself ("") has the version, and loads all others at their first use.
+# other. Names relative to the package; "" is the package itself, which loads all others at their first use.
 ROOMS: tuple[tuple[str, ...], ...] = (
     ("", "_native", "_result", "_errors", "_aspects", "_elements"),
     ("_fds", "_system", "timeline"),
