@@ -70,7 +70,7 @@ PyObject *xp_dims_tuple(const int64_t *values, int n);
 /* What C makes objects of; each interpreter has its own. From a type: PyType_GetModuleState. */
 typedef struct {
     PyTypeObject *fields, *lease, *mapping, *span;
-    PyObject *range_name; /* "_held" */
+    PyObject *range_name; /* "_range" */
 } xp_types;
 xp_types *xp_types_of(PyObject *module);
 
