@@ -45,6 +45,7 @@ __all__ = [
     "open_array",
     "order_before",
     "placed",
+    "span_of",
 ]
 
 
@@ -53,6 +54,22 @@ _new = BufferBase.__new__
 
 def same_device(found: tuple[int, int], wanted: tuple[int, int]) -> bool:
     return found == wanted or (adapters.on_host(found[0]) and adapters.on_host(wanted[0]))
+
+
+def expect_host(found: Range) -> None:
+    """BufferError where the host cannot read these bytes."""
+    if not found.allocation.host_accessible:
+        raise BufferError(
+            f"memory of {found.device} is not host-accessible: use torch.from_dlpack, cupy.from_dlpack or "
+            "jax.dlpack.from_dlpack, or copy it to malloc_host memory with Queue.copy"
+        )
+
+
+def span_of(found: Range) -> Span:
+    """A buffer over these bytes, which holds them."""
+    expect_host(found)
+    owner, read_only = found.hold()
+    return Span(found.address, found.nbytes, read_only, owner)
 
 
 @final
@@ -129,15 +146,7 @@ class Memory(BufferBase, Exportable[Range]):
         return memory_statistics(self._use())
 
     def _span(self) -> Span:
-        found = self._use()
-        if not found.allocation.host_accessible:
-            raise BufferError(
-                f"memory of {found.device} is not host-accessible: use torch.from_dlpack, cupy.from_dlpack or "
-                "jax.dlpack.from_dlpack, "
-                "or copy it to malloc_host memory with Queue.copy"
-            )
-        owner, read_only = found.hold()
-        return Span(found.address, found.nbytes, read_only, owner)
+        return span_of(self._use())
 
     def __dlpack__(
         self,
@@ -153,12 +162,14 @@ class Memory(BufferBase, Exportable[Range]):
         found = self._use()
         return found.device._dlpack(found.allocation.kind)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.endswith("_interface__") and name.startswith("__"):
-            interface = getattr(self._bytes(), name)
-            self._pinned = self._held  # the consumer holds this object, not a buffer: stay open as long as it lives
-            return interface
-        raise AttributeError(f"'Memory' object has no attribute {name!r}")
+    if not TYPE_CHECKING:  # else every name would be an attribute to type checkers
+
+        def __getattr__(self, name: str) -> Any:
+            if name.endswith("_interface__") and name.startswith("__"):
+                interface = getattr(self._bytes(), name)
+                self._pinned = self._held  # the consumer holds this object, not a buffer: stay open as long as it lives
+                return interface
+            raise AttributeError(f"'Memory' object has no attribute {name!r}")
 
     def __repr__(self) -> str:
         found = self._held
@@ -345,11 +356,7 @@ class SharedArray(BufferBase, Closable[Range]):
 
     def _span(self) -> Span:
         found = self._use()
-        if not found.allocation.host_accessible:
-            raise BufferError(
-                f"an array on {found.device} is not host-accessible: use torch.from_dlpack, cupy.from_dlpack or "
-                "jax.dlpack.from_dlpack"
-            )
+        expect_host(found)
         self._before_host()
         code = memoryview_format(self._dtype)
         owner, read_only = found.hold()
@@ -369,7 +376,7 @@ class SharedArray(BufferBase, Closable[Range]):
 
         found = self._use()
         if not found.allocation.host_accessible:
-            self._span()
+            expect_host(found)
         self._before_host()
         low, high = extent(self._shape, self._strides, self._dtype.itemsize)
         start = found.address + self._offset

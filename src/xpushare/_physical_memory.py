@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, final
 
+from xpushare._array import SharedArray, array_over, span_of
 from xpushare._elements import as_dtype, as_shape
 from xpushare._errors import InvalidArgumentError
 from xpushare._lifecycle import DeviceObject, Exportable, use
@@ -14,7 +15,6 @@ from xpushare.core.memory import Range, slice_
 from xpushare.core.physical import Held, Reserved
 
 if TYPE_CHECKING:
-    from xpushare._array import SharedArray
     from xpushare._device import Context, DeviceLike
 
 __all__ = ["PhysicalMemory", "VirtualRange", "physical_memory_over", "whole_range"]
@@ -170,19 +170,13 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
 
     def as_array(self, shape: int | tuple[int, ...], dtype: Any, offset: int = 0) -> SharedArray:
         """A C-ordered array over mapped bytes, from `offset` on; usable as long as they stay mapped."""
-        from xpushare._array import array_over
-
         found, lengths = as_dtype(dtype), as_shape(shape)
         # Over its own bytes only: the rest of the range need not be mapped, and is not pinned.
         piece = slice_(self._piece(), offset, math.prod(lengths) * found.itemsize)
         return array_over(piece, lengths, found)
 
     def _span(self) -> Span:
-        piece = self._piece()
-        if not piece.allocation.host_accessible:
-            raise BufferError(f"memory of {piece.device} is not host-accessible: use as_array and from_dlpack")
-        owner, read_only = piece.hold()
-        return Span(piece.address, piece.nbytes, read_only, owner)
+        return span_of(self._piece())
 
     @property
     def ptr(self) -> int:

@@ -18,7 +18,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from xpushare._device import Device
@@ -185,38 +186,31 @@ def record(operation: Operation, call: Callable[..., Any], folder: str) -> Calla
     _file.folder = folder
     described = _arguments(operation)
     clock = time.monotonic_ns
+    is_async = inspect.iscoroutinefunction(operation.function)
 
-    def begin(values: tuple[Any, ...], options: dict[str, Any], is_async: bool) -> tuple[int, int]:
+    @contextmanager
+    def noted(values: tuple[Any, ...], options: dict[str, Any]) -> Generator[list[Any]]:
         tid, at = _file.thread(), clock()
         _file.write("begin", tid, at, operation.name, is_async, described(values, options))
-        return tid, at
-
-    if inspect.iscoroutinefunction(operation.function):
-
-        @functools.wraps(operation.function)
-        async def recorded_async(*values: Any, **options: Any) -> Any:
-            tid, at = begin(values, options, True)
-            start = clock()
-            try:
-                result = await call(*values, **options)
-            except BaseException as error:
-                _file.write("end", tid, at, start, clock(), _failure(error))
-                raise
-            _file.write("end", tid, at, start, clock(), _result(operation, result))
-            return result
-
-        return recorded_async
-
-    @functools.wraps(operation.function)
-    def recorded(*values: Any, **options: Any) -> Any:
-        tid, at = begin(values, options, False)
         start = clock()
+        result: list[Any] = []
         try:
-            result = call(*values, **options)
+            yield result
         except BaseException as error:
             _file.write("end", tid, at, start, clock(), _failure(error))
             raise
-        _file.write("end", tid, at, start, clock(), _result(operation, result))
-        return result
+        _file.write("end", tid, at, start, clock(), _result(operation, result[0]))
 
-    return recorded
+    @functools.wraps(operation.function)
+    async def recorded_async(*values: Any, **options: Any) -> Any:
+        with noted(values, options) as result:
+            result.append(await call(*values, **options))
+        return result[0]
+
+    @functools.wraps(operation.function)
+    def recorded(*values: Any, **options: Any) -> Any:
+        with noted(values, options) as result:
+            result.append(call(*values, **options))
+        return result[0]
+
+    return recorded_async if is_async else recorded
