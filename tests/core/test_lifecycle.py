@@ -176,6 +176,7 @@ def test_pickling(thing: Any, protocol: int) -> None:
             pickle.dumps(thing, protocol)
         return
     data = pickle.dumps(thing, protocol)
+    assert pickle.dumps(thing, protocol) == data  # one export an object, however often it is pickled
     found = pickle.loads(data)
     assert type(found) is type(thing)
     assert found is not thing
@@ -197,7 +198,7 @@ def test_pickling(thing: Any, protocol: int) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in OBJECTS if "ArrayHandle" not in name])
-@pytest.mark.parametrize("end", ["drop", "close"])
+@pytest.mark.parametrize("end", ["drop", "close", "pickle and drop", "pickle and close"])
 def test_nothing_stays_and_nothing_is_said(name: str, end: str) -> None:
     """Losing the last reference is a close. (The export of an ArrayHandle lasts until `close`: test_arrays.py.)"""
     _withdraw_all()
@@ -207,7 +208,9 @@ def test_nothing_stays_and_nothing_is_said(name: str, end: str) -> None:
         warnings.simplefilter("error")
         with nothing_left():
             thing = OBJECTS[name]()
-            if end == "close":
+            if "pickle" in end and not isinstance(thing, NO_PICKLE):
+                pickle.dumps(thing)
+            if "close" in end:
                 thing.close()
             del thing
             _withdraw_all()
