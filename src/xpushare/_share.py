@@ -18,6 +18,7 @@ from xpushare._queue import Queue
 from xpushare.core import memory
 from xpushare.core import queue as queues
 from xpushare.core.memory import Range
+from xpushare.core.opening import opening_device
 from xpushare.core.ordering import Mark, mark, work_on
 from xpushare.core.resources import Allocation
 
@@ -239,7 +240,7 @@ def attach(
     work = None
     chosen = None
     if device is not None or stream not in (None, _UNORDERED):
-        chosen = memory.opening_device(parts.memory, device, None)[0]
+        chosen = opening_device(parts.memory, device, None)[0]
     if stream is not None and stream != _UNORDERED:
         assert chosen is not None
         work = use(stream) if isinstance(stream, Queue) else work_on(chosen, stream)

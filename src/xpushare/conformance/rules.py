@@ -119,6 +119,9 @@ _TABLE: Final = (
     Rule("3.12d", "Queue, Context and VirtualRange refuse to be pickled"),
     Rule("3.12e", "copy and deepcopy of resources raise TypeError"),
     Rule("3.12f", "Every error pickles, with everything it says"),
+    Rule("3.13a", "A handle opens on a device of another backend with the same bytes, or is refused with the reason"),
+    Rule("3.13b", "An event opens on devices of other backends, signalled and waited on from both ends"),
+    Rule("3.13c", "An event of a device that a process may not see opens on the host there"),
     # --- 4: virtual memory ---
     Rule("4.1", "A VirtualRange only reserves: nothing is mapped, nothing accessible", (VIRTUAL,)),
     Rule("4.2", "Physical memory is mapped side by side, and mapped() lists it in order", (VIRTUAL,)),
@@ -238,7 +241,7 @@ The exit status is 0 only if nothing failed; `--json` gives the same to programs
 which rules caught each: none may survive.
 
 There are {count} rules. Their numbers are sections of the contract; in section 3 the digits after the point are its
-rules 1 to 11, and 12 is pickling.
+rules 1 to 11, 12 is pickling, and 13 other backends.
 This page is made by `python -m xpushare.conformance.rules`.
 """
 _SECTIONS: Final = {

@@ -92,6 +92,7 @@ class Example(base.Adapter):
     """One device."""
 
     backend = "example"
+    maps_memfds = True
     calls = Calls()
 
     def devices(self) -> list[base.DeviceInfo]:
@@ -118,10 +119,13 @@ class Example(base.Adapter):
 
     def allocate(self, device: base.DeviceInfo, kind: base.UsmKind, nbytes: int) -> base.DriverMemory:
         with BUDGET.spending(nbytes):
-            return Memory.allocate(self.calls, nbytes, memfd=True)
+            return Memory.allocate(self.calls, nbytes)
 
     def import_memory(self, device: base.DeviceInfo, what: base.Import) -> base.DriverMemory:
         return HostMemory.imported(self.calls, what)
+
+    def imports(self, device: base.DeviceInfo, physical: bool) -> dict[base.Form, base.Same]:
+        return {base.Form.MEMFD: base.Same.HOST}
 
     def foreign(self, address: int, nbytes: int | None = None) -> None:
         return None

@@ -21,6 +21,8 @@ def examine(selector: str | None) -> tuple[list[xs.Device], list[Check]]:
         except Exception as error:  # an adapter from another package may do anything
             why = f"its own examination failed ({type(error).__name__}: {error})"
             checks.append(Check(group, f"adapter {record.backend}", "limited", why, "report it to whose adapter it is"))
+    every = sum(len(adapters.listed(record.backend)) for record in adapters.vendors() if not record.selected_only)
+    checks += [Check(group, f"adapter {each.name}", "limited", each.why, each.fix) for each in adapters.problems()]
     variable = os.environ.get("ONEAPI_DEVICE_SELECTOR")
     try:
         found = xs.devices(selector)
@@ -28,8 +30,6 @@ def examine(selector: str | None) -> tuple[list[xs.Device], list[Check]]:
         return [], [*checks, Check(group, "selector", "fails", str(error), "unset ONEAPI_DEVICE_SELECTOR")]
     except OSError as error:
         return [], [*checks, Check(group, "list", "fails", str(error), "mount -t proc proc /proc")]
-    checks += [Check(group, f"adapter {each.name}", "limited", each.why, each.fix) for each in adapters.problems()]
-    every = sum(len(adapters.listed(record.backend)) for record in adapters.vendors() if not record.selected_only)
     if not found:
         said = [f"ONEAPI_DEVICE_SELECTOR={variable}"] if variable else []
         said += [f"--device {selector}"] if selector else []

@@ -111,13 +111,13 @@ def cache_not_rechecked() -> None:
     from xpushare.sharing.peers import Peers
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def acquire(self: Any, handle: Any, opened_as: Any, make: Any) -> Any:
-            key = (handle._fields.cookie, handle._fields.object, opened_as)
-            known = self._cache.get(key)
+        def acquire(self: Any, handle: Any, opener: Any) -> Any:
+            fields = handle._fields
+            known = self._cache.get((fields.cookie, fields.object, opener, fields.flags & 1))
             found = None if known is None else known()
             if found is not None:
                 return found, None
-            return original(self, handle, opened_as, make)
+            return original(self, handle, opener)
 
         return acquire
 
@@ -127,17 +127,17 @@ def cache_not_rechecked() -> None:
 
 @mutant("the short way to open again does not ask the exporter", "3.3g", "3.3i")
 def reopen_not_rechecked() -> None:
-    from xpushare.core import memory
+    from xpushare.sharing.peers import Peers
 
-    def reopen(here: Any, handle: Any) -> Any:
-        opener, allocation_ref, _peer, device, context = handle._hot
-        allocation = allocation_ref()
-        if allocation is None or opener is not here:
-            return None
-        fields = handle._fields
-        return memory.Range(allocation, fields.offset, fields.nbytes, device, context, handle.read_only, handle, None)
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def acquire_known(self: Any, handle: Any, key: Any, opener: Any) -> Any:
+            known = self._cache.get(key)
+            found = None if known is None else known()
+            return original(self, handle, key, opener) if found is None else (found, None)
 
-    set_(memory, "reopen", reopen)
+        return acquire_known
+
+    wrap(Peers, "acquire_known", make)
 
 
 @mutant("a handle's sizes are not compared with the exporter's", "3.3k")
@@ -163,14 +163,14 @@ def same_handle() -> None:
     from xpushare.sharing.table import Table
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def export(self: Any, kind: str, backend: str, uuid: bytes, what: Any, source: Any, **options: Any) -> Any:
+        def export(self: Any, kind: str, device: Any, what: Any, source: Any, **options: Any) -> Any:
             for each in self._exports.values():
                 same = each.source is source or (isinstance(source, tuple) and each.source == source)
                 if same and (each.handle._fields.offset, each.handle.nbytes) == (
                     options.get("offset", 0), options.get("nbytes", 0)
                 ):  # fmt: skip
                     return each.handle
-            return original(self, kind, backend, uuid, what, source, **options)
+            return original(self, kind, device, what, source, **options)
 
         return export
 

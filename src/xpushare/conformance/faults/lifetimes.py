@@ -172,31 +172,29 @@ def fork_allowed() -> None:
 
 @mutant("the importer's object is of the exporter's device", "3.0c", "3.3l")
 def device_ignored() -> None:
-    from xpushare.core import memory
-
-    original = memory.opening_device
+    from xpushare.core import memory, opening
 
     def opening_device(handle: Any, device: Any, context: Any) -> Any:
         del device, context
-        return original(handle, None, None)
+        return opening.opening_device(handle, None, None)
 
     set_(memory, "opening_device", opening_device)
 
 
-@mutant("another backend's device is accepted", "3.3l")
+@mutant("what is opened on another backend's device is of the exporter's", "3.3l", "3.13a")
 def backend_ignored() -> None:
-    from xpushare._device import Device, resolve_context
     from xpushare.core import memory
 
-    original = memory.opening_device
+    original = memory.open_
 
-    def opening_device(handle: Any, device: Any, context: Any) -> Any:
-        if device is None:
-            return original(handle, device, context)
-        found = Device(device)
-        return found, resolve_context(found, context)
+    def open_(handle: Any, device: Any = None, context: Any = None) -> Any:
+        found = original(handle, device, context)
+        named: Any = found.handle
+        if found.device.backend == named.backend:
+            return found
+        return found._replace(device=original(handle).device)
 
-    set_(memory, "opening_device", opening_device)
+    set_(memory, "open_", open_)
 
 
 @mutant("errors cannot be pickled", "3.12f")

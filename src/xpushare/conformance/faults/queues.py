@@ -337,3 +337,10 @@ def adopted_does_not_wait() -> None:
         return work
 
     set_(queue, "adopt", adopt)
+
+
+@mutant("an event of a device that is not here is refused", "3.13c")
+def hidden_event_refused() -> None:
+    from xpushare.core import event, opening
+
+    set_(event, "event_device", opening.opening_device)

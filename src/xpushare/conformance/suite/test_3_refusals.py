@@ -219,8 +219,12 @@ def test_other_devices(pair: Pair, kind: str) -> None:
     device = xs.Device(pair.exporter)
     strangers = [each for each in xs.devices() if each.backend != device.backend]
     for stranger in strangers:
-        with pytest.raises(xs.InvalidArgumentError):
-            verbs(kind).open(handle, device=stranger)
+        error, text = actions.outcome(actions.open_, "opened", kind, handle, str(stranger))
+        if error:
+            assert error == "FeatureNotSupportedError"
+            assert str(stranger) in text
+        else:
+            assert kept.pop("opened").device == stranger  # 3.13 has what works
     for wrong in ("no device", f"{device.backend}:977"):
         with pytest.raises(xs.InvalidArgumentError):
             verbs(kind).open(handle, device=wrong)
@@ -228,7 +232,8 @@ def test_other_devices(pair: Pair, kind: str) -> None:
     with pytest.raises(xs.InvalidArgumentError):
         verbs(kind).open(handle, context=context)
     unknown = uuid.uuid4()
-    assert str(unknown) in refused(xs.InvalidArgumentError, kind, reseal(handle, UUID, unknown.bytes))
+    if kind != "event":  # those open on the host then: 3.13c
+        assert str(unknown) in refused(xs.InvalidArgumentError, kind, reseal(handle, UUID, unknown.bytes))
 
 
 @rule("3.3m", "Each refusal has a message of its own")
