@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
 from test_ur_arguments import GOOD
-from ur_runtime import Runtime
+from ur_runtime import Runtime, refused
 
+import xpushare as xs
 from xpushare import ur
 from xpushare.core.declare import Operation
 from xpushare.core.layers import operations
@@ -29,12 +31,31 @@ WORKING: dict[str, Callable[[Runtime], tuple[Any, ...]]] = {
     "urEnqueueEventsWaitWithBarrierExt": lambda rt: (rt.queue, None, [pending(rt)], rt.event()),
 }
 DECLARED = [name for name, function in FUNCTIONS.items() if function.operations]
+RAISED = [
+    pytest.param(name, operation, error, id=f"{name}-{operation.name}-{error.__name__}")
+    for name in DECLARED
+    for operation in FUNCTIONS[name].operations
+    for error in operation.raises
+    if issubclass(error, xs.XpuShareError) and error not in FUNCTIONS[name].handles
+]
 KINDS = {each.makes for each in FUNCTIONS.values()} - {""}
 
 
 def pending(rt: Runtime) -> ur.Event:
     """An event whose signal is held back; `Runtime.held` lets it go."""
     return ur.urEnqueueEventsWait(rt.queue, None)
+
+
+@contextmanager
+def working(rt: Runtime, name: str) -> Iterator[tuple[Any, ...]]:
+    """Arguments of a call that does its work; the operations are themselves again afterwards."""
+    with rt.held() if name.startswith("urEnqueueEvents") else nullcontext():
+        arguments = WORKING.get(name, GOOD[name])(rt)
+        try:
+            yield arguments
+        finally:
+            for each in operations():
+                each.install(each.function)
 
 
 @pytest.mark.parametrize("name", DECLARED)
@@ -48,20 +69,24 @@ def test_the_declared_operations_do_the_work(rt: Runtime, name: str) -> None:
 
         return note
 
-    held = rt.held() if name in WORKING and name != "urEventGetInfo" else None
-    if held is not None:
-        held.__enter__()
-    try:
-        arguments = WORKING.get(name, GOOD[name])(rt)
+    with working(rt, name) as arguments:
         for each in operations():
             each.install(noting(each))
         getattr(ur, name)(*arguments)
-    finally:
-        for each in operations():
-            each.install(each.function)
-        if held is not None:
-            held.__exit__(None, None, None)
     assert {each.name for each in FUNCTIONS[name].operations} <= set(called)
+
+
+@pytest.mark.parametrize(("name", "operation", "error"), RAISED)
+def test_errors_have_the_results_of_the_page(
+    rt: Runtime, name: str, operation: Operation, error: type[xs.XpuShareError]
+) -> None:
+    def fail(*_arguments: Any, **_options: Any) -> Any:
+        raise error("the test says so")
+
+    with working(rt, name) as arguments:
+        operation.install(fail)
+        with refused(FUNCTIONS[name].result_of(error.default_result)):
+            getattr(ur, name)(*arguments)
 
 
 def exports(kind: str) -> int:

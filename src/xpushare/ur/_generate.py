@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from xpushare._aspects import Aspect
-from xpushare._errors import XpuShareError
+from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
 from xpushare.core.declare import Operation
 from xpushare.core.layers import operations
 from xpushare.ur import _enums, _structs
@@ -134,10 +134,10 @@ def _anchor(operation: Operation) -> str:
 
 
 def _of_core(function: Function) -> list[str]:
-    """The results of the errors that its operations raise."""
-    raised = dict.fromkeys(
-        error for each in function.operations for error in each.raises if issubclass(error, XpuShareError)
-    )
+    """The results of the errors that its operations raise, and of those that it translates in its own way."""
+    raised = [error for each in function.operations for error in each.raises if issubclass(error, XpuShareError)]
+    own = [each for each in (InvalidArgumentError, FeatureNotSupportedError) if each.default_result in function.results]
+    raised = [each for each in dict.fromkeys([*raised, *own]) if each not in function.handles]
     return [f"| `{function.result_of(error.default_result).name}` | `{error.__name__}` |" for error in raised]
 
 
@@ -148,7 +148,7 @@ def _given_back(function: Function) -> list[str]:
     if not function.makes:
         return []
     by = " or ".join(f"`{each.name}`" for each in FUNCTIONS.values() if each.ends == function.makes)
-    return [f"Has to be given back: {function.makes}, by {by or 'no function here'}."]
+    return [f"Has to be given back: {function.makes}, by {by}." if by else f"Takes a reference: {function.makes}."]
 
 
 def _section(function: Function) -> list[str]:
@@ -177,8 +177,9 @@ def _section(function: Function) -> list[str]:
         lines += ["", f"In Python: {function.python}"]
     if function.operations:
         links = (f"[`{each.name}`](reference/operations.md#{_anchor(each)})" for each in function.operations)
-        lines += ["", f"Operation: {', '.join(links)}. Its errors are:", "", "| result | error |", "|---|---|"]
-        lines += _of_core(function)
+        lines += ["", f"Operation: {', '.join(links)}"]
+    if rows := _of_core(function):
+        lines += ["", "| result | for the package's error |", "|---|---|", *rows]
     return lines
 
 

@@ -41,6 +41,7 @@ from enum import IntEnum, IntFlag
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, Union
 
+from xpushare._errors import XpuShareError
 from xpushare._result import Result
 from xpushare.core.declare import OPERATIONS, Operation
 from xpushare.ur import _enums, _structs
@@ -139,6 +140,8 @@ class Function:
     """The operations of `core` that do the work."""
     results: Mapping[Result, Result]
     """The results that it has for the general ones of `core`'s errors."""
+    handles: tuple[type[XpuShareError], ...]
+    """The errors of its operations that it answers with a value."""
     makes: str
     """The kind of what a successful call makes or takes a reference to, which has to be given back."""
     ends: str
@@ -293,6 +296,7 @@ def function(
     operations: tuple[str, ...] = (),
     invalid: Result = Result.ERROR_INVALID_ARGUMENT,
     unsupported: Result = Result.ERROR_UNSUPPORTED_FEATURE,
+    handles: tuple[type[XpuShareError], ...] = (),
     makes: str = "",
     ends: str = "",
     python: str = "",
@@ -302,8 +306,8 @@ def function(
     `errors`: the results that no check decides, without `ERROR_`, and when; `rules`: the checks after those that follow
     from the kinds; `unchecked`: mandatory arguments that UR does not compare with null; `operations`: those of `core`
     that do the work, by name; `invalid`, `unsupported`: what it answers where `core` raises `InvalidArgumentError` or
-    `FeatureNotSupportedError`; `makes`, `ends`, `python`: as in `Function`. The docstring is the summary, and after an
-    empty line the notes.
+    `FeatureNotSupportedError`; `handles`, `makes`, `ends`, `python`: as in `Function`. The docstring is the summary,
+    and after an empty line the notes.
     """
 
     def declare(body: F) -> F:
@@ -343,6 +347,7 @@ def function(
                 )
                 if own is not general
             },
+            handles=handles,
             makes=makes,
             ends=ends,
             python=python,

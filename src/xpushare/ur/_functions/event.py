@@ -114,6 +114,7 @@ def urEventCreateExp(hContext: Context, hDevice: Device, pEventDesc: ExpEventDes
     "OUT_OF_RESOURCES",
     "OUT_OF_HOST_MEMORY",
     operations=("Event.done",),
+    handles=(PeerLostError,),
     python="`event.done`",
 )
 def urEventGetInfo(hEvent: Event, propName: EventInfo) -> Any:
