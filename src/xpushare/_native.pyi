@@ -233,7 +233,7 @@ class Span:
 class BufferBase:
     """Base of classes that export a buffer: `memoryview(self)` becomes a view of `self._span()`, a `Span`.
 
-    An object made with the three arguments is bound to that memory: its `_range` keeps the memory, and as long as that
+    An object made with the three arguments is bound to that memory: its `_held` keeps the memory, and as long as that
     is not None and the process has not forked, a view is of a `Span` with these arguments and that owner; `_span` is
     not called. The view keeps the span, not this object. An exception of `_span` is passed on as it is. Has a
     weak-reference list; sub-classes may use __slots__."""

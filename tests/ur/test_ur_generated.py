@@ -14,6 +14,7 @@ import pytest
 
 import xpushare as xs
 from xpushare import ur
+from xpushare.conformance.rules import RULES
 from xpushare.core.layers import operations
 from xpushare.ur import _generate
 from xpushare.ur._spec import FUNCTIONS
@@ -88,6 +89,7 @@ def test_every_operation_is_described() -> None:
     for each in operations():
         assert each.doc.strip().endswith("."), each.name
         assert each.raises, each.name
+        assert {f"3.{rule}" for rule in each.rules} <= {re.sub(r"\D+$", "", number) for number in RULES}, each.name
         assert f"## `{each.name}`" in _generate.operations_page()
 
 

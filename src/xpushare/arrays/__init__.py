@@ -6,8 +6,9 @@ import sys
 from typing import Any, Final, NamedTuple, cast
 
 from xpushare import adapters
-from xpushare._array import DLPACK_NAMED, SharedArray, as_dtype, c_strides, extent
+from xpushare._array import SharedArray, covered_by
 from xpushare._device import Device, _device
+from xpushare._elements import DLPACK_NAMED, as_dtype, c_strides, extent
 from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
 from xpushare._native import DLTensor
 from xpushare.adapters.vendor import ArrayInterface, Vendor
@@ -211,7 +212,7 @@ def range_of(array: Any) -> Range:
     `FeatureNotSupportedError` when it cannot be exported, with the reason.
     """
     if isinstance(array, SharedArray):
-        return array._covered()[0]
+        return covered_by(array)[0]
     if isinstance(array, int) and not isinstance(array, bool):
         return range_at(Located(array, 0, False, None), None)
     where = locate(array)

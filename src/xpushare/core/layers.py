@@ -39,10 +39,11 @@ def operations() -> list[Operation]:
 
 
 def _trace(operation: Operation, call: Callable[..., Any]) -> Callable[..., Any]:
-    if os.environ.get(TRACE_FOLDER):
+    folder = os.environ.get(TRACE_FOLDER)
+    if folder:
         from xpushare.core.recording import record
 
-        return record(operation, call)
+        return record(operation, call, folder)
 
     @functools.wraps(operation.function)
     def traced(*arguments: Any, **options: Any) -> Any:

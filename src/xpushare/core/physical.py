@@ -18,7 +18,6 @@ from xpushare._errors import (
     OutOfMemoryError,
     RouteError,
 )
-from xpushare._native import forks
 from xpushare.adapters.base import Access, DriverRange, Import
 from xpushare.core import memory
 from xpushare.core.declare import operation
@@ -209,10 +208,6 @@ class Reserved(Resource):
     @property
     def host_accessible(self) -> bool:
         return self.driver.host_accessible
-
-    @property
-    def foreign_process(self) -> bool:
-        return self._forks != forks()
 
     def check(self, at: int, nbytes: int) -> tuple[int, int]:
         """A place in the range, whole granules of it."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 import xpushare as xs
-from xpushare._array import as_dtype, as_shape
+from xpushare._elements import as_dtype, as_shape
 from xpushare.adapters._host import Calls, HostMemory
 from xpushare.core.memory import Range
 from xpushare.core.resources import Allocation

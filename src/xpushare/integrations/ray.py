@@ -34,8 +34,8 @@ from ray.util.scheduling_strategies import (  # type: ignore[import-not-found,un
 
 import xpushare as xs
 from xpushare import adapters, arrays
-from xpushare._array_handle import check_dtype
-from xpushare._share import _host_view
+from xpushare._elements import check_dtype
+from xpushare._share import host_view
 from xpushare.integrations._reuse import attach, empty
 
 __all__ = ["Transport", "empty", "register"]
@@ -241,7 +241,7 @@ def _share(array: Any) -> xs.ArrayHandle:
         check_dtype(found.dtype)
         if found.backend is not None:
             return xs.share(array, copy=True)
-    values = _host_view(array, found)
+    values = host_view(array, found)
     flipped = values.flags.f_contiguous and not values.flags.c_contiguous
     copy = np.asarray(empty(values.shape[::-1] if flipped else values.shape, values.dtype))
     copy = copy.T if flipped else copy

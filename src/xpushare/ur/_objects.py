@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self, final
 from xpushare._device import Context as SharedContext
 from xpushare._device import Device as SharedDevice
 from xpushare._device import devices as shared_devices
+from xpushare._lifecycle import use
 from xpushare._result import Result
 from xpushare.core.memory import Range
 from xpushare.sharing import node
@@ -379,7 +380,7 @@ class Places:
         """From `address` to the end of what it lies in; memory that the object face allocated will do, too."""
         exact = self.allocated.get(address)
         if exact is not None:
-            return exact._use()
+            return use(exact)
         allocation = self.locate(address)
         if allocation is None:
             raise URError(
@@ -391,7 +392,7 @@ class Places:
         if memory is None:
             with self.lock:
                 memory = next(reversed(self.opened.get(start, {})), None)
-        known = None if memory is None else memory._use()
+        known = None if memory is None else use(memory)
         read_only, handle = (False, None) if known is None else (known.read_only, known.handle)
         device: SharedDevice = allocation.device
         offset = address - start

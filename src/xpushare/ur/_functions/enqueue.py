@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from xpushare._event import Event as SharedEvent
+from xpushare._lifecycle import use
 from xpushare._result import Result
 from xpushare.adapters.base import Profile
 from xpushare.core import event as core_event
@@ -32,7 +33,7 @@ _WAIT_LIST_OTHERS = (
 
 def _hold_back(work: Work, events: tuple[Event, ...]) -> None:
     """Let the queue wait for events, none of which may be lost."""
-    opened = [event.shared._use() for event in events]
+    opened = [use(event.shared) for event in events]
     for each in [each for each in opened if not core_event.done(each)]:
         core_queue.wait(work, each, None)
 
@@ -41,12 +42,12 @@ def _command(
     queue: Queue, command: Command, events: tuple[Event, ...], submit: Callable[[Work], None] | None = None
 ) -> Event:
     """Enqueue a command and a signal after it; the event of that."""
-    work = queue.shared._use()
+    work = use(queue.shared)
     device, context = queue.device.shared, queue.context.shared
     shared = SharedEvent(device, context=context, enable_profiling=queue.profiling)
     event = Event.make(queue.context, shared, command, False)
     event.queue = queue
-    opened = shared._use()
+    opened = use(shared)
     event.profile = opened.profile
     if events:
         _hold_back(work, events)
@@ -94,7 +95,7 @@ def urEnqueueUSMMemcpy(
         hQueue, Command.USM_MEMCPY, phEventWaitList, lambda work: core_queue.copy(work, target, source, size)
     )
     if blocking:
-        core_event.wait(event.shared._use(), None, None)
+        core_event.wait(use(event.shared), None, None)
     return event
 
 
@@ -206,8 +207,8 @@ def urEnqueueEventsWaitWithBarrierExt(
             "`phEvent` is in `phEventWaitList`: it cannot wait for itself",
             result=Result.ERROR_INVALID_EVENT_WAIT_LIST,
         )
-    work = hQueue.shared._use()
-    opened = phEvent.shared._use()
+    work = use(hQueue.shared)
+    opened = use(phEvent.shared)
     if hQueue.profiling and opened.profile is None and not opened.ipc_enabled and opened.handle is None:
         opened = opened._replace(profile=Profile())
     _hold_back(work, phEventWaitList)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from xpushare._errors import PeerLostError
 from xpushare._event import Event as SharedEvent
+from xpushare._lifecycle import use
 from xpushare._result import Result
 from xpushare.core import event as core_event
 from xpushare.ur._enums import Command, EventInfo, EventStatus, ExpEventFlags, ProfilingInfo
@@ -19,7 +20,7 @@ from xpushare.ur._structs import ExpEventDesc
 def _status(event: Event) -> EventStatus:
     """How far the newest command is that signals the event."""
     try:
-        return EventStatus.COMPLETE if core_event.done(event.shared._use()) else EventStatus.SUBMITTED
+        return EventStatus.COMPLETE if core_event.done(use(event.shared)) else EventStatus.SUBMITTED
     except PeerLostError:
         return EventStatus.ERROR
 
@@ -103,7 +104,7 @@ def urEventCreateExp(hContext: Context, hDevice: Device, pEventDesc: ExpEventDes
         enable_profiling=bool(pEventDesc.flags & ExpEventFlags.ENABLE_PROFILING),
     )
     made = Event.make(hContext, event, Command.EVENTS_WAIT_WITH_BARRIER, True)
-    made.profile = event._use().profile
+    made.profile = use(event).profile
     return made
 
 
@@ -164,7 +165,7 @@ def urEventGetProfilingInfo(hEvent: Event, propName: ProfilingInfo) -> int:
 def urEventWait(phEventWaitList: tuple[Event, ...]) -> None:
     """Waits on the host until events are complete."""
     for event in phEventWaitList:
-        core_event.wait(event.shared._use(), None, None)
+        core_event.wait(use(event.shared), None, None)
 
 
 @function(43, "INVALID_EVENT", "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY", makes="event")

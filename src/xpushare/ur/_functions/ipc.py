@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from xpushare._event import Event as SharedEvent
-from xpushare._memory import Memory
-from xpushare._physical_memory import PhysicalMemory
+from xpushare._event import event_over
+from xpushare._lifecycle import use
+from xpushare._memory import memory_over
+from xpushare._physical_memory import physical_memory_over
 from xpushare._result import Result
 from xpushare.core import event as core_event
 from xpushare.core import memory as core_memory
@@ -87,7 +88,7 @@ def urIPCOpenMemHandleExp(hContext: Context, hDevice: Device, pIPCMemHandleData:
     found = core_memory.open_(pIPCMemHandleData, hDevice.shared, hContext.shared)
     places = _objects.places
     with places.lock:
-        places.opened.setdefault(found.allocation.address, {})[Memory._make(found)] = None
+        places.opened.setdefault(found.allocation.address, {})[memory_over(found)] = None
         if found.allocation.imported:
             places.add(found.allocation)
     return found.address
@@ -133,7 +134,7 @@ def urIPCCloseMemHandleExp(hContext: Context, pMem: Pointer) -> None:
 def urIPCGetPhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> bytes:
     """The handle data of physical memory."""
     _expect_device(hContext, hPhysMem.device.shared)
-    return bytes(core_physical.get(hPhysMem.shared._use()))
+    return bytes(core_physical.get(use(hPhysMem.shared)))
 
 
 @function(
@@ -165,7 +166,7 @@ def urIPCPutPhysMemHandleExp(hContext: Context, pIPCPhysMemHandleData: bytes) ->
 def urIPCOpenPhysMemHandleExp(hContext: Context, hDevice: Device, pIPCPhysMemHandleData: bytes) -> PhysicalMem:
     """The physical memory that handle data name."""
     held = core_physical.open_(pIPCPhysMemHandleData, hDevice.shared, hContext.shared)
-    return PhysicalMem.make(hContext, hDevice, PhysicalMemory._make(held))
+    return PhysicalMem.make(hContext, hDevice, physical_memory_over(held))
 
 
 @function(
@@ -195,7 +196,7 @@ def urIPCClosePhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> None
 )
 def urIPCGetEventHandleExp(hEvent: Event) -> bytes:
     """The handle data of an event."""
-    return bytes(core_event.get(hEvent.shared._use()))
+    return bytes(core_event.get(use(hEvent.shared)))
 
 
 @function(
@@ -237,4 +238,4 @@ def urIPCOpenEventHandleExp(hContext: Context, pIPCEventHandleData: bytes) -> Ev
     There is no close: the last `urEventRelease` closes the event.
     """
     opened = core_event.open_(pIPCEventHandleData, None, hContext.shared)
-    return Event.make(hContext, SharedEvent._make(opened), Command.EVENTS_WAIT_WITH_BARRIER, True)
+    return Event.make(hContext, event_over(opened), Command.EVENTS_WAIT_WITH_BARRIER, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from xpushare._aspects import Aspect
+from xpushare._lifecycle import use
 from xpushare._queue import Queue as WorkQueue
 from xpushare._result import Result
 from xpushare.core import queue as core_queue
@@ -68,4 +69,4 @@ def urQueueRelease(hQueue: Queue) -> None:
 @function(97, "INVALID_QUEUE", "OUT_OF_HOST_MEMORY", operations=("Queue.synchronize",), python="`queue.synchronize()`")
 def urQueueFinish(hQueue: Queue) -> None:
     """Waits until all commands of a queue are complete."""
-    core_queue.synchronize(hQueue.shared._use(), None)
+    core_queue.synchronize(use(hQueue.shared), None)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from xpushare._memory import Memory
+from xpushare._lifecycle import use
+from xpushare._memory import memory_over
 from xpushare._result import Result
 from xpushare.adapters.base import UsmKind
 from xpushare.core import memory as core_memory
@@ -65,7 +66,7 @@ def _allocate(kind: UsmKind, context: Context, device: Device, desc: USMDesc | N
         )
     if size > largest_allocation(device):
         raise URError(f"{device!r} does not have {size} bytes", result=Result.ERROR_INVALID_USM_SIZE)
-    memory = Memory._make(core_memory.allocate(kind, size, device.shared, context.shared))
+    memory = memory_over(core_memory.allocate(kind, size, device.shared, context.shared))
     _objects.places.allocated[memory.ptr] = memory
     return memory.ptr
 
@@ -150,7 +151,7 @@ def urUSMFree(hContext: Context, pMem: Pointer) -> None:
         del places.allocated[pMem]
     table = node.current().table_if_any
     if table is not None:
-        source = memory._use().allocation
+        source = use(memory).allocation
         for export in table.exports():
             if export.source is source:
                 table.withdraw(export.handle, layout.REASON_FREED)

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 from xpushare._aspects import Aspect
 from xpushare._errors import DeviceError, OutOfMemoryError
+from xpushare._lifecycle import use
 from xpushare._physical_memory import VirtualRange
 from xpushare._result import Result
 from xpushare.adapters.base import Access
@@ -68,7 +69,7 @@ def urVirtualMemReserve(hContext: Context, pStart: NullablePointer, size: Size) 
     places = _objects.places
     with places.lock:
         places.ranges[found.ptr] = found
-        places.add(found._use())
+        places.add(use(found))
     return found.ptr
 
 
@@ -94,7 +95,7 @@ def urVirtualMemFree(hContext: Context, pStart: Pointer, size: Size) -> None:
         if found.mapped():
             raise URError(f"memory is mapped in {found!r}: unmap it first", result=Result.ERROR_INVALID_VALUE)
         del places.ranges[pStart]
-        places.remove(found._use())
+        places.remove(use(found))
     found.close()
 
 
@@ -127,7 +128,7 @@ def urVirtualMemMap(
 ) -> None:
     """Maps physical memory into a reserved range."""
     found, at = _range_of(hContext, pStart)
-    core_physical.map_(found._use(), hPhysicalMem.shared._use(), at, offset, size, _access(flags))
+    core_physical.map_(use(found), use(hPhysicalMem.shared), at, offset, size, _access(flags))
 
 
 @function(
@@ -136,7 +137,7 @@ def urVirtualMemMap(
 def urVirtualMemUnmap(hContext: Context, pStart: Pointer, size: Size) -> None:
     """Unmaps a mapped range, which can then be mapped again."""
     found, at = _range_of(hContext, pStart)
-    core_physical.unmap(found._use(), at, size)
+    core_physical.unmap(use(found), at, size)
 
 
 @function(
@@ -150,7 +151,7 @@ def urVirtualMemSetAccess(
 ) -> None:
     """Changes the access to a mapped range."""
     found, at = _range_of(hContext, pStart)
-    core_physical.set_access(found._use(), at, size, _access(flags))
+    core_physical.set_access(use(found), at, size, _access(flags))
 
 
 @function(159, operations=("VirtualRange.access",), invalid=Result.ERROR_INVALID_VALUE, python="`range.access(at)`")
@@ -158,4 +159,4 @@ def urVirtualMemGetInfo(hContext: Context, pStart: Pointer, size: Size, propName
     """Asks about a mapped range."""
     found, at = _range_of(hContext, pStart)
     core_memory.piece("the range", found.nbytes, at, size)
-    return _ACCESS_FLAGS[core_physical.access_of(found._use(), at)]
+    return _ACCESS_FLAGS[core_physical.access_of(use(found), at)]
