@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
+import inspect
 import os
 import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 # Before any test module imports xpushare; children inherit it.
 _runtime_dir = tempfile.mkdtemp(prefix="xpushare-tests-")
@@ -49,6 +53,45 @@ def exporting() -> None:
 
     with xs.malloc_device(4096, "native_cpu:0") as memory:
         xs.ipc.memory.put(xs.ipc.memory.get(memory))
+
+
+@pytest.fixture
+def declared_errors() -> Iterator[None]:
+    """The test fails when an operation raises an error of this package, or a time-out, that it does not declare."""
+    import xpushare as xs
+    from xpushare.core.declare import Operation
+    from xpushare.core.layers import operations
+
+    undeclared: set[str] = set()
+
+    @contextmanager
+    def noting(operation: Operation) -> Iterator[None]:
+        try:
+            yield
+        except (xs.XpuShareError, TimeoutError) as error:
+            if not isinstance(error, operation.raises):
+                undeclared.add(f"{operation.name} raised {type(error).__name__}: {error}")
+            raise
+
+    def watched(operation: Operation) -> Callable[..., Any]:
+        @functools.wraps(operation.function)
+        def watch(*arguments: Any, **options: Any) -> Any:
+            with noting(operation):
+                return operation.function(*arguments, **options)
+
+        @functools.wraps(operation.function)
+        async def watch_async(*arguments: Any, **options: Any) -> Any:
+            with noting(operation):
+                return await operation.function(*arguments, **options)
+
+        return watch_async if inspect.iscoroutinefunction(operation.function) else watch
+
+    for each in operations():
+        each.install(watched(each))
+    yield
+    for each in operations():
+        each.install(each.function)
+    assert not undeclared
 
 
 @pytest.fixture

@@ -436,7 +436,7 @@ def test_two_processes_of_one_pid_and_a_line_cut_short(tmp_path: Path) -> None:
 
 
 def wrappers() -> list[str]:
-    return [each.name for each in layers._declared()
+    return [each.name for each in layers.operations()
             if getattr(sys.modules[each.function.__module__], each.function.__name__) is not each.function]  # fmt: skip
 
 
@@ -446,4 +446,4 @@ def test_off_it_is_not_there() -> None:
         assert child.call(wrappers) == []
         assert not child.call(lambda: "xpushare.core.recording" in sys.modules)
     with Child(env={"UR_ENABLE_LAYERS": "UR_LAYER_TRACING"}) as child:
-        assert sorted(child.call(wrappers)) == sorted(each.name for each in layers._declared())
+        assert sorted(child.call(wrappers)) == sorted(each.name for each in layers.operations())

@@ -221,7 +221,7 @@ static PyType_Spec span_spec = {"xpushare._native.Span", sizeof(xp_span), 0, Py_
 typedef struct {
     PyObject_HEAD
     PyObject *weakrefs;
-    /* Of one that is bound; they never change. The sub-class's `_range` keeps the memory, and is None once it does not. */
+    /* Of one that is bound; they never change. The sub-class's `_held` keeps the memory, and is None once it does not. */
     uint64_t address;
     Py_ssize_t nbytes;
     unsigned forks;
@@ -325,7 +325,7 @@ static PyType_Spec base_spec = {"xpushare._native.BufferBase", sizeof(xp_base), 
 int xp_init_span(PyObject *module)
 {
     xp_types *types = xp_types_of(module);
-    if ((types->range_name = PyUnicode_InternFromString("_range")) == NULL ||
+    if ((types->range_name = PyUnicode_InternFromString("_held")) == NULL ||
         xp_keep_type(module, &span_spec, &types->span) < 0)
         return -1;
     return xp_add_type(module, &base_spec);

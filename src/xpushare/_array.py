@@ -1,113 +1,223 @@
-"""`SharedArray`: shared memory with a shape and a dtype, readable by every array library."""
+"""`Memory` and `SharedArray`: USM memory, and arrays over it, which every array library reads. One module, since each
+makes the other.
+"""
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, final
+from typing import TYPE_CHECKING, Any, Final, Self, final
 
-from xpushare._errors import ForkError, InvalidArgumentError
-from xpushare._native import BufferBase, Span, dlpack_capsule, forks
-from xpushare.core.memory import FORK_ADVICE, Range, piece
+from xpushare import adapters
+from xpushare._array_handle import ArrayHandle, checked_parts, seal_array
+from xpushare._elements import (
+    as_dtype,
+    as_shape,
+    c_strides,
+    check_dtype,
+    dlpack_type,
+    extent,
+    in_elements,
+    memoryview_format,
+    named_by_typestr,
+)
+from xpushare._errors import InvalidArgumentError
+from xpushare._lifecycle import Closable, Exportable
+from xpushare._native import BufferBase, Span, dlpack_capsule
+from xpushare.core import memory as core
+from xpushare.core.memory import Implicit, Range
 
 if TYPE_CHECKING:
-    from xpushare._array_handle import ArrayHandle
-    from xpushare._device import Device
-    from xpushare._memory import Memory
+    from xpushare._array_handle import Parts
+    from xpushare._device import Device, DeviceLike
+    from xpushare.adapters.vendor import ArrayInterface
     from xpushare.core.ordering import Order
     from xpushare.core.queue import Work
 
-__all__ = ["SharedArray"]
-
-_DLPACK_CODES: Final = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
-DLPACK_NAMED: Final = {
-    "bfloat16": (4, 16),
-    "float8_e3m4": (7, 8),
-    "float8_e4m3": (8, 8),
-    "float8_e4m3b11fnuz": (9, 8),
-    "float8_e4m3fn": (10, 8),
-    "float8_e4m3fnuz": (11, 8),
-    "float8_e5m2": (12, 8),
-    "float8_e5m2fnuz": (13, 8),
-    "float8_e8m0fnu": (14, 8),
-}
-_LEGACY_STREAM: Final = 1  # as __cuda_array_interface__ and DLPack count CUDA's streams
-_CPU_TYPES: Final = (1, 3, 11)  # kDLCPU, kDLCUDAHost, kDLROCMHost: the host reads them
+__all__ = [
+    "Memory",
+    "SharedArray",
+    "array_of",
+    "array_over",
+    "bytes_of",
+    "covered_by",
+    "memory_over",
+    "open_array",
+    "order_before",
+    "placed",
+    "span_of",
+]
 
 
-def as_dtype(dtype: Any) -> Any:
-    """The NumPy dtype of that name; bfloat16 and the float8 family by their `ml_dtypes` names."""
-    import numpy
-
-    try:
-        return numpy.dtype(dtype)
-    except TypeError:
-        if isinstance(dtype, str):
-            try:
-                import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
-            except ImportError:
-                raise InvalidArgumentError(
-                    f"dtype {dtype!r} is none of NumPy's (bfloat16 and float8 need ml_dtypes)"
-                ) from None
-            if hasattr(ml_dtypes, dtype):
-                return numpy.dtype(getattr(ml_dtypes, dtype))
-        raise InvalidArgumentError(f"{dtype!r} is no dtype") from None
-
-
-def as_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
-    try:
-        found = (operator.index(shape),) if not isinstance(shape, tuple | list) else tuple(map(operator.index, shape))
-    except TypeError:
-        raise InvalidArgumentError(f"a shape is an integer or a tuple of integers, not {shape!r}") from None
-    if any(length < 0 for length in found):
-        raise InvalidArgumentError(f"a shape has no negative length: {found}")
-    return found
-
-
-@functools.lru_cache(1024)
-def c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Strides in bytes of a C-ordered array."""
-    strides: list[int] = []
-    step = itemsize
-    for length in reversed(shape):
-        strides.append(step)
-        step *= max(length, 1)
-    return tuple(reversed(strides))
-
-
-@functools.lru_cache(1024)
-def extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, int]:
-    """First and one-past-last byte that an array touches, relative to its first element."""
-    if 0 in shape:
-        return 0, 0
-    steps = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
-    return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0) + itemsize
-
-
-@functools.lru_cache(1024)
-def in_elements(strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Strides as DLPack counts them; BufferError where it cannot."""
-    if any(stride % (itemsize or 1) for stride in strides):
-        raise BufferError("DLPack counts strides in elements; these are no multiples of the item size")
-    return tuple(stride // (itemsize or 1) for stride in strides)
+_new = BufferBase.__new__
 
 
 def same_device(found: tuple[int, int], wanted: tuple[int, int]) -> bool:
-    return found == wanted or (found[0] in _CPU_TYPES and wanted[0] in _CPU_TYPES)
+    return found == wanted or (adapters.on_host(found[0]) and adapters.on_host(wanted[0]))
+
+
+def expect_host(found: Range) -> None:
+    """BufferError where the host cannot read these bytes."""
+    if not found.allocation.host_accessible:
+        raise BufferError(
+            f"memory of {found.device} is not host-accessible: use torch.from_dlpack, cupy.from_dlpack or "
+            "jax.dlpack.from_dlpack, or copy it to malloc_host memory with Queue.copy"
+        )
+
+
+def span_of(found: Range) -> Span:
+    """A buffer over these bytes, which holds them."""
+    expect_host(found)
+    owner, read_only = found.hold()
+    return Span(found.address, found.nbytes, read_only, owner)
 
 
 @final
-class SharedArray(BufferBase):
+class Memory(BufferBase, Exportable[Range]):
+    """USM memory: an allocation, a slice of one, or another process's opened here. Made by `malloc_*` and
+    `ipc.memory.open`.
+
+    Speaks DLPack, the array interfaces where they apply, and, on host-accessible memory, the buffer protocol (format
+    "B", one dimension). `close()` gives up this object's hold; the memory goes when the last buffer, capsule, array,
+    slice, export or unfinished queue operation has let go. Using it after `close` raises `InvalidArgumentError`, in a
+    forked child `ForkError`.
+    """
+
+    __slots__ = ("_forks", "_held", "_implicit", "_pinned")
+
+    _kind = "memory"
+    _copy_advice = "it is the memory. Use slice(), or Queue.copy into a new allocation"
+    _pinned: Range | None
+
+    def __new__(cls, *_args: object, **_options: object) -> Self:
+        raise TypeError("Memory is made by malloc_device, malloc_host, malloc_shared and ipc.memory.open")
+
+    @classmethod
+    def _make(cls, source: Range) -> Memory:
+        allocation = source.allocation
+        self: Memory = (
+            _new(cls, allocation.address + source.offset, source.nbytes, source.read_only)
+            if allocation.host_accessible
+            else _new(cls)
+        )
+        self._held = source
+        self._forks = allocation.forks
+        self._implicit = None
+        self._pinned = None
+        return self
+
+    @property
+    def ptr(self) -> int:
+        """Address in this process."""
+        return self._use().address
+
+    @property
+    def nbytes(self) -> int:
+        return self._use().nbytes
+
+    @property
+    def read_only(self) -> bool:
+        return self._use().read_only
+
+    def close(self) -> None:
+        """Give up this object's hold (see the class). Idempotent; in a forked child it touches nothing."""
+        self._held = None
+        self._implicit = None
+
+    def slice(self, offset: int, nbytes: int) -> Memory:
+        """The bytes [offset, offset + nbytes) as a Memory of their own that shares the ownership; its handle is that
+        range.
+        """
+        return memory_over(core.slice_(self._use(), offset, nbytes))
+
+    def as_array(self, shape: int | tuple[int, ...], dtype: Any, offset: int = 0) -> SharedArray:
+        """A C-ordered array of `shape` and `dtype` that begins `offset` bytes in; shares the ownership."""
+        return array_over(self._use(), shape, dtype, offset)
+
+    def _bytes(self) -> SharedArray:
+        """All of it, byte by byte."""
+        found = self._use()
+        return array_of(found, (found.nbytes,), as_dtype("uint8"), (1,), 0)
+
+    def statistics(self) -> dict[str, Any]:
+        """Who shares this memory: kind, sizes, whether it is imported, and the live handles made of its allocation."""
+        from xpushare.core.statistics import memory_statistics
+
+        return memory_statistics(self._use())
+
+    def _span(self) -> Span:
+        return span_of(self._use())
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        return self._bytes().__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        found = self._use()
+        return found.device._dlpack(found.allocation.kind)
+
+    if not TYPE_CHECKING:  # else every name would be an attribute to type checkers
+
+        def __getattr__(self, name: str) -> Any:
+            if name.endswith("_interface__") and name.startswith("__"):
+                interface = getattr(self._bytes(), name)
+                self._pinned = self._held  # the consumer holds this object, not a buffer: stay open as long as it lives
+                return interface
+            raise AttributeError(f"'Memory' object has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        found = self._held
+        if found is None:
+            return "<Memory closed>"
+        how = "imported " if found.handle is not None else ""
+        access = " read-only" if found.read_only else ""
+        return f"<Memory {how}{found.nbytes} bytes{access} at {found.address:#x} on {found.device}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        found = self._use()
+        handle = self._handle_to_pickle(found, core.get)
+        offset = 0 if found.handle is None else found.offset - handle._fields.offset
+        return _reopen, (bytes(handle), offset, found.nbytes)
+
+
+memory_over: Final = Memory._make  # pyright: ignore[reportPrivateUsage]  # for the other modules of the package
+
+
+def _reopen(handle: bytes, offset: int, nbytes: int) -> Memory:
+    opened = core.open_(handle)
+    if (offset, nbytes) != (0, opened.nbytes):
+        opened = core.slice_(opened, offset, nbytes)
+    return memory_over(opened)
+
+
+@final
+class SharedArray(BufferBase, Closable[Range]):
     """An array in shared memory; made by `Memory.as_array`, `VirtualRange.as_array`, `empty` and `attach`.
 
     `np.asarray(a)`, `memoryview(a)` on host-accessible memory; `torch.from_dlpack(a)`, `jax.dlpack.from_dlpack(a)`,
     `cupy.from_dlpack(a)` everywhere. Each keeps the memory open also after `close()`.
     """
 
-    __slots__ = ("_dtype", "_handle", "_implicit", "_offset", "_order", "_pinned", "_range", "_shape", "_strides")
+    __slots__ = (
+        "_dtype",
+        "_forks",
+        "_handle",
+        "_held",
+        "_implicit",
+        "_offset",
+        "_order",
+        "_pinned",
+        "_shape",
+        "_strides",
+    )
 
-    _range: Range | None
+    _copy_advice = "it is the memory. numpy.array(a) makes a private copy"
     _shape: tuple[int, ...]
     _strides: tuple[int, ...]
     _offset: int
@@ -115,36 +225,43 @@ class SharedArray(BufferBase):
     _pinned: object
     _handle: ArrayHandle | None  # that it was attached by
     _order: Order | None  # what its readers have to wait for
-    _implicit: Any  # what pickling has exported
+    _implicit: _Pickled | None
 
     def __new__(cls, *_args: object, **_options: object) -> Self:
         raise TypeError("a SharedArray is made by Memory.as_array, VirtualRange.as_array, empty and attach")
 
     @classmethod
     def _make(
-        cls, source: Range, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...], offset: int
+        cls,
+        source: Range,
+        shape: tuple[int, ...],
+        dtype: Any,
+        strides: tuple[int, ...],
+        offset: int,
+        handle: ArrayHandle | None = None,
+        order: Order | None = None,
     ) -> SharedArray:
         """An array whose first element is `offset` bytes into `source`, checked to lie inside it."""
         low, high = extent(shape, strides, dtype.itemsize)
         if offset + low < 0 or offset + high > source.nbytes:
-            piece("the memory", source.nbytes, offset + low, high - low)  # says what is wrong
+            core.piece("the memory", source.nbytes, offset + low, high - low)  # says what is wrong
         self: SharedArray = BufferBase.__new__(cls)
-        self._range = source
+        self._held = source
+        self._forks = source.allocation.forks
         self._shape = shape
         self._strides = strides
         self._offset = offset
         self._dtype = dtype
         self._pinned = None
-        self._handle = None
-        self._order = None
+        self._handle = handle
+        self._order = order
         self._implicit = None
         return self
 
     @classmethod
     def _over(cls, source: Range, shape: int | tuple[int, ...], dtype: Any, offset: int = 0) -> SharedArray:
         found = as_dtype(dtype)
-        if found.hasobject:
-            raise InvalidArgumentError("arrays of Python objects cannot be shared")
+        check_dtype(found)
         lengths = as_shape(shape)
         try:
             start = operator.index(offset)
@@ -152,20 +269,16 @@ class SharedArray(BufferBase):
             raise InvalidArgumentError(f"offset is an integer, not {type(offset).__name__}") from None
         return cls._make(source, lengths, found, c_strides(lengths, found.itemsize), start)
 
-    def _use(self) -> Range:
-        found = self._range
-        if found is None:
-            raise InvalidArgumentError("this SharedArray is closed")
-        if found.allocation._forks != forks():
-            raise ForkError(f"this SharedArray {FORK_ADVICE}")
-        return found
-
     def _covered(self) -> tuple[Range, int]:
         """Exactly the bytes that the elements span, and the first element's place in them."""
         found = self._use()
         low, high = extent(self._shape, self._strides, self._dtype.itemsize)
         at = found.offset + self._offset + low
         return Range(found.allocation, at, high - low, *found[3:]), -low
+
+    def _placed(self) -> tuple[Range, int]:
+        """What it lies in, and its first element's place in that."""
+        return self._use(), self._offset
 
     def _before_host(self) -> None:
         """The host reads next: wait for the producer's stream. A content that is there needs no waiting again."""
@@ -225,9 +338,7 @@ class SharedArray(BufferBase):
     @property
     def memory(self) -> Memory:
         """The memory that the array lies in; a new object that shares the ownership."""
-        from xpushare._memory import Memory
-
-        return Memory._make(self._use())
+        return memory_over(self._use())
 
     @property
     def read_only(self) -> bool:
@@ -237,30 +348,15 @@ class SharedArray(BufferBase):
     def is_imported(self) -> bool:
         return self._use().handle is not None
 
-    @property
-    def closed(self) -> bool:
-        return self._range is None
-
     def close(self) -> None:
         """Give up this object's hold; views, capsules and other arrays over the memory stay good. Idempotent."""
-        self._range = None
+        self._held = None
         self._order = None
         self._implicit = None
 
-    def __enter__(self) -> Self:
-        self._use()
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.close()
-
     def _span(self) -> Span:
         found = self._use()
-        if not found.allocation.host_accessible:
-            raise BufferError(
-                f"an array on {found.device} is not host-accessible: use torch.from_dlpack, cupy.from_dlpack or "
-                "jax.dlpack.from_dlpack"
-            )
+        expect_host(found)
         self._before_host()
         code = memoryview_format(self._dtype)
         owner, read_only = found.hold()
@@ -280,7 +376,7 @@ class SharedArray(BufferBase):
 
         found = self._use()
         if not found.allocation.host_accessible:
-            self._span()
+            expect_host(found)
         self._before_host()
         low, high = extent(self._shape, self._strides, self._dtype.itemsize)
         start = found.address + self._offset
@@ -317,7 +413,7 @@ class SharedArray(BufferBase):
         found = self._use()
         here = self.__dlpack_device__()
         if stream is not None or self._order is not None:
-            self._order_dlpack(found, here[0] in _CPU_TYPES, stream)
+            self._order_dlpack(found, adapters.on_host(here[0]), stream)
         kind = dlpack_type(self._dtype)
         steps = in_elements(self._strides, self._dtype.itemsize)
         owner, read_only = found.hold()
@@ -355,8 +451,20 @@ class SharedArray(BufferBase):
             **more,
         }
 
-    @property
-    def __array_interface__(self) -> dict[str, Any]:
+    if not TYPE_CHECKING:  # else every name would be an attribute to type checkers
+
+        def __getattr__(self, name: str) -> Any:
+            """The array interfaces: NumPy's of host-accessible memory, and those of the device's vendor."""
+            if name == "__array_interface__":
+                return self._host_interface()
+            if name.endswith("_interface__"):
+                record = adapters.vendor(self._use().device.backend)
+                for protocol in record.interfaces:
+                    if protocol.name == name and protocol.given:
+                        return self._given(protocol)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _host_interface(self) -> dict[str, Any]:
         if not self._use().allocation.host_accessible:
             raise AttributeError("__array_interface__ is for host-accessible memory")
         if not named_by_typestr(self._dtype):
@@ -364,73 +472,98 @@ class SharedArray(BufferBase):
         self._before_host()
         return self._interface()
 
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        if self._use().device.backend != "cuda":
-            raise AttributeError("__cuda_array_interface__ is for CUDA memory")
-        if self._order is None:
-            return self._interface(stream=None)
-        self._order_dlpack(self._use(), False, _LEGACY_STREAM)
-        return self._interface(stream=_LEGACY_STREAM)  # the consumer waits for that one
+    def _given(self, protocol: ArrayInterface) -> dict[str, Any]:
+        """What an array interface says; its consumer waits for the stream that it names, else this does."""
+        found = self._use()
+        stream = None
+        if protocol.stream is None:
+            self._before_host()
+        elif self._order is not None:
+            stream = protocol.stream
+            self._order_dlpack(found, False, stream)
+        if protocol.layout == "numpy":
+            return self._interface(stream=stream)
+        itemsize = self._dtype.itemsize
+        if not named_by_typestr(self._dtype) or any(step % itemsize for step in self._strides):
+            raise AttributeError(f"{protocol.name} cannot tell of {self._dtype} with strides {self._strides}")
+        return self._interface(
+            strides=in_elements(self._strides, itemsize),
+            offset=0,
+            version=1,
+            syclobj=protocol.syclobj(found.device._info),
+        )
 
     def __repr__(self) -> str:
-        if self._range is None:
+        found = self._held
+        if found is None:
             return "<SharedArray closed>"
-        how = "imported " if self._range.handle is not None else ""
-        access = " read-only" if self._range.read_only else ""
-        return f"<SharedArray {how}{self._shape} {self._dtype}{access} on {self._range.device}>"
+        how = "imported " if found.handle is not None else ""
+        access = " read-only" if found.read_only else ""
+        return f"<SharedArray {how}{self._shape} {self._dtype}{access} on {found.device}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from xpushare._share import pickled
+        return _reopen_array, (self._pickled(),)
 
-        return _attach, (pickled(self),)
+    def _pickled(self) -> bytes:
+        """The bytes that a pickle carries: an import's handle, else that of an export that ends with this object."""
+        found = self._use()
+        if self._handle is not None:
+            return bytes(self._handle)
+        covered, first = self._covered()
+        if found.handle is not None:
+            start = found.offset + self._offset - found.handle._fields.offset
+            return bytes(seal_array(found.handle, self._dtype, self._shape, self._strides, start))
+        from xpushare.core.ordering import mark, work_on
 
-    def __copy__(self) -> NoReturn:
-        raise TypeError("a SharedArray cannot be copied: it is the memory. numpy.array(a) makes a private copy")
-
-    def __deepcopy__(self, memo: object) -> NoReturn:
-        self.__copy__()
-
-
-def _attach(handle: bytes) -> SharedArray:
-    from xpushare._share import attach
-
-    return attach(handle)
-
-
-@functools.cache
-def named_by_typestr(dtype: Any) -> bool:
-    """Whether `dtype.str` says all of the dtype: not of a structure, nor of bfloat16 and its like."""
-    import numpy
-
-    try:
-        return bool(numpy.dtype(dtype.str) == dtype)
-    except TypeError:
-        return False
+        work = work_on(found.device, None, self)
+        with Implicit.lock:
+            kept = self._implicit
+            if kept is None:
+                kept = self._implicit = _Pickled(covered)
+            order = None
+            if work is not None:  # each time anew: the content is that of now
+                order = mark(work, found.device)
+                kept.events.add(order.export)
+            return bytes(seal_array(kept.memory.handle, self._dtype, self._shape, self._strides, first, order))
 
 
-@functools.cache
-def memoryview_format(dtype: Any) -> str:
-    """PEP 3118's code of a dtype; BufferError where it has none."""
-    import numpy
+class _Pickled:
+    """What pickling an array exported; withdrawn with the array."""
 
-    example: Any = numpy.empty((), dtype)
-    try:
-        view = memoryview(example)
-        if numpy.asarray(view).dtype == dtype:
-            return view.format
-    except (ValueError, TypeError):  # NumPy has no code for it either
-        pass
-    raise BufferError(f"the buffer protocol has no code for {dtype}: use numpy.asarray")
+    __slots__ = ("events", "memory")
+
+    def __init__(self, covered: Range) -> None:
+        self.memory = Implicit(core.get(covered, implicit=True))
+        self.events: set[Implicit] = set()
 
 
-@functools.lru_cache(256)
-def dlpack_type(dtype: Any) -> tuple[int, int, int]:
-    """DLPack's (code, bits, lanes) of a dtype; BufferError where it has none."""
-    if not dtype.isnative:
-        raise BufferError(f"DLPack has no type for the foreign byte order of {dtype}")
-    if dtype.name in DLPACK_NAMED:
-        return (*DLPACK_NAMED[dtype.name], 1)
-    if dtype.kind not in _DLPACK_CODES:
-        raise BufferError(f"DLPack has no type for {dtype}")
-    return _DLPACK_CODES[dtype.kind], 8 * dtype.itemsize, 1
+# For the other modules of the package.
+array_over: Final = SharedArray._over  # pyright: ignore[reportPrivateUsage]
+array_of: Final = SharedArray._make  # pyright: ignore[reportPrivateUsage]
+bytes_of: Final = Memory._bytes  # pyright: ignore[reportPrivateUsage]
+covered_by: Final = SharedArray._covered  # pyright: ignore[reportPrivateUsage]
+order_before: Final = SharedArray._before  # pyright: ignore[reportPrivateUsage]
+placed: Final = SharedArray._placed  # pyright: ignore[reportPrivateUsage]
+
+
+def open_array(
+    handle: ArrayHandle, parts: Parts, device: DeviceLike | None, ordered: bool, work: Work | None
+) -> SharedArray:
+    """The array behind a handle, mapped here. `ordered`: what reads it waits for the producer's stream, and `work` does
+    so from here on.
+    """
+    place = core.open_(parts.memory, device)
+    order = None
+    if parts.event is not None and ordered:
+        from xpushare.core.event import open_ as open_event
+        from xpushare.core.ordering import Order
+
+        order = Order(open_event(parts.event, place.device), parts.point)
+        if work is not None:
+            order.before(work)
+    return array_of(place, parts.shape, handle.dtype, parts.strides, parts.offset, handle, order)
+
+
+def _reopen_array(raw: bytes) -> SharedArray:
+    handle = ArrayHandle(raw)
+    return open_array(handle, checked_parts(handle), None, True, None)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import hmac
-import json
 import math
 import re
 import struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, final
 
-from xpushare._array import extent, named_by_typestr
+from xpushare._elements import check_dtype, extent, named_by_typestr
 from xpushare._errors import InvalidArgumentError, InvalidHandleError
+from xpushare._lifecycle import Closable
 from xpushare._native import forks
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import KIND_NUMBERS, SEAL_NBYTES, Handle, decode_text, encode_text, keyed_hash
@@ -19,7 +19,7 @@ from xpushare.sharing.handle import KIND_NUMBERS, SEAL_NBYTES, Handle, decode_te
 if TYPE_CHECKING:
     from xpushare.core.ordering import Mark
 
-__all__ = ["ArrayHandle", "Parts", "check_dtype"]
+__all__ = ["ArrayHandle", "Parts", "checked_parts", "expect_open", "seal_array"]
 
 MAGIC: Final = b"XPUSHARR"
 VERSION: Final = 1
@@ -30,8 +30,9 @@ _HAS_EVENT: Final = 1
 # magic, version, flags, length, ndim, dtype bytes, item size, reserved, offset, point, copied
 HEADER: Final = struct.Struct("<8sHHIHHIQQQQ")
 _LIMIT: Final = 1 << 63
-_PLAIN: Final = re.compile(r"[<>|=][biufcSUV]\d{1,10}|[<>][mM]8(\[\d{0,10}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?")
-_NAMED: Final = re.compile(r"bfloat16|float[468]_e[a-z0-9]{1,16}|u?int[124]")  # of ml_dtypes
+# Compiled at their first use, as json is imported then: memory alone needs neither.
+_PLAIN: Final = r"[<>|=][biufcSUV]\d{1,10}|[<>][mM]8(\[\d{0,10}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?"
+_NAMED: Final = r"bfloat16|float[468]_e[a-z0-9]{1,16}|u?int[124]"  # of ml_dtypes
 
 
 @functools.cache
@@ -55,7 +56,7 @@ class Parts(NamedTuple):
 
 
 @final
-class ArrayHandle:
+class ArrayHandle(Closable[Parts]):
     """A handle of an array, verified: memory handle, dtype, shape and strides, and the event that its content is
     ordered by.
 
@@ -69,12 +70,12 @@ class ArrayHandle:
     `InvalidArgumentError`, of a withdrawn handle's bytes `HandleExpiredError`.
     """
 
-    __slots__ = ("__weakref__", "_closed", "_dtype", "_owner", "_parts", "_raw")
+    __slots__ = ("__weakref__", "_dtype", "_held", "_owner", "_parts", "_raw")
 
-    _parts: Parts
+    _copy_advice = "it owns its export. ArrayHandle(bytes(h)) parses it anew"
+    _parts: Parts  # what it describes, also once it is closed
     _raw: bytes
     _dtype: Any
-    _closed: bool
     _owner: int | None  # the fork in which this object owns the export
 
     def __new__(cls, handle: ArrayHandle | Handle | bytes | bytearray | memoryview | str, /) -> ArrayHandle:
@@ -95,13 +96,12 @@ class ArrayHandle:
         return cls._make(raw, parts)
 
     @classmethod
-    def _make(cls, raw: bytes, parts: Parts) -> ArrayHandle:
+    def _make(cls, raw: bytes, parts: Parts, owner: int | None = None) -> ArrayHandle:
         self = object.__new__(cls)
         self._raw = raw
-        self._parts = parts
+        self._parts = self._held = parts
         self._dtype = None
-        self._closed = False
-        self._owner = None
+        self._owner = owner
         return self
 
     @classmethod
@@ -114,6 +114,7 @@ class ArrayHandle:
         offset: int,
         order: Mark | None = None,
         copied: int = 0,
+        owner: int | None = None,
     ) -> ArrayHandle:
         text = encode_dtype(dtype)
         ndim = len(shape)
@@ -132,7 +133,7 @@ class ArrayHandle:
         body = HEADER.pack(MAGIC, VERSION, flags, length, ndim, len(text), itemsize, 0, offset, point, copied)
         body += handles + tail
         parts = Parts(memory, event, point, shape, strides, offset, itemsize, text, copied)
-        return cls._make(body + keyed_hash(body), parts)
+        return cls._make(body + keyed_hash(body), parts, owner)
 
     @property
     def handle(self) -> Handle:
@@ -174,32 +175,23 @@ class ArrayHandle:
         """Bytes that `share(copy=True)` copied; 0 when the array was shared in place."""
         return self._parts.copied
 
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
     def close(self) -> None:
         """Withdraw the handle for new attaches if `share` returned this object; else close it alone. Idempotent."""
-        self._closed = True
+        self._held = None
         owner, self._owner = self._owner, None
         table = node.current().table_if_any
         if owner is not None and owner == forks() and table is not None:
             table.withdraw(self._parts.memory, layout.REASON_PUT)  # False where its opens were used up: it is gone
 
-    def __enter__(self) -> Self:
-        self._expect_open()
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.close()
-
-    def _expect_open(self) -> None:
-        if self._closed:
+    def _use(self) -> Parts:
+        """Not `use`: a handle is bytes, which a forked child may have, too."""
+        if self._held is None:
             raise InvalidArgumentError("this ArrayHandle is closed")
+        return self._held
 
-    def _check(self) -> None:
-        """The array that this describes lies inside the memory that it names; else `InvalidHandleError`."""
-        parts = self._parts
+    def _checked(self) -> Parts:
+        """What it says. `InvalidHandleError` where the array does not lie inside the memory that it names."""
+        parts = self._held or self._use()  # which raises
         if self.dtype.hasobject:
             raise InvalidHandleError("the array handle says elements that are Python objects")
         low, high = extent(parts.shape, parts.strides, parts.itemsize)
@@ -210,6 +202,7 @@ class ArrayHandle:
                 f"the array handle says bytes {parts.offset + low} to {parts.offset + high} of memory that has "
                 f"{parts.memory.nbytes}"
             )
+        return parts
 
     def __bytes__(self) -> bytes:
         return self._raw
@@ -225,7 +218,7 @@ class ArrayHandle:
             dtype = parts.dtype.decode(errors="replace")
         more = " read-only" if self.read_only else ""
         more += f", {parts.copied} bytes copied" if parts.copied else ""
-        more += ", closed" if self._closed else ""
+        more += ", closed" if self._held is None else ""
         fields = parts.memory._fields
         return f"<ArrayHandle {parts.shape} {dtype} on {parts.memory.backend}, exported by pid {fields.pid}{more}>"
 
@@ -238,11 +231,11 @@ class ArrayHandle:
     def __reduce__(self) -> tuple[Any, ...]:
         return ArrayHandle, (self._raw,)
 
-    def __copy__(self) -> ArrayHandle:
-        raise TypeError("an ArrayHandle owns its export and cannot be copied: ArrayHandle(bytes(h)) parses it anew")
 
-    def __deepcopy__(self, memo: object) -> ArrayHandle:
-        return self.__copy__()
+# For the other modules of the package.
+checked_parts: Final = ArrayHandle._checked  # pyright: ignore[reportPrivateUsage]
+expect_open: Final = ArrayHandle._use  # pyright: ignore[reportPrivateUsage]
+seal_array: Final = ArrayHandle._seal  # pyright: ignore[reportPrivateUsage]
 
 
 _verified: dict[bytes, Parts] = {}
@@ -306,14 +299,6 @@ def _possible(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -
 # --- dtypes as JSON: a string, [base, shape] for sub-arrays, an object for structures
 
 
-def check_dtype(dtype: Any) -> None:
-    """`InvalidArgumentError` for element types that hold Python objects: those are addresses of this process."""
-    if dtype.hasobject:
-        raise InvalidArgumentError(
-            "arrays of Python objects cannot be shared: their elements are addresses of this process"
-        )
-
-
 def encode_dtype(dtype: Any) -> bytes:
     """The dtype as JSON."""
     check_dtype(dtype)
@@ -322,6 +307,8 @@ def encode_dtype(dtype: Any) -> bytes:
 
 
 def _encoded(dtype: Any) -> bytes:
+    import json
+
     return json.dumps(_described(dtype), separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -345,7 +332,7 @@ def _described(dtype: Any) -> Any:
         if any(titles):
             found["titles"] = titles
         return found
-    if named_by_typestr(dtype) and _PLAIN.fullmatch(dtype.str):
+    if named_by_typestr(dtype) and re.fullmatch(_PLAIN, dtype.str):
         return dtype.str
     if dtype.type.__module__.partition(".")[0] == "ml_dtypes":
         return str(dtype.name)
@@ -353,6 +340,8 @@ def _described(dtype: Any) -> Any:
 
 
 def _loaded(text: bytes) -> Any:
+    import json
+
     try:
         return json.loads(text.decode())
     except (ValueError, RecursionError) as error:
@@ -389,9 +378,9 @@ def _built(described: Any, depth: int) -> Any:
     import numpy
 
     try:
-        if isinstance(described, str) and _PLAIN.fullmatch(described):
+        if isinstance(described, str) and re.fullmatch(_PLAIN, described):
             return numpy.dtype(described)
-        if isinstance(described, str) and _NAMED.fullmatch(described):
+        if isinstance(described, str) and re.fullmatch(_NAMED, described):
             return named_dtype(described)
         if depth < NESTING_MAX and isinstance(described, list):
             base, shape = cast("Any", described)

@@ -3,25 +3,55 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 __all__ = ["Aspect", "Support"]
 
 
 class Aspect(StrEnum):
-    """Capabilities of a device; the `ext_oneapi_*` ones are SYCL's aspects of those names."""
+    """Capabilities of a device; the `ext_oneapi_*` ones are SYCL's aspects of those names.
 
-    ext_oneapi_ipc_memory = "ext_oneapi_ipc_memory"
-    ext_oneapi_ipc_physical_memory = "ext_oneapi_ipc_physical_memory"
-    ext_oneapi_ipc_event = "ext_oneapi_ipc_event"
-    ext_oneapi_virtual_mem = "ext_oneapi_virtual_mem"
-    ext_oneapi_per_event_profiling = "ext_oneapi_per_event_profiling"
-    two_way_events = "two_way_events"
-    host_signal_events = "host_signal_events"
-    outlives_exporter = "outlives_exporter"
-    partial_map = "partial_map"
-    enforced_read_only = "enforced_read_only"
-    foreign_memory = "foreign_memory"
+    `doc` says what the device can, `query` is the `ur.DeviceInfo` that answers it; it is empty where Unified Runtime
+    has none.
+    """
+
+    doc: str
+    query: str
+
+    def __new__(cls, value: str, doc: str = "", query: str = "") -> Self:
+        self = str.__new__(cls, value)
+        self._value_ = value
+        self.doc = doc
+        self.query = query
+        return self
+
+    ext_oneapi_ipc_memory = "ext_oneapi_ipc_memory", "memory can be shared", "IPC_MEMORY_SUPPORT_EXP"
+    ext_oneapi_ipc_physical_memory = (
+        "ext_oneapi_ipc_physical_memory",
+        "physical memory can be shared",
+        "IPC_PHYSICAL_MEMORY_SUPPORT_EXP",
+    )
+    ext_oneapi_ipc_event = "ext_oneapi_ipc_event", "events can be shared", "IPC_EVENT_SUPPORT_EXP"
+    ext_oneapi_virtual_mem = "ext_oneapi_virtual_mem", "addresses are reserved and mapped", "VIRTUAL_MEMORY_SUPPORT"
+    ext_oneapi_per_event_profiling = (
+        "ext_oneapi_per_event_profiling",
+        "an event tells when its command ran",
+        "PER_EVENT_PROFILING_SUPPORT_EXP",
+    )
+    two_way_events = "two_way_events", "an importer's queue can signal, too"
+    host_signal_events = "host_signal_events", "the host can signal"
+    outlives_exporter = "outlives_exporter", "an import keeps its content after its exporter has freed it or died"
+    partial_map = "partial_map", "part of a physical memory can be mapped"
+    enforced_read_only = "enforced_read_only", "an importer cannot get round `read_only=True`"
+    foreign_memory = "foreign_memory", "memory of other libraries can be exported"
+    device_ordering = (
+        "device_ordering",
+        (
+            "waits happen on the device for any point; without it operations behind a wait for a point that nobody "
+            "submitted are held by the queue until it comes"
+        ),
+    )
+    adopted_queues = "adopted_queues", "other libraries' queues can wait and signal"
 
 
 class Support(NamedTuple):

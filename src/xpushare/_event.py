@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, NoReturn, Self, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
-from xpushare._errors import ForkError, InvalidArgumentError
-from xpushare._native import forks
+from xpushare._lifecycle import Exportable
 from xpushare.core import event as core
 from xpushare.core.event import Opened
-from xpushare.core.memory import FORK_ADVICE, Implicit
 from xpushare.core.resources import Resource
 
 if TYPE_CHECKING:
-    from xpushare._device import Context, Device, DeviceLike
-    from xpushare.sharing.handle import Handle
+    from xpushare._device import Context, DeviceLike
 
-__all__ = ["Event"]
+__all__ = ["Event", "event_over"]
 
 
 @final
-class Event:
+class Event(Exportable[Opened]):
     """A shared, monotonic timeline of signals.
 
     `pending` is the number of the newest signal anyone submitted, `value` the number up to which every signal completed
@@ -33,10 +30,10 @@ class Event:
     the aspect.
     """
 
-    __slots__ = ("__weakref__", "_implicit", "_natives", "_opened")
+    __slots__ = ("__weakref__", "_forks", "_held", "_implicit", "_natives")
 
-    _opened: Opened | None
-    _implicit: Implicit | None
+    _kind = "event"
+    _copy_advice = "open its handle for another object over the same state"
     _natives: tuple[Resource, ...]  # driver events that were handed out
 
     def __init__(
@@ -47,17 +44,18 @@ class Event:
         enable_ipc: bool = False,
         enable_profiling: bool = False,
     ) -> None:
+        self._hold(core.create(device, context, enable_ipc, enable_profiling))
+
+    def _hold(self, opened: Opened) -> None:
+        self._held = opened
+        self._forks = opened.timeline.forks
         self._implicit = None
         self._natives = ()
-        self._opened = None
-        self._opened = core.create(device, context, enable_ipc, enable_profiling)
 
     @classmethod
     def _make(cls, opened: Opened) -> Event:
         self = object.__new__(cls)
-        self._implicit = None
-        self._natives = ()
-        self._opened = opened
+        self._hold(opened)
         return self
 
     @classmethod
@@ -67,38 +65,10 @@ class Event:
 
         return cls._make(adopt_event(native))
 
-    def _use(self) -> Opened:
-        found = self._opened
-        if found is None:
-            raise InvalidArgumentError("this Event is closed")
-        if found.timeline._forks != forks():
-            raise ForkError(f"this Event {FORK_ADVICE}")
-        return found
-
-    @property
-    def device(self) -> Device:
-        return self._use().device
-
-    @property
-    def context(self) -> Context:
-        return self._use().context
-
-    @property
-    def is_imported(self) -> bool:
-        return self._use().handle is not None
-
     @property
     def ipc_enabled(self) -> bool:
         """Whether `ipc.event.get` takes it; False on imports."""
         return self._use().ipc_enabled
-
-    @property
-    def handle(self) -> Handle:
-        """The handle that an import was opened from."""
-        found = self._use().handle
-        if found is None:
-            raise InvalidArgumentError("this Event is not imported: xs.ipc.event.get(event) makes a handle")
-        return found
 
     @property
     def value(self) -> int:
@@ -162,49 +132,30 @@ class Event:
 
         return event_statistics(self._use())
 
-    @property
-    def closed(self) -> bool:
-        return self._opened is None
-
     def close(self) -> None:
         """Give up this object's hold; the event goes when no process and no unfinished queue operation has it.
         Idempotent.
         """
-        self._opened = None
+        self._held = None
         self._natives = ()
         self._implicit = None
 
-    def __enter__(self) -> Self:
-        self._use()
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.close()
-
     def __repr__(self) -> str:
-        if self._opened is None:
+        found = self._held
+        if found is None:
             return "<Event closed>"
-        how = "imported " if self._opened.handle is not None else ""
-        if self._opened.timeline.foreign_process:
-            return f"<Event {how}of the parent process, on {self._opened.device}>"
-        slot = self._opened.timeline.slot
-        return f"<Event {how}value {slot.value} pending {slot.pending} on {self._opened.device}>"
+        how = "imported " if found.handle is not None else ""
+        if found.timeline.foreign_process:
+            return f"<Event {how}of the parent process, on {found.device}>"
+        slot = found.timeline.slot
+        return f"<Event {how}value {slot.value} pending {slot.pending} on {found.device}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        found = self._use()
-        if found.handle is not None:
-            return _reopen, (bytes(found.handle),)
-        with Implicit.lock:
-            if self._implicit is None:
-                self._implicit = Implicit(core.get(found, implicit=True))
-        return _reopen, (bytes(self._implicit.handle),)
+        return _reopen, (bytes(self._handle_to_pickle(self._use(), core.get)),)
 
-    def __copy__(self) -> NoReturn:
-        raise TypeError("an Event cannot be copied: open its handle for another object over the same state")
 
-    def __deepcopy__(self, memo: object) -> NoReturn:
-        self.__copy__()
+event_over: Final = Event._make  # pyright: ignore[reportPrivateUsage]  # for the other modules of the package
 
 
 def _reopen(handle: bytes) -> Event:
-    return Event._make(core.open_(handle))
+    return event_over(core.open_(handle))

@@ -24,10 +24,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from xpushare import _native
-from xpushare._array_handle import MAGIC, ArrayHandle
+from xpushare._array import Memory
+from xpushare._array_handle import MAGIC, ArrayHandle, expect_open
 from xpushare._errors import InvalidArgumentError, InvalidHandleError, from_os_error
 from xpushare._event import Event
 from xpushare._fds import OwnedFd
+from xpushare._lifecycle import use
 from xpushare._physical_memory import PhysicalMemory
 from xpushare._share import share
 from xpushare.core import event, memory, physical
@@ -326,19 +328,17 @@ def _export(obj: Any) -> tuple[Handle | ArrayHandle, bool]:
     """A handle of `obj`, and whether it was made here."""
     if isinstance(obj, Handle | ArrayHandle):
         if isinstance(obj, ArrayHandle):
-            obj._expect_open()
+            expect_open(obj)
         fields = (obj if isinstance(obj, Handle) else obj.handle)._fields
         if not node.current().is_own(fields.cookie):
             raise InvalidArgumentError(f"only the exporter publishes a handle: this is of process {fields.pid}")
         return obj, False
-    from xpushare._memory import Memory
-
     if isinstance(obj, Memory):
-        return memory.get(obj._use()), True
+        return memory.get(use(obj)), True
     if isinstance(obj, PhysicalMemory):
-        return physical.get(obj._use()), True
+        return physical.get(use(obj)), True
     if isinstance(obj, Event):
-        return event.get(obj._use()), True
+        return event.get(use(obj)), True
     return share(obj), True
 
 

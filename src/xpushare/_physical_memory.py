@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, final
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, final
 
-from xpushare._errors import ForkError, InvalidArgumentError
-from xpushare._native import BufferBase, Span, forks
+from xpushare._array import SharedArray, array_over, span_of
+from xpushare._elements import as_dtype, as_shape
+from xpushare._errors import InvalidArgumentError
+from xpushare._lifecycle import DeviceObject, Exportable, use
+from xpushare._native import BufferBase, Span
 from xpushare.core import physical as core
-from xpushare.core.memory import FORK_ADVICE, Implicit, Range, slice_
+from xpushare.core.memory import Range, slice_
 from xpushare.core.physical import Held, Reserved
 
 if TYPE_CHECKING:
-    from xpushare._array import SharedArray
-    from xpushare._device import Context, Device, DeviceLike
-    from xpushare.sharing.handle import Handle
+    from xpushare._device import Context, DeviceLike
 
-__all__ = ["PhysicalMemory", "VirtualRange"]
+__all__ = ["PhysicalMemory", "VirtualRange", "physical_memory_over", "whole_range"]
 
 
 @final
-class PhysicalMemory:
+class PhysicalMemory(Exportable[Held]):
     """`nbytes` (whole granules) of physical memory on `device`: pages without an address, mapped by `VirtualRange.map`.
 
     With `enable_ipc=True`, `ipc.physical_memory.get` exports it. A mapping holds the pages: this object may be closed
@@ -31,10 +32,10 @@ class PhysicalMemory:
     `OutOfMemoryError`, `DeviceError`.
     """
 
-    __slots__ = ("__weakref__", "_held", "_implicit")
+    __slots__ = ("__weakref__", "_forks", "_held", "_implicit")
 
-    _held: Held | None
-    _implicit: Implicit | None
+    _kind = "physical_memory"
+    _copy_advice = "it is the memory. Open its handle for another object over the same pages"
 
     def __init__(
         self,
@@ -44,72 +45,32 @@ class PhysicalMemory:
         context: Context | None = None,
         enable_ipc: bool = False,
     ) -> None:
+        self._hold(core.create(nbytes, device, context, enable_ipc))
+
+    def _hold(self, held: Held) -> None:
+        self._held = held
+        self._forks = held.pages.forks
         self._implicit = None
-        self._held = None
-        self._held = core.create(nbytes, device, context, enable_ipc)
 
     @classmethod
     def _make(cls, held: Held) -> PhysicalMemory:
         self = object.__new__(cls)
-        self._implicit = None
-        self._held = held
+        self._hold(held)
         return self
-
-    def _use(self) -> Held:
-        found = self._held
-        if found is None:
-            raise InvalidArgumentError("this PhysicalMemory is closed")
-        if found.pages._forks != forks():
-            raise ForkError(f"this PhysicalMemory {FORK_ADVICE}")
-        return found
 
     @property
     def nbytes(self) -> int:
         return self._use().pages.nbytes
 
     @property
-    def device(self) -> Device:
-        """The device it was made on; of an import, the one it was opened on."""
-        return self._use().device
-
-    @property
-    def context(self) -> Context:
-        return self._use().context
-
-    @property
     def ipc_enabled(self) -> bool:
         """Whether it can be exported; True on imports."""
         return self._use().pages.ipc_enabled
-
-    @property
-    def is_imported(self) -> bool:
-        return self._use().handle is not None
-
-    @property
-    def handle(self) -> Handle:
-        """The handle that an import was opened from."""
-        found = self._use().handle
-        if found is None:
-            raise InvalidArgumentError(
-                "this PhysicalMemory is not imported: xs.ipc.physical_memory.get(it) makes a handle"
-            )
-        return found
-
-    @property
-    def closed(self) -> bool:
-        return self._held is None
 
     def close(self) -> None:
         """Give up this object's hold; mappings and exports keep the pages. Idempotent."""
         self._held = None
         self._implicit = None
-
-    def __enter__(self) -> Self:
-        self._use()
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.close()
 
     def statistics(self) -> dict[str, Any]:
         """Who shares these pages: size, whether imported, live handles."""
@@ -118,35 +79,25 @@ class PhysicalMemory:
         return physical_statistics(self._use())
 
     def __repr__(self) -> str:
-        if self._held is None:
+        found = self._held
+        if found is None:
             return "<PhysicalMemory closed>"
-        how = "imported " if self._held.handle is not None else ""
-        return f"<PhysicalMemory {how}{self._held.pages.nbytes} bytes on {self._held.device}>"
+        how = "imported " if found.handle is not None else ""
+        return f"<PhysicalMemory {how}{found.pages.nbytes} bytes on {found.device}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        found = self._use()
-        if found.handle is not None:
-            return _reopen, (bytes(found.handle),)
-        with Implicit.lock:
-            if self._implicit is None:
-                self._implicit = Implicit(core.get(found, implicit=True))
-        return _reopen, (bytes(self._implicit.handle),)
+        return _reopen, (bytes(self._handle_to_pickle(self._use(), core.get)),)
 
-    def __copy__(self) -> NoReturn:
-        raise TypeError(
-            "PhysicalMemory cannot be copied: it is the memory. Open its handle for another object over the same pages"
-        )
 
-    def __deepcopy__(self, memo: object) -> NoReturn:
-        self.__copy__()
+physical_memory_over: Final = PhysicalMemory._make  # pyright: ignore[reportPrivateUsage]  # for the other modules
 
 
 def _reopen(handle: bytes) -> PhysicalMemory:
-    return PhysicalMemory._make(core.open_(handle))
+    return physical_memory_over(core.open_(handle))
 
 
 @final
-class VirtualRange(BufferBase):
+class VirtualRange(BufferBase, DeviceObject[Reserved]):
     """Reserved addresses, `nbytes` of them (whole granules), in which physical memory is mapped side by side.
 
     `address` asks for a place; it is met or `InvalidArgumentError`/`DeviceError` is raised. The buffer protocol and
@@ -154,9 +105,10 @@ class VirtualRange(BufferBase):
     (urVirtualMemReserve)
     """
 
-    __slots__ = ("_reserved",)
+    __slots__ = ("_forks", "_held")
 
-    _reserved: Reserved | None
+    _copy_advice = "it is the addresses. Map the PhysicalMemory in another range"
+    _pickle_advice = "addresses belong to their process. Send the PhysicalMemory"
 
     def __new__(cls, *_args: object, **_options: object) -> Self:
         return BufferBase.__new__(cls)  # not bound to one memory: `_span` looks at what is mapped when it is asked
@@ -169,16 +121,8 @@ class VirtualRange(BufferBase):
         context: Context | None = None,
         address: int | None = None,
     ) -> None:
-        self._reserved = None
-        self._reserved = core.reserve(nbytes, device, context, address)
-
-    def _use(self) -> Reserved:
-        found = self._reserved
-        if found is None:
-            raise InvalidArgumentError("this VirtualRange is closed")
-        if found._forks != forks():
-            raise ForkError(f"this VirtualRange {FORK_ADVICE}")
-        return found
+        self._held = reserved = core.reserve(nbytes, device, context, address)
+        self._forks = reserved.forks
 
     def _piece(self) -> Range:
         """The whole range as operations on memory take it."""
@@ -202,7 +146,7 @@ class VirtualRange(BufferBase):
         """
         if not isinstance(pm, PhysicalMemory):
             raise InvalidArgumentError(f"map takes a PhysicalMemory, not {type(pm).__name__}")
-        core.map_(self._use(), pm._use(), at, offset, nbytes, access)
+        core.map_(self._use(), use(pm), at, offset, nbytes, access)
 
     def unmap(self, at: int, nbytes: int) -> None:
         """Unmap whole mappings. `InvalidArgumentError` for part of one, or while a view of these bytes lives.
@@ -226,19 +170,13 @@ class VirtualRange(BufferBase):
 
     def as_array(self, shape: int | tuple[int, ...], dtype: Any, offset: int = 0) -> SharedArray:
         """A C-ordered array over mapped bytes, from `offset` on; usable as long as they stay mapped."""
-        from xpushare._array import SharedArray, as_dtype, as_shape
-
         found, lengths = as_dtype(dtype), as_shape(shape)
         # Over its own bytes only: the rest of the range need not be mapped, and is not pinned.
         piece = slice_(self._piece(), offset, math.prod(lengths) * found.itemsize)
-        return SharedArray._over(piece, lengths, found)
+        return array_over(piece, lengths, found)
 
     def _span(self) -> Span:
-        piece = self._piece()
-        if not piece.allocation.host_accessible:
-            raise BufferError(f"memory of {piece.device} is not host-accessible: use as_array and from_dlpack")
-        owner, read_only = piece.hold()
-        return Span(piece.address, piece.nbytes, read_only, owner)
+        return span_of(self._piece())
 
     @property
     def ptr(self) -> int:
@@ -248,37 +186,18 @@ class VirtualRange(BufferBase):
     def nbytes(self) -> int:
         return self._use().nbytes
 
-    @property
-    def device(self) -> Device:
-        return self._use().device
-
-    @property
-    def context(self) -> Context:
-        return self._use().context
-
-    @property
-    def closed(self) -> bool:
-        return self._reserved is None
-
     def close(self) -> None:
         """Give up this object's hold; everything is unmapped and the addresses given back once no view is left.
         Idempotent.
         """
-        self._reserved = None
-
-    def __enter__(self) -> Self:
-        self._use()
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.close()
+        self._held = None
 
     def __repr__(self) -> str:
-        if self._reserved is None:
+        found = self._held
+        if found is None:
             return "<VirtualRange closed>"
-        found = self._reserved
         mappings = len(found._mapped)
         return f"<VirtualRange {found.nbytes} bytes at {found.address:#x}, {mappings} mappings, on {found.device}>"
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a VirtualRange cannot be pickled: addresses belong to their process. Send the PhysicalMemory")
+
+whole_range: Final = VirtualRange._piece  # pyright: ignore[reportPrivateUsage]  # for the other modules of the package

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, Self, final
+from typing import TYPE_CHECKING, Any, final
 
-from xpushare._array import SharedArray, c_strides
-from xpushare._errors import ForkError, InvalidArgumentError
+from xpushare._array import Memory, SharedArray, order_before, placed
+from xpushare._elements import c_strides
+from xpushare._errors import InvalidArgumentError
 from xpushare._event import Event
-from xpushare._memory import Memory
-from xpushare._native import forks
-from xpushare._physical_memory import VirtualRange
+from xpushare._lifecycle import DeviceObject, use
+from xpushare._physical_memory import VirtualRange, whole_range
 from xpushare.core import queue as core
-from xpushare.core.memory import FORK_ADVICE, Range
+from xpushare.core.event import Opened
+from xpushare.core.memory import Range
 from xpushare.core.queue import Work
 
 if TYPE_CHECKING:
-    from xpushare._device import Context, Device, DeviceLike
+    from xpushare._device import Context, DeviceLike
 
 __all__ = ["Queue"]
 
@@ -24,14 +25,14 @@ __all__ = ["Queue"]
 def _bytes_of(what: str, operand: Memory | SharedArray | VirtualRange) -> tuple[Range, int, int]:
     """Where an operand's bytes are: range, offset into it, how many."""
     if isinstance(operand, Memory):
-        found = operand._use()
+        found = use(operand)
         return found, 0, found.nbytes
     if isinstance(operand, SharedArray):
         if operand.strides != c_strides(operand.shape, operand.dtype.itemsize) and operand.size > 1:
             raise InvalidArgumentError(f"{what} is not contiguous: queues copy and fill contiguous bytes")
-        return operand._use(), operand._offset, operand.nbytes
+        return (*placed(operand), operand.nbytes)
     if isinstance(operand, VirtualRange):
-        piece = operand._piece()
+        piece = whole_range(operand)
         return piece, 0, piece.nbytes
     raise InvalidArgumentError(f"{what} is a Memory, SharedArray or VirtualRange, not {type(operand).__name__}")
 
@@ -40,18 +41,18 @@ def _order(work: Work, *operands: object) -> Work:
     """What was attached is read and written in the order of its producer's stream."""
     for operand in operands:
         if isinstance(operand, SharedArray):
-            operand._before(work)
+            order_before(operand, work)
     return work
 
 
-def _event(event: Event) -> Any:
+def _event(event: Event) -> Opened:
     if not isinstance(event, Event):
         raise InvalidArgumentError(f"this takes an Event, not {type(event).__name__}")
-    return event._use()
+    return use(event)
 
 
 @final
-class Queue:
+class Queue(DeviceObject[Work]):
     """An in-order queue of work on `device`.
 
     Operations return when they are queued; what fails later comes out of `synchronize`. Operands stay alive until their
@@ -59,13 +60,17 @@ class Queue:
     queued there. (urQueueCreate)
     """
 
-    __slots__ = ("__weakref__", "_work")
+    __slots__ = ("__weakref__", "_forks", "_held")
 
-    _work: Work | None
+    _copy_advice = "it is the order of its work. Queue(device) makes another"
+    _pickle_advice = "it belongs to its process. Send an Event that it signals"
 
     def __init__(self, device: DeviceLike | None = None, *, context: Context | None = None) -> None:
-        self._work = None
-        self._work = core.create(device, context)
+        self._hold(core.create(device, context))
+
+    def _hold(self, work: Work) -> None:
+        self._held = work
+        self._forks = work.forks
 
     @classmethod
     def from_native(cls, native: object) -> Queue:
@@ -75,24 +80,8 @@ class Queue:
         `FeatureNotSupportedError` for what no adapter here knows.
         """
         self = object.__new__(cls)
-        self._work = core.adopt(native)
+        self._hold(core.adopt(native))
         return self
-
-    def _use(self) -> Work:
-        found = self._work
-        if found is None:
-            raise InvalidArgumentError("this Queue is closed")
-        if found._forks != forks():
-            raise ForkError(f"this Queue {FORK_ADVICE}")
-        return found
-
-    @property
-    def device(self) -> Device:
-        return self._use().device
-
-    @property
-    def context(self) -> Context:
-        return self._use().context
 
     def copy(
         self,
@@ -137,23 +126,9 @@ class Queue:
         """
         core.synchronize(self._use(), timeout)
 
-    @property
-    def closed(self) -> bool:
-        return self._work is None
-
     def close(self) -> None:
         """Give up this object's hold; what is queued still runs, then the queue goes. Idempotent."""
-        self._work = None
-
-    def __enter__(self) -> Self:
-        self._use()
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.close()
+        self._held = None
 
     def __repr__(self) -> str:
-        return "<Queue closed>" if self._work is None else f"<Queue on {self._work.device}>"
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a Queue cannot be pickled: it belongs to its process. Send an Event that it signals")
+        return "<Queue closed>" if self._held is None else f"<Queue on {self._held.device}>"

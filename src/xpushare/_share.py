@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 import operator
-import os
-import threading
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from xpushare import arrays
-from xpushare._array import SharedArray, as_dtype, as_shape, c_strides, extent
-from xpushare._array_handle import NDIM_MAX, ArrayHandle, check_dtype
+from xpushare import adapters, arrays
+from xpushare._array import Memory, SharedArray, array_of, bytes_of, covered_by, open_array
+from xpushare._array_handle import NDIM_MAX, ArrayHandle, checked_parts, seal_array
 from xpushare._device import Device
+from xpushare._elements import as_dtype, as_shape, c_strides, check_dtype, extent
 from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError
-from xpushare._memory import Memory
-from xpushare._native import forks
+from xpushare._lifecycle import use
+from xpushare._native import Span, forks
 from xpushare._queue import Queue
 from xpushare.core import memory
-from xpushare.core.event import open_ as open_event
-from xpushare.core.memory import Implicit, Range
-from xpushare.core.ordering import Mark, Order, mark, work_on
+from xpushare.core import queue as queues
+from xpushare.core.memory import Range
+from xpushare.core.opening import opening_device
+from xpushare.core.ordering import Mark, mark, work_on
 from xpushare.core.resources import Allocation
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from xpushare.core.queue import Work
     from xpushare.sharing.handle import Handle
 
-__all__ = ["attach", "empty", "pickled", "share"]
+__all__ = ["attach", "empty", "host_view", "share"]
 
 _OPENS_MAX: Final = (1 << 31) - 1
 _UNORDERED: Final = -1
@@ -53,7 +53,7 @@ def empty(shape: int | tuple[int, ...], dtype: Any = float, *, device: DeviceLik
 def _allocate(shape: tuple[int, ...], dtype: Any, device: Device) -> SharedArray:
     nbytes = math.prod(shape) * dtype.itemsize
     found = memory.allocate("device", max(nbytes, 1), device, None)
-    return SharedArray._make(found._replace(nbytes=nbytes), shape, dtype, c_strides(shape, dtype.itemsize), 0)
+    return array_of(found._replace(nbytes=nbytes), shape, dtype, c_strides(shape, dtype.itemsize), 0)
 
 
 # --- sharing
@@ -103,11 +103,11 @@ def share(
             source, copied = _copied(array, found, stream)
     work = None
     if stream != _UNORDERED:
-        work = work_on(source.covered.device, _native_stream(stream, found, array), array)
+        device = source.covered.device
+        work = work_on(device, _native_stream(stream, found, array, device), array)
         if work is not None and not isinstance(stream, Queue) and not copied and work.driver.idle():
             work = None  # the content is there: readers have nothing to wait for
     handle = _export(source, work, read_only, count, copied)
-    handle._owner = forks()
     if copied:
         import logging
 
@@ -142,14 +142,14 @@ def _own(array: Any) -> SharedArray | None:
     if isinstance(array, SharedArray):
         return array
     if isinstance(array, Memory):
-        return array._bytes()
+        return bytes_of(array)
     if isinstance(array, ArrayHandle):
         raise InvalidArgumentError("this is an ArrayHandle already: send it on")
     return None
 
 
 def _whole(array: SharedArray) -> _Source:
-    return _Source(*array._covered(), array.shape, array.strides, array.dtype)
+    return _Source(*covered_by(array), array.shape, array.strides, array.dtype)
 
 
 def _in_place(array: Any, found: arrays.Described, dtype: Any) -> _Source:
@@ -166,8 +166,8 @@ def _copied(array: Any, found: arrays.Described | None, stream: Any) -> tuple[_S
     import numpy
 
     if found is None or found.backend is None:
-        values = numpy.asarray(array) if found is None else _host_view(array, found)
-        target = _allocate(values.shape, values.dtype, Device("native_cpu:0"))
+        values = numpy.asarray(array) if found is None else host_view(array, found)
+        target = _allocate(values.shape, values.dtype, Device(f"{adapters.HOST}:0"))
         numpy.copyto(numpy.asarray(target), values)
         return _whole(target), target.nbytes
     low, high = extent(found.shape, found.strides, found.itemsize)
@@ -178,31 +178,34 @@ def _copied(array: Any, found: arrays.Described | None, stream: Any) -> tuple[_S
         )
     device = arrays.device_of(array, found)
     place = memory.allocate("device", high - low, device, None)
-    work = work_on(device, None if stream == _UNORDERED else _native_stream(stream, found, array), array)
-    assert work is not None  # it has a backend because its device has streams
-    work.driver.copy(place.address, found.address + low, high - low, (place, array))
+    work = work_on(device, None if stream == _UNORDERED else _native_stream(stream, found, array, device), array)
+    own = queues.create(device, None) if work is None else work  # the content is there where the device has no streams
+    own.driver.copy(place.address, found.address + low, high - low, (place, array))
+    if work is None:
+        queues.synchronize(own, None)
     return _Source(place, -low, found.shape, found.strides, found.dtype), high - low
 
 
-def _host_view(array: Any, found: arrays.Described) -> Any:
+def host_view(array: Any, found: arrays.Described) -> Any:
+    """The elements as NumPy reads them, where the host can."""
     import numpy
-
-    from xpushare._native import Span
 
     low, high = extent(found.shape, found.strides, found.itemsize)
     base: Any = Span(found.address + low, high - low, True, array)
     return numpy.ndarray(found.shape, found.dtype, base, -low, found.strides)
 
 
-def _native_stream(stream: Any, found: arrays.Described | None, array: Any) -> Any:
+def _native_stream(stream: Any, found: arrays.Described | None, array: Any, device: Device) -> Any:
     """What the caller or the array's protocol says of its stream; None to ask the adapter."""
     if isinstance(stream, Queue):
-        return stream._use()
+        return use(stream)
     if stream is not None:
         return stream
     if found is not None and found.stream is not None:
         return found.stream
-    return array if callable(getattr(array, "__cuda_stream__", None)) else None
+    record = adapters.vendor(device.backend)
+    assert record is not None
+    return array if any(callable(getattr(array, name, None)) for name in record.stream_methods) else None
 
 
 def _export(source: _Source, work: Work | None, read_only: bool, opens: int | None, copied: int) -> ArrayHandle:
@@ -212,7 +215,7 @@ def _export(source: _Source, work: Work | None, read_only: bool, opens: int | No
         order = mark(work, covered.device)
         covered = covered._replace(lease=(covered.lease, order.export))  # the event's export ends with the memory's
     handle = memory.get(covered, None, read_only, opens)
-    return ArrayHandle._seal(handle, dtype, shape, strides, offset, order, copied)
+    return seal_array(handle, dtype, shape, strides, offset, order, copied, forks())
 
 
 # --- attaching
@@ -233,67 +236,12 @@ def attach(
     end, and what `ipc.memory.open` raises.
     """
     found = ArrayHandle(h)
-    found._expect_open()
-    found._check()
-    parts = found._parts
+    parts = checked_parts(found)
     work = None
     chosen = None
     if device is not None or stream not in (None, _UNORDERED):
-        chosen = memory.opening_device(parts.memory, device, None)[0]
+        chosen = opening_device(parts.memory, device, None)[0]
     if stream is not None and stream != _UNORDERED:
         assert chosen is not None
-        work = stream._use() if isinstance(stream, Queue) else work_on(chosen, stream)
-    place = memory.open_(parts.memory, device)
-    order = None
-    if parts.event is not None and stream != _UNORDERED:
-        order = Order(open_event(parts.event, place.device), parts.point)
-        if work is not None:
-            order.before(work)
-    array = SharedArray._make(place, parts.shape, found.dtype, parts.strides, parts.offset)
-    array._handle = found
-    array._order = order
-    return array
-
-
-# --- pickling
-
-
-_pickling = threading.RLock()  # one export an array, whoever comes first
-
-
-def _after_fork() -> None:
-    global _pickling
-    _pickling = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
-class _Pickled:
-    """What pickling an array exported; withdrawn with the array."""
-
-    __slots__ = ("events", "memory")
-
-    def __init__(self, covered: Range) -> None:
-        self.memory = Implicit(memory.get(covered, implicit=True))
-        self.events: set[Implicit] = set()
-
-
-def pickled(array: SharedArray) -> bytes:
-    """The bytes that a pickled SharedArray is: an import's handle, else that of an export that ends with the array."""
-    if array._handle is not None:
-        return bytes(array._handle)
-    covered, offset, shape, strides, dtype = _whole(array)
-    if covered.handle is not None:
-        start = array._use().offset + array._offset - covered.handle._fields.offset
-        return bytes(ArrayHandle._seal(covered.handle, dtype, shape, strides, start))
-    work = work_on(covered.device, None, array)
-    with _pickling:
-        kept: _Pickled | None = array._implicit
-        if kept is None:
-            kept = array._implicit = _Pickled(covered)
-        order = None
-        if work is not None:  # each time anew: the content is that of now
-            order = mark(work, covered.device)
-            kept.events.add(order.export)
-        return bytes(ArrayHandle._seal(kept.memory.handle, dtype, shape, strides, offset, order))
+        work = use(stream) if isinstance(stream, Queue) else work_on(chosen, stream)
+    return open_array(found, parts, device, stream != _UNORDERED, work)

@@ -15,10 +15,12 @@ __all__ = [
     "Reservation",
     "boot_id",
     "connect",
+    "dup",
     "eventfd",
     "fetch_mapping",
     "fstat",
     "import_mapping",
+    "is_wsl",
     "memfd",
     "pidfd_getfd",
     "pidfd_open",
@@ -41,6 +43,7 @@ F_SEAL_FUTURE_WRITE: Final = 16
 _F_ADD_SEALS: Final = 1033
 _F_GET_SEALS: Final = 1034
 
+dup = os.dup
 eventfd = os.eventfd
 fetch_mapping = Mapping.fetched
 import_mapping = Mapping.imported
@@ -50,6 +53,11 @@ resize = os.ftruncate
 range_map = Reservation.map
 range_unmap = Reservation.unmap
 range_protect = Reservation.protect
+
+
+def page_nbytes() -> int:
+    """Bytes of a page of memory, of which mappings are made: 4096 here, 65536 there."""
+    return os.sysconf("SC_PAGE_SIZE")
 
 
 _boot_id: list[bytes] = []
@@ -96,3 +104,10 @@ def receive(connection: socket.socket, nbytes: int, fds: int) -> tuple[bytes, li
     """One packet and the fds that came with it (close-on-exec)."""
     data, received, _flags, _address = socket.recv_fds(connection, nbytes, fds, socket.MSG_CMSG_CLOEXEC)
     return data, received
+
+
+def is_wsl() -> bool:
+    """Whether this Linux runs in Windows."""
+    import platform  # slow to import
+
+    return "microsoft" in platform.release().lower() or os.path.exists("/dev/dxg")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from xpushare.adapters import mock
 from xpushare.conformance import mutants
-from xpushare.conformance.mutants import MUTANTS
+from xpushare.conformance.faults import MUTANTS
 from xpushare.conformance.rules import RULES
 
+DEVICE = "native_cpu:0"
 SAMPLE = (
     "put_does_nothing",
     "generation_ignored",
@@ -29,7 +31,7 @@ def test_the_list() -> None:
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("name", SAMPLE)
 def test_sample(name: str) -> None:
-    caught = mutants.check(name)
+    caught = mutants.check(name, DEVICE)
     assert set(caught.rules) & set(MUTANTS[name].aim), f"{name}: caught by {caught.rules or 'nothing'}"
 
 
@@ -37,11 +39,31 @@ def test_sample(name: str) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_all(name: str) -> None:
-    assert mutants.check(name, full=True).rules, "it survived: a rule is missing a test"
+    assert mutants.check(name, DEVICE, full=True).rules, "it survived: a rule is missing a test"
 
 
 def test_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert mutants.main(["bool_works"]) == 0
+    assert mutants.main(["--device", DEVICE, "bool_works"]) == 0
     assert "caught by 5.22" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         mutants.main(["no_such_mutant"])
+
+
+def test_which_apply(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all(mutants.applies(each, "mock:0") for each in MUTANTS.values())
+    assert [each.name for each in MUTANTS.values() if not mutants.applies(each, DEVICE)] == ["adopted_does_not_wait"]
+
+    class QueueOfItsOwn:
+        def release(self) -> None:
+            pass
+
+    monkeypatch.setattr(mock.Mock, "queue", lambda _self, _device: QueueOfItsOwn())
+    left_out = {each.name for each in MUTANTS.values() if not mutants.applies(each, "mock:0")}
+    assert {"queue_order", "value_ahead"} <= left_out
+    assert not {"put_does_nothing", "access_ignored"} & left_out
+
+
+def test_what_does_not_apply_is_left_out(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mutants, "applies", lambda _mutant, _device: False)
+    assert mutants.main(["--device", DEVICE, "queue_order"]) == 0
+    assert "does not have what these are about: queue_order" in capsys.readouterr().out

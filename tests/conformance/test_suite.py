@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -117,3 +119,33 @@ def test_it_needs_nothing_of_the_tests() -> None:
     code = f"import sys, {modules}; print('pytest' in sys.modules, 'cloudpickle' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert found.stdout.split() == ["False", "False"]
+
+
+def test_it_names_no_backend() -> None:
+    """What the suite asks of a device it asks through aspects, properties and the public API."""
+    names = re.compile(r"(?<!__)\b(cuda|hip|level_zero|opencl|native_cpu|mock)\b", re.IGNORECASE)
+    found = [
+        f"{path.name}:{number}: {line.strip()}"
+        for path in sorted(Path(rules.__file__).parent.rglob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if names.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_its_modules_import_no_circle() -> None:
+    package = Path(rules.__file__).parent
+    names = {
+        path: ".".join(("xpushare", "conformance", *path.relative_to(package).with_suffix("").parts))
+        for path in package.rglob("*.py")
+    }
+    modules = {path: name.removesuffix(".__init__") for path, name in names.items()}
+    imports: dict[str, set[str]] = {}
+    for path, module in modules.items():
+        found = imports[module] = set()
+        for node in ast.walk(ast.parse(path.read_text())):  # those inside functions, too
+            if isinstance(node, ast.ImportFrom):
+                whole = {f"{node.module}.{each.name}" for each in node.names}
+                found |= (whole & set(modules.values())) or ({str(node.module)} & set(modules.values()))
+    assert sum(map(len, imports.values())) > len(modules)
+    graphlib.TopologicalSorter(imports).prepare()  # CycleError names the circle

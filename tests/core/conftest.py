@@ -12,3 +12,8 @@ __all__ = ["device", "kind", "other", "pair", "peer"]
 def _end_shared() -> Iterator[None]:
     yield
     end_shared()
+
+
+@pytest.fixture(autouse=True)
+def _declared(declared_errors: None) -> None:
+    """In all tests here."""

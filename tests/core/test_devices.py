@@ -190,6 +190,14 @@ def test_aspects() -> None:
         "two_way_events",
     } <= cpu.aspects
     assert not cpu.has("foreign_memory")
+    for aspect, states in {"device_ordering": ("yes", "yes"), "adopted_queues": ("no", "yes")}.items():
+        assert tuple(xs.Device(name).support(aspect).state for name in ("native_cpu:0", "mock:0")) == states
+
+
+def test_an_aspect_is_its_name() -> None:
+    for name, aspect in xs.Aspect.__members__.items():
+        assert aspect == name == str(aspect) == aspect.value
+        assert pickle.loads(pickle.dumps(aspect)) is xs.Aspect(name) is aspect
 
 
 def test_contexts() -> None:

@@ -1,10 +1,11 @@
-"""Lifetimes: what keeps what, use after close, copies and pickles, and a quiet end of the interpreter."""
+"""Lifetimes: what keeps what, closed operands, pickles, and a quiet end of the interpreter. The rules that all objects
+with `close()` share: test_lifecycle.py.
+"""
 
 from __future__ import annotations
 
 import copy
 import gc
-import inspect
 import pickle
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import weakref
 from typing import Any
 
 import pytest
-from peering import PAGE, exported, exported_event, exported_physical, mappings, verbs
+from peering import PAGE, exported, exported_event, exported_physical, mappings
 
 import xpushare as xs
 from harness import Child, kept
@@ -144,90 +145,6 @@ def test_garbage_is_collected(pair: Pair, peer: Child) -> None:
 
 # --- close ----------------------------------------------------------------------------------------
 
-CLOSABLE: dict[str, Any] = {
-    "Memory": lambda: xs.malloc_device(PAGE, "native_cpu:0"),
-    "imported Memory": lambda: xs.ipc.memory.open(exported("native_cpu:0")),
-    "PhysicalMemory": lambda: xs.PhysicalMemory(PAGE, "native_cpu:0", enable_ipc=True),
-    "VirtualRange": lambda: xs.VirtualRange(PAGE, "native_cpu:0"),
-    "Event": lambda: xs.Event("native_cpu:0", enable_ipc=True),
-    "Queue": lambda: xs.Queue("native_cpu:0"),
-    "SharedArray": lambda: xs.malloc_device(PAGE, "native_cpu:0").as_array(4, "uint8"),
-}
-ARGUMENTS: dict[str, tuple[Any, ...]] = {
-    "slice": (0, 1),
-    "as_array": (1, "uint8"),
-    "map": (None,),
-    "unmap": (0, PAGE),
-    "set_access": (0, PAGE, "r"),
-    "access": (0,),
-    "copy": (None, None),
-    "fill": (None, b"x"),
-    "submit": (print,),
-}
-ALWAYS = {"close", "closed", "from_native"}
-OF_ARRAYS = {"shape", "dtype", "strides", "nbytes", "size", "ndim"}  # what an array is, memory or not
-
-
-@pytest.fixture(params=CLOSABLE)
-def thing(request: pytest.FixtureRequest) -> Any:
-    kept.clear()
-    yield CLOSABLE[request.param]()
-    kept.clear()
-
-
-def test_close_is_idempotent(thing: Any) -> None:
-    assert not thing.closed
-    with thing as entered:
-        assert entered is thing
-    assert thing.closed
-    for _ in range(3):
-        thing.close()
-        assert thing.closed
-    assert "closed" in repr(thing)
-
-
-def test_use_after_close(thing: Any) -> None:
-    event = xs.Event("native_cpu:0")
-    thing.close()
-    tried = 0
-    for name, member in inspect.getmembers_static(type(thing)):
-        if name.startswith("_") or name in ALWAYS or (name in OF_ARRAYS and isinstance(thing, xs.SharedArray)):
-            continue
-        with pytest.raises(xs.InvalidArgumentError, match="closed"):  # noqa: PT012 one call of many
-            if isinstance(member, property):
-                getattr(thing, name)
-            elif inspect.iscoroutinefunction(member):
-                member(thing).send(None)
-            elif isinstance(thing, xs.Queue) and name in ("signal", "wait"):
-                member(thing, event)
-            elif name == "map":
-                thing.map(xs.PhysicalMemory(PAGE, "native_cpu:0"))
-            elif name in ("copy", "fill") and isinstance(thing, xs.Queue):
-                memory = xs.malloc_device(PAGE, "native_cpu:0")
-                thing.copy(memory, memory) if name == "copy" else thing.fill(memory, b"x")
-            else:
-                member(thing, *ARGUMENTS.get(name, ()))
-        tried += 1
-    assert tried >= 2
-    with pytest.raises(xs.InvalidArgumentError, match="closed"):
-        thing.__enter__()
-    if isinstance(thing, xs.Memory | xs.VirtualRange | xs.SharedArray):
-        with pytest.raises(xs.InvalidArgumentError, match="closed"):
-            memoryview(thing)
-    if isinstance(thing, xs.Memory | xs.SharedArray):
-        for call in (thing.__dlpack__, thing.__dlpack_device__):
-            with pytest.raises(xs.InvalidArgumentError, match="closed"):
-                call()
-        with pytest.raises(xs.InvalidArgumentError, match="closed"):
-            thing.__array_interface__  # noqa: B018
-    if isinstance(thing, xs.Event):
-        with pytest.raises(xs.InvalidArgumentError, match="closed"):
-            thing.__await__()
-    for kind, classes in {"memory": xs.Memory, "physical_memory": xs.PhysicalMemory, "event": xs.Event}.items():
-        if isinstance(thing, classes):
-            with pytest.raises(xs.InvalidArgumentError, match="closed"):
-                verbs(kind).get(thing)
-
 
 def test_operands_after_close() -> None:
     queue = xs.Queue("native_cpu:0")
@@ -246,13 +163,6 @@ def test_operands_after_close() -> None:
             call(*arguments)
     event.close()
     queue.close()
-
-
-def test_resources_cannot_be_copied(thing: Any) -> None:
-    for call in (copy.copy, copy.deepcopy):
-        with pytest.raises(TypeError):
-            call(thing)
-    assert not thing.closed
 
 
 # --- pickles --------------------------------------------------------------------------------------
@@ -303,16 +213,6 @@ def test_devices_pickle_by_uuid(name: str, peer: Child) -> None:
         assert pickle.loads(pickle.dumps(device, protocol)) is device
     assert peer.call(lambda device: (str(device), device.uuid), device) == (name, device.uuid)
     assert copy.deepcopy(device) == device
-
-
-def test_what_belongs_to_its_process_does_not_pickle() -> None:
-    queue, place = xs.Queue("native_cpu:0"), xs.VirtualRange(PAGE, "native_cpu:0")
-    for thing in (queue, xs.Context("native_cpu:0"), place):
-        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-            with pytest.raises(TypeError, match="pickled"):
-                pickle.dumps(thing, protocol)
-    queue.close()
-    place.close()
 
 
 ERRORS = [getattr(_errors, name) for name in _errors.__all__ if name.endswith("Error")]

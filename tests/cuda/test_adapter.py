@@ -17,7 +17,9 @@ import xpushare as xs
 from xpushare import _native
 from xpushare._fds import OwnedFd
 from xpushare.adapters.base import DeviceInfo, Export, Import
-from xpushare.adapters.cuda import Cuda, _listing
+from xpushare.adapters.cuda import _listing
+from xpushare.adapters.cuda._adapter import Cuda
+from xpushare.adapters.cuda._numbers import Attribute
 from xpushare.sharing import node
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
@@ -109,6 +111,26 @@ def test_a_missing_attribute_is_named(cuda: Cuda, driver: ScriptedDriver, gpu: D
     with pytest.raises(xs.FeatureNotSupportedError, match="103"):
         cuda.allocate(gpu, "device", 5)
     assert not driver.left
+
+
+def test_ordering_and_adopted_queues(cuda: Cuda, gpu: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cuda.support(gpu, xs.Aspect.device_ordering).state == "yes"
+    assert cuda.support(gpu, xs.Aspect.adopted_queues).state == "yes"
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8")
+    assert cuda.support(gpu, xs.Aspect.device_ordering).state == "yes"
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    said = cuda.support(gpu, xs.Aspect.device_ordering)
+    assert said.state == "no"
+    assert "CUDA_DEVICE_MAX_CONNECTIONS=1" in said.reason
+
+
+def test_ordering_and_adopted_queues_need_stream_words(cuda: Cuda, driver: ScriptedDriver, gpu: DeviceInfo) -> None:
+    driver.attributes[Attribute.CAN_USE_64_BIT_STREAM_MEM_OPS] = 0
+    for aspect in (xs.Aspect.device_ordering, xs.Aspect.adopted_queues):
+        assert cuda.support(gpu, aspect) == (
+            "no",
+            "the driver says that the device lacks CAN_USE_64_BIT_STREAM_MEM_OPS",
+        )
 
 
 def test_device_memory_there_and_back(cuda: Cuda, driver: ScriptedDriver, gpu: DeviceInfo) -> None:

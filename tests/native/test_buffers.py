@@ -182,7 +182,7 @@ def test_buffer_base():
 
 def test_bound_buffer_base():
     class Memory(n.BufferBase):
-        __slots__ = ("_range",)
+        __slots__ = ("_held",)
 
         def __new__(cls, *_arguments):
             raise TypeError
@@ -197,7 +197,7 @@ def test_bound_buffer_base():
     m = n.BufferBase.__new__(Memory, Piece.address + 1, 4, False)
     with pytest.raises(AttributeError):
         memoryview(m)
-    m._range = piece = Piece()
+    m._held = piece = Piece()
     view = memoryview(m)
     assert (bytes(view), view.format, view.shape, view.readonly) == (b"bcde", "B", (4,), False)
     assert isinstance(view.obj, n.Span)
@@ -210,7 +210,7 @@ def test_bound_buffer_base():
             os._exit(0)
         os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
-    m._range, watch = None, weakref.ref(m)
+    m._held, watch = None, weakref.ref(m)
     with pytest.raises(LookupError, match="asked"):
         memoryview(m)
     del m
@@ -221,10 +221,10 @@ def test_bound_buffer_base():
     view.release()
     assert watch() is None
     m = n.BufferBase.__new__(Memory, Piece.address, 6, True)
-    m._range = Piece()
+    m._held = Piece()
     assert memoryview(m).readonly
     m = n.BufferBase.__new__(Memory, 0, 6, True)
-    m._range = Piece()
+    m._held = Piece()
     with pytest.raises(ValueError, match="span"):
         memoryview(m)
     for arguments in ((1,), (-1, 4, False), (4096, 4.0, False), (1, 2, 3, 4)):

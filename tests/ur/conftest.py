@@ -8,6 +8,11 @@ import pytest
 from ur_runtime import Runtime, leave_nothing
 
 
+@pytest.fixture(autouse=True)
+def _declared(declared_errors: None) -> None:
+    """In all tests here."""
+
+
 @pytest.fixture
 def rt() -> Iterator[Runtime]:
     yield Runtime()

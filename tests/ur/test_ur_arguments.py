@@ -12,7 +12,7 @@ import pytest
 from ur_runtime import IPC, Runtime
 
 from xpushare import ur
-from xpushare.ur._derived import HANDLES
+from xpushare.ur._objects import HANDLES
 from xpushare.ur._spec import FUNCTIONS, Arg
 
 R = ur.Result
@@ -26,6 +26,7 @@ GOOD: dict[str, Callable[[Runtime], tuple[Any, ...]]] = {
     "urDeviceGet": lambda rt: (rt.platform, ur.DeviceType.CPU),
     "urDeviceGetInfo": lambda rt: (rt.device, ur.DeviceInfo.UUID),
     "urContextCreate": lambda rt: ([rt.device], ur.ContextProperties()),
+    "urContextGetInfo": lambda rt: (rt.context, ur.ContextInfo.DEVICES),
     "urContextRetain": lambda rt: (rt.context,),
     "urContextRelease": lambda rt: (ur.urContextCreate([rt.device], None),),
     "urUSMHostAlloc": lambda rt: (rt.context, ur.USMDesc(align=64), None, 100),
@@ -206,7 +207,7 @@ DEAD = {
 def test_something_else_for_a_handle(rt: Runtime, name: str, number: int) -> None:
     kind = case(name, number).base_kind.removeprefix("handle:")
     other = rt.queue if kind != "queue" else rt.context
-    for value in (other, object(), 0, 4096, "queue", b"", [], rt.device._device, type(rt.queue)):
+    for value in (other, object(), 0, 4096, "queue", b"", [], rt.device.shared, type(rt.queue)):
         assert refusal(name, with_argument(rt, name, number, value)) is DEAD[kind]
 
 
@@ -434,7 +435,7 @@ def test_nonsense_of_all_kinds(rt: Runtime, name: str) -> None:
             call(name, tuple(choose([each, choose(pool), each]) for each in good))
         except ur.URError:
             refused += 1
-        if not (rt.context._references and rt.queue._references):
+        if not (rt.context.references and rt.queue.references):
             rt.context, rt.queue = (fresh := Runtime()).context, fresh.queue
     assert refused or not good
     ur.urQueueFinish(rt.queue)

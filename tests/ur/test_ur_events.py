@@ -103,7 +103,7 @@ def test_event_released_before_its_command_completes(rt: Runtime) -> None:
         let_go()
         ur.urQueueFinish(rt.queue)
     assert rt.status(last) is S.COMPLETE
-    assert all(each._event.value == 0 for each in fresh)
+    assert all(each.shared.value == 0 for each in fresh)
 
 
 def test_creation_errors(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +215,7 @@ def test_put_event(rt: Runtime) -> None:
         with refused(R.ERROR_INVALID_VALUE):
             function(rt.context, data)
     ur.urEventWait([signal(rt, opened)])
-    assert event._event.value == 1
+    assert event.shared.value == 1
 
 
 def test_open_in_a_context_without_support(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 import typing
@@ -13,16 +14,23 @@ import pytest
 
 import xpushare as xs
 from xpushare import ur
-from xpushare.core.declare import OPERATIONS
+from xpushare.conformance.rules import RULES
+from xpushare.core.layers import operations
 from xpushare.ur import _generate
-from xpushare.ur._implementation import RESULTS
 from xpushare.ur._spec import FUNCTIONS
 
 CHECKOUT = Path(__file__).resolve().parents[2]  # the package may be an installed one
+GENERATED = (
+    "src/xpushare/ur/__init__.pyi",
+    "docs/ur-reference.md",
+    "docs/reference/operations.md",
+    "docs/reference/aspects.md",
+)
 
 
-@pytest.mark.parametrize("path", ["src/xpushare/ur/__init__.pyi", "docs/ur-reference.md"])
+@pytest.mark.parametrize("path", GENERATED)
 def test_generated_files_are_fresh(path: str) -> None:
+    assert len(_generate.targets()) == len(GENERATED)
     texts = {target.name: text for target, text in _generate.targets().items()}
     assert (CHECKOUT / path).read_text("utf-8") == texts[Path(path).name], "run python -m xpushare.ur._generate"
 
@@ -62,13 +70,34 @@ def test_annotations_resolve(name: str) -> None:
     assert list(hints) == [*(arg.name for arg in FUNCTIONS[name].args), "return"]
 
 
-def test_operations_name_functions_that_exist() -> None:
-    assert {name for operation in OPERATIONS.values() for name in operation.ur} <= set(FUNCTIONS)
+def test_links_between_the_pages() -> None:
+    """What one page links to is a heading of the other."""
+    pages = {
+        name: (CHECKOUT / "docs" / name).read_text("utf-8") for name in ("ur-reference.md", "reference/operations.md")
+    }
+    anchors = {
+        name: {re.sub(r"[^\w\s-]", "", heading).lower() for heading in re.findall(r"^## (.+)$", text, re.MULTILINE)}
+        for name, text in pages.items()
+    }
+    for name, other in (("ur-reference.md", "reference/operations.md"), ("reference/operations.md", "ur-reference.md")):
+        linked = set(re.findall(rf"{re.escape(Path(other).name)}#([\w-]+)\)", pages[name]))
+        assert linked
+        assert linked <= anchors[other]
 
 
-def test_translated_results_belong_to_functions() -> None:
-    assert set(RESULTS) <= set(FUNCTIONS)
-    assert set(_generate.PYTHON) <= set(FUNCTIONS)
+def test_every_operation_is_described() -> None:
+    for each in operations():
+        assert each.doc.strip().endswith("."), each.name
+        assert each.raises, each.name
+        assert {f"3.{rule}" for rule in each.rules} <= {re.sub(r"\D+$", "", number) for number in RULES}, each.name
+        assert f"## `{each.name}`" in _generate.operations_page()
+
+
+def test_aspects_are_answered_by_queries() -> None:
+    asked = [aspect.query for aspect in xs.Aspect if aspect.query]
+    assert len(asked) == len(set(asked)) == 5
+    assert all(ur.DeviceInfo[name].name.split("_EXP")[0].endswith("SUPPORT") for name in asked)
+    assert all(aspect.doc and aspect.doc in _generate.aspects_page() for aspect in xs.Aspect)
 
 
 def test_the_lazy_attribute() -> None:

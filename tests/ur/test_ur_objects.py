@@ -12,7 +12,7 @@ from ur_runtime import Runtime, refused
 import xpushare as xs
 from xpushare import ur
 from xpushare._aspects import Aspect
-from xpushare.ur._spec import INFO_TYPES, OPTIONAL_QUERIES
+from xpushare.ur._spec import INFOS
 
 R = ur.Result
 D = ur.DeviceInfo
@@ -47,6 +47,18 @@ def test_platforms(rt: Runtime) -> None:
     assert ur.urPlatformGetInfo(rt.platform, P.PROFILE) == "FULL_PROFILE"
     assert ur.urPlatformGetInfo(rt.platform, P.BACKEND) is ur.Backend.NATIVE_CPU
     assert ur.urPlatformGetInfo(rt.platform, P.ADAPTER) is rt.adapter
+
+
+def test_contexts(mock: Runtime) -> None:
+    C = ur.ContextInfo
+    assert list(C) == [0, 1, 2, 3, 4]
+    both = ur.urContextCreate(mock.devices, None)
+    assert ur.urContextGetInfo(both, C.NUM_DEVICES) == 2
+    assert ur.urContextGetInfo(both, C.DEVICES) == mock.devices
+    assert ur.urContextGetInfo(mock.context, C.DEVICES) == [mock.device]
+    assert ur.urContextGetInfo(both, C.REFERENCE_COUNT) == 1
+    assert ur.urContextGetInfo(both, C.USM_MEMCPY2D_SUPPORT) is False
+    assert ur.urContextGetInfo(both, C.USM_FILL2D_SUPPORT) is False
 
 
 def test_devices(rt: Runtime) -> None:
@@ -132,14 +144,14 @@ def test_every_device_query(backend: str, request: pytest.FixtureRequest) -> Non
         value = answer(runtime, member)
         if value is not UNANSWERED:
             answered.add(member.name)
-            assert isinstance(value, expected_class(INFO_TYPES["DeviceInfo"][member.name])), member
+            assert isinstance(value, expected_class(INFOS["DeviceInfo"].kinds[member.name])), member
     assert {"TYPE", "NAME", "UUID", "PLATFORM", "QUEUE_PROPERTIES", "IPC_MEMORY_SUPPORT_EXP"} <= answered
     if backend == "native_cpu":
         assert len(answered) > 80
 
 
 def test_optional_queries_of_memory(rt: Runtime) -> None:
-    assert OPTIONAL_QUERIES["USMAllocInfo"] == {"POOL"}
+    assert INFOS["USMAllocInfo"].optional == {"POOL"}
     with refused(R.ERROR_UNSUPPORTED_ENUMERATION):
         ur.urUSMGetMemAllocInfo(rt.context, rt.memory(), ur.USMAllocInfo.POOL)
 
@@ -193,7 +205,7 @@ def test_device_outside_the_context(mock: Runtime) -> None:
 
 
 KINDS = {
-    "context": (ur.urContextRetain, ur.urContextRelease, R.ERROR_INVALID_CONTEXT, None),
+    "context": (ur.urContextRetain, ur.urContextRelease, R.ERROR_INVALID_CONTEXT, ur.ContextInfo.REFERENCE_COUNT),
     "queue": (ur.urQueueRetain, ur.urQueueRelease, R.ERROR_INVALID_QUEUE, None),
     "event": (ur.urEventRetain, ur.urEventRelease, R.ERROR_INVALID_EVENT, ur.EventInfo.REFERENCE_COUNT),
     "physical": (
@@ -208,7 +220,11 @@ def test_reference_counts(rt: Runtime, kind: str) -> None:
     retain, release, dead, asked = KINDS[kind]
     made = {"context": lambda: ur.urContextCreate([rt.device], None), "event": rt.event, "physical": rt.physical,
             "queue": lambda: ur.urQueueCreate(rt.context, rt.device, None)}[kind]()  # fmt: skip
-    count = {"event": ur.urEventGetInfo, "physical": ur.urPhysicalMemGetInfo}.get(kind)
+    count = {
+        "context": ur.urContextGetInfo,
+        "event": ur.urEventGetInfo,
+        "physical": ur.urPhysicalMemGetInfo,
+    }.get(kind)
     if count:
         assert count(made, asked) == 1
     retain(made)

@@ -22,7 +22,7 @@ def test_granularity(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     G = ur.VirtualMemGranularityInfo
     for device in (rt.device, None):
         least = ur.urVirtualMemGranularityGetInfo(rt.context, device, 1, G.MINIMUM)
-        assert least == rt.device._device.memory_granularity()
+        assert least == rt.device.shared.memory_granularity()
         assert ur.urVirtualMemGranularityGetInfo(rt.context, device, 1, G.RECOMMENDED) % least == 0
     rt.without(monkeypatch, Aspect.ext_oneapi_virtual_mem)
     with refused(R.ERROR_UNSUPPORTED_FEATURE):

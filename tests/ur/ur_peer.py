@@ -81,7 +81,7 @@ def wait_event() -> int:
 
 def hold() -> None:
     """Enqueue nothing that runs from now on."""
-    runtime.queue._queue.submit(gate.wait)
+    runtime.queue.shared.submit(gate.wait)
 
 
 def let_go() -> None:

@@ -66,17 +66,17 @@ class Runtime:
         """Keep a queue from running what is enqueued inside; calling the value lets it go."""
         gate = threading.Event()
         held = queue or self.queue
-        held._queue.submit(gate.wait)
+        held.shared.submit(gate.wait)
         try:
             yield gate.set
         finally:
             gate.set()
-            if held._references:
+            if held.references:
                 ur.urQueueFinish(held)
 
     def without(self, monkeypatch: pytest.MonkeyPatch, aspect: Aspect) -> None:
         """Let the device lack an aspect."""
-        monkeypatch.setitem(self.device._device._aspects, aspect, Support("no", "a test says so"))
+        monkeypatch.setitem(self.device.shared._aspects, aspect, Support("no", "a test says so"))
 
 
 def leave_nothing() -> None:

@@ -33,6 +33,7 @@ def sampler(call: Callable[[], None]) -> Callable[[], float]:
 def _samples(kept: Kept, device: str, handle: bytes, count: int) -> dict[str, tuple[list[float], ...]]:
     import xpushare as xs
     import xpushare.ur as ur
+    from xpushare._lifecycle import use
     from xpushare.core import event as core_event
     from xpushare.core import memory as core_memory
 
@@ -48,7 +49,7 @@ def _samples(kept: Kept, device: str, handle: bytes, count: int) -> dict[str, tu
     hContext = ur.urContextCreate([hDevice], None)
     hEvent = ur.urEventCreateExp(hContext, hDevice, ur.ExpEventDesc(flags=ur.ExpEventFlags.IPC_EXP))
     event = xs.Event(wanted, enable_ipc=True)
-    opened = event._use()
+    opened = use(event)
 
     def ur_open_close() -> None:
         ur.urIPCCloseMemHandleExp(hContext, ur.urIPCOpenMemHandleExp(hContext, hDevice, handle))

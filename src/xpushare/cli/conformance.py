@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--device", metavar="SELECTOR", help="of the exporting process (default: the first gpu, else the cpu)"
     )
     parser.add_argument("--importer-device", metavar="SELECTOR", help="of the importing process (default: the same)")
-    parser.add_argument("--rules", default="", metavar="LIST", help="only these, such as 3.5b,5.7")
+    parser.add_argument("--rules", default="", metavar="LIST", help="only these: rules or sections, such as 3.5b,4")
     parser.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS", help="for all of it (default: 600)")
     parser.add_argument("--list", action="store_true", help="the rules, and no more")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")

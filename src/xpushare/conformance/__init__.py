@@ -1,6 +1,7 @@
 """The conformance suite: every rule of the contract, on any adapter, across real processes; `xpushare conformance`.
 
-`rules` is the table of rules, `suite` their tests, `harness` the other processes, `actions` what those do, `plugin`
-the part that pytest loads, `runner` what starts it and reads the results, `mutants` the planted faults that the suite
-has to find. Needs pytest (the extra `conformance`); nothing else of the package imports it.
+`rules` is the table of rules, `suite` their tests, `harness` the other processes, `actions` what those do, `samples`
+the arrays and streams of other libraries, `plugin` the part that pytest loads, `runner` what starts it and reads the
+results. `faults` are planted to see that the suite finds them, which `mutants` does. Needs pytest (the extra
+`conformance`); nothing else of the package imports it.
 """

@@ -17,7 +17,7 @@ from xpushare.conformance.harness import TIMEOUT, kept
 __all__ = [
     "KINDS", "NBYTES", "attempt", "close", "drop", "export", "get", "granule", "held", "importers", "make", "numbers",
     "open_",
-    "outcome", "put", "read", "read_bytes", "signal_", "verbs", "wait", "write", "write_bytes",
+    "outcome", "put", "read", "read_bytes", "runs_callables", "signal_", "verbs", "wait", "write", "write_bytes",
 ]  # fmt: skip
 
 KINDS = ("memory", "physical_memory", "event")
@@ -30,6 +30,17 @@ _exported: list[tuple[str, bytes]] = []
 def verbs(kind: str) -> Any:
     """`ipc.memory`, `ipc.physical_memory` or `ipc.event`."""
     return getattr(xs.ipc, kind)
+
+
+def runs_callables(device: str) -> bool:
+    """Whether the device is the host: its queues run Python functions (rule 5.4), and plain memory needs no driver."""
+    with xs.Queue(device) as queue:
+        try:
+            queue.submit(int)
+        except xs.FeatureNotSupportedError:
+            return False
+        queue.synchronize(TIMEOUT)
+    return True
 
 
 def granule(*devices: str) -> int:
@@ -158,6 +169,12 @@ def processes(name: str) -> int:
 
 def pickled(name: str) -> bytes:
     return pickle.dumps(kept[name])
+
+
+def pickle_and_close(kind: str, device: str) -> bytes:
+    """An object's pickle, of which nothing keeps the object."""
+    with make(kind, device) as thing:
+        return pickle.dumps(thing)
 
 
 def unpickle(name: str, data: bytes) -> tuple[str, bool]:

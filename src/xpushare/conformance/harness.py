@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib
 import io
 import os
 import pickle
@@ -25,12 +24,12 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-__all__ = ["MUTANT", "TIMEOUT", "Child", "ChildDied", "HarnessError", "Pending", "apply_mutant", "children", "die_with",
-           "fd_count",
-           "kept", "wait_until"]  # fmt: skip
+from xpushare.conformance.faults import apply_named
+
+__all__ = ["TIMEOUT", "Child", "ChildDied", "HarnessError", "Pending", "children", "die_with", "fd_count", "kept",
+           "wait_until"]  # fmt: skip
 
 TIMEOUT: Final = 15.0
-MUTANT: Final = "XPUSHARE_CONFORMANCE_MUTANT"
 _PR_SET_PDEATHSIG: Final = 1
 
 kept: dict[str, Any] = {}  # what must live in this process until it is dropped
@@ -43,13 +42,6 @@ class HarnessError(AssertionError):
 
 class ChildDied(HarnessError):
     """The child ended before it answered."""
-
-
-def apply_mutant() -> None:
-    """Plant the fault that the environment names, if any. The suite's process and every child call this once."""
-    name = os.environ.get(MUTANT)
-    if name:
-        importlib.import_module("xpushare.conformance.mutants").apply(name)
 
 
 class Pending:
@@ -282,7 +274,7 @@ def main(fd: int, parent: int) -> None:
     """What a spawned child runs."""
     die_with(parent)
     os.set_inheritable(fd, False)
-    apply_mutant()
+    apply_named()
     _serve(Connection(fd))
 
 

@@ -16,6 +16,7 @@ import pytest
 
 import xpushare as xs
 from xpushare.conformance import actions, harness
+from xpushare.conformance.faults import apply_named
 from xpushare.conformance.harness import Child
 from xpushare.conformance.refusals import NotRefused, check_refused
 from xpushare.conformance.rules import KIND_ASPECTS, RULES
@@ -45,7 +46,7 @@ class Pair:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("xpushare conformance")
-    group.addoption("--device", default="native_cpu:0")
+    group.addoption("--device", default=None)
     group.addoption("--importer-device", default=None)
     group.addoption("--rules", default="", help="only these, comma-separated")
     group.addoption("--results", default=None, help="file for one JSON line an event")
@@ -58,7 +59,7 @@ def pytest_configure(config: pytest.Config) -> None:
     runner: Any = config.getoption("--runner")
     if runner is not None:
         harness.die_with(runner)
-    harness.apply_mutant()
+    apply_named()
     path = config.getoption("--results")
     config.stash[_RESULTS] = open(path, "w", buffering=1) if path else None  # noqa: SIM115 closed in unconfigure
 
@@ -178,6 +179,7 @@ def pair(pytestconfig: pytest.Config) -> Pair:
     """The exporter's and the importer's device."""
     exporter: Any = pytestconfig.getoption("--device")
     importer: Any = pytestconfig.getoption("--importer-device")
+    exporter = exporter or str(xs.default_device())
     return Pair(exporter, importer or exporter)
 
 

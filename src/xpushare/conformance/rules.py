@@ -6,12 +6,13 @@ are what the devices must have for the rule to apply; where one is lacking the s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, TypeVar
 
 from xpushare._aspects import Aspect
+from xpushare._errors import InvalidArgumentError
 
-__all__ = ["KIND_ASPECTS", "RULES", "Rule", "markdown", "rule"]
+__all__ = ["KIND_ASPECTS", "RULES", "Rule", "markdown", "rule", "select"]
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -118,6 +119,9 @@ _TABLE: Final = (
     Rule("3.12d", "Queue, Context and VirtualRange refuse to be pickled"),
     Rule("3.12e", "copy and deepcopy of resources raise TypeError"),
     Rule("3.12f", "Every error pickles, with everything it says"),
+    Rule("3.13a", "A handle opens on a device of another backend with the same bytes, or is refused with the reason"),
+    Rule("3.13b", "An event opens on devices of other backends, signalled and waited on from both ends"),
+    Rule("3.13c", "An event of a device that a process may not see opens on the host there"),
     # --- 4: virtual memory ---
     Rule("4.1", "A VirtualRange only reserves: nothing is mapped, nothing accessible", (VIRTUAL,)),
     Rule("4.2", "Physical memory is mapped side by side, and mapped() lists it in order", (VIRTUAL,)),
@@ -136,7 +140,7 @@ _TABLE: Final = (
     Rule("5.1", "copy and fill do what they say, to whole operands or so many bytes"),
     Rule("5.2", "copy and fill refuse what does not fit, is no operand, or is closed"),
     Rule("5.3", "A queue works in order"),
-    Rule("5.4", "submit runs callables in order on native_cpu; what they raise comes out of synchronize"),
+    Rule("5.4", "submit runs callables in order where the device is the host; synchronize raises what they raise"),
     Rule("5.5", "A new event is complete, both numbers 0; bare waits on it return at once"),
     Rule("5.6", "A host signal raises pending by one, is complete at once, and returns its number", (HOST,)),
     Rule("5.7", "A queue's signal is pending until the work before it has finished; value never runs ahead"),
@@ -162,6 +166,11 @@ _TABLE: Final = (
     Rule("5.23", "synchronize has a time-out, and then the work still finishes"),
     Rule("5.24", "What no adapter knows is refused: from_native, native_ipc_handle"),
     Rule("5.25", "An event is waited on by a queue of the importer before it was ever signalled", (MEMORY, EVENT)),
+    Rule("5.26", "Work behind a wait for a point that nobody has submitted starts when it comes, not before"),
+    Rule("5.27", "Queues of one device may wait for signals that others of them are given later: there is no deadlock"),
+    Rule("5.28", "A loss goes on from queue to queue, and the work behind it runs", (EVENT, TWO_WAY)),
+    Rule("5.29", "An adopted queue waits, works and signals, and its stream stays its library's",
+         (Aspect.adopted_queues,)),
     # --- 8: the UR face ---
     Rule("8.1", "Every function checks its arguments, with UR's result for each fault"),
     Rule("8.2", "Every function refuses dead handles and other objects"),
@@ -180,8 +189,23 @@ _TABLE: Final = (
     Rule("8.15", "The numbers of the results are Unified Runtime's"),
 )  # fmt: skip
 
+_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 RULES: Final[dict[str, Rule]] = {each.number: each for each in _TABLE}
 """The table, by number."""
+
+
+def select(wanted: Iterable[str]) -> list[str]:
+    """The numbers that are meant by rules ("5.7", "3.5b"), all letters of one ("3.5") or sections ("4").
+
+    `InvalidArgumentError` for what is none of these.
+    """
+    found: dict[str, None] = {}
+    for item in wanted:
+        numbers = [number for number in RULES if item in (number, number.partition(".")[0], number.rstrip(_LETTERS))]
+        if not numbers:
+            raise InvalidArgumentError(f"there is no rule {item}")
+        found.update(dict.fromkeys(numbers))
+    return list(found)
 
 
 def rule(number: str, text: str) -> Callable[[T], T]:
@@ -202,8 +226,8 @@ def rule(number: str, text: str) -> Callable[[T], T]:
 
 _HEAD: Final = """# Conformance
 
-`xpushare conformance --device cuda:0` checks every rule below on a device, across real processes, through the public
-API only; with `--importer-device cuda:1` the importing process works on another device of that backend. It needs pytest
+`xpushare conformance --device gpu` checks every rule below on a device, across real processes, through the public API
+only; with `--importer-device` the importing process works on another device of that backend. It needs pytest
 (`pip install xpushare[conformance]`) and takes less than a minute.
 
 | in the report | means |
@@ -212,11 +236,12 @@ API only; with `--importer-device cuda:1` the importing process works on another
 | failed | it does not, or the device says that it lacks something and does not refuse it |
 | not supported | the device lacks the aspect named, says why, and refuses the feature with `FeatureNotSupportedError` |
 
-The exit status is 0 only if nothing failed; `--json` gives the same to programs, `--rules 3.5b,5.7` runs some of them.
+The exit status is 0 only if nothing failed; `--json` gives the same to programs, `--rules 3.5b,4` runs some of them.
 `python -m xpushare.conformance.mutants` plants faults in the adapter and the core, one after the other, and lists
 which rules caught each: none may survive.
 
-Numbers are sections of the contract; in section 3 the digits after the point are its rules 1 to 11, and 12 is pickling.
+There are {count} rules. Their numbers are sections of the contract; in section 3 the digits after the point are its
+rules 1 to 11, 12 is pickling, and 13 other backends.
 This page is made by `python -m xpushare.conformance.rules`.
 """
 _SECTIONS: Final = {
@@ -230,7 +255,7 @@ _SECTIONS: Final = {
 
 def markdown() -> str:
     """docs/conformance.md."""
-    lines = [_HEAD]
+    lines = [_HEAD.format(count=len(_TABLE))]
     for section, title in _SECTIONS.items():
         lines += [f"## {section}. {title}", "", "| rule | what holds | aspects |", "|---|---|---|"]
         for each in _TABLE:

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from xpushare import adapters
 from xpushare._errors import InvalidArgumentError
-from xpushare.conformance.harness import MUTANT
-from xpushare.conformance.rules import RULES, Rule
+from xpushare.conformance.faults import MUTANT
+from xpushare.conformance.rules import RULES, Rule, select
 
 __all__ = ["Outcome", "Part", "Report", "run"]
 
@@ -125,7 +126,9 @@ def _environment(folder: str, mutant: str | None) -> dict[str, str]:
     found["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     found["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [found.get("PYTHONPATH")])])
     if not found.get("ONEAPI_DEVICE_SELECTOR"):
-        found["ONEAPI_DEVICE_SELECTOR"] = "*:*;mock:*"  # mock as the device of another backend
+        # Rules about another backend's device find one on every machine.
+        hidden = [each.backend for each in adapters.vendors() if each.selected_only]
+        found["ONEAPI_DEVICE_SELECTOR"] = ";".join(("*:*", *(f"{backend}:*" for backend in hidden)))
     if mutant is not None:
         found[MUTANT] = mutant
     return found
@@ -144,15 +147,13 @@ def run(
 ) -> Report:
     """Run the suite on a device, the importing process on `importer_device`.
 
-    `rules`: only these; `stop` at the first failure. `progress(done, tests, rule)` is called as it goes.
-    `InvalidArgumentError` where pytest is missing, or for unknown rules.
+    `rules`: only these, as `rules.select` has them; `stop` at the first failure. `progress(done, tests, rule)` is
+    called as it goes. `InvalidArgumentError` where pytest is missing, or for unknown rules.
     """
     if importlib.util.find_spec("pytest") is None:
         raise InvalidArgumentError("the suite needs pytest: pip install 'xpushare[conformance]'")
     importer = importer_device or device
-    wanted = list(rules)
-    if unknown := [number for number in wanted if number not in RULES]:
-        raise InvalidArgumentError(f"there is no rule {', '.join(unknown)}")
+    wanted = select(rules)
     outcomes = {number: Outcome(rule) for number, rule in RULES.items() if not wanted or number in wanted}
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="xpushare-conformance-") as folder:

@@ -2,7 +2,7 @@
 
 An operation is a function of `core` decorated with `@operation`. The decorator returns the function itself: a call
 costs nothing more. The faces call operations as attributes of their module (`memory.get(...)`), so that a layer can put
-a wrapper there.
+a wrapper there. Which functions of Unified Runtime an operation serves is told by their declarations (`xpushare.ur`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
-
-from xpushare._errors import XpuShareError
 
 __all__ = ["OPERATIONS", "Operation", "operation"]
 
@@ -26,11 +24,10 @@ class Operation:
 
     name: str  # as users write it: "ipc.memory.get"
     function: Callable[..., Any]
-    ur: tuple[str, ...]  # the UR functions that are this operation
-    rules: tuple[int, ...]  # of API section 3
-    raises: tuple[type[BaseException], ...]
-    makes: str | None  # kind of object that it makes and that has to be given back, for the leak layer
-    ends: str | None  # kind of object that it gives back
+    rules: tuple[int, ...]  # of sharing, by their number in the contract (docs/conformance.md)
+    raises: tuple[type[Exception], ...]  # its own errors, not those of Python for arguments of a wrong type
+    makes: str | None  # kind of handle that it makes, for the leak layer
+    ends: str | None  # kind of handle that it gives back
 
     @property
     def doc(self) -> str:
@@ -47,16 +44,15 @@ OPERATIONS: dict[str, Operation] = {}
 def operation(
     name: str,
     *,
-    ur: tuple[str, ...] = (),
+    raises: tuple[type[Exception], ...],
     rules: tuple[int, ...] = (),
-    raises: tuple[type[BaseException], ...] = (XpuShareError,),
     makes: str | None = None,
     ends: str | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Declare the decorated function as the operation `name`."""
 
     def declare(function: Callable[P, R]) -> Callable[P, R]:
-        OPERATIONS[name] = Operation(name, function, ur, rules, raises, makes, ends)
+        OPERATIONS[name] = Operation(name, function, rules, raises, makes, ends)
         return function
 
     return declare

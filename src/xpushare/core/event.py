@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 from xpushare._aspects import Aspect
 from xpushare._device import Context, Device, DeviceLike, resolve, resolve_context
 from xpushare._errors import (
+    DeviceError,
     FeatureNotSupportedError,
     ForkError,
     HandleExpiredError,
@@ -23,6 +24,7 @@ from xpushare._native import DONE, LOST, PENDING, Domain, Slot
 from xpushare.adapters.base import Export, Profile
 from xpushare.core import memory
 from xpushare.core.declare import operation
+from xpushare.core.opening import event_device, own_export
 from xpushare.core.resources import Timeline
 from xpushare.sharing import node
 from xpushare.sharing.handle import Handle
@@ -72,12 +74,7 @@ def point_argument(at_least: int | None, slot: Slot) -> int:
     return point
 
 
-@operation(
-    "Event",
-    ur=("urEventCreateExp",),
-    raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError),
-    makes="event",
-)
+@operation("Event", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def create(device: DeviceLike | None, context: Context | None, enable_ipc: bool, enable_profiling: bool) -> Opened:
     """A new event, complete (both numbers 0)."""
     chosen, chosen_context = resolve(device, context)
@@ -102,9 +99,8 @@ def create(device: DeviceLike | None, context: Context | None, enable_ipc: bool,
 
 @operation(
     "ipc.event.get",
-    ur=("urIPCGetEventHandleExp",),
     rules=(1, 5, 8, 9),
-    raises=(InvalidArgumentError, OutOfMemoryError, ForkError),
+    raises=(InvalidArgumentError, OutOfMemoryError, ForkError, DeviceError),
     makes="event handle",
 )
 def get(source: Opened, context: Context | None = None, implicit: bool = False) -> Handle:
@@ -123,7 +119,7 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
         .table()
         .export(
             "event",
-            *source.device._names,
+            source.device._info,
             _NO_MEMORY,
             timeline,
             serial=0,
@@ -135,7 +131,6 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
 
 @operation(
     "ipc.event.open",
-    ur=("urIPCOpenEventHandleExp",),
     rules=(2, 3, 4, 7, 8, 9),
     raises=(
         InvalidHandleError,
@@ -144,20 +139,20 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
         RouteError,
         FeatureNotSupportedError,
         OutOfMemoryError,
+        DeviceError,
     ),
-    makes="event",
 )
 def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, context: Context | None = None) -> Opened:
     """Open a handle: an event that shares its state with the exporter's, signalled and waited on from both ends."""
     found = memory.expect_kind(handle, "event")
-    chosen, chosen_context = memory.opening_device(found, device, context)
+    chosen, chosen_context = event_device(found, device, context)
     for each in chosen_context.devices:
         each.require(Aspect.ext_oneapi_ipc_event)
     one_way = refusal(chosen, Aspect.two_way_events)
     refusals = one_way, one_way or refusal(chosen, Aspect.host_signal_events)
     here = node.current()
     if here.is_own(found._fields.cookie):
-        return Opened(memory.own_source(here, found), chosen, chosen_context, False, None, found, None, *refusals)
+        return Opened(own_export(here, found).source, chosen, chosen_context, False, None, found, None, *refusals)
 
     def make(domain: Domain, index: int) -> Timeline:
         try:
@@ -165,13 +160,12 @@ def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, contex
         except ValueError as error:
             raise InvalidHandleError(f"the exporter's table names no event: {error}") from error
 
-    timeline, lease = here.acquire_slot(found, make)
+    timeline, lease = here.peers.acquire_slot(found, make)
     return Opened(timeline, chosen, chosen_context, False, None, found, lease, *refusals)
 
 
 @operation(
     "ipc.event.put",
-    ur=("urIPCPutEventHandleExp",),
     rules=(5,),
     raises=(InvalidHandleError, InvalidArgumentError),
     ends="event handle",
@@ -181,11 +175,7 @@ def put(handle: Handle | bytes | str) -> None:
     memory.put(handle, "event")
 
 
-@operation(
-    "Event.signal",
-    ur=("urEnqueueEventsWaitWithBarrierExt",),
-    raises=(InvalidArgumentError, FeatureNotSupportedError),
-)
+@operation("Event.signal", raises=(InvalidArgumentError, FeatureNotSupportedError))
 def signal(event: Opened) -> int:
     """The host signals: the next point, complete at once; its number."""
     if event.host_refusal:
@@ -202,7 +192,7 @@ def signal(event: Opened) -> int:
     return point
 
 
-@operation("Event.wait", ur=("urEventWait",), raises=(InvalidArgumentError, PeerLostError, TimeoutError))
+@operation("Event.wait", raises=(InvalidArgumentError, PeerLostError, TimeoutError))
 def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
     """Wait on the host for the newest point known now, or for `at_least`."""
     slot = event.timeline.slot
@@ -222,7 +212,7 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
     )
 
 
-@operation("Event.done", ur=("urEventGetInfo",), raises=(PeerLostError,))
+@operation("Event.done", raises=(PeerLostError,))
 def done(event: Opened) -> bool:
     """Whether the newest point known now is complete; a lost one raises, so that nobody polls for ever."""
     slot = event.timeline.slot

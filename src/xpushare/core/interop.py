@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xpushare import adapters
 from xpushare._device import _device
-from xpushare._errors import FeatureNotSupportedError
+from xpushare._errors import DeviceError, FeatureNotSupportedError, OutOfMemoryError
 from xpushare.adapters.base import NativeEvent
 from xpushare.core import event as core_event
 from xpushare.core.declare import operation
@@ -15,11 +15,13 @@ from xpushare.core.resources import Resource
 __all__ = ["adopt_event", "record_native"]
 
 
-@operation("Event.from_native", raises=(FeatureNotSupportedError,), makes="event")
+@operation("Event.from_native", raises=(FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def adopt_event(native: object) -> Opened:
     """An event whose one signal completes when the other library's event does, as it is recorded now."""
-    for backend in adapters.BACKENDS:
-        adapter = adapters.adapter(backend)
+    for record in adapters.search():
+        if record.event_of(native) is None:
+            continue
+        adapter = adapters.adapter(record.backend)
         found = adapter.adopt_event(native)
         if found is not None:
             info, raw = found
@@ -33,7 +35,7 @@ def adopt_event(native: object) -> Opened:
     raise FeatureNotSupportedError(f"no adapter here takes events of {type(native).__name__}")
 
 
-@operation("Event.native_ipc_handle", raises=(FeatureNotSupportedError,))
+@operation("Event.native_ipc_handle", raises=(FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def record_native(event: Opened) -> Resource:
     """A driver event that completes with the newest signal known now."""
     device = event.device

@@ -14,7 +14,7 @@ from typing import Any, Final
 from xpushare._errors import InvalidArgumentError
 from xpushare.core.declare import OPERATIONS, Operation
 
-__all__ = ["LAYERS", "TRACE_FOLDER", "enable_layers", "enabled_layers", "live"]
+__all__ = ["LAYERS", "TRACE_FOLDER", "enable_layers", "enabled_layers", "live", "operations"]
 
 LAYERS: Final = (
     "UR_LAYER_PARAMETER_VALIDATION",
@@ -30,7 +30,7 @@ _enabled: set[str] = set()
 _live: Counter[str] = Counter()
 
 
-def _declared() -> list[Operation]:
+def operations() -> list[Operation]:
     """All operations; their modules are loaded first."""
     from xpushare.core import event, interop, memory, physical, queue
 
@@ -39,10 +39,11 @@ def _declared() -> list[Operation]:
 
 
 def _trace(operation: Operation, call: Callable[..., Any]) -> Callable[..., Any]:
-    if os.environ.get(TRACE_FOLDER):
+    folder = os.environ.get(TRACE_FOLDER)
+    if folder:
         from xpushare.core.recording import record
 
-        return record(operation, call)
+        return record(operation, call, folder)
 
     @functools.wraps(operation.function)
     def traced(*arguments: Any, **options: Any) -> Any:
@@ -63,7 +64,7 @@ def _count(operation: Operation, call: Callable[..., Any]) -> Callable[..., Any]
     @functools.wraps(operation.function)
     def counted(*arguments: Any, **options: Any) -> Any:
         result = call(*arguments, **options)
-        if operation.makes and operation.makes.endswith("handle"):
+        if operation.makes:
             _live[operation.makes] += 1
         if operation.ends:
             _live[operation.ends] -= 1
@@ -99,7 +100,7 @@ def enable_layers(*names: str) -> None:
         wanted |= {name for name in LAYERS if name != "UR_LAYER_TRACING"}
     _enabled.clear()
     _enabled.update(wanted)
-    for operation in _declared():
+    for operation in operations():
         call: Callable[..., Any] = operation.function
         if wanted & {"UR_LAYER_LEAK_CHECKING", "UR_LAYER_LIFETIME_VALIDATION"}:
             call = _count(operation, call)

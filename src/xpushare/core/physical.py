@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import uuid
 from bisect import bisect_right
 from typing import Any, NamedTuple, final
 
@@ -19,10 +18,10 @@ from xpushare._errors import (
     OutOfMemoryError,
     RouteError,
 )
-from xpushare._native import forks
 from xpushare.adapters.base import Access, DriverRange, Import
 from xpushare.core import memory
 from xpushare.core.declare import operation
+from xpushare.core.opening import Openers, import_own, opening_device, own_export
 from xpushare.core.resources import Pages, Resource
 from xpushare.sharing import node
 from xpushare.sharing.handle import Handle
@@ -58,12 +57,7 @@ def multiple(name: str, value: int, granularity: int) -> None:
         raise InvalidArgumentError(f"{name} must be a multiple of the granularity, {granularity} bytes; {value} is not")
 
 
-@operation(
-    "PhysicalMemory",
-    ur=("urPhysicalMemCreate",),
-    raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError),
-    makes="physical memory",
-)
+@operation("PhysicalMemory", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def create(nbytes: int, device: DeviceLike | None, context: Context | None, enable_ipc: bool) -> Held:
     """New physical memory: pages without an address, whole granules."""
     chosen, chosen_context = resolve(device, context)
@@ -80,7 +74,6 @@ def create(nbytes: int, device: DeviceLike | None, context: Context | None, enab
 
 @operation(
     "ipc.physical_memory.get",
-    ur=("urIPCGetPhysMemHandleExp",),
     rules=(1, 5, 8, 9),
     raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, ForkError, DeviceError),
     makes="physical memory handle",
@@ -96,8 +89,7 @@ def get(source: Held, context: Context | None = None, implicit: bool = False) ->
     table = node.current().table()
     return table.export(
         "physical_memory",
-        pages.device.backend,
-        uuid.UUID(pages.device.uuid).bytes,
+        pages.device._info,
         what,
         (pages, source.lease),
         serial=pages.serial,
@@ -108,7 +100,6 @@ def get(source: Held, context: Context | None = None, implicit: bool = False) ->
 
 @operation(
     "ipc.physical_memory.open",
-    ur=("urIPCOpenPhysMemHandleExp",),
     rules=(2, 3, 4, 6, 7, 8, 9),
     raises=(
         InvalidHandleError,
@@ -119,30 +110,39 @@ def get(source: Held, context: Context | None = None, implicit: bool = False) ->
         OutOfMemoryError,
         DeviceError,
     ),
-    makes="physical memory",
 )
 def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, context: Context | None = None) -> Held:
     """Open a handle: physical memory over the same pages, an ordinary object that outlives its source and can be
     exported again.
     """
     found = memory.expect_kind(handle, "physical_memory")
-    chosen, chosen_context = memory.opening_device(found, device, context)
-    chosen.require(Aspect.ext_oneapi_ipc_physical_memory)
+    chosen, chosen_context = opening_device(found, device, context)
+    opener = _openers.on(chosen, found)
     here = node.current()
-    if here.is_own(found._fields.cookie):
-        pages, lease = memory.own_source(here, found)
-        return Held(pages, chosen, chosen_context, found, lease)
-
-    def make(what: Import) -> Pages:
-        return Pages(chosen, chosen._adapter.import_physical(chosen._info, what), ipc_enabled=True, imported=True)
-
-    pages, lease = here.acquire(found, (chosen, "physical"), make)
+    if not here.is_own(found._fields.cookie):
+        pages, lease = here.peers.acquire(found, opener)
+    else:
+        pages, lease = own_export(here, found).source
+        if opener.admit is not None:
+            pages = import_own(here, found, opener, pages, pages.driver.export)
     return Held(pages, chosen, chosen_context, found, lease)
+
+
+def import_on(device: Device, what: Import) -> Pages:
+    """The physical memory of an import."""
+    granularity = 1 if what.exporter is None else device.memory_granularity()
+    if what.nbytes % granularity:
+        raise FeatureNotSupportedError(
+            f"{what.nbytes} bytes of physical memory cannot be opened on {device}, whose granularity is {granularity}"
+        )
+    return Pages(device, device._adapter.import_physical(device._info, what), ipc_enabled=True, imported=True)
+
+
+_openers = Openers(Aspect.ext_oneapi_ipc_physical_memory, import_on)
 
 
 @operation(
     "ipc.physical_memory.put",
-    ur=("urIPCPutPhysMemHandleExp",),
     rules=(5,),
     raises=(InvalidHandleError, InvalidArgumentError),
     ends="physical memory handle",
@@ -209,10 +209,6 @@ class Reserved(Resource):
     def host_accessible(self) -> bool:
         return self.driver.host_accessible
 
-    @property
-    def foreign_process(self) -> bool:
-        return self._forks != forks()
-
     def check(self, at: int, nbytes: int) -> tuple[int, int]:
         """A place in the range, whole granules of it."""
         at, nbytes = memory.piece("the range", self.nbytes, at, nbytes)
@@ -275,12 +271,7 @@ def access_argument(access: str) -> Access:
     raise InvalidArgumentError(f'access is "rw", "r" or "none", not {access!r}')
 
 
-@operation(
-    "VirtualRange",
-    ur=("urVirtualMemReserve",),
-    raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError),
-    makes="virtual range",
-)
+@operation("VirtualRange", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def reserve(nbytes: int, device: DeviceLike | None, context: Context | None, address: int | None) -> Reserved:
     """Reserve addresses; nothing is mapped."""
     chosen, chosen_context = resolve(device, context)
@@ -299,7 +290,6 @@ def reserve(nbytes: int, device: DeviceLike | None, context: Context | None, add
 
 @operation(
     "VirtualRange.map",
-    ur=("urVirtualMemMap",),
     rules=(8,),
     raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError),
 )
@@ -335,7 +325,7 @@ def expect_free(reserved: Reserved, found: list[Mapped]) -> None:
             )
 
 
-@operation("VirtualRange.unmap", ur=("urVirtualMemUnmap",), raises=(InvalidArgumentError, DeviceError))
+@operation("VirtualRange.unmap", raises=(InvalidArgumentError, OutOfMemoryError, DeviceError))
 def unmap(reserved: Reserved, at: int, nbytes: int) -> None:
     """Unmap one or several whole mappings. Refused while a buffer or an unfinished queue operation looks at them."""
     with reserved._lock:
@@ -347,7 +337,7 @@ def unmap(reserved: Reserved, at: int, nbytes: int) -> None:
             del reserved._starts[place], reserved._mapped[place]
 
 
-@operation("VirtualRange.set_access", ur=("urVirtualMemSetAccess",), raises=(InvalidArgumentError, DeviceError))
+@operation("VirtualRange.set_access", raises=(InvalidArgumentError, OutOfMemoryError, DeviceError))
 def set_access(reserved: Reserved, at: int, nbytes: int, access: str) -> None:
     """Change the access of one or several whole mappings."""
     wanted = access_argument(access)
@@ -360,7 +350,7 @@ def set_access(reserved: Reserved, at: int, nbytes: int, access: str) -> None:
             mapped.access = wanted
 
 
-@operation("VirtualRange.access", ur=("urVirtualMemGetInfo",), raises=(InvalidArgumentError,))
+@operation("VirtualRange.access", raises=(InvalidArgumentError,))
 def access_of(reserved: Reserved, at: int) -> Access:
     """The access of the byte at `at`; "none" where nothing is mapped."""
     at, _ = memory.piece("the range", reserved.nbytes, at, 1)

@@ -57,28 +57,29 @@ class Operand(NamedTuple):
     read_only: bool
 
 
-@operation("Queue", ur=("urQueueCreate",), raises=(InvalidArgumentError, OutOfMemoryError, DeviceError), makes="queue")
+@operation("Queue", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def create(device: DeviceLike | None, context: Context | None) -> Work:
     """A new in-order queue."""
     chosen, chosen_context = resolve(device, context)
     return Work(chosen, chosen_context, chosen._adapter.queue(chosen._info))
 
 
-@operation("Queue.from_native", raises=(InvalidArgumentError, FeatureNotSupportedError, DeviceError), makes="queue")
+@operation("Queue.from_native", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def adopt(native: object) -> Work:
     """A queue over another library's stream, ordered with what is queued there; the stream stays theirs."""
     from xpushare import adapters
 
-    for adapter in dict.fromkeys((*map(adapters.adapter, adapters.BACKENDS), *adapters.loaded())):
+    for record in adapters.search():
+        if record.stream_of(native) is None:
+            continue
+        adapter = adapters.adapter(record.backend)
         found = adapter.adopt_queue(native)
         if found is not None:
             info, driver = found
             device = _device(adapter, info)
             return Work(device, device.context, driver)
-    raise FeatureNotSupportedError(
-        f"{type(native).__name__} is no stream that an adapter here knows (torch and CuPy streams, "
-        "__cuda_stream__, a raw CUstream pointer)"
-    )
+    known = "; ".join(f"{record.backend}: {record.streams}" for record in adapters.vendors() if record.streams)
+    raise FeatureNotSupportedError(f"{type(native).__name__} is no stream that an adapter here knows ({known})")
 
 
 def _operand(
@@ -94,7 +95,7 @@ def _operand(
     return Operand(part.address, length, keep, read_only)
 
 
-@operation("Queue.copy", ur=("urEnqueueUSMMemcpy",), raises=(InvalidArgumentError, DeviceError))
+@operation("Queue.copy", raises=(InvalidArgumentError, OutOfMemoryError, DeviceError))
 def copy(queue: Work, dst: tuple[Range, int, int], src: tuple[Range, int, int], nbytes: int | None) -> None:
     """Copy `nbytes` (default: all of `src`) from the start of `src` to the start of `dst`; operands are (range, offset,
     bytes).
@@ -105,7 +106,7 @@ def copy(queue: Work, dst: tuple[Range, int, int], src: tuple[Range, int, int], 
         queue.driver.copy(target.address, source.address, source.nbytes, (source.keep, target.keep))
 
 
-@operation("Queue.fill", ur=("urEnqueueUSMFill",), raises=(InvalidArgumentError, DeviceError))
+@operation("Queue.fill", raises=(InvalidArgumentError, OutOfMemoryError, DeviceError))
 def fill(queue: Work, dst: tuple[Range, int, int], pattern: bytes, nbytes: int | None) -> None:
     """Repeat `pattern` over the first `nbytes` (default: all) of `dst`."""
     try:
@@ -119,7 +120,7 @@ def fill(queue: Work, dst: tuple[Range, int, int], pattern: bytes, nbytes: int |
         queue.driver.fill(target.address, pattern, target.nbytes, target.keep)
 
 
-@operation("Queue.submit", raises=(InvalidArgumentError, FeatureNotSupportedError))
+@operation("Queue.submit", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def submit(queue: Work, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
     """Run a callable in order on the queue's thread; its exception comes out of `synchronize`."""
     if not callable(function):
@@ -127,11 +128,7 @@ def submit(queue: Work, function: Callable[..., object], arguments: tuple[Any, .
     queue.driver.call(functools.partial(function, *arguments))
 
 
-@operation(
-    "Queue.signal",
-    ur=("urEnqueueEventsWaitWithBarrierExt",),
-    raises=(InvalidArgumentError, FeatureNotSupportedError, DeviceError),
-)
+@operation("Queue.signal", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def signal(queue: Work, event: Opened) -> int:
     """Signal the event when the work queued before has finished; the number of the signal."""
     if event.queue_refusal:
@@ -145,11 +142,7 @@ def signal(queue: Work, event: Opened) -> int:
         raise InvalidArgumentError(f"{error} (use one event per producer)") from None
 
 
-@operation(
-    "Queue.wait",
-    ur=("urEnqueueEventsWait", "urEnqueueEventsWaitWithBarrier"),
-    raises=(InvalidArgumentError, FeatureNotSupportedError, DeviceError),
-)
+@operation("Queue.wait", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def wait(queue: Work, event: Opened, at_least: int | None) -> None:
     """Hold back the work queued later until the newest point known now, or `at_least`, is done."""
     queue.reach(event)
@@ -157,7 +150,9 @@ def wait(queue: Work, event: Opened, at_least: int | None) -> None:
     queue.driver.wait(slot, point_argument(at_least, slot))
 
 
-@operation("Queue.synchronize", ur=("urQueueFinish",), raises=(TimeoutError, PeerLostError, DeviceError))
+@operation(
+    "Queue.synchronize", raises=(InvalidArgumentError, TimeoutError, PeerLostError, OutOfMemoryError, DeviceError)
+)
 def synchronize(queue: Work, timeout: float | None) -> None:
     """Wait on the host until everything queued has finished; raises what went wrong since the last call."""
     if timeout is not None and operator.lt(timeout, 0):

@@ -18,14 +18,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from xpushare._device import Device
 from xpushare._native import LAYOUT, load64
 from xpushare.core.declare import Operation
 from xpushare.core.event import Opened
-from xpushare.core.layers import TRACE_FOLDER
 from xpushare.core.memory import Range
 from xpushare.core.physical import Held
 from xpushare.core.resources import Resource
@@ -33,7 +33,6 @@ from xpushare.sharing.handle import Handle
 
 __all__ = ["record"]
 
-_FOLDER: Final = os.environ[TRACE_FOLDER]  # now: the program may change its environment
 _TEXT_MAX: Final = 200
 _NAME_MAX: Final = 64
 _ITEMS_MAX: Final = 8
@@ -42,7 +41,8 @@ _ITEMS_MAX: Final = 8
 class _File:
     """This process's file; opened at its first record, and anew after a fork."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str = "") -> None:
+        self.folder = folder
         self._lock = threading.RLock()  # re-entrant: a destructor may run an operation
         self._fd = -1
         self._inode = (0, 0)
@@ -82,7 +82,7 @@ class _File:
 
     def _expect_open(self) -> None:
         if not self._is_open():
-            self._fd, _ = tempfile.mkstemp(prefix=f"{os.getpid()}-", dir=_FOLDER)
+            self._fd, _ = tempfile.mkstemp(prefix=f"{os.getpid()}-", dir=self.folder)
             found = os.fstat(self._fd)
             self._inode = found.st_dev, found.st_ino
             self._append(("process", os.getpid(), _process_name()))
@@ -107,7 +107,7 @@ _file = _File()
 def _after_fork() -> None:
     global _file
     _file.close()  # the parent's
-    _file = _File()
+    _file = _File(_file.folder)
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -181,42 +181,36 @@ def _failure(error: BaseException) -> dict[str, Any]:
     return {"error": f"{type(error).__name__}: {error}"[:_TEXT_MAX]}
 
 
-def record(operation: Operation, call: Callable[..., Any]) -> Callable[..., Any]:
-    """`call`, with its beginning and its end written to this process's file."""
+def record(operation: Operation, call: Callable[..., Any], folder: str) -> Callable[..., Any]:
+    """`call`, with its beginning and its end written to this process's file in `folder`."""
+    _file.folder = folder
     described = _arguments(operation)
     clock = time.monotonic_ns
+    is_async = inspect.iscoroutinefunction(operation.function)
 
-    def begin(values: tuple[Any, ...], options: dict[str, Any], is_async: bool) -> tuple[int, int]:
+    @contextmanager
+    def noted(values: tuple[Any, ...], options: dict[str, Any]) -> Generator[list[Any]]:
         tid, at = _file.thread(), clock()
         _file.write("begin", tid, at, operation.name, is_async, described(values, options))
-        return tid, at
-
-    if inspect.iscoroutinefunction(operation.function):
-
-        @functools.wraps(operation.function)
-        async def recorded_async(*values: Any, **options: Any) -> Any:
-            tid, at = begin(values, options, True)
-            start = clock()
-            try:
-                result = await call(*values, **options)
-            except BaseException as error:
-                _file.write("end", tid, at, start, clock(), _failure(error))
-                raise
-            _file.write("end", tid, at, start, clock(), _result(operation, result))
-            return result
-
-        return recorded_async
-
-    @functools.wraps(operation.function)
-    def recorded(*values: Any, **options: Any) -> Any:
-        tid, at = begin(values, options, False)
         start = clock()
+        result: list[Any] = []
         try:
-            result = call(*values, **options)
+            yield result
         except BaseException as error:
             _file.write("end", tid, at, start, clock(), _failure(error))
             raise
-        _file.write("end", tid, at, start, clock(), _result(operation, result))
-        return result
+        _file.write("end", tid, at, start, clock(), _result(operation, result[0]))
 
-    return recorded
+    @functools.wraps(operation.function)
+    async def recorded_async(*values: Any, **options: Any) -> Any:
+        with noted(values, options) as result:
+            result.append(await call(*values, **options))
+        return result[0]
+
+    @functools.wraps(operation.function)
+    def recorded(*values: Any, **options: Any) -> Any:
+        with noted(values, options) as result:
+            result.append(call(*values, **options))
+        return result[0]
+
+    return recorded_async if is_async else recorded

@@ -42,12 +42,12 @@ class End:
 class Resource:
     """Owns `driver` and releases it once, in the process that made it, when the last reference goes."""
 
-    __slots__ = ("__weakref__", "_end", "_forks", "device", "driver")
+    __slots__ = ("__weakref__", "_end", "device", "driver", "forks")
 
     def __init__(self, device: Device, driver: Any, release: Callable[..., object], *arguments: Any) -> None:
         self.device = device
         self.driver = driver
-        self._forks: Final = forks()
+        self.forks: Final = forks()  # how often this line of processes had forked when this was made
         self._end = End(release, *arguments)
 
     def on_death(self, forget: Callable[[Any], None], key: Any) -> None:
@@ -57,7 +57,7 @@ class Resource:
     @property
     def foreign_process(self) -> bool:
         """True in a child forked after this was made."""
-        return self._forks != forks()
+        return self.forks != forks()
 
 
 @final

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 import xpushare as xs
-from xpushare._array import as_dtype, as_shape
+from xpushare._elements import as_dtype, as_shape
 from xpushare.adapters._host import Calls, HostMemory
 from xpushare.core.memory import Range
 from xpushare.core.resources import Allocation
@@ -43,7 +43,7 @@ def empty(shape: int | tuple[int, ...], dtype: Any = float) -> xs.SharedArray:
     }
     block = _spare.take(lambda each: nbytes <= each.nbytes <= 2 * nbytes and each.serial not in held)
     if block is None:
-        block = cast("_Block", _Block.allocate(Calls(), nbytes, memfd=True))
+        block = cast("_Block", _Block.allocate(Calls(), nbytes))
         block.serial = table.new_object()
     device = xs.Device("native_cpu:0")
     allocation = Allocation(device, block, "device")

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from xpushare._device import Context, DeviceLike
 from xpushare._errors import InvalidArgumentError
-from xpushare._event import Event
+from xpushare._event import Event, event_over
+from xpushare._lifecycle import use
 from xpushare.core import event as _core
 from xpushare.sharing.handle import Handle
 
@@ -21,14 +22,14 @@ def get(event: Event, *, context: Context | None = None) -> Handle:
     """
     if not isinstance(event, Event):
         raise InvalidArgumentError(f"ipc.event.get takes an Event, not {type(event).__name__}")
-    return _core.get(event._use(), context)
+    return _core.get(use(event), context)
 
 
 def open(handle: Handle | bytes | str, *, device: DeviceLike | None = None, context: Context | None = None) -> Event:
     """Open a handle: a new `Event` that shares its state with the exporter's. Errors as `ipc.memory.open`.
     (urIPCOpenEventHandleExp)
     """
-    return Event._make(_core.open_(handle, device, context))
+    return event_over(_core.open_(handle, device, context))
 
 
 def put(handle: Handle | bytes | str) -> None:

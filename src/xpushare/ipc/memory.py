@@ -6,7 +6,8 @@ from typing import Any
 
 from xpushare._device import Context, DeviceLike
 from xpushare._errors import InvalidArgumentError
-from xpushare._memory import Memory
+from xpushare._lifecycle import use
+from xpushare._memory import Memory, memory_over
 from xpushare.core import memory as _core
 from xpushare.sharing.handle import Handle
 
@@ -28,7 +29,7 @@ def get(obj: Any, *, context: Context | None = None, read_only: bool = False) ->
 
 def _range_of(obj: Any) -> _core.Range:
     if isinstance(obj, Memory):
-        return obj._use()
+        return use(obj)
     from xpushare.arrays import range_of
 
     return range_of(obj)
@@ -42,7 +43,7 @@ def open(handle: Handle | bytes | str, *, device: DeviceLike | None = None, cont
     exporter gone), `RouteError` (something blocks every way to it; `reasons`), `FeatureNotSupportedError`,
     `OutOfMemoryError`, and then leaves nothing behind. (urIPCOpenMemHandleExp)
     """
-    return Memory._make(_core.open_(handle, device, context))
+    return memory_over(_core.open_(handle, device, context))
 
 
 def close(memory: Memory) -> None:

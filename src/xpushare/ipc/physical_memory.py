@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from xpushare._device import Context, DeviceLike
 from xpushare._errors import InvalidArgumentError
-from xpushare._physical_memory import PhysicalMemory
+from xpushare._lifecycle import use
+from xpushare._physical_memory import PhysicalMemory, physical_memory_over
 from xpushare.core import physical as _core
 from xpushare.sharing.handle import Handle
 
@@ -22,7 +23,7 @@ def get(physical_memory: PhysicalMemory, *, context: Context | None = None) -> H
         raise InvalidArgumentError(
             f"ipc.physical_memory.get takes a PhysicalMemory, not {type(physical_memory).__name__}"
         )
-    return _core.get(physical_memory._use(), context)
+    return _core.get(use(physical_memory), context)
 
 
 def open(
@@ -31,7 +32,7 @@ def open(
     """Open a handle: an ordinary `PhysicalMemory` over the same pages. Errors as `ipc.memory.open`.
     (urIPCOpenPhysMemHandleExp)
     """
-    return PhysicalMemory._make(_core.open_(handle, device, context))
+    return physical_memory_over(_core.open_(handle, device, context))
 
 
 def put(handle: Handle | bytes | str) -> None:

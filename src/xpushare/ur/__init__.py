@@ -7,8 +7,8 @@
 
 Arguments are the C function's inputs in their order: an array and its count are one sequence, null is `None`, a struct
 is a dataclass, an enumeration is an `IntEnum` or any int. Outputs are returned. A failure raises `URError`, whose
-`result` is a `Result`. docs/ur-reference.md lists every function; type checkers read `__init__.pyi`, made from the same
-declarations (`python -m xpushare.ur._generate`).
+`result` is a `Result`. docs/ur-reference.md lists every function; type checkers read `__init__.pyi`. Both are made from
+the declarations in `_functions` (`python -m xpushare.ur._generate`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Made by `python -m xpushare.ur._generate` from `_spec.py`: not to be edited.
+# Made by `python -m xpushare.ur._generate` from `_functions`: not to be edited.
 # ruff: noqa: E501
 # fmt: off
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from xpushare.ur._enums import AdapterInfo as AdapterInfo
 from xpushare.ur._enums import Backend as Backend
 from xpushare.ur._enums import Command as Command
 from xpushare.ur._enums import ContextFlags as ContextFlags
+from xpushare.ur._enums import ContextInfo as ContextInfo
 from xpushare.ur._enums import DeviceAffinityDomainFlags as DeviceAffinityDomainFlags
 from xpushare.ur._enums import DeviceCommandBufferUpdateCapabilityFlags as DeviceCommandBufferUpdateCapabilityFlags
 from xpushare.ur._enums import DeviceExecCapabilityFlags as DeviceExecCapabilityFlags
@@ -93,47 +94,72 @@ def urAdapterGetInfo(hAdapter: Adapter, propName: int) -> Any:
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
-def urPlatformGet(hAdapter: Adapter) -> list[Platform]:
-    """The platforms of an adapter.
+def urContextCreate(phDevices: Sequence[Device], pProperties: ContextProperties | None) -> Context:
+    """Makes a context of devices of one platform.
 
     `URError` with the result:
 
-    - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
+    - `ERROR_INVALID_NULL_POINTER`: `phDevices` is null
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are no `ContextFlags`
+    - `ERROR_INVALID_SIZE`: `phDevices` is empty
+    - `ERROR_INVALID_NULL_HANDLE`: an element of `phDevices` is null
+    - `ERROR_INVALID_NULL_HANDLE`: an element of `phDevices` is not a valid device
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_DEVICE_MEMORY`
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
 @overload
-def urPlatformGetInfo(
-    hPlatform: Platform,
-    propName: Literal[
-        PlatformInfo.NAME, PlatformInfo.VENDOR_NAME, PlatformInfo.VERSION, PlatformInfo.EXTENSIONS,
-        PlatformInfo.PROFILE,
-    ],
-) -> str: ...
+def urContextGetInfo(
+    hContext: Context,
+    propName: Literal[ContextInfo.NUM_DEVICES, ContextInfo.REFERENCE_COUNT],
+) -> int: ...
 @overload
-def urPlatformGetInfo(
-    hPlatform: Platform,
-    propName: Literal[PlatformInfo.BACKEND],
-) -> Backend: ...
+def urContextGetInfo(
+    hContext: Context,
+    propName: Literal[ContextInfo.DEVICES],
+) -> list[Device]: ...
 @overload
-def urPlatformGetInfo(
-    hPlatform: Platform,
-    propName: Literal[PlatformInfo.ADAPTER],
-) -> Adapter: ...
+def urContextGetInfo(
+    hContext: Context,
+    propName: Literal[ContextInfo.USM_MEMCPY2D_SUPPORT, ContextInfo.USM_FILL2D_SUPPORT],
+) -> bool: ...
 @overload
-def urPlatformGetInfo(hPlatform: Platform, propName: int) -> Any:
-    """Asks a platform.
+def urContextGetInfo(hContext: Context, propName: int) -> Any:
+    """Asks about a context.
 
     `URError` with the result:
 
-    - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
-    - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `PlatformInfo.ADAPTER`
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `ContextInfo.USM_FILL2D_SUPPORT`
     - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
-    - `ERROR_INVALID_PLATFORM`
+    - `ERROR_INVALID_CONTEXT`
     - `ERROR_OUT_OF_RESOURCES`
     - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urContextRelease(hContext: Context) -> None:
+    """Gives up a reference to a context.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urContextRetain(hContext: Context) -> None:
+    """Takes a reference to a context.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -366,240 +392,61 @@ def urDeviceGetInfo(hDevice: Device, propName: int) -> Any:
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
-def urContextCreate(phDevices: Sequence[Device], pProperties: ContextProperties | None) -> Context:
-    """Makes a context of devices of one platform.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_POINTER`: `phDevices` is null
-    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are no `ContextFlags`
-    - `ERROR_INVALID_SIZE`: `phDevices` is empty
-    - `ERROR_INVALID_NULL_HANDLE`: an element of `phDevices` is null
-    - `ERROR_INVALID_NULL_HANDLE`: an element of `phDevices` is not a valid device
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_DEVICE_MEMORY`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urContextRetain(hContext: Context) -> None:
-    """Takes a reference to a context.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urContextRelease(hContext: Context) -> None:
-    """Gives up a reference to a context.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urUSMHostAlloc(hContext: Context, pUSMDesc: USMDesc | None, pool: None, size: int) -> int:
-    """Allocates host memory that devices reach.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_ENUMERATION`: `pUSMDesc.hints` has a bit of 0xfffe0000, which are no `USMAdviceFlags`
-    - `ERROR_INVALID_VALUE`: `pUSMDesc.align` is neither 0 nor a power of two
-    - `ERROR_INVALID_USM_SIZE`: `size` is 0
-    - `ERROR_INVALID_CONTEXT`
-    - `ERROR_INVALID_OPERATION`: `DeviceInfo.USM_HOST_SUPPORT` is false
-    - `ERROR_INVALID_VALUE`: `pUSMDesc.align` exceeds the size of the largest data type of any device of `hContext`
-    - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE` of any device of `hContext`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNSUPPORTED_FEATURE`: a device of `hContext` answers false to `DeviceInfo.USM_POOL_SUPPORT`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urUSMDeviceAlloc(hContext: Context, hDevice: Device, pUSMDesc: USMDesc | None, pool: None, size: int) -> int:
-    """Allocates memory of a device.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - `ERROR_INVALID_ENUMERATION`: `pUSMDesc.hints` has a bit of 0xfffe0000, which are no `USMAdviceFlags`
-    - `ERROR_INVALID_VALUE`: `pUSMDesc.align` is neither 0 nor a power of two
-    - `ERROR_INVALID_USM_SIZE`: `size` is 0
-    - `ERROR_INVALID_CONTEXT`
-    - `ERROR_INVALID_OPERATION`: `DeviceInfo.USM_HOST_SUPPORT` is false (so UR says; the device's support is meant)
-    - `ERROR_INVALID_VALUE`: `pUSMDesc.align` exceeds the size of the largest data type of `hDevice`
-    - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNSUPPORTED_FEATURE`: a device of `hContext` answers false to `DeviceInfo.USM_POOL_SUPPORT`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urUSMSharedAlloc(hContext: Context, hDevice: Device, pUSMDesc: USMDesc | None, pool: None, size: int) -> int:
-    """Allocates memory that host and device share.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - `ERROR_INVALID_ENUMERATION`: `pUSMDesc.hints` has a bit of 0xfffe0000, which are no `USMAdviceFlags`
-    - `ERROR_INVALID_VALUE`: `pUSMDesc.align` is neither 0 nor a power of two
-    - `ERROR_INVALID_USM_SIZE`: `size` is 0
-    - `ERROR_INVALID_CONTEXT`
-    - `ERROR_INVALID_VALUE`: `pUSMDesc.align` exceeds the size of the largest data type of `hDevice`
-    - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
-    - `ERROR_INVALID_OPERATION`: `DeviceInfo.USM_SINGLE_SHARED_SUPPORT` and `DeviceInfo.USM_CROSS_SHARED_SUPPORT` are both false
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNSUPPORTED_FEATURE`: a device of `hContext` answers false to `DeviceInfo.USM_POOL_SUPPORT`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urUSMFree(hContext: Context, pMem: int) -> None:
-    """Frees USM memory, after waiting for the commands that may use it.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
-    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_MEM_OBJECT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-@overload
-def urUSMGetMemAllocInfo(
-    hContext: Context, pMem: int,
-    propName: Literal[USMAllocInfo.TYPE],
-) -> USMType: ...
-@overload
-def urUSMGetMemAllocInfo(
-    hContext: Context, pMem: int,
-    propName: Literal[USMAllocInfo.BASE_PTR, USMAllocInfo.SIZE],
-) -> int: ...
-@overload
-def urUSMGetMemAllocInfo(
-    hContext: Context, pMem: int,
-    propName: Literal[USMAllocInfo.DEVICE],
-) -> Device: ...
-@overload
-def urUSMGetMemAllocInfo(
-    hContext: Context, pMem: int,
-    propName: Literal[USMAllocInfo.POOL],
-) -> None: ...
-@overload
-def urUSMGetMemAllocInfo(hContext: Context, pMem: int, propName: int) -> Any:
-    """Asks about the allocation that an address lies in.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
-    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `USMAllocInfo.POOL`
-    - `ERROR_INVALID_CONTEXT`
-    - `ERROR_INVALID_VALUE`
-    - `ERROR_INVALID_MEM_OBJECT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urQueueCreate(hContext: Context, hDevice: Device, pProperties: QueueProperties | None) -> Queue:
-    """Makes a queue for a device.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffff000, which are no `QueueFlags`
-    - `ERROR_INVALID_QUEUE_PROPERTIES`: `pProperties.flags` has both `PRIORITY_HIGH` and `PRIORITY_LOW`
-    - `ERROR_INVALID_QUEUE_PROPERTIES`: `pProperties.flags` has both `SUBMISSION_BATCHED` and `SUBMISSION_IMMEDIATE`
-    - `ERROR_INVALID_CONTEXT`
-    - `ERROR_INVALID_DEVICE`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urQueueRetain(hQueue: Queue) -> None:
-    """Takes a reference to a queue.
+def urEnqueueEventsWait(hQueue: Queue, phEventWaitList: Sequence[Event] | None) -> Event:
+    """A command that completes after the events, or after all commands before it if there are none.
 
     `URError` with the result:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - `ERROR_INVALID_QUEUE`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urQueueRelease(hQueue: Queue) -> None:
-    """Gives up a reference to a queue; the last one flushes it, and its commands still run.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - `ERROR_INVALID_QUEUE`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urQueueFinish(hQueue: Queue) -> None:
-    """Waits until all commands of a queue are complete.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - `ERROR_INVALID_QUEUE`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urEnqueueUSMMemcpy(
-    hQueue: Queue, blocking: bool, pDst: int, pSrc: int, size: int, phEventWaitList: Sequence[Event] | None,
-) -> Event:
-    """Copies USM memory.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_POINTER`: `pDst` is null
-    - `ERROR_INVALID_NULL_POINTER`: `pSrc` is null
-    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - `ERROR_INVALID_SIZE`: `size` is 0
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_QUEUE`
     - `ERROR_INVALID_EVENT`
-    - `ERROR_INVALID_SIZE`: `size` exceeds the allocation of `pSrc` or `pDst`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - `ERROR_INVALID_MEM_OBJECT`
+    - `ERROR_INVALID_VALUE`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEnqueueEventsWaitWithBarrier(hQueue: Queue, phEventWaitList: Sequence[Event] | None) -> Event:
+    """As `urEnqueueEventsWait`, and the commands after it wait for it.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
+    - `ERROR_INVALID_QUEUE`
+    - `ERROR_INVALID_EVENT`
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
+    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
+    - `ERROR_INVALID_VALUE`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEnqueueEventsWaitWithBarrierExt(
+    hQueue: Queue, pProperties: ExpEnqueueExtProperties | None, phEventWaitList: Sequence[Event] | None, phEvent: Event | None,
+) -> Event:
+    """As `urEnqueueEventsWaitWithBarrier`, with properties; it can signal a reusable event.
+
+    `phEvent` is an event of `urEventCreateExp`, which is signalled and returned; `None` makes a new event. It must not be an element of `phEventWaitList`, and the device of `hQueue` must answer true to `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`; UR names no result for the contrary.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffff7ff, which are no `ExpEnqueueExtFlags`
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
+    - `ERROR_INVALID_QUEUE`
+    - `ERROR_INVALID_EVENT`
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
+    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
+    - `ERROR_INVALID_VALUE`
     - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_OUT_OF_RESOURCES`
     - `ERROR_UNINITIALIZED`
@@ -636,170 +483,26 @@ def urEnqueueUSMFill(
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
-def urVirtualMemGranularityGetInfo(
-    hContext: Context, hDevice: Device | None, allocationSize: int, propName: VirtualMemGranularityInfo | int,
-) -> int:
-    """The granularity of virtual and physical memory; without a device, one that suits all devices of the context.
+def urEnqueueUSMMemcpy(
+    hQueue: Queue, blocking: bool, pDst: int, pSrc: int, size: int, phEventWaitList: Sequence[Event] | None,
+) -> Event:
+    """Copies USM memory.
 
     `URError` with the result:
 
-    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `VirtualMemGranularityInfo.RECOMMENDED`
-    - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
-    - `ERROR_INVALID_DEVICE`
-    - `ERROR_INVALID_CONTEXT`
-    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_INVALID_NULL_POINTER`: `pDst` is null
+    - `ERROR_INVALID_NULL_POINTER`: `pSrc` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_SIZE`: `size` is 0
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
+    - `ERROR_INVALID_QUEUE`
+    - `ERROR_INVALID_EVENT`
+    - `ERROR_INVALID_SIZE`: `size` exceeds the allocation of `pSrc` or `pDst`
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
+    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
+    - `ERROR_INVALID_MEM_OBJECT`
     - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urVirtualMemReserve(hContext: Context, pStart: int | None, size: int) -> int:
-    """Reserves a range of addresses, at `pStart` if that is given and free.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urVirtualMemFree(hContext: Context, pStart: int, size: int) -> None:
-    """Gives back a reserved range.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
-    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urVirtualMemMap(
-    hContext: Context, pStart: int, size: int, hPhysicalMem: PhysicalMem, offset: int, flags: VirtualMemAccessFlags | int,
-) -> None:
-    """Maps physical memory into a reserved range.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
-    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_NULL_HANDLE`: `hPhysicalMem` is null
-    - `ERROR_INVALID_ENUMERATION`: `flags` has a bit of 0xfffffff8, which are no `VirtualMemAccessFlags`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urVirtualMemUnmap(hContext: Context, pStart: int, size: int) -> None:
-    """Unmaps a mapped range, which can then be mapped again.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
-    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urVirtualMemSetAccess(hContext: Context, pStart: int, size: int, flags: VirtualMemAccessFlags | int) -> None:
-    """Changes the access to a mapped range.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
-    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_ENUMERATION`: `flags` has a bit of 0xfffffff8, which are no `VirtualMemAccessFlags`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urVirtualMemGetInfo(
-    hContext: Context, pStart: int, size: int, propName: VirtualMemInfo | int,
-) -> VirtualMemAccessFlags:
-    """Asks about a mapped range.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
-    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `VirtualMemInfo.ACCESS_MODE`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urPhysicalMemCreate(
-    hContext: Context, hDevice: Device, size: int, pProperties: PhysicalMemProperties | None,
-) -> PhysicalMem:
-    """Makes physical memory, which virtual memory can be mapped to.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffd, which are no `PhysicalMemFlags`
-    - `ERROR_INVALID_SIZE`: `size` is no multiple of `VirtualMemGranularityInfo.MINIMUM`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urPhysicalMemRetain(hPhysicalMem: PhysicalMem) -> None:
-    """Takes a reference to physical memory.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_HANDLE`: `hPhysicalMem` is null
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urPhysicalMemRelease(hPhysicalMem: PhysicalMem) -> None:
-    """Gives up a reference to physical memory.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_HANDLE`: `hPhysicalMem` is null
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-@overload
-def urPhysicalMemGetInfo(
-    hPhysicalMem: PhysicalMem,
-    propName: Literal[PhysicalMemInfo.CONTEXT],
-) -> Context: ...
-@overload
-def urPhysicalMemGetInfo(
-    hPhysicalMem: PhysicalMem,
-    propName: Literal[PhysicalMemInfo.DEVICE],
-) -> Device: ...
-@overload
-def urPhysicalMemGetInfo(
-    hPhysicalMem: PhysicalMem,
-    propName: Literal[PhysicalMemInfo.SIZE, PhysicalMemInfo.REFERENCE_COUNT],
-) -> int: ...
-@overload
-def urPhysicalMemGetInfo(
-    hPhysicalMem: PhysicalMem,
-    propName: Literal[PhysicalMemInfo.PROPERTIES],
-) -> PhysicalMemProperties: ...
-@overload
-def urPhysicalMemGetInfo(hPhysicalMem: PhysicalMem, propName: int) -> Any:
-    """Asks about physical memory.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_HANDLE`: `hPhysicalMem` is null
-    - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `PhysicalMemInfo.REFERENCE_COUNT`
+    - `ERROR_OUT_OF_RESOURCES`
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -885,19 +588,15 @@ def urEventGetProfilingInfo(hEvent: Event, propName: ProfilingInfo | int) -> int
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
-def urEventWait(phEventWaitList: Sequence[Event]) -> None:
-    """Waits on the host until events are complete.
+def urEventRelease(hEvent: Event) -> None:
+    """Gives up a reference to an event.
 
     `URError` with the result:
 
-    - `ERROR_INVALID_NULL_POINTER`: `phEventWaitList` is null
-    - `ERROR_INVALID_VALUE`: `phEventWaitList` is empty
-    - `ERROR_INVALID_EVENT`: an element of `phEventWaitList` is null
-    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
+    - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
     - `ERROR_INVALID_EVENT`
-    - `ERROR_INVALID_CONTEXT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -917,125 +616,17 @@ def urEventRetain(hEvent: Event) -> None:
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
-def urEventRelease(hEvent: Event) -> None:
-    """Gives up a reference to an event.
+def urEventWait(phEventWaitList: Sequence[Event]) -> None:
+    """Waits on the host until events are complete.
 
     `URError` with the result:
 
-    - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
-    - `ERROR_INVALID_EVENT`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urEnqueueEventsWait(hQueue: Queue, phEventWaitList: Sequence[Event] | None) -> Event:
-    """A command that completes after the events, or after all commands before it if there are none.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
-    - `ERROR_INVALID_QUEUE`
-    - `ERROR_INVALID_EVENT`
-    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
+    - `ERROR_INVALID_NULL_POINTER`: `phEventWaitList` is null
+    - `ERROR_INVALID_VALUE`: `phEventWaitList` is empty
+    - `ERROR_INVALID_EVENT`: an element of `phEventWaitList` is null
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - `ERROR_INVALID_VALUE`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urEnqueueEventsWaitWithBarrier(hQueue: Queue, phEventWaitList: Sequence[Event] | None) -> Event:
-    """As `urEnqueueEventsWait`, and the commands after it wait for it.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
-    - `ERROR_INVALID_QUEUE`
     - `ERROR_INVALID_EVENT`
-    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
-    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - `ERROR_INVALID_VALUE`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urEnqueueEventsWaitWithBarrierExt(
-    hQueue: Queue, pProperties: ExpEnqueueExtProperties | None, phEventWaitList: Sequence[Event] | None, phEvent: Event | None,
-) -> Event:
-    """As `urEnqueueEventsWaitWithBarrier`, with properties; it can signal a reusable event.
-
-    `phEvent` is an event of `urEventCreateExp`, which is signalled and returned; `None` makes a new event. It must not be an element of `phEventWaitList`, and the device of `hQueue` must answer true to `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`; UR names no result for the contrary.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
-    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffff7ff, which are no `ExpEnqueueExtFlags`
-    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
-    - `ERROR_INVALID_QUEUE`
-    - `ERROR_INVALID_EVENT`
-    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
-    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
-    - `ERROR_INVALID_VALUE`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urIPCGetMemHandleExp(hContext: Context, pMem: int) -> bytes:
-    """The handle data of device USM memory.
-
-    UR neither compares `pMem` with null nor names a result for an address that cannot be shared; its adapters answer `ERROR_INVALID_ARGUMENT`.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_CONTEXT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urIPCPutMemHandleExp(hContext: Context, pIPCMemHandleData: bytes | bytearray | memoryview) -> None:
-    """Gives handle data back. Opened memory stays.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_POINTER`: `pIPCMemHandleData` is null
-    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_CONTEXT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urIPCOpenMemHandleExp(
-    hContext: Context, hDevice: Device, pIPCMemHandleData: bytes | bytearray | memoryview,
-) -> int:
-    """The memory that handle data name, as an address in this process.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_POINTER`: `pIPCMemHandleData` is null
-    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - `ERROR_INVALID_CONTEXT`
-    - `ERROR_INVALID_VALUE`: the length of `pIPCMemHandleData` is not the size of this kind of handle
     - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_OUT_OF_RESOURCES`
     - `ERROR_UNINITIALIZED`
@@ -1051,56 +642,6 @@ def urIPCCloseMemHandleExp(hContext: Context, pMem: int) -> None:
     - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_CONTEXT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urIPCGetPhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> bytes:
-    """The handle data of physical memory.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_NULL_HANDLE`: `hPhysMem` is null
-    - `ERROR_INVALID_CONTEXT`
-    - `ERROR_INVALID_ARGUMENT`: `hPhysMem` was made without `PhysicalMemFlags.ENABLE_IPC`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urIPCPutPhysMemHandleExp(hContext: Context, pIPCPhysMemHandleData: bytes | bytearray | memoryview) -> None:
-    """Gives handle data back. Opened physical memory stays.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_POINTER`: `pIPCPhysMemHandleData` is null
-    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_CONTEXT`
-    - `ERROR_OUT_OF_HOST_MEMORY`
-    - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNINITIALIZED`
-    - `ERROR_DEVICE_LOST`
-    - `ERROR_ADAPTER_SPECIFIC`
-    """
-
-def urIPCOpenPhysMemHandleExp(
-    hContext: Context, hDevice: Device, pIPCPhysMemHandleData: bytes | bytearray | memoryview,
-) -> PhysicalMem:
-    """The physical memory that handle data name.
-
-    `URError` with the result:
-
-    - `ERROR_INVALID_NULL_POINTER`: `pIPCPhysMemHandleData` is null
-    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
-    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
-    - `ERROR_INVALID_CONTEXT`
-    - `ERROR_INVALID_VALUE`: the length of `pIPCPhysMemHandleData` is not the size of this kind of handle
     - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_OUT_OF_RESOURCES`
     - `ERROR_UNINITIALIZED`
@@ -1140,16 +681,31 @@ def urIPCGetEventHandleExp(hEvent: Event) -> bytes:
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
-def urIPCPutEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | bytearray | memoryview) -> None:
-    """Gives handle data back. The event and its opened twins stay.
+def urIPCGetMemHandleExp(hContext: Context, pMem: int) -> bytes:
+    """The handle data of device USM memory.
 
-    Only the process that got the data may give them back.
+    UR neither compares `pMem` with null nor names a result for an address that cannot be shared; its adapters answer `ERROR_INVALID_ARGUMENT`.
 
     `URError` with the result:
 
-    - `ERROR_INVALID_NULL_POINTER`: `pIPCEventHandleData` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_CONTEXT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urIPCGetPhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> bytes:
+    """The handle data of physical memory.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hPhysMem` is null
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_INVALID_ARGUMENT`: `hPhysMem` was made without `PhysicalMemFlags.ENABLE_IPC`
     - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_OUT_OF_RESOURCES`
     - `ERROR_UNINITIALIZED`
@@ -1171,6 +727,483 @@ def urIPCOpenEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | byte
     - `ERROR_UNSUPPORTED_FEATURE`: a device of `hContext` answers false to `DeviceInfo.IPC_EVENT_SUPPORT_EXP`
     - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urIPCOpenMemHandleExp(
+    hContext: Context, hDevice: Device, pIPCMemHandleData: bytes | bytearray | memoryview,
+) -> int:
+    """The memory that handle data name, as an address in this process.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pIPCMemHandleData` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_INVALID_VALUE`: the length of `pIPCMemHandleData` is not the size of this kind of handle
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urIPCOpenPhysMemHandleExp(
+    hContext: Context, hDevice: Device, pIPCPhysMemHandleData: bytes | bytearray | memoryview,
+) -> PhysicalMem:
+    """The physical memory that handle data name.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pIPCPhysMemHandleData` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_INVALID_VALUE`: the length of `pIPCPhysMemHandleData` is not the size of this kind of handle
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urIPCPutEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | bytearray | memoryview) -> None:
+    """Gives handle data back. The event and its opened twins stay.
+
+    Only the process that got the data may give them back.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pIPCEventHandleData` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urIPCPutMemHandleExp(hContext: Context, pIPCMemHandleData: bytes | bytearray | memoryview) -> None:
+    """Gives handle data back. Opened memory stays.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pIPCMemHandleData` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urIPCPutPhysMemHandleExp(hContext: Context, pIPCPhysMemHandleData: bytes | bytearray | memoryview) -> None:
+    """Gives handle data back. Opened physical memory stays.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pIPCPhysMemHandleData` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urPhysicalMemCreate(
+    hContext: Context, hDevice: Device, size: int, pProperties: PhysicalMemProperties | None,
+) -> PhysicalMem:
+    """Makes physical memory, which virtual memory can be mapped to.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffd, which are no `PhysicalMemFlags`
+    - `ERROR_INVALID_SIZE`: `size` is no multiple of `VirtualMemGranularityInfo.MINIMUM`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+@overload
+def urPhysicalMemGetInfo(
+    hPhysicalMem: PhysicalMem,
+    propName: Literal[PhysicalMemInfo.CONTEXT],
+) -> Context: ...
+@overload
+def urPhysicalMemGetInfo(
+    hPhysicalMem: PhysicalMem,
+    propName: Literal[PhysicalMemInfo.DEVICE],
+) -> Device: ...
+@overload
+def urPhysicalMemGetInfo(
+    hPhysicalMem: PhysicalMem,
+    propName: Literal[PhysicalMemInfo.SIZE, PhysicalMemInfo.REFERENCE_COUNT],
+) -> int: ...
+@overload
+def urPhysicalMemGetInfo(
+    hPhysicalMem: PhysicalMem,
+    propName: Literal[PhysicalMemInfo.PROPERTIES],
+) -> PhysicalMemProperties: ...
+@overload
+def urPhysicalMemGetInfo(hPhysicalMem: PhysicalMem, propName: int) -> Any:
+    """Asks about physical memory.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hPhysicalMem` is null
+    - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `PhysicalMemInfo.REFERENCE_COUNT`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urPhysicalMemRelease(hPhysicalMem: PhysicalMem) -> None:
+    """Gives up a reference to physical memory.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hPhysicalMem` is null
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urPhysicalMemRetain(hPhysicalMem: PhysicalMem) -> None:
+    """Takes a reference to physical memory.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hPhysicalMem` is null
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urPlatformGet(hAdapter: Adapter) -> list[Platform]:
+    """The platforms of an adapter.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+@overload
+def urPlatformGetInfo(
+    hPlatform: Platform,
+    propName: Literal[
+        PlatformInfo.NAME, PlatformInfo.VENDOR_NAME, PlatformInfo.VERSION, PlatformInfo.EXTENSIONS,
+        PlatformInfo.PROFILE,
+    ],
+) -> str: ...
+@overload
+def urPlatformGetInfo(
+    hPlatform: Platform,
+    propName: Literal[PlatformInfo.BACKEND],
+) -> Backend: ...
+@overload
+def urPlatformGetInfo(
+    hPlatform: Platform,
+    propName: Literal[PlatformInfo.ADAPTER],
+) -> Adapter: ...
+@overload
+def urPlatformGetInfo(hPlatform: Platform, propName: int) -> Any:
+    """Asks a platform.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
+    - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `PlatformInfo.ADAPTER`
+    - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
+    - `ERROR_INVALID_PLATFORM`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urQueueCreate(hContext: Context, hDevice: Device, pProperties: QueueProperties | None) -> Queue:
+    """Makes a queue for a device.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffff000, which are no `QueueFlags`
+    - `ERROR_INVALID_QUEUE_PROPERTIES`: `pProperties.flags` has both `PRIORITY_HIGH` and `PRIORITY_LOW`
+    - `ERROR_INVALID_QUEUE_PROPERTIES`: `pProperties.flags` has both `SUBMISSION_BATCHED` and `SUBMISSION_IMMEDIATE`
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_INVALID_DEVICE`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urQueueFinish(hQueue: Queue) -> None:
+    """Waits until all commands of a queue are complete.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_QUEUE`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urQueueRelease(hQueue: Queue) -> None:
+    """Gives up a reference to a queue; the last one flushes it, and its commands still run.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_QUEUE`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urQueueRetain(hQueue: Queue) -> None:
+    """Takes a reference to a queue.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_QUEUE`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urUSMDeviceAlloc(hContext: Context, hDevice: Device, pUSMDesc: USMDesc | None, pool: None, size: int) -> int:
+    """Allocates memory of a device.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_INVALID_ENUMERATION`: `pUSMDesc.hints` has a bit of 0xfffe0000, which are no `USMAdviceFlags`
+    - `ERROR_INVALID_VALUE`: `pUSMDesc.align` is neither 0 nor a power of two
+    - `ERROR_INVALID_USM_SIZE`: `size` is 0
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_INVALID_OPERATION`: `DeviceInfo.USM_HOST_SUPPORT` is false (so UR says; the device's support is meant)
+    - `ERROR_INVALID_VALUE`: `pUSMDesc.align` exceeds the size of the largest data type of `hDevice`
+    - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNSUPPORTED_FEATURE`: a device of `hContext` answers false to `DeviceInfo.USM_POOL_SUPPORT`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urUSMFree(hContext: Context, pMem: int) -> None:
+    """Frees USM memory, after waiting for the commands that may use it.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_MEM_OBJECT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+@overload
+def urUSMGetMemAllocInfo(
+    hContext: Context, pMem: int,
+    propName: Literal[USMAllocInfo.TYPE],
+) -> USMType: ...
+@overload
+def urUSMGetMemAllocInfo(
+    hContext: Context, pMem: int,
+    propName: Literal[USMAllocInfo.BASE_PTR, USMAllocInfo.SIZE],
+) -> int: ...
+@overload
+def urUSMGetMemAllocInfo(
+    hContext: Context, pMem: int,
+    propName: Literal[USMAllocInfo.DEVICE],
+) -> Device: ...
+@overload
+def urUSMGetMemAllocInfo(
+    hContext: Context, pMem: int,
+    propName: Literal[USMAllocInfo.POOL],
+) -> None: ...
+@overload
+def urUSMGetMemAllocInfo(hContext: Context, pMem: int, propName: int) -> Any:
+    """Asks about the allocation that an address lies in.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `USMAllocInfo.POOL`
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_INVALID_VALUE`
+    - `ERROR_INVALID_MEM_OBJECT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urUSMHostAlloc(hContext: Context, pUSMDesc: USMDesc | None, pool: None, size: int) -> int:
+    """Allocates host memory that devices reach.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_ENUMERATION`: `pUSMDesc.hints` has a bit of 0xfffe0000, which are no `USMAdviceFlags`
+    - `ERROR_INVALID_VALUE`: `pUSMDesc.align` is neither 0 nor a power of two
+    - `ERROR_INVALID_USM_SIZE`: `size` is 0
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_INVALID_OPERATION`: `DeviceInfo.USM_HOST_SUPPORT` is false
+    - `ERROR_INVALID_VALUE`: `pUSMDesc.align` exceeds the size of the largest data type of any device of `hContext`
+    - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE` of any device of `hContext`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNSUPPORTED_FEATURE`: a device of `hContext` answers false to `DeviceInfo.USM_POOL_SUPPORT`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urUSMSharedAlloc(hContext: Context, hDevice: Device, pUSMDesc: USMDesc | None, pool: None, size: int) -> int:
+    """Allocates memory that host and device share.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_INVALID_ENUMERATION`: `pUSMDesc.hints` has a bit of 0xfffe0000, which are no `USMAdviceFlags`
+    - `ERROR_INVALID_VALUE`: `pUSMDesc.align` is neither 0 nor a power of two
+    - `ERROR_INVALID_USM_SIZE`: `size` is 0
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_INVALID_VALUE`: `pUSMDesc.align` exceeds the size of the largest data type of `hDevice`
+    - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
+    - `ERROR_INVALID_OPERATION`: `DeviceInfo.USM_SINGLE_SHARED_SUPPORT` and `DeviceInfo.USM_CROSS_SHARED_SUPPORT` are both false
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNSUPPORTED_FEATURE`: a device of `hContext` answers false to `DeviceInfo.USM_POOL_SUPPORT`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urVirtualMemFree(hContext: Context, pStart: int, size: int) -> None:
+    """Gives back a reserved range.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urVirtualMemGetInfo(
+    hContext: Context, pStart: int, size: int, propName: VirtualMemInfo | int,
+) -> VirtualMemAccessFlags:
+    """Asks about a mapped range.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `VirtualMemInfo.ACCESS_MODE`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urVirtualMemGranularityGetInfo(
+    hContext: Context, hDevice: Device | None, allocationSize: int, propName: VirtualMemGranularityInfo | int,
+) -> int:
+    """The granularity of virtual and physical memory; without a device, one that suits all devices of the context.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `VirtualMemGranularityInfo.RECOMMENDED`
+    - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
+    - `ERROR_INVALID_DEVICE`
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urVirtualMemMap(
+    hContext: Context, pStart: int, size: int, hPhysicalMem: PhysicalMem, offset: int, flags: VirtualMemAccessFlags | int,
+) -> None:
+    """Maps physical memory into a reserved range.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hPhysicalMem` is null
+    - `ERROR_INVALID_ENUMERATION`: `flags` has a bit of 0xfffffff8, which are no `VirtualMemAccessFlags`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urVirtualMemReserve(hContext: Context, pStart: int | None, size: int) -> int:
+    """Reserves a range of addresses, at `pStart` if that is given and free.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urVirtualMemSetAccess(hContext: Context, pStart: int, size: int, flags: VirtualMemAccessFlags | int) -> None:
+    """Changes the access to a mapped range.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_ENUMERATION`: `flags` has a bit of 0xfffffff8, which are no `VirtualMemAccessFlags`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urVirtualMemUnmap(hContext: Context, pStart: int, size: int) -> None:
+    """Unmaps a mapped range, which can then be mapped again.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pStart` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`

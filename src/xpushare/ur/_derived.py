@@ -1,8 +1,8 @@
-"""The functions of `xpushare.ur`, derived: for each declaration of `_spec` a wrapper around its implementation.
+"""The functions of `xpushare.ur`, derived: for each declaration a wrapper around its body.
 
-A wrapper is compiled once, at import. It takes the arguments under UR's names, turns them into what the implementation
-expects (which refuses what no C program could pass), does the declared checks in UR's order, sees that every handle is
-alive, and translates errors.
+A wrapper is compiled once, at import. It takes the arguments under UR's names, turns them into what the body expects
+(which refuses what no C program could pass), does the declared checks in UR's order, sees that every handle is alive,
+and translates errors.
 """
 
 from __future__ import annotations
@@ -14,22 +14,13 @@ from typing import Any, Final, NoReturn
 
 from xpushare._errors import XpuShareError
 from xpushare._result import Result
-from xpushare.ur import _enums, _implementation, _objects, _structs
+from xpushare.ur import _enums, _objects, _structs
 from xpushare.ur._error import URError, fail, out_of_memory
-from xpushare.ur._objects import Counted
-from xpushare.ur._spec import FUNCTIONS, INFO_TYPES, Arg, Function
+from xpushare.ur._functions import FUNCTIONS, INFOS
+from xpushare.ur._objects import HANDLES, Counted
+from xpushare.ur._spec import Arg, Function
 
-__all__ = ["annotation", "build", "documentation"]
-
-HANDLES: Final[Mapping[str, type[Counted]]] = {
-    "adapter": _objects.Adapter,
-    "platform": _objects.Platform,
-    "device": _objects.Device,
-    "context": _objects.Context,
-    "queue": _objects.Queue,
-    "event": _objects.Event,
-    "physical_mem": _objects.PhysicalMem,
-}
+__all__ = ["annotation", "build", "documentation", "result_annotation"]
 
 # --- what a wrapper calls where an argument is not what it should be ------------------------------
 
@@ -132,7 +123,7 @@ _PLAIN: Final[Mapping[str, Callable[[Any], Any]]] = {
 
 
 def _decoder(kind: str) -> Callable[[Any], Any] | None:
-    """What turns an implementation's answer into the class of its kind; None where it is that already."""
+    """What turns a body's answer into the class of its kind; None where it is that already."""
     family, _, name = kind.partition(":")
     if family in ("enum", "flags"):
         found: type[IntEnum] | type[IntFlag] | None = getattr(_enums, name, None)  # None: lists, which are empty here
@@ -142,7 +133,7 @@ def _decoder(kind: str) -> Callable[[Any], Any] | None:
 
 def _decoders(info: str) -> dict[int, Callable[[Any], Any]]:
     members = getattr(_enums, info).__members__
-    found = {members[name]: _decoder(kind) for name, kind in INFO_TYPES[info].items()}
+    found = {members[name]: _decoder(kind) for name, kind in INFOS[info].kinds.items()}
     return {member: decoder for member, decoder in found.items() if decoder is not None}
 
 
@@ -197,7 +188,7 @@ def documentation(function: Function) -> str:
 
 
 def _convert(arg: Arg) -> Iterator[str]:
-    """Statements that make an argument what the checks and the implementation expect."""
+    """Statements that make an argument what the checks and the body expect."""
     name, (family, _, kind) = arg.name, arg.base_kind.partition(":")
     if family == "pointer":
         yield f"if {name}.__class__ is not int or not 0 <= {name} < {1 << 64}: {name} = _pointer({name}, {name!r})"
@@ -227,14 +218,14 @@ def _validate(arg: Arg) -> Iterator[str]:
         yield f"if {name} is not None: _pool({name}, {name!r})"
     elif family == "handle":
         cls = HANDLES[kind].__name__
-        test = f"{name}.__class__ is not _c_{cls} or not {name}._references"
+        test = f"{name}.__class__ is not _c_{cls} or not {name}.references"
         if arg.optional:
             test = f"{name} is not None and ({test})"
         yield f"if {test}: _dead({name}, {name!r}, _c_{cls}, _c_{cls}.dead)"
     elif family == "sequence":
         cls = HANDLES[kind].__name__
         yield f"for _each in {name}:"
-        yield f"    if _each.__class__ is not _c_{cls} or not _each._references:"
+        yield f"    if _each.__class__ is not _c_{cls} or not _each.references:"
         yield f"        _dead(_each, {name!r}, _c_{cls}, _bad_element)"
     elif family == "enum":
         yield f"if {name}.__class__ is not _c_{kind}: {name} = _member(_c_{kind}, {name}, {name!r}, _no_member)"
@@ -258,7 +249,7 @@ def _source(function: Function) -> str:
         context, device = kinds["handle:context"].name, kinds["handle:device"]
         guard = f"{device.name} is not None and " if device.optional else ""
         body.append(f"if {guard}{device.name} not in {context}.devices: _elsewhere({context}, {device.name})")
-    call = f"_implementation({', '.join(arg.name for arg in function.args)})"
+    call = f"_body({', '.join(arg.name for arg in function.args)})"
     if function.returns.startswith("info:"):
         body += [f"_value = {call}", "_decode = _decoders.get(propName)"]
         body.append("return _value if _decode is None or _value is None else _decode(_value)")
@@ -312,10 +303,10 @@ def _build(function: Function) -> Callable[..., Any]:
         "_XpuShareError": XpuShareError,
         "_bad_element": _element_result(function),
         "_fail": fail,
-        "_implementation": getattr(_implementation, function.name),
+        "_body": function.body,
         "_no_member": _member_result(function),
         "_out_of_memory": out_of_memory,
-        "_results": _implementation.RESULTS.get(function.name, {}),
+        "_results": function.results,
     }
     if function.returns.startswith("info:"):
         scope["_decoders"] = _decoders(function.returns.removeprefix("info:"))

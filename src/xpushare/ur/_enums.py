@@ -19,6 +19,7 @@ __all__ = [
     "Backend",
     "Command",
     "ContextFlags",
+    "ContextInfo",
     "DeviceAffinityDomainFlags",
     "DeviceCommandBufferUpdateCapabilityFlags",
     "DeviceExecCapabilityFlags",
@@ -356,6 +357,16 @@ class VirtualMemInfo(IntEnum):
     """`ur_virtual_mem_info_t`: What `urVirtualMemGetInfo` can be asked."""
 
     ACCESS_MODE = 0
+
+
+class ContextInfo(IntEnum):
+    """`ur_context_info_t`: What `urContextGetInfo` can be asked."""
+
+    NUM_DEVICES = 0
+    DEVICES = 1
+    REFERENCE_COUNT = 2
+    USM_MEMCPY2D_SUPPORT = 3
+    USM_FILL2D_SUPPORT = 4
 
 
 class PhysicalMemInfo(IntEnum):

@@ -1,85 +1,36 @@
-"""Writes what is generated from the declarations: the stub for type checkers and the reference page.
+"""Writes what is generated from the declarations: the stub for type checkers and the pages on functions and operations.
 
-python -m xpushare.ur._generate            writes __init__.pyi here and docs/ur-reference.md in the checkout
-python -m xpushare.ur._generate --check    exit status 1 when either is stale
+python -m xpushare.ur._generate            writes __init__.pyi here and the pages in docs of the checkout
+python -m xpushare.ur._generate --check    exit status 1 when one is stale
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Final
 
-from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError
-from xpushare._result import Result
-from xpushare.core import event, memory, physical, queue
-from xpushare.core.declare import OPERATIONS
+from xpushare._aspects import Aspect
+from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
+from xpushare.core.declare import Operation
+from xpushare.core.layers import operations
 from xpushare.ur import _enums, _structs
-from xpushare.ur._derived import HANDLES, annotation, documentation, result_annotation
-from xpushare.ur._implementation import RESULTS
-from xpushare.ur._spec import FUNCTIONS, INFO_TYPES, OPTIONAL_QUERIES, Function
+from xpushare.ur._derived import annotation, documentation, result_annotation
+from xpushare.ur._functions import FUNCTIONS, INFOS
+from xpushare.ur._objects import HANDLES
+from xpushare.ur._spec import Function, functions_of
 
-__all__ = ["reference", "stub", "targets"]
-
-_DECLARING: Final = (event, memory, physical, queue)  # importing them declares their operations
+__all__ = ["aspects_page", "main", "operations_page", "reference", "stub", "targets"]
 
 ENUMERATIONS: Final = sorted(set(_enums.__all__) - {"INVALID_BITS", "invalid_bits"})
 STRUCTS: Final = sorted(set(_structs.__all__) - {"FIELD_KINDS", "STRUCTURE_TYPES"})
 OBJECTS: Final = sorted(cls.__name__ for cls in HANDLES.values())
 
-PYTHON: Final = {
-    "urAdapterGet": "`xs.devices()`",
-    "urAdapterGetInfo": "`device.backend`",
-    "urPlatformGet": "`xs.devices()`",
-    "urPlatformGetInfo": "`device.backend`",
-    "urDeviceGet": "`xs.devices(selector)`",
-    "urDeviceGetInfo": "`device.name`, `device.uuid`, `device.support(aspect)` …",
-    "urContextCreate": "`xs.Context(devices)`",
-    "urUSMDeviceAlloc": "`xs.malloc_device(nbytes, device, context=…)`",
-    "urUSMHostAlloc": "`xs.malloc_host(nbytes, device, context=…)`",
-    "urUSMSharedAlloc": "`xs.malloc_shared(nbytes, device, context=…)`",
-    "urUSMFree": "`memory.close()`",
-    "urUSMGetMemAllocInfo": "`memory.ptr`, `memory.nbytes`, `memory.device`",
-    "urQueueCreate": "`xs.Queue(device, context=…)`",
-    "urQueueRelease": "`queue.close()`",
-    "urQueueFinish": "`queue.synchronize()`",
-    "urEnqueueUSMMemcpy": "`queue.copy(dst, src, nbytes)`",
-    "urEnqueueUSMFill": "`queue.fill(dst, pattern, nbytes)`",
-    "urVirtualMemGranularityGetInfo": "`device.memory_granularity(recommended)`",
-    "urVirtualMemReserve": "`xs.VirtualRange(nbytes, device, context=…, address=…)`",
-    "urVirtualMemFree": "`range.close()`",
-    "urVirtualMemMap": "`range.map(physical, at, offset=…, nbytes=…, access=…)`",
-    "urVirtualMemUnmap": "`range.unmap(at, nbytes)`",
-    "urVirtualMemSetAccess": "`range.set_access(at, nbytes, access)`",
-    "urVirtualMemGetInfo": "`range.access(at)`",
-    "urPhysicalMemCreate": "`xs.PhysicalMemory(nbytes, device, context=…, enable_ipc=…)`",
-    "urPhysicalMemRelease": "`physical.close()`",
-    "urPhysicalMemGetInfo": "`physical.nbytes`, `physical.device`, `physical.ipc_enabled`",
-    "urEventCreateExp": "`xs.Event(device, context=…, enable_ipc=…, enable_profiling=…)`",
-    "urEventGetInfo": "`event.done`",
-    "urEventWait": "`event.wait()`",
-    "urEventRelease": "`event.close()`",
-    "urEnqueueEventsWait": "`queue.wait(event)`",
-    "urEnqueueEventsWaitWithBarrier": "`queue.wait(event)`",
-    "urEnqueueEventsWaitWithBarrierExt": "`queue.signal(event)`",
-    "urIPCGetMemHandleExp": "`xs.ipc.memory.get(memory)`",
-    "urIPCPutMemHandleExp": "`xs.ipc.memory.put(handle)`",
-    "urIPCOpenMemHandleExp": "`xs.ipc.memory.open(handle, device=…, context=…)`",
-    "urIPCCloseMemHandleExp": "`xs.ipc.memory.close(memory)`",
-    "urIPCGetPhysMemHandleExp": "`xs.ipc.physical_memory.get(physical)`",
-    "urIPCPutPhysMemHandleExp": "`xs.ipc.physical_memory.put(handle)`",
-    "urIPCOpenPhysMemHandleExp": "`xs.ipc.physical_memory.open(handle, device=…, context=…)`",
-    "urIPCClosePhysMemHandleExp": "`physical.close()`",
-    "urIPCGetEventHandleExp": "`xs.ipc.event.get(event)`",
-    "urIPCPutEventHandleExp": "`xs.ipc.event.put(handle)`",
-    "urIPCOpenEventHandleExp": "`xs.ipc.event.open(handle, context=…)`",
-}
-"""What one would write with the object face. The others have no use there: Python counts references."""
-
 INTRODUCTION: Final = """\
 # `xpushare.ur`: reference
 
-<!-- Made by `python -m xpushare.ur._generate` from `src/xpushare/ur/_spec.py`: not to be edited. -->
+<!-- Made by `python -m xpushare.ur._generate` from `src/xpushare/ur/_functions`: not to be edited. -->
 
 The functions of Unified Runtime that this package has, under UR's names. Arguments are the C function's inputs in their
 order: an array and its count are one sequence, null is `None`, a struct is a dataclass, an enumeration is an `IntEnum`
@@ -126,7 +77,7 @@ def _wrap(names: list[str]) -> list[str]:
 
 
 def _result_of_query(info: str, member: str) -> str:
-    kind = INFO_TYPES[info][member]
+    kind = INFOS[info].kinds[member]
     text = result_annotation(kind)
     # UR's null: no parent device, no command yet, no device of host memory.
     return f"{text} | None" if kind.startswith("handle:") and member in _NULLABLE and text != "None" else text
@@ -141,7 +92,7 @@ def _function(function: Function) -> list[str]:
         return _definition(function, arguments, result_annotation(function.returns))
     info = function.returns.removeprefix("info:")
     by_type: dict[str, list[str]] = {}
-    for member in INFO_TYPES[info]:
+    for member in INFOS[info].kinds:
         by_type.setdefault(_result_of_query(info, member), []).append(f"{info}.{member}")
     if len(by_type) == 1:
         return _definition(function, arguments, next(iter(by_type)))
@@ -157,7 +108,7 @@ def _function(function: Function) -> list[str]:
 def stub() -> str:
     """The text of `__init__.pyi`."""
     lines = [
-        "# Made by `python -m xpushare.ur._generate` from `_spec.py`: not to be edited.",
+        "# Made by `python -m xpushare.ur._generate` from `_functions`: not to be edited.",
         "# ruff: noqa: E501",
         "# fmt: off",
         "from collections.abc import Sequence",
@@ -169,23 +120,35 @@ def stub() -> str:
         *_reimports("ur._objects", OBJECTS),
         *_reimports("ur._structs", STRUCTS),
     ]
-    for function in FUNCTIONS.values():
-        lines += ["", *_function(function)]
+    for name in sorted(FUNCTIONS):
+        lines += ["", *_function(FUNCTIONS[name])]
     return "\n".join(lines) + "\n"
 
 
 # --- the reference page -----------------------------------------------------------------------------
 
 
-def _own_results(function: Function) -> list[str]:
-    """The results that the general errors of the package have here, where they differ from the errors' own."""
-    found = RESULTS.get(function.name, {})
-    names: list[tuple[type[XpuShareError], Result]] = [
-        (error, found[error.default_result])
-        for error in (InvalidArgumentError, FeatureNotSupportedError, DeviceError)
-        if error.default_result in found
-    ]
-    return [f"`{error.__name__}` is `{result.name}` here" for error, result in names]
+def _anchor(operation: Operation) -> str:
+    """Of the operation's section, as mkdocs makes it from the heading."""
+    return re.sub(r"[^\w-]", "", operation.name).lower()
+
+
+def _of_core(function: Function) -> list[str]:
+    """The results of the errors that its operations raise, and of those that it translates in its own way."""
+    raised = [error for each in function.operations for error in each.raises if issubclass(error, XpuShareError)]
+    own = [each for each in (InvalidArgumentError, FeatureNotSupportedError) if each.default_result in function.results]
+    raised = [each for each in dict.fromkeys([*raised, *own]) if each not in function.handles]
+    return [f"| `{function.result_of(error.default_result).name}` | `{error.__name__}` |" for error in raised]
+
+
+def _given_back(function: Function) -> list[str]:
+    """What becomes of what a successful call makes or gives back."""
+    if function.ends:
+        return [f"Gives back: {function.ends}."]
+    if not function.makes:
+        return []
+    by = " or ".join(f"`{each.name}`" for each in FUNCTIONS.values() if each.ends == function.makes)
+    return [f"Has to be given back: {function.makes}, by {by}." if by else f"Takes a reference: {function.makes}."]
 
 
 def _section(function: Function) -> list[str]:
@@ -208,44 +171,94 @@ def _section(function: Function) -> list[str]:
     for number, error in enumerate(function.errors):
         origin = origins[function.checks[number].origin] if number < decided else ""
         lines.append(f"| `{error.result}` | {error.condition}{origin} |")
-    if own := _own_results(function):
-        lines += ["", "; ".join(own) + "."]
-    operations = [operation for operation in OPERATIONS.values() if function.name in operation.ur]
-    if function.name in PYTHON:
-        lines += ["", f"In Python: {PYTHON[function.name]}"]
-    if operations:
-        where = ", ".join(
-            f"`{each.name}` (`{each.function.__module__}.{each.function.__name__}`)" for each in operations
-        )
-        rules = sorted({rule for each in operations for rule in each.rules})
-        lines += ["", f"Core operation: {where}"]
-        if rules:
-            lines += ["", f"Rules of sharing that it keeps: {', '.join(map(str, rules))}"]
+    for line in _given_back(function):
+        lines += ["", line]
+    if function.python:
+        lines += ["", f"In Python: {function.python}"]
+    if function.operations:
+        links = (f"[`{each.name}`](reference/operations.md#{_anchor(each)})" for each in function.operations)
+        lines += ["", f"Operation: {', '.join(links)}"]
+    if rows := _of_core(function):
+        lines += ["", "| result | for the package's error |", "|---|---|", *rows]
     return lines
 
 
 def reference() -> str:
     """The text of `docs/ur-reference.md`."""
     lines = [INTRODUCTION]
-    for function in FUNCTIONS.values():
-        lines += [*_section(function), ""]
+    for name in sorted(FUNCTIONS):
+        lines += [*_section(FUNCTIONS[name]), ""]
     lines += ["## Queries", ""]
-    for info, members in INFO_TYPES.items():
-        optional = OPTIONAL_QUERIES.get(info, frozenset())
+    for info, declared in sorted(INFOS.items()):
         lines += [f"### `{info}`", "", "| query | number | answer |", "|---|---|---|"]
-        numbers = getattr(_enums, info).__members__
-        for member in members:
-            mark = " (optional)" if member in optional else ""
+        numbers = declared.enumeration.__members__
+        for member in declared.kinds:
+            mark = " (optional)" if member in declared.optional else ""
             answer = _result_of_query(info, member).replace("|", "\\|")
             lines.append(f"| `{member}` | {int(numbers[member]):#x} | `{answer}`{mark} |")
         lines.append("")
     return "\n".join(lines)
 
 
+# --- the pages on operations and aspects ------------------------------------------------------------
+
+OPERATIONS_INTRODUCTION: Final = """\
+# Operations
+
+<!-- Made by `python -m xpushare.ur._generate` from the declarations in `src/xpushare/core`: not to be edited. -->
+
+What the package does, each once: `xpushare`, `xpushare.ipc` and `xpushare.ur` call these and add no rules of their own.
+[Layers](layers.md) wrap them, and [`xpushare trace`](../tracing.md) shows them by these names. Of the rules of sharing
+the [conformance suite](../conformance.md) has tests. An argument of a wrong type may be a `TypeError`, too.
+"""
+
+ASPECTS_INTRODUCTION: Final = """\
+# Aspects
+
+<!-- Made by `python -m xpushare.ur._generate` from `src/xpushare/_aspects.py`: not to be edited. -->
+
+What `device.has`, `device.support` and `xpushare info` tell of a device. Each is asked of the driver or tried, never
+assumed; `support` says how it is known. Which rules of the contract need which, the
+[conformance suite](../conformance.md) lists.
+
+| aspect | a device that has it | `ur.DeviceInfo` |
+|---|---|---|
+"""
+
+
+def operations_page() -> str:
+    """The text of `docs/reference/operations.md`."""
+    lines = [OPERATIONS_INTRODUCTION]
+    for each in sorted(operations(), key=lambda operation: operation.name):
+        lines += [f"## `{each.name}`", "", " ".join(each.doc.split()), ""]
+        lines += [f"- Raises: {', '.join(f'`{error.__name__}`' for error in each.raises)}"]
+        if named := functions_of(each):
+            links = (f"[`{name}`](../ur-reference.md#{name.lower()})" for name in named)
+            lines += [f"- Unified Runtime: {', '.join(links)}"]
+        if each.rules:
+            lines += [f"- Rules of sharing that it keeps: {', '.join(f'3.{rule}' for rule in each.rules)}"]
+        if each.makes or each.ends:
+            lines += [f"- The leak layer counts: {each.makes or each.ends}, {'made' if each.makes else 'given back'}"]
+        lines += [""]
+    return "\n".join(lines)
+
+
+def aspects_page() -> str:
+    """The text of `docs/reference/aspects.md`."""
+    rows = (f"| `{each}` | {each.doc} | {f'`{each.query}`' if each.query else ''} |" for each in Aspect)
+    return ASPECTS_INTRODUCTION + "\n".join(rows) + "\n"
+
+
 def targets() -> dict[Path, str]:
     """The generated files of a checkout and what they should contain."""
     here = Path(__file__).resolve()
-    return {here.with_name("__init__.pyi"): stub(), here.parents[3] / "docs" / "ur-reference.md": reference()}
+    docs = here.parents[3] / "docs"
+    return {
+        here.with_name("__init__.pyi"): stub(),
+        docs / "ur-reference.md": reference(),
+        docs / "reference" / "operations.md": operations_page(),
+        docs / "reference" / "aspects.md": aspects_page(),
+    }
 
 
 def main(arguments: list[str]) -> int:

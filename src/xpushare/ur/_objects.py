@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from bisect import bisect_right, insort
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self, final
 
 from xpushare._device import Context as SharedContext
 from xpushare._device import Device as SharedDevice
 from xpushare._device import devices as shared_devices
+from xpushare._lifecycle import use
 from xpushare._result import Result
 from xpushare.core.memory import Range
 from xpushare.sharing import node
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from xpushare.ur._enums import Command
 
 __all__ = [
+    "HANDLES",
     "Adapter",
     "Context",
     "Counted",
@@ -42,11 +45,14 @@ _lock = threading.RLock()
 
 
 class Counted:
-    """A handle with Unified Runtime's reference count. It is dead once that is 0, whoever still has the object."""
+    """A handle with Unified Runtime's reference count. It is dead once that is 0, whoever still has the object.
 
-    __slots__ = ("__weakref__", "_references")
+    `shared`, where a class has it, is the object of the object face that the handle stands for.
+    """
 
-    _references: int
+    __slots__ = ("__weakref__", "references")
+
+    references: int
     dead: ClassVar[Result]
     """What a function answers that is given a dead one, or something else."""
 
@@ -60,26 +66,26 @@ class Counted:
     @classmethod
     def _new(cls) -> Self:
         self = object.__new__(cls)
-        self._references = 1
+        self.references = 1
         return self
 
-    def _retain(self) -> None:
+    def retain(self) -> None:
         with _lock:
-            if not self._references:
+            if not self.references:
                 raise URError(f"{self!r} was released before", result=self.dead)
-            self._references += 1
+            self.references += 1
 
-    def _take(self) -> None:
+    def take(self) -> None:
         """Count a reference that a function gives out; also the first one."""
         with _lock:
-            self._references += 1
+            self.references += 1
 
-    def _release(self) -> None:
+    def release(self) -> None:
         with _lock:
-            if not self._references:
+            if not self.references:
                 raise URError(f"{self!r} was released before", result=self.dead)
-            self._references -= 1
-            last = not self._references
+            self.references -= 1
+            last = not self.references
         if last:
             self._end()
 
@@ -90,7 +96,7 @@ class Counted:
         return ""
 
     def __repr__(self) -> str:
-        state = "" if self._references else " released"
+        state = "" if self.references else " released"
         return f"<ur.{type(self).__name__} {self.backend}{self._about()}{state}>"
 
     def __reduce__(self) -> NoReturn:
@@ -108,11 +114,11 @@ class Adapter(Counted):
     platform: Platform
 
     @classmethod
-    def _make(cls, backend: str) -> Adapter:
+    def make(cls, backend: str) -> Adapter:
         self = cls._new()
         self._backend = backend
-        self._references = 0
-        self.platform = Platform._make(self)
+        self.references = 0
+        self.platform = Platform.make(self)
         return self
 
     @property
@@ -130,7 +136,7 @@ class Platform(Counted):
     adapter: Adapter
 
     @classmethod
-    def _make(cls, adapter: Adapter) -> Platform:
+    def make(cls, adapter: Adapter) -> Platform:
         self = cls._new()
         self.adapter = adapter
         return self
@@ -144,41 +150,41 @@ class Platform(Counted):
 class Device(Counted):
     """`ur_device_handle_t`: one device; the object face's is `xpushare.Device`."""
 
-    __slots__ = ("_device", "platform")
+    __slots__ = ("platform", "shared")
 
     dead = Result.ERROR_INVALID_DEVICE
-    _device: SharedDevice
+    shared: SharedDevice
     platform: Platform
 
     @classmethod
-    def _make(cls, device: SharedDevice, platform: Platform) -> Device:
+    def make(cls, device: SharedDevice, platform: Platform) -> Device:
         self = cls._new()
-        self._device = device
+        self.shared = device
         self.platform = platform
         return self
 
     @property
     def backend(self) -> str:
-        return self._device.backend
+        return self.shared.backend
 
     def _about(self) -> str:
-        return f":{self._device.ordinal} {self._device.name}"
+        return f":{self.shared.ordinal} {self.shared.name}"
 
 
 @final
 class Context(Counted):
     """`ur_context_handle_t`: devices of one platform that share objects."""
 
-    __slots__ = ("_context", "devices")
+    __slots__ = ("devices", "shared")
 
     dead = Result.ERROR_INVALID_CONTEXT
-    _context: SharedContext
+    shared: SharedContext
     devices: tuple[Device, ...]
 
     @classmethod
-    def _make(cls, devices: tuple[Device, ...]) -> Context:
+    def make(cls, devices: tuple[Device, ...]) -> Context:
         self = cls._new()
-        self._context = SharedContext([each._device for each in devices])
+        self.shared = SharedContext([each.shared for each in devices])
         self.devices = devices
         return self
 
@@ -187,27 +193,27 @@ class Context(Counted):
         return self.devices[0].backend
 
     def _about(self) -> str:
-        return ":" + ",".join(str(each._device.ordinal) for each in self.devices)
+        return ":" + ",".join(str(each.shared.ordinal) for each in self.devices)
 
 
 @final
 class Queue(Counted):
     """`ur_queue_handle_t`: an in-order queue."""
 
-    __slots__ = ("_queue", "context", "device", "profiling")
+    __slots__ = ("context", "device", "profiling", "shared")
 
     dead = Result.ERROR_INVALID_QUEUE
-    _queue: WorkQueue
+    shared: WorkQueue
     context: Context
     device: Device
     profiling: bool
 
     @classmethod
-    def _make(cls, context: Context, device: Device, queue: WorkQueue, profiling: bool) -> Queue:
+    def make(cls, context: Context, device: Device, queue: WorkQueue, profiling: bool) -> Queue:
         self = cls._new()
         self.context = context
         self.device = device
-        self._queue = queue
+        self.shared = queue
         self.profiling = profiling
         return self
 
@@ -216,29 +222,29 @@ class Queue(Counted):
         return self.device.backend
 
     def _about(self) -> str:
-        return f":{self.device._device.ordinal} at {id(self):#x}"
+        return f":{self.device.shared.ordinal} at {id(self):#x}"
 
     def _end(self) -> None:
-        self._queue.close()
+        self.shared.close()
 
 
 @final
 class PhysicalMem(Counted):
     """`ur_physical_mem_handle_t`: pages without an address."""
 
-    __slots__ = ("_memory", "context", "device")
+    __slots__ = ("context", "device", "shared")
 
     dead = Result.ERROR_INVALID_MEM_OBJECT
-    _memory: PhysicalMemory
+    shared: PhysicalMemory
     context: Context
     device: Device
 
     @classmethod
-    def _make(cls, context: Context, device: Device, memory: PhysicalMemory) -> PhysicalMem:
+    def make(cls, context: Context, device: Device, memory: PhysicalMemory) -> PhysicalMem:
         self = cls._new()
         self.context = context
         self.device = device
-        self._memory = memory
+        self.shared = memory
         return self
 
     @property
@@ -246,20 +252,20 @@ class PhysicalMem(Counted):
         return self.device.backend
 
     def _about(self) -> str:
-        return f":{self.device._device.ordinal} {self._memory!r}"
+        return f":{self.device.shared.ordinal} {self.shared!r}"
 
     def _end(self) -> None:
-        self._memory.close()
+        self.shared.close()
 
 
 @final
 class Event(Counted):
     """`ur_event_handle_t`: a command's event, or a reusable one."""
 
-    __slots__ = ("_event", "command", "context", "profile", "queue", "reusable", "started")
+    __slots__ = ("command", "context", "profile", "queue", "reusable", "shared", "started")
 
     dead = Result.ERROR_INVALID_EVENT
-    _event: SharedEvent
+    shared: SharedEvent
     context: Context
     reusable: bool
     command: Command
@@ -271,10 +277,10 @@ class Event(Counted):
     """Of the marker before a command with a duration of its own."""
 
     @classmethod
-    def _make(cls, context: Context, event: SharedEvent, command: Command, reusable: bool) -> Event:
+    def make(cls, context: Context, event: SharedEvent, command: Command, reusable: bool) -> Event:
         self = cls._new()
         self.context = context
-        self._event = event
+        self.shared = event
         self.command = command
         self.reusable = reusable
         self.queue = self.profile = self.started = None
@@ -285,11 +291,22 @@ class Event(Counted):
         return self.context.backend
 
     def _about(self) -> str:
-        return f" {self._event!r}"
+        return f" {self.shared!r}"
 
     def _end(self) -> None:
-        self._event.close()
+        self.shared.close()
 
+
+HANDLES: Final[Mapping[str, type[Counted]]] = {
+    "adapter": Adapter,
+    "platform": Platform,
+    "device": Device,
+    "context": Context,
+    "queue": Queue,
+    "event": Event,
+    "physical_mem": PhysicalMem,
+}
+"""By their kinds."""
 
 # --- adapters, platforms and devices: one object each, so that info queries answer the originals --
 
@@ -304,10 +321,10 @@ def device_of(device: SharedDevice) -> Device:
         with _lock:
             adapter = _adapters.get(device.backend)
             if adapter is None:
-                adapter = _adapters[device.backend] = Adapter._make(device.backend)
+                adapter = _adapters[device.backend] = Adapter.make(device.backend)
             found = _devices.get(device)
             if found is None:
-                found = _devices[device] = Device._make(device, adapter.platform)
+                found = _devices[device] = Device.make(device, adapter.platform)
     return found
 
 
@@ -363,7 +380,7 @@ class Places:
         """From `address` to the end of what it lies in; memory that the object face allocated will do, too."""
         exact = self.allocated.get(address)
         if exact is not None:
-            return exact._use()
+            return use(exact)
         allocation = self.locate(address)
         if allocation is None:
             raise URError(
@@ -375,7 +392,7 @@ class Places:
         if memory is None:
             with self.lock:
                 memory = next(reversed(self.opened.get(start, {})), None)
-        known = None if memory is None else memory._use()
+        known = None if memory is None else use(memory)
         read_only, handle = (False, None) if known is None else (known.read_only, known.handle)
         device: SharedDevice = allocation.device
         offset = address - start

@@ -18,8 +18,10 @@ from xpushare.adapters.base import (
     DriverQueue,
     DriverRange,
     Foreign,
+    Form,
     Import,
     Properties,
+    Same,
     UsmKind,
 )
 from xpushare.adapters.cuda import _memory
@@ -38,7 +40,7 @@ from xpushare.adapters.cuda._driver import (
 )
 from xpushare.adapters.cuda._events import Words
 from xpushare.adapters.cuda._later import Later, Watch
-from xpushare.adapters.cuda._listing import driver_version, list_gpus
+from xpushare.adapters.cuda._listing import driver_version, list_gpus, pci_address
 from xpushare.adapters.cuda._numbers import Attribute
 from xpushare.adapters.cuda._queue import CudaQueue, Streams
 from xpushare.adapters.cuda._virtual import AddressRange, PhysicalPages
@@ -62,6 +64,8 @@ _NEEDS: Final = {
     Aspect.host_signal_events: _STREAM_WORDS,
     Aspect.outlives_exporter: _SHARED_VMM,
     Aspect.foreign_memory: (Attribute.UNIFIED_ADDRESSING,),
+    Aspect.device_ordering: (Attribute.CAN_USE_64_BIT_STREAM_MEM_OPS,),
+    Aspect.adopted_queues: _STREAM_WORDS,
 }
 _MISSING: Final = {
     Aspect.ext_oneapi_per_event_profiling: "this adapter does not time its signals",
@@ -74,6 +78,7 @@ class Cuda(Adapter):
     """NVIDIA GPUs."""
 
     backend = BACKEND
+    maps_memfds = False  # the driver has to know their pages
 
     def __init__(self, api: Any = None) -> None:
         """`api` stands in for `cuda.bindings.driver` in tests."""
@@ -104,7 +109,7 @@ class Cuda(Adapter):
 
     @staticmethod
     def _info(gpu: Gpu, version: str) -> DeviceInfo:
-        return DeviceInfo(BACKEND, gpu.ordinal, gpu.name(), gpu.uuid, "gpu", version)
+        return DeviceInfo(BACKEND, gpu.ordinal, gpu.name(), gpu.uuid, "gpu", version, pci_address(gpu.uuid))
 
     @staticmethod
     def _list_unstarted(version: str) -> tuple[list[DeviceInfo], str]:
@@ -114,7 +119,8 @@ class Cuda(Adapter):
         if gpus and not _has_binding():
             return [], f"there are GPUs, but cuda-bindings is not installed: {INSTALL}"
         return [
-            DeviceInfo(BACKEND, ordinal, gpu.name, gpu.uuid, "gpu", version) for ordinal, gpu in enumerate(gpus)
+            DeviceInfo(BACKEND, ordinal, gpu.name, gpu.uuid, "gpu", version, pci_address(gpu.uuid))
+            for ordinal, gpu in enumerate(gpus)
         ], why
 
     def devices(self) -> list[DeviceInfo]:
@@ -134,6 +140,8 @@ class Cuda(Adapter):
     def support(self, device: DeviceInfo, aspect: Aspect) -> Support:
         if aspect in _MISSING:
             return Support("no", _MISSING[aspect])
+        if aspect is Aspect.device_ordering and os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "").strip() == "1":
+            return Support("no", "CUDA_DEVICE_MAX_CONNECTIONS=1: all streams share one hardware queue")
         try:
             gpu = self._driver.gpu(device)
             lacking = [attribute.name for attribute in _NEEDS[aspect] if not gpu.attribute(attribute)]
@@ -170,6 +178,10 @@ class Cuda(Adapter):
 
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
         return _memory.import_memory(self._driver.gpu(device), self._later, what)
+
+    def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
+        """Memfds, as host memory. The VMM fds of others do not say what `PhysicalPages` and `DeviceMemory` need."""
+        return {} if physical else {Form.MEMFD: Same.HOST}
 
     def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
         """With `nbytes`, only as much of a run of allocations as an array of that size needs."""

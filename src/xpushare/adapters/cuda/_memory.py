@@ -20,7 +20,7 @@ from xpushare._errors import (
 )
 from xpushare._fds import OwnedFd
 from xpushare.adapters._host import Calls, check_imported, memfd_of, pages
-from xpushare.adapters.base import Access, DeviceInfo, DriverMemory, Export, Foreign, Import, OnDemand
+from xpushare.adapters.base import Access, DeviceInfo, DriverMemory, Export, Foreign, Form, Import, OnDemand
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Driver, Gpu, in_use_here, struct_bytes, struct_from
 from xpushare.adapters.cuda._later import Later, register_flags
@@ -264,7 +264,7 @@ class DeviceMemory(DriverMemory):
                     finally:
                         self._gpu.driver.api.cuMemRelease(handle)
             mapped = sum(self._sizes)
-            return Export(self.nbytes, mapped, (self._fd.number,), 0, _HEAD.pack(VMM, mapped))
+            return Export(self.nbytes, mapped, (self._fd.number,), 0, _HEAD.pack(VMM, mapped), form=Form.VMM_FD)
 
     def release(self) -> None:
         gpu, address, sizes = self._gpu, self.address, self._sizes
@@ -331,7 +331,7 @@ class HostUsm(DriverMemory):
         assert self._fd is not None
         assert self._mapping is not None
         mapped = self._mapping.nbytes
-        return Export(self.nbytes, mapped, (self._fd.number,), self._inode, _HEAD.pack(HOST, mapped))
+        return Export(self.nbytes, mapped, (self._fd.number,), self._inode, _HEAD.pack(HOST, mapped), form=Form.MEMFD)
 
     def release(self) -> None:
         gpu, mapping = self._gpu, self._mapping
@@ -400,7 +400,9 @@ class OtherImport(DriverMemory):
 
 
 def import_memory(gpu: Gpu, later: Later, what: Import) -> DriverMemory:
-    """Map another process's memory; the payload says of which kind it is."""
+    """Map another process's memory; the payload says of which kind it is. Of another backend it is host memory."""
+    if what.exporter is not None:
+        return HostUsm.imported(gpu, later, what)
     doing = f"mapping {what.exposed_nbytes} bytes of another process on GPU {gpu.ordinal}"
     if len(what.payload) < _HEAD.size:
         raise InvalidHandleError(f"{doing}: the exporter's table says nothing about the kind of memory")
@@ -567,7 +569,8 @@ class ForeignSegments(ForeignMemory):
             if len(self._sizes) == 1:
                 if self._fd is None:
                     self._fd = export_fd(self._gpu, self._doing, self._handles[0])
-                return Export(self.nbytes, self.nbytes, (self._fd.number,), 0, _HEAD.pack(VMM, self.nbytes))
+                payload = _HEAD.pack(VMM, self.nbytes)
+                return Export(self.nbytes, self.nbytes, (self._fd.number,), 0, payload, form=Form.VMM_FD)
         runs = [(nbytes, len(list(same))) for nbytes, same in groupby(self._sizes)]
         if len(runs) > _RUNS_MAX:
             raise FeatureNotSupportedError(
@@ -577,7 +580,7 @@ class ForeignSegments(ForeignMemory):
         payload = _HEAD.pack(SEGMENTS, self.nbytes) + b"".join(_RUN.pack(*run) for run in runs)
         function = self._gpu.driver.function("cuMemExportToShareableHandle", 10020)
         demand = OnDemand(function, [int(handle) for handle in self._handles], n.POSIX_FD, 0)
-        return Export(self.nbytes, self.nbytes, payload=payload, on_demand=demand)
+        return Export(self.nbytes, self.nbytes, payload=payload, on_demand=demand, form=Form.VMM_FD)
 
     def release(self) -> None:
         handles, self._handles = self._handles, []

@@ -7,7 +7,7 @@ from typing import Any, final
 
 from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, InvalidHandleError
 from xpushare._fds import OwnedFd
-from xpushare.adapters.base import Access, DriverPhysical, DriverRange, Export, Import
+from xpushare.adapters.base import Access, DriverPhysical, DriverRange, Export, Form, Import
 from xpushare.adapters.cuda._driver import Gpu
 from xpushare.adapters.cuda._later import Job, Later
 from xpushare.adapters.cuda._memory import (
@@ -71,7 +71,8 @@ class PhysicalPages(DriverPhysical):
             if self._fd is None:
                 with self._gpu.context.current():
                     self._fd = export_fd(self._gpu, doing, self.handle)
-            return Export(self.nbytes, self.nbytes, (self._fd.number,), 0, _HEAD.pack(VMM, self.nbytes))
+            payload = _HEAD.pack(VMM, self.nbytes)
+            return Export(self.nbytes, self.nbytes, (self._fd.number,), 0, payload, form=Form.VMM_FD)
 
     def release(self) -> None:
         self._gpu.driver("releasing physical memory", "cuMemRelease", self.handle)  # mappings keep the pages

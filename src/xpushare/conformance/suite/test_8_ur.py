@@ -83,7 +83,7 @@ class Face:
         """The queue runs nothing of what is enqueued inside, until the value is called."""
         gate = self.event(IPC_EVENT)
         opened = xs.ipc.event.open(ur.urIPCGetEventHandleExp(gate))
-        queue._queue.wait(opened, at_least=1)
+        queue.shared.wait(opened, at_least=1)
         other = ur.urQueueCreate(self.context, self.device, None)
 
         def release() -> None:
@@ -504,16 +504,17 @@ def test_queries(face: Face) -> None:
     assert ur.urEventGetInfo(event, ur.EventInfo.CONTEXT) == face.context
     ur.urEventWait([face.signal(event)])
     assert ur.urEventGetInfo(event, ur.EventInfo.COMMAND_QUEUE) == face.queue
-    for info, types in _spec.INFO_TYPES.items():
+    for info, declared in _spec.INFOS.items():
         ask_one: dict[str, Callable[[Any], Any]] = {
             "AdapterInfo": lambda query: ur.urAdapterGetInfo(face.adapter, query),
             "PlatformInfo": lambda query: ur.urPlatformGetInfo(face.platform, query),
             "DeviceInfo": lambda query: ur.urDeviceGetInfo(face.device, query),
+            "ContextInfo": lambda query: ur.urContextGetInfo(face.context, query),
             "EventInfo": lambda query: ur.urEventGetInfo(event, query),
         }
         if info in ask_one:
             good = {R.SUCCESS, R.ERROR_UNSUPPORTED_ENUMERATION} if info == "DeviceInfo" else {R.SUCCESS}
-            for name in types:
+            for name in declared.kinds:
                 result = result_of(lambda ask=ask_one[info], info=info, name=name: ask(getattr(ur, info)[name]))  # type: ignore[misc]
                 assert result in good, (info, name, result)
     if face.has(Aspect.ext_oneapi_virtual_mem):
@@ -526,7 +527,9 @@ def test_queries(face: Face) -> None:
 
 
 @rule("8.10", "Info queries answer the objects and numbers that were given, and what a device supports")
-@pytest.mark.parametrize("name", ["urAdapterGetInfo", "urPlatformGetInfo", "urDeviceGetInfo", "urEventGetInfo"])
+@pytest.mark.parametrize(
+    "name", ["urAdapterGetInfo", "urPlatformGetInfo", "urDeviceGetInfo", "urContextGetInfo", "urEventGetInfo"]
+)
 def test_unknown_queries(face: Face, name: str) -> None:
     function = FUNCTIONS[name]
     kind = function.args[1].kind.partition(":")[2]
@@ -641,7 +644,7 @@ def test_event_across(pair: Pair, peer: Child, kind: str) -> None:
 
 def _ur_wait_for() -> None:
     ur.urEventWait([kept["event"]])
-    assert kept["event"]._event.value == 2
+    assert kept["event"].shared.value == 2
 
 
 @rule("8.12", "Profiling times are there when asked for, else ERROR_PROFILING_INFO_NOT_AVAILABLE")

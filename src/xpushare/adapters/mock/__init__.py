@@ -7,6 +7,7 @@ call can be made to fail or to stall. The script belongs to this process: `drive
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import uuid
 from collections import Counter
@@ -14,6 +15,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from xpushare import _system
 from xpushare._aspects import Aspect, Support
 from xpushare._errors import DeviceError
 from xpushare._native import Domain
@@ -29,12 +31,14 @@ from xpushare.adapters.base import (
     DriverRange,
     Export,
     Foreign,
+    Form,
     Import,
     Properties,
+    Same,
     UsmKind,
 )
 
-__all__ = ["ForeignArray", "Mock", "MockStream", "ScriptedDriver", "driver", "make"]
+__all__ = ["ForeignArray", "Mock", "MockSamples", "MockStream", "ScriptedDriver", "driver"]
 
 DEVICES: Final = 2
 _KDL_CPU: Final = 1
@@ -91,7 +95,7 @@ class ForeignArray:
     """An array of "another library", whose memory the mock driver can export: what torch's tensors are to CUDA."""
 
     def __init__(self, nbytes: int) -> None:
-        self.memory = HostMemory.allocate(_driver, nbytes, memfd=False)
+        self.memory = HostMemory.allocate(_driver, nbytes)
         self.nbytes = nbytes
         _foreign.append(self)
 
@@ -134,6 +138,24 @@ def _default_stream(ordinal: int) -> MockStream:
     return found
 
 
+class MockSamples:
+    """Arrays and streams of "another library", as the conformance suite asks for them."""
+
+    def array(self, device: str, content: bytes) -> ForeignArray:
+        found = ForeignArray(len(content))
+        ctypes.memmove(found.memory.address, content, len(content))
+        return found
+
+    def content(self, array: ForeignArray) -> bytes:
+        return ctypes.string_at(array.memory.address, array.nbytes)
+
+    def forget(self, array: ForeignArray) -> None:
+        _foreign.remove(array)
+
+    def stream(self, device: str) -> MockStream:
+        return MockStream(int(device.partition(":")[2]))
+
+
 class _ForeignMemory(DriverMemory):
     """The driver's view of it; releasing frees nothing."""
 
@@ -155,6 +177,7 @@ class Mock(Adapter):
     """The adapter: each method is one or two scripted calls."""
 
     backend = "mock"
+    maps_memfds = False  # every call is one that the script can make fail
 
     def devices(self) -> list[DeviceInfo]:
         return [
@@ -181,13 +204,16 @@ class Mock(Adapter):
         return Properties("xpushare", 1, 1 << 40, 1 << 39, False)
 
     def granularity(self, device: DeviceInfo, recommended: bool) -> int:
-        return 1 << 16
+        return max(1 << 16, _system.page_nbytes())
 
     def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory:
-        return HostMemory.allocate(_driver, nbytes, memfd=False)
+        return HostMemory.allocate(_driver, nbytes)
 
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
         return HostMemory.imported(_driver, what)
+
+    def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
+        return {Form.MEMFD: Same.HOST}
 
     def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
         for array in _foreign:
@@ -210,6 +236,9 @@ class Mock(Adapter):
 
     def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:
         return (self.devices()[native.ordinal], native.queue) if isinstance(native, MockStream) else None
+
+    def samples(self) -> MockSamples:
+        return MockSamples()
 
     def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
         if number is None:
@@ -238,7 +267,3 @@ _defaults: dict[int, MockStream] = {}
 def driver() -> ScriptedDriver:
     """The scripted driver of this process."""
     return _driver
-
-
-def make() -> Adapter:
-    return Mock()

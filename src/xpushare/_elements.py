@@ -1,0 +1,144 @@
+"""The elements of an array: their types, and how they lie in memory. Imports nothing of the package but its errors."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import Any, Final
+
+from xpushare._errors import InvalidArgumentError
+
+__all__ = [
+    "DLPACK_NAMED",
+    "as_dtype",
+    "as_shape",
+    "c_strides",
+    "check_dtype",
+    "dlpack_type",
+    "extent",
+    "in_elements",
+    "memoryview_format",
+    "named_by_typestr",
+]
+
+_DLPACK_CODES: Final = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+DLPACK_NAMED: Final = {
+    "bfloat16": (4, 16),
+    "float8_e3m4": (7, 8),
+    "float8_e4m3": (8, 8),
+    "float8_e4m3b11fnuz": (9, 8),
+    "float8_e4m3fn": (10, 8),
+    "float8_e4m3fnuz": (11, 8),
+    "float8_e5m2": (12, 8),
+    "float8_e5m2fnuz": (13, 8),
+    "float8_e8m0fnu": (14, 8),
+}
+
+
+# --- shape and strides
+
+
+def as_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
+    try:
+        found = (operator.index(shape),) if not isinstance(shape, tuple | list) else tuple(map(operator.index, shape))
+    except TypeError:
+        raise InvalidArgumentError(f"a shape is an integer or a tuple of integers, not {shape!r}") from None
+    if any(length < 0 for length in found):
+        raise InvalidArgumentError(f"a shape has no negative length: {found}")
+    return found
+
+
+@functools.lru_cache(1024)
+def c_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Strides in bytes of a C-ordered array."""
+    strides: list[int] = []
+    step = itemsize
+    for length in reversed(shape):
+        strides.append(step)
+        step *= max(length, 1)
+    return tuple(reversed(strides))
+
+
+@functools.lru_cache(1024)
+def extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, int]:
+    """First and one-past-last byte that an array touches, relative to its first element."""
+    if 0 in shape:
+        return 0, 0
+    steps = [(length - 1) * stride for length, stride in zip(shape, strides, strict=True)]
+    return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0) + itemsize
+
+
+@functools.lru_cache(1024)
+def in_elements(strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Strides as DLPack counts them; BufferError where it cannot."""
+    if any(stride % (itemsize or 1) for stride in strides):
+        raise BufferError("DLPack counts strides in elements; these are no multiples of the item size")
+    return tuple(stride // (itemsize or 1) for stride in strides)
+
+
+# --- element types
+
+
+def as_dtype(dtype: Any) -> Any:
+    """The NumPy dtype of that name; bfloat16 and the float8 family by their `ml_dtypes` names."""
+    import numpy
+
+    try:
+        return numpy.dtype(dtype)
+    except TypeError:
+        if isinstance(dtype, str):
+            try:
+                import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
+            except ImportError:
+                raise InvalidArgumentError(
+                    f"dtype {dtype!r} is none of NumPy's (bfloat16 and float8 need ml_dtypes)"
+                ) from None
+            if hasattr(ml_dtypes, dtype):
+                return numpy.dtype(getattr(ml_dtypes, dtype))
+        raise InvalidArgumentError(f"{dtype!r} is no dtype") from None
+
+
+def check_dtype(dtype: Any) -> None:
+    """`InvalidArgumentError` for element types that hold Python objects: those are addresses of this process."""
+    if dtype.hasobject:
+        raise InvalidArgumentError(
+            "arrays of Python objects cannot be shared: their elements are addresses of this process"
+        )
+
+
+@functools.cache
+def named_by_typestr(dtype: Any) -> bool:
+    """Whether `dtype.str` says all of the dtype: not of a structure, nor of bfloat16 and its like."""
+    import numpy
+
+    try:
+        return bool(numpy.dtype(dtype.str) == dtype)
+    except TypeError:
+        return False
+
+
+@functools.cache
+def memoryview_format(dtype: Any) -> str:
+    """PEP 3118's code of a dtype; BufferError where it has none."""
+    import numpy
+
+    example: Any = numpy.empty((), dtype)
+    try:
+        view = memoryview(example)
+        if numpy.asarray(view).dtype == dtype:
+            return view.format
+    except (ValueError, TypeError):  # NumPy has no code for it either
+        pass
+    raise BufferError(f"the buffer protocol has no code for {dtype}: use numpy.asarray")
+
+
+@functools.lru_cache(256)
+def dlpack_type(dtype: Any) -> tuple[int, int, int]:
+    """DLPack's (code, bits, lanes) of a dtype; BufferError where it has none."""
+    if not dtype.isnative:
+        raise BufferError(f"DLPack has no type for the foreign byte order of {dtype}")
+    if dtype.name in DLPACK_NAMED:
+        return (*DLPACK_NAMED[dtype.name], 1)
+    if dtype.kind not in _DLPACK_CODES:
+        raise BufferError(f"DLPack has no type for {dtype}")
+    return _DLPACK_CODES[dtype.kind], 8 * dtype.itemsize, 1

@@ -1,0 +1,147 @@
+"""What the objects of this package do alike: `close`, `with`, use after close and after a fork, copies, pickles.
+
+All bases have empty `__slots__`: each class has the slots itself, since a class over `BufferBase` cannot inherit any.
+"""
+# pyright: reportPrivateUsage=false
+# `use` is the base's own method, outside of it so that other modules call it without one more Python frame.
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Protocol, Self, TypeVar
+
+from xpushare._errors import ForkError, InvalidArgumentError
+from xpushare._native import forks
+from xpushare.core.memory import FORK_ADVICE, Implicit
+
+if TYPE_CHECKING:
+    from xpushare._device import Context, Device
+    from xpushare.sharing.handle import Handle
+
+__all__ = ["Closable", "DeviceObject", "Exportable", "use"]
+
+
+class OnDevice(Protocol):
+    """The state of an object on a device."""
+
+    @property
+    def device(self) -> Device: ...
+    @property
+    def context(self) -> Context: ...
+
+
+class Importable(OnDevice, Protocol):
+    """The state of an object that may have been opened from a handle."""
+
+    @property
+    def handle(self) -> Handle | None: ...
+
+
+S = TypeVar("S")
+D = TypeVar("D", bound=OnDevice)
+I = TypeVar("I", bound=Importable)  # noqa: E741
+
+
+def use(obj: Closable[S]) -> S:
+    """What `obj` holds. `InvalidArgumentError` once it is closed, `ForkError` in a forked child of its process."""
+    found = obj._held
+    if found is None:
+        raise InvalidArgumentError(f"this {type(obj).__name__} is closed")
+    if obj._forks != forks():
+        raise ForkError(f"this {type(obj).__name__} {FORK_ADVICE}")
+    return found
+
+
+class Closable(Generic[S]):
+    """An object that is closed once: by `close()`, at the end of its `with` block, or silently with its last reference.
+
+    The last needs no code: what `_held` refers to gives its resource back when nothing holds it any more.
+    """
+
+    __slots__ = ()
+
+    _held: S | None  # the whole state; None once the object is closed
+    _forks: int  # of the resource that it holds: how often this line of processes had forked when that was made
+    _copy_advice: ClassVar[str]
+    _pickle_advice: ClassVar[str]  # of a class that cannot be pickled
+
+    _use = use
+
+    @property
+    def closed(self) -> bool:
+        return self._held is None
+
+    def close(self) -> None:
+        """Give up this object's hold. Idempotent; in a forked child it touches nothing of the parent's."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        self._use()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def __copy__(self) -> NoReturn:
+        raise TypeError(f"this {type(self).__name__} cannot be copied: {self._copy_advice}")
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        self.__copy__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError(f"this {type(self).__name__} cannot be pickled: {self._pickle_advice}")
+
+
+class DeviceObject(Closable[D]):
+    """An object on a device."""
+
+    __slots__ = ()
+
+    @property
+    def device(self) -> Device:
+        """The device that it was made on; of an import, the one that it was opened on."""
+        return self._use().device
+
+    @property
+    def context(self) -> Context:
+        return self._use().context
+
+
+class Exportable(DeviceObject[I]):
+    """An object that `ipc` makes handles of, and opens from them. A pickle of it carries such a handle."""
+
+    __slots__ = ()
+
+    _kind: ClassVar[str]  # its module in `ipc`
+    _implicit: Implicit | None  # what pickling it has exported
+
+    @property
+    def is_imported(self) -> bool:
+        return self._use().handle is not None
+
+    @property
+    def handle(self) -> Handle:
+        """The handle that an import was opened from. `InvalidArgumentError` for an object that was made here."""
+        found = self._use().handle
+        if found is None:
+            name = type(self).__name__
+            raise InvalidArgumentError(f"this {name} is not imported: xs.ipc.{self._kind}.get makes a handle of it")
+        return found
+
+    def _handle_to_pickle(self, found: I, get: Callable[..., Handle]) -> Handle:
+        """The handle that an import was opened from; else that of an export by `get`, which ends with this object."""
+        if found.handle is not None:
+            return found.handle
+        with Implicit.lock:
+            if self._implicit is None:
+                self._implicit = Implicit(get(found, implicit=True))  # type: ignore[misc]  # a slot of each sub-class
+            return self._implicit.handle
+
+
+def _after_fork() -> None:
+    Implicit.lock = threading.RLock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,8 @@
+"""What adapters of host memory share, also those in other packages: memory, physical memory, ranges, queues."""
+
+from __future__ import annotations
+
+from xpushare.adapters._host import Calls, HostMemory, HostPhysical, HostRange
+from xpushare.adapters._host_queue import HostQueue
+
+__all__ = ["Calls", "HostMemory", "HostPhysical", "HostQueue", "HostRange"]

@@ -1,0 +1,221 @@
+"""Faults of opening and closing, of forks and of pickling."""
+
+# pyright: basic, reportOptionalMemberAccess=false
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+from xpushare.conformance.faults.planting import mutant, set_, the_long_way, wrap
+
+
+@mutant("a read-only import gives writable views and mappings", "3.11a", "3.11b")
+def read_only_writable() -> None:
+    from xpushare.core import memory
+    from xpushare.sharing import layout, peers
+
+    original = memory.open_
+    set_(memory, "open_", lambda *args, **options: original(*args, **options)._replace(read_only=False))
+    entry = peers.Peer.entry
+
+    def writable(self: Any, handle: Any) -> Any:
+        found = entry(self, handle)
+        return found._replace(flags=found.flags & ~layout.ENTRY_READ_ONLY)
+
+    set_(peers.Peer, "entry", writable)
+    the_long_way()
+
+
+@mutant("a read-only import is mapped writable", "3.11b")
+def read_only_mapped_writable() -> None:
+    from xpushare.sharing import layout, peers
+
+    entry = peers.Peer.entry
+
+    def writable(self: Any, handle: Any) -> Any:
+        found = entry(self, handle)
+        return found._replace(flags=found.flags & ~layout.ENTRY_READ_ONLY)
+
+    set_(peers.Peer, "entry", writable)
+    the_long_way()
+
+
+@mutant("close unmaps under views", "2.10")
+def close_unmaps_under_views() -> None:
+    from xpushare._memory import Memory
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def close(self: Any) -> None:
+            found = None if self.closed else self._use()
+            original(self)
+            if found is not None and found.allocation._end is not None:
+                del found.allocation._end
+                found.allocation._end = None
+
+        return close
+
+    wrap(Memory, "close", make)
+
+
+@mutant("a queue does not hold its operands", "2.10", "4.10")
+def queue_holds_nothing() -> None:
+    from xpushare.core import queue
+
+    original = queue._operand
+    set_(queue, "_operand", lambda *args: original(*args)._replace(keep=None))
+
+
+@mutant("close of one import closes all", "3.4a", "3.4d")
+def close_closes_all() -> None:
+    from xpushare._event import Event
+    from xpushare._memory import Memory
+
+    for cls in (Memory, Event):
+
+        def make(original: Callable[..., Any], cls: Any = cls) -> Callable[..., Any]:
+            def close(self: Any) -> None:
+                handle = None if self.closed or not self.is_imported else self.handle
+                original(self)
+                if handle is not None:
+                    for other in gc.get_objects():
+                        if isinstance(other, cls) and not other.closed and other.is_imported and other.handle == handle:
+                            original(other)
+
+            return close
+
+        wrap(cls, "close", make)
+
+
+@mutant("close is not idempotent", "2.8")
+def close_raises() -> None:
+    from xpushare._errors import InvalidArgumentError
+    from xpushare._event import Event
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def close(self: Any) -> None:
+            if self.closed:
+                raise InvalidArgumentError("this Event is closed")
+            original(self)
+
+        return close
+
+    wrap(Event, "close", make)
+
+
+@mutant("ipc.memory.close closes own memory", "3.4b")
+def close_verb_on_own() -> None:
+    from xpushare.ipc import memory
+
+    set_(memory, "close", lambda found: found.close())
+
+
+@mutant("an import is not let go of", "2.11", "3.7b")
+def import_never_released() -> None:
+    from xpushare.sharing.peers import Peers
+
+    held: list[Any] = []
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def acquire(self: Any, *args: Any) -> Any:
+            held.append(original(self, *args))
+            return held[-1]
+
+        return acquire
+
+    wrap(Peers, "acquire", make)
+    wrap(Peers, "acquire_slot", make)
+
+
+@mutant("a slot is used again while an importer has the event", "3.7c")
+def slot_reused() -> None:
+    from xpushare.core import event
+    from xpushare.sharing import node
+
+    original = vars(event)["Slot"]
+    used: list[int] = []
+
+    def slot(domain: Any, index: int) -> Any:
+        table = node.current().table_if_any
+        if table is not None and domain is table.domain:
+            used.append(index)
+            index = used[0]
+        return original(domain, index)
+
+    set_(event, "Slot", slot)
+
+
+@mutant("a forked child may use the parent's objects", "3.9a")
+def fork_allowed() -> None:
+    import sys
+
+    from xpushare import Event, Memory, PhysicalMemory, Queue, _native
+
+    del Event, Memory, PhysicalMemory, Queue  # their modules are loaded
+
+    class Always(int):
+        def __ne__(self, _other: object) -> bool:
+            return False
+
+        __eq__ = int.__eq__
+        __hash__ = int.__hash__
+
+    objects = [
+        module for name, module in sys.modules.items() if name.startswith("xpushare._") and module is not _native
+    ]
+    asking = [module for module in objects if getattr(module, "forks", None) is _native.forks]
+    assert asking, "the objects ask elsewhere whether they are in a fork: mend this mutant"
+    for module in asking:
+        set_(module, "forks", lambda: Always(0))
+
+
+@mutant("the importer's object is of the exporter's device", "3.0c", "3.3l")
+def device_ignored() -> None:
+    from xpushare.core import memory, opening
+
+    def opening_device(handle: Any, device: Any, context: Any) -> Any:
+        del device, context
+        return opening.opening_device(handle, None, None)
+
+    set_(memory, "opening_device", opening_device)
+
+
+@mutant("what is opened on another backend's device is of the exporter's", "3.3l", "3.13a")
+def backend_ignored() -> None:
+    from xpushare.core import memory
+
+    original = memory.open_
+
+    def open_(handle: Any, device: Any = None, context: Any = None) -> Any:
+        found = original(handle, device, context)
+        named: Any = found.handle
+        if found.device.backend == named.backend:
+            return found
+        return found._replace(device=original(handle).device)
+
+    set_(memory, "open_", open_)
+
+
+@mutant("errors cannot be pickled", "3.12f")
+def errors_not_picklable() -> None:
+    from xpushare._errors import XpuShareError
+
+    def reduce(_self: Any) -> Any:
+        raise TypeError("cannot pickle this error")
+
+    set_(XpuShareError, "__reduce__", reduce)
+
+
+@mutant("pickled errors lose what they say", "3.12f", "8.7")
+def errors_lose_fields() -> None:
+    from xpushare._errors import XpuShareError
+
+    set_(XpuShareError, "__reduce__", lambda self: (type(self), (self.message,)))
+
+
+@mutant("a queue can be pickled", "3.12d")
+def queue_pickles() -> None:
+    from xpushare._queue import Queue
+
+    set_(Queue, "__reduce__", lambda _self: (list, ()))

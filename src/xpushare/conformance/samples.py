@@ -1,0 +1,69 @@
+"""Arrays and streams of another library on a device, for the rules about foreign memory and adopted queues.
+
+An adapter whose device has libraries of its own brings them: its class has a method `samples()` that returns a
+`Samples`. Else torch serves, where it takes memory of the device by DLPack.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import pytest
+
+import xpushare as xs
+from xpushare import adapters
+
+__all__ = ["Samples", "samples"]
+
+
+class Samples(Protocol):
+    """What the suite asks of another library; `device` is a selector such as "vendor:0"."""
+
+    def array(self, device: str, content: bytes) -> Any:
+        """Make an array on the device that holds these bytes."""
+        ...
+
+    def content(self, array: Any) -> bytes:
+        """Read the array by its own library."""
+        ...
+
+    def forget(self, array: Any) -> None:
+        """Let the library itself keep nothing of the array: only who uses it holds it then."""
+        ...
+
+    def stream(self, device: str) -> Any:
+        """Make a stream on the device, for `Queue.from_native`; the caller keeps it."""
+        ...
+
+
+class _Torch:
+    """torch as the other library. Its name of the device follows from memory that it imported."""
+
+    def _place(self, device: str) -> tuple[Any, Any]:
+        torch: Any = pytest.importorskip("torch", reason="no other library with memory on this device is installed")
+        with xs.malloc_device(64, device) as memory:
+            return torch, torch.from_dlpack(memory).device
+
+    def array(self, device: str, content: bytes) -> Any:
+        torch, place = self._place(device)
+        tensor = torch.tensor(list(content), dtype=torch.uint8, device=place)
+        tensor.cpu()  # it is there when this returns
+        return tensor
+
+    def content(self, array: Any) -> bytes:
+        return bytes(array.cpu().numpy())
+
+    def forget(self, array: Any) -> None:
+        del array
+
+    def stream(self, device: str) -> Any:
+        torch, place = self._place(device)
+        return torch.get_device_module(place).Stream(place)
+
+
+def samples(device: str) -> Samples:
+    """The other library of this device."""
+    adapter: Any = adapters.adapter(xs.Device(device).backend)
+    own = getattr(adapter, "samples", None)
+    found: Samples = _Torch() if own is None else own()
+    return found

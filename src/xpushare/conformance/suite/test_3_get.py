@@ -1,0 +1,296 @@
+"""Section 3, rules 0 to 2: the handle, what can be exported, and the ways that carry a handle."""
+
+# pyright: basic, reportPossiblyUnboundVariable=false, reportOptionalMemberAccess=false
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import string
+import uuid
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import xpushare as xs
+from xpushare.conformance import actions
+from xpushare.conformance.actions import NBYTES, granule, make, read_bytes, verbs, write_bytes
+from xpushare.conformance.harness import Child, kept
+from xpushare.conformance.plugin import Pair
+from xpushare.conformance.rules import rule
+from xpushare.conformance.samples import samples
+
+PATTERN = bytes(at % 251 for at in range(NBYTES))
+
+
+# --- the handle -------------------------------------------------------------------------------------------------------
+
+
+@rule("3.0a", "A handle is 256 bytes, or URL-safe text, and both give it back")
+def test_bytes_and_text(pair: Pair) -> None:
+    with xs.malloc_device(NBYTES, pair.exporter) as memory:
+        handle = xs.ipc.memory.get(memory)
+        raw, text = bytes(handle), str(handle)
+        assert len(raw) == xs.ipc.Handle.NBYTES == 256
+        assert set(text) <= set(string.ascii_letters + string.digits + "-_.~")
+        again = [xs.ipc.Handle(each) for each in (raw, text, handle, bytearray(raw), memoryview(raw))]
+        assert all(each == handle and hash(each) == hash(handle) and bytes(each) == raw for each in again)
+        other = xs.ipc.memory.get(memory)
+        assert other != handle
+        assert len({*again, handle, other}) == 2
+        assert repr(handle) != text
+        assert pickle.loads(pickle.dumps(handle)) == handle
+        for each in (handle, other):
+            xs.ipc.memory.put(each)
+
+
+@rule("3.0b", "A handle tells its kind, backend, device, sizes, access and exporter")
+def test_fields(pair: Pair, kind: str) -> None:
+    with make(kind, pair.exporter) as thing:
+        handle = verbs(kind).get(thing)
+        device = xs.Device(pair.exporter)
+        assert (handle.kind, handle.backend, handle.read_only) == (kind, device.backend, False)
+        assert uuid.UUID(handle.device_uuid) == uuid.UUID(device.uuid)
+        assert handle.nbytes == (0 if kind == "event" else thing.nbytes)
+        assert handle.exposed_nbytes >= handle.nbytes
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        assert handle.exporter.pid == os.getpid()
+        assert uuid.UUID(handle.exporter.boot_id) == uuid.UUID(boot)
+        assert handle.exporter.pid_namespace == os.stat("/proc/self/ns/pid").st_ino
+        verbs(kind).put(handle)
+    if kind == "memory":
+        with make(kind, pair.exporter) as thing:
+            handle = xs.ipc.memory.get(thing, read_only=True)
+            assert handle.read_only
+            xs.ipc.memory.put(handle)
+
+
+@rule("3.0c", "An import is of the opener's device: by default the one that the handle names")
+def test_device_of_an_import(pair: Pair, peer: Child) -> None:
+    handle = peer.call(actions.export, "memory", "memory", pair.exporter)
+    with xs.ipc.memory.open(handle) as memory:
+        assert memory.device == xs.Device(pair.exporter)
+    with xs.ipc.memory.open(handle, device=pair.importer) as memory:
+        assert memory.device == xs.Device(pair.importer)
+        assert bytes(memory.handle) == handle
+        assert memory.is_imported
+    with xs.ipc.memory.open(handle, context=xs.Context([pair.importer])) as memory:
+        assert memory.device == xs.Device(pair.importer)
+
+
+# --- 1: get -----------------------------------------------------------------------------------------------------------
+
+
+@rule("3.1a", "Every get returns a distinct handle")
+def test_distinct(pair: Pair, kind: str) -> None:
+    with make(kind, pair.exporter) as thing:
+        found = [verbs(kind).get(thing) for _ in range(20)]
+        assert len({bytes(each) for each in found}) == 20
+        for each in found:
+            verbs(kind).put(each)
+
+
+@rule("3.1b", "Any range of an allocation can be exported; the importer's object is that very range")
+def test_ranges(pair: Pair, peer: Child) -> None:
+    memory = kept["memory"] = xs.malloc_device(3 * NBYTES, pair.exporter)
+    write_bytes(memory, PATTERN * 3)
+    for offset, nbytes in ((0, 3 * NBYTES), (1, 1), (NBYTES - 1, 2), (7, NBYTES), (3 * NBYTES - 1, 1), (5, 0)):
+        handle = xs.ipc.memory.get(memory.slice(offset, nbytes))
+        assert handle.nbytes == nbytes
+        peer.call(actions.open_, "piece", "memory", bytes(handle), pair.importer)
+        assert peer.call(_size, "piece") == nbytes
+        if nbytes:
+            assert peer.call(actions.read, "piece") == (PATTERN * 3)[offset : offset + nbytes]
+        with xs.ipc.memory.open(handle) as here:
+            assert here.nbytes == nbytes
+            assert not nbytes or read_bytes(here) == (PATTERN * 3)[offset : offset + nbytes]
+        xs.ipc.memory.put(handle)
+    inner = memory.slice(NBYTES, NBYTES).slice(10, 20)
+    handle = xs.ipc.memory.get(inner)
+    peer.call(actions.open_, "piece", "memory", bytes(handle), pair.importer)
+    assert peer.call(actions.read, "piece") == PATTERN[10:30]
+    xs.ipc.memory.put(handle)
+
+
+def _size(name: str) -> int:
+    nbytes: int = kept[name].nbytes
+    return nbytes
+
+
+@rule("3.1c", "An imported Memory or Event cannot be exported again")
+@pytest.mark.parametrize("kind", ["memory", "event"])
+def test_import_is_not_exported(pair: Pair, peer: Child, kind: str) -> None:
+    theirs = peer.call(actions.export, "thing", kind, pair.exporter)
+    ours = actions.export("own", kind, pair.exporter)
+    for handle in (theirs, ours):
+        with verbs(kind).open(handle, device=pair.importer) as thing:
+            with pytest.raises(xs.InvalidArgumentError):
+                verbs(kind).get(thing)
+            if kind == "memory":
+                with pytest.raises(xs.InvalidArgumentError):
+                    xs.ipc.memory.get(thing.slice(0, 1))
+                with pytest.raises(xs.InvalidArgumentError):
+                    xs.ipc.memory.get(thing.as_array(4, "uint8"))
+            else:
+                assert not thing.ipc_enabled
+
+
+@rule("3.1d", "An imported PhysicalMemory can be exported again")
+def test_import_is_exported(pair: Pair, peer: Child, other: Child) -> None:
+    first = actions.export("pages", "physical_memory", pair.exporter, b"far away", pair.granule)
+    peer.call(actions.open_, "import", "physical_memory", first, pair.importer)
+    second = peer.call(actions.get, "import", "physical_memory")
+    assert second != first
+    assert xs.ipc.Handle(second).exporter.pid == peer.pid
+    actions.put("physical_memory", first)
+    actions.drop()
+    other.call(actions.open_, "again", "physical_memory", second, pair.importer)
+    assert other.call(actions.read, "again", 8) == b"far away"
+    peer.call(actions.drop, "import")  # the export holds it
+    other.call(actions.open_, "more", "physical_memory", second, pair.importer)
+    assert other.call(actions.read, "more", 8) == b"far away"
+
+
+@rule("3.1e", "Physical memory and events are exported only if made with enable_ipc=True")
+@pytest.mark.parametrize("kind", ["physical_memory", "event"])
+def test_not_made_for_sharing(pair: Pair, kind: str) -> None:
+    def plain() -> Any:
+        return xs.Event(pair.exporter) if kind == "event" else xs.PhysicalMemory(granule(pair.exporter), pair.exporter)
+
+    with plain() as thing, make(kind, pair.exporter) as shared:
+        assert (thing.ipc_enabled, shared.ipc_enabled) == (False, True)
+        with pytest.raises(xs.InvalidArgumentError):
+            verbs(kind).get(thing)
+        with pytest.raises(xs.InvalidArgumentError):
+            pickle.dumps(thing)
+    things: list[Any] = [None, 3, b"bytes", "text"]
+    for wrong in things:
+        with pytest.raises(xs.InvalidArgumentError):
+            verbs(kind).get(wrong)
+
+
+@rule("3.1f", "exposed_nbytes covers the range, and no other allocation made here for sharing")
+def test_exposed(pair: Pair) -> None:
+    found = [xs.malloc_device(nbytes, pair.exporter) for nbytes in (1, 100, NBYTES, NBYTES + 1, 3, NBYTES)]
+    reach: list[tuple[int, int]] = []
+    for memory in found:
+        handle = xs.ipc.memory.get(memory)
+        assert handle.exposed_nbytes >= memory.nbytes
+        piece = xs.ipc.memory.get(memory.slice(0, 1))
+        assert piece.exposed_nbytes == handle.exposed_nbytes
+        reach.append((memory.ptr, memory.ptr + handle.exposed_nbytes))
+        xs.ipc.memory.put(handle)
+        xs.ipc.memory.put(piece)
+    reach.sort()
+    assert all(one[1] <= two[0] for one, two in pairwise(reach))
+
+
+@rule("3.1g", "get takes an array over memory that was made here")
+def test_arrays_over_own_memory(pair: Pair, peer: Child) -> None:
+    memory = kept["memory"] = xs.malloc_device(NBYTES, pair.exporter)
+    write_bytes(memory, PATTERN)
+    found: list[Any] = [memory.as_array(16, "uint8", 64)]
+    try:
+        memoryview(memory).release()
+    except BufferError:
+        pass
+    else:
+        import numpy
+
+        found.append(numpy.asarray(memory.as_array(NBYTES, "uint8"))[64:80])
+    for array in found:
+        handle = xs.ipc.memory.get(array)
+        assert handle.nbytes == 16
+        peer.call(actions.open_, "array", "memory", bytes(handle), pair.importer)
+        assert peer.call(actions.read, "array") == PATTERN[64:80]
+        xs.ipc.memory.put(handle)
+
+
+@rule("3.1h", "get takes arrays of other libraries; what cannot be exported is refused with advice")
+def test_foreign(pair: Pair, peer: Child) -> None:
+    library = samples(pair.exporter)
+    array = library.array(pair.exporter, PATTERN)
+    handle = xs.ipc.memory.get(array)
+    peer.call(actions.open_, "foreign", "memory", bytes(handle), pair.importer)
+    assert peer.call(actions.read, "foreign", NBYTES) == PATTERN
+    peer.call(actions.write, "foreign", b"from the importer")
+    assert library.content(array)[:17] == b"from the importer"
+    xs.ipc.memory.put(handle)
+    import numpy
+
+    with pytest.raises(xs.FeatureNotSupportedError) as caught:
+        xs.ipc.memory.get(numpy.zeros(8))
+    assert "copy" in str(caught.value)
+
+
+# --- 2: the bytes are the whole handle --------------------------------------------------------------------------------
+
+
+@rule("3.2a", "Environment, JSON, pipes and bytes carry a handle, to any number of importers, as often as wanted")
+def test_channels(pair: Pair, peer: Child, other: Child, kind: str) -> None:
+    handle = actions.export("thing", kind, pair.exporter)
+    text = str(xs.ipc.Handle(handle))
+    for child in (peer, other):
+        for spelling in (handle, text, json.loads(json.dumps(text)), handle):
+            assert child.call(actions.open_, spelling, kind, spelling, pair.importer) == (True, pair.importer)
+    with Child(env={"XPUSHARE_CONFORMANCE_HANDLE": text}) as third:
+        assert third.call(_open_from_environment, kind, pair.importer)
+
+
+def _open_from_environment(kind: str, device: str) -> bool:
+    with verbs(kind).open(os.environ["XPUSHARE_CONFORMANCE_HANDLE"], device=device) as thing:
+        imported: bool = thing.is_imported
+        return imported
+
+
+@rule("3.2b", "What one end writes or signals, the other sees")
+@pytest.mark.parametrize("kind", ["memory", "physical_memory"])
+def test_shared_content(pair: Pair, peer: Child, kind: str) -> None:
+    nbytes = NBYTES if kind == "memory" else pair.granule
+    handle = peer.call(actions.export, "thing", kind, pair.exporter, b"from the exporter", nbytes)
+    with verbs(kind).open(handle, device=pair.importer) as thing:
+        assert thing.nbytes == nbytes
+        assert read_bytes(thing, 17) == b"from the exporter"
+        write_bytes(thing, b"from the importer")
+        assert peer.call(actions.read, "thing", 17) == b"from the importer"
+        peer.call(actions.write, "thing", b"once more........")
+        assert read_bytes(thing, 17) == b"once more........"
+
+
+@rule("3.2b", "What one end writes or signals, the other sees")
+@pytest.mark.parametrize("kind", ["event"])
+def test_shared_event(pair: Pair, peer: Child, kind: str) -> None:
+    handle = peer.call(actions.export, "thing", kind, pair.exporter)
+    with xs.ipc.event.open(handle, device=pair.importer) as event:
+        assert (event.value, event.pending, event.done, event.is_imported, event.ipc_enabled) == (
+            0,
+            0,
+            True,
+            True,
+            False,
+        )
+        assert event.device == xs.Device(pair.importer)
+        assert peer.call(actions.queue_signal, "thing", pair.exporter) == 1
+        event.wait(5, at_least=1)
+        assert (event.value, event.pending) == (1, 1)
+
+
+@rule("3.2c", "A handle opens in the exporter's own process, too")
+def test_own_process(pair: Pair, kind: str) -> None:
+    handle = actions.export("thing", kind, pair.exporter, b"own" if kind != "event" else b"", pair.granule)
+    thing = kept["thing"]
+    with verbs(kind).open(handle) as again:
+        assert again is not thing
+        assert again.is_imported
+        assert not thing.is_imported
+        if kind == "event":
+            actions.queue_signal("thing", pair.exporter)
+            again.wait(5, at_least=1)
+            assert (again.value, thing.value) == (1, 1)
+        else:
+            assert read_bytes(again, 3) == b"own"
+            write_bytes(again, b"new")
+            assert read_bytes(thing, 3) == b"new"

@@ -1,0 +1,364 @@
+"""Adapters, platforms and devices."""
+
+from __future__ import annotations
+
+import functools
+import glob
+import struct
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, Final
+
+from xpushare._aspects import Aspect
+from xpushare._result import Result
+from xpushare.adapters.base import Adapter as DriverAdapter
+from xpushare.adapters.base import Properties
+from xpushare.ur import _objects
+from xpushare.ur._enums import (
+    AdapterInfo,
+    Backend,
+    DeviceInfo,
+    DeviceMemCacheType,
+    DeviceType,
+    DeviceUSMAccessCapabilityFlags,
+    PlatformInfo,
+    QueueFlags,
+)
+from xpushare.ur._error import URError
+from xpushare.ur._objects import Adapter, Device, Platform
+from xpushare.ur._spec import UNSUPPORTED_QUERY, Info, function
+
+
+def _version(_about: object) -> str:
+    from xpushare import __version__
+
+    return __version__
+
+
+def _backend(about: Adapter | Platform) -> int:
+    return Backend.__members__.get(about.backend.upper(), Backend.UNKNOWN)
+
+
+_ADAPTER: Final = Info(
+    AdapterInfo,
+    {
+        "enum:Backend": "BACKEND",
+        "uint32": "REFERENCE_COUNT VERSION",
+    },
+    answers={
+        AdapterInfo.BACKEND: _backend,
+        AdapterInfo.REFERENCE_COUNT: lambda adapter: adapter.references,
+        AdapterInfo.VERSION: lambda _adapter: 1,
+    },
+)
+
+_PLATFORM: Final = Info(
+    PlatformInfo,
+    {
+        "string": "NAME VENDOR_NAME VERSION EXTENSIONS PROFILE",
+        "enum:Backend": "BACKEND",
+        "handle:adapter": "ADAPTER",
+    },
+    answers={
+        PlatformInfo.NAME: lambda platform: f"xpushare {platform.backend}",
+        PlatformInfo.VENDOR_NAME: lambda _platform: "xpushare",
+        PlatformInfo.VERSION: _version,
+        PlatformInfo.EXTENSIONS: lambda _platform: "",
+        PlatformInfo.PROFILE: lambda _platform: "FULL_PROFILE",
+        PlatformInfo.BACKEND: _backend,
+        PlatformInfo.ADAPTER: lambda platform: platform.adapter,
+    },
+)
+
+QUEUE_FLAGS: Final = (
+    QueueFlags.OUT_OF_ORDER_EXEC_MODE_ENABLE
+    | QueueFlags.PROFILING_ENABLE
+    | QueueFlags.DISCARD_EVENTS
+    | QueueFlags.PRIORITY_LOW
+    | QueueFlags.PRIORITY_HIGH
+    | QueueFlags.SUBMISSION_BATCHED
+    | QueueFlags.SUBMISSION_IMMEDIATE
+    | QueueFlags.LOW_POWER_EVENTS_SUPPORT_EXP
+)
+"""What a queue can be made with. All but profiling are permissions that an in-order queue need not use."""
+
+_TYPES: Final = {"cpu": DeviceType.CPU, "gpu": DeviceType.GPU, "accelerator": DeviceType.FPGA}
+
+_EVERY_ACCESS: Final = (
+    DeviceUSMAccessCapabilityFlags.ACCESS
+    | DeviceUSMAccessCapabilityFlags.ATOMIC_ACCESS
+    | DeviceUSMAccessCapabilityFlags.CONCURRENT_ACCESS
+    | DeviceUSMAccessCapabilityFlags.ATOMIC_CONCURRENT_ACCESS
+)
+
+
+def _has(aspect: Aspect) -> Callable[[Device], Any]:
+    return lambda device: device.shared.has(aspect)
+
+
+def _of_host(value: Callable[[], Any]) -> Callable[[Device], Any]:
+    """Known of a device that is the host itself."""
+
+    def ask(device: Device) -> Any:
+        if device.shared.type != "cpu":
+            raise URError(f"{device!r} does not tell this", result=Result.ERROR_UNSUPPORTED_ENUMERATION)
+        return value()
+
+    return ask
+
+
+def _cache(field: str) -> Callable[[Device], Any]:
+    """Of the last cache before the memory, as the kernel lists it; not every machine does."""
+
+    def ask(device: Device) -> int:
+        found = sorted(glob.glob(f"/sys/devices/system/cpu/cpu0/cache/index*/{field}"))
+        if device.shared.type != "cpu" or not found:
+            raise URError(f"{device!r} does not tell this", result=Result.ERROR_UNSUPPORTED_ENUMERATION)
+        with open(found[-1], encoding="ascii") as file:
+            text = file.read().strip()
+        return int(text.removesuffix("K")) << (10 if text.endswith("K") else 0)
+
+    return ask
+
+
+def _property(name: str) -> Callable[[Device], Any]:
+    return lambda device: getattr(_properties(device), name)
+
+
+def _properties(device: Device) -> Properties:
+    adapter: DriverAdapter = device.shared._adapter
+    return adapter.properties(device.shared._info)
+
+
+def _constant(value: Any) -> Callable[[Device], Any]:
+    return lambda _device: value
+
+
+@functools.cache
+def _memory(adapter: DriverAdapter, info: Any) -> int:
+    return adapter.properties(info).memory_nbytes
+
+
+def largest_allocation(device: Device) -> int:
+    """`MAX_MEM_ALLOC_SIZE`."""
+    return _memory(device.shared._adapter, device.shared._info)
+
+
+_KINDS: Final = {
+    "enum:DeviceType": "TYPE",
+    "uint32": (
+        "VENDOR_ID DEVICE_ID MAX_COMPUTE_UNITS MAX_WORK_ITEM_DIMENSIONS PREFERRED_VECTOR_WIDTH_CHAR "
+        "PREFERRED_VECTOR_WIDTH_SHORT PREFERRED_VECTOR_WIDTH_INT PREFERRED_VECTOR_WIDTH_LONG "
+        "PREFERRED_VECTOR_WIDTH_FLOAT PREFERRED_VECTOR_WIDTH_DOUBLE PREFERRED_VECTOR_WIDTH_HALF "
+        "NATIVE_VECTOR_WIDTH_CHAR NATIVE_VECTOR_WIDTH_SHORT NATIVE_VECTOR_WIDTH_INT "
+        "NATIVE_VECTOR_WIDTH_LONG NATIVE_VECTOR_WIDTH_FLOAT NATIVE_VECTOR_WIDTH_DOUBLE "
+        "NATIVE_VECTOR_WIDTH_HALF MAX_CLOCK_FREQUENCY MEMORY_CLOCK_RATE ADDRESS_BITS MAX_READ_IMAGE_ARGS "
+        "MAX_WRITE_IMAGE_ARGS MAX_READ_WRITE_IMAGE_ARGS MAX_SAMPLERS MEM_BASE_ADDR_ALIGN "
+        "GLOBAL_MEM_CACHELINE_SIZE MAX_CONSTANT_ARGS REFERENCE_COUNT PARTITION_MAX_SUB_DEVICES "
+        "MAX_NUM_SUB_GROUPS GPU_EU_COUNT GPU_EU_SIMD_WIDTH GPU_EU_SLICES GPU_EU_COUNT_PER_SUBSLICE "
+        "GPU_SUBSLICES_PER_SLICE GPU_HW_THREADS_PER_EU MAX_COMPUTE_QUEUE_INDICES MEMORY_BUS_WIDTH "
+        "MAX_REGISTERS_PER_WORK_GROUP IP_VERSION NUM_COMPUTE_UNITS NODE_MASK "
+        "PREFERRED_VECTOR_WIDTH_LONG_LONG NATIVE_VECTOR_WIDTH_LONG_LONG XE_STACK_COUNT "
+        "XE_REGIONS_PER_STACK XE_CLUSTERS_PER_REGION XE_CORES_PER_CLUSTER EUS_PER_XE_CORE "
+        "MAX_LANES_PER_HW_THREAD IMAGE_PITCH_ALIGN_EXP MIPMAP_MAX_ANISOTROPY_EXP"
+    ),
+    "size[]": "MAX_WORK_ITEM_SIZES",
+    "size": (
+        "MAX_WORK_GROUP_SIZE IMAGE2D_MAX_WIDTH IMAGE2D_MAX_HEIGHT IMAGE3D_MAX_WIDTH IMAGE3D_MAX_HEIGHT "
+        "IMAGE3D_MAX_DEPTH IMAGE_MAX_BUFFER_SIZE IMAGE_MAX_ARRAY_SIZE MAX_PARAMETER_SIZE "
+        "PROFILING_TIMER_RESOLUTION PRINTF_BUFFER_SIZE MAX_WORK_GROUPS MAX_IMAGE_LINEAR_WIDTH_EXP "
+        "MAX_IMAGE_LINEAR_HEIGHT_EXP MAX_IMAGE_LINEAR_PITCH_EXP"
+    ),
+    "flags:DeviceFpCapabilityFlags": "SINGLE_FP_CONFIG HALF_FP_CONFIG DOUBLE_FP_CONFIG",
+    "flags:QueueFlags": "QUEUE_PROPERTIES QUEUE_ON_DEVICE_PROPERTIES QUEUE_ON_HOST_PROPERTIES",
+    "uint64": (
+        "MAX_MEM_ALLOC_SIZE GLOBAL_MEM_CACHE_SIZE GLOBAL_MEM_SIZE GLOBAL_MEM_FREE "
+        "MAX_CONSTANT_BUFFER_SIZE LOCAL_MEM_SIZE MAX_MEMORY_BANDWIDTH"
+    ),
+    "bool": (
+        "IMAGE_SUPPORT ERROR_CORRECTION_SUPPORT HOST_UNIFIED_MEMORY ENDIAN_LITTLE AVAILABLE "
+        "COMPILER_AVAILABLE LINKER_AVAILABLE PREFERRED_INTEROP_USER_SYNC "
+        "SUB_GROUP_INDEPENDENT_FORWARD_PROGRESS IMAGE_SRGB BUILD_ON_SUBDEVICE ATOMIC_64 BFLOAT16 "
+        "KERNEL_SET_SPECIALIZATION_CONSTANTS ASYNC_BARRIER MEM_CHANNEL_SUPPORT "
+        "HOST_PIPE_READ_WRITE_SUPPORT VIRTUAL_MEMORY_SUPPORT ESIMD_SUPPORT GLOBAL_VARIABLE_SUPPORT "
+        "USM_POOL_SUPPORT PROGRAM_SET_SPECIALIZATION_CONSTANTS USE_NATIVE_ASSERT "
+        "BFLOAT16_CONVERSIONS_NATIVE COMMAND_BUFFER_SUPPORT_EXP COMMAND_BUFFER_EVENT_SUPPORT_EXP "
+        "COMMAND_BUFFER_SUBGRAPH_SUPPORT_EXP BINDLESS_IMAGES_SUPPORT_EXP "
+        "BINDLESS_IMAGES_SHARED_USM_SUPPORT_EXP BINDLESS_IMAGES_1D_USM_SUPPORT_EXP "
+        "BINDLESS_IMAGES_2D_USM_SUPPORT_EXP MIPMAP_SUPPORT_EXP MIPMAP_ANISOTROPY_SUPPORT_EXP "
+        "MIPMAP_LEVEL_REFERENCE_SUPPORT_EXP EXTERNAL_MEMORY_IMPORT_SUPPORT_EXP "
+        "EXTERNAL_SEMAPHORE_IMPORT_SUPPORT_EXP CUBEMAP_SUPPORT_EXP "
+        "CUBEMAP_SEAMLESS_FILTERING_SUPPORT_EXP BINDLESS_SAMPLED_IMAGE_FETCH_1D_USM_SUPPORT_EXP "
+        "BINDLESS_SAMPLED_IMAGE_FETCH_1D_SUPPORT_EXP BINDLESS_SAMPLED_IMAGE_FETCH_2D_USM_SUPPORT_EXP "
+        "BINDLESS_SAMPLED_IMAGE_FETCH_2D_SUPPORT_EXP BINDLESS_SAMPLED_IMAGE_FETCH_3D_SUPPORT_EXP "
+        "TIMESTAMP_RECORDING_SUPPORT_EXP IMAGE_ARRAY_SUPPORT_EXP "
+        "BINDLESS_UNIQUE_ADDRESSING_PER_DIM_SUPPORT_EXP BINDLESS_SAMPLE_1D_USM_SUPPORT_EXP "
+        "BINDLESS_SAMPLE_2D_USM_SUPPORT_EXP BINDLESS_IMAGES_GATHER_SUPPORT_EXP "
+        "ENQUEUE_NATIVE_COMMAND_SUPPORT_EXP LOW_POWER_EVENTS_SUPPORT_EXP IPC_MEMORY_SUPPORT_EXP "
+        "IPC_PHYSICAL_MEMORY_SUPPORT_EXP REUSABLE_EVENTS_SUPPORT_EXP IPC_EVENT_SUPPORT_EXP "
+        "ASYNC_USM_ALLOCATIONS_SUPPORT_EXP CLOCK_SUB_GROUP_SUPPORT_EXP CLOCK_WORK_GROUP_SUPPORT_EXP "
+        "CLOCK_DEVICE_SUPPORT_EXP IS_INTEGRATED_GPU GRAPH_RECORD_AND_REPLAY_SUPPORT_EXP "
+        "USM_HOST_ALLOC_REGISTER_SUPPORT_EXP PER_EVENT_PROFILING_SUPPORT_EXP USM_P2P_SUPPORT_EXP "
+        "MULTI_DEVICE_COMPILE_SUPPORT_EXP DEVICE_WAIT_SUPPORT_EXP DYNAMIC_LINK_SUPPORT_EXP "
+        "USM_CONTEXT_MEMCPY_SUPPORT_EXP MEMORY_EXPORT_EXPORTABLE_DEVICE_MEM_EXP "
+        "ENQUEUE_HOST_TASK_SUPPORT_EXP"
+    ),
+    "enum:DeviceMemCacheType": "GLOBAL_MEM_CACHE_TYPE",
+    "enum:DeviceLocalMemType": "LOCAL_MEM_TYPE",
+    "flags:DeviceExecCapabilityFlags": "EXECUTION_CAPABILITIES",
+    "string": (
+        "BUILT_IN_KERNELS IL_VERSION NAME VENDOR DRIVER_VERSION PROFILE VERSION BACKEND_RUNTIME_VERSION "
+        "EXTENSIONS PCI_ADDRESS"
+    ),
+    "handle:platform": "PLATFORM",
+    "handle:device": "PARENT_DEVICE COMPOSITE_DEVICE",
+    "enum:DevicePartition[]": "SUPPORTED_PARTITIONS",
+    "flags:DeviceAffinityDomainFlags": "PARTITION_AFFINITY_DOMAIN",
+    "struct:DevicePartitionProperty[]": "PARTITION_TYPE",
+    "uint32[]": "SUB_GROUP_SIZES_INTEL",
+    "flags:DeviceUSMAccessCapabilityFlags": (
+        "USM_HOST_SUPPORT USM_DEVICE_SUPPORT USM_SINGLE_SHARED_SUPPORT USM_CROSS_SHARED_SUPPORT "
+        "USM_SYSTEM_SHARED_SUPPORT"
+    ),
+    "bytes": "UUID LUID",
+    "flags:MemoryOrderCapabilityFlags": "ATOMIC_MEMORY_ORDER_CAPABILITIES ATOMIC_FENCE_ORDER_CAPABILITIES",
+    "flags:MemoryScopeCapabilityFlags": "ATOMIC_MEMORY_SCOPE_CAPABILITIES ATOMIC_FENCE_SCOPE_CAPABILITIES",
+    "size[3]": "MAX_WORK_GROUPS_3D",
+    "handle:device[]": "COMPONENT_DEVICES",
+    "flags:DeviceThrottleReasonsFlags": "CURRENT_CLOCK_THROTTLE_REASONS",
+    "int32": "FAN_SPEED MIN_POWER_LIMIT MAX_POWER_LIMIT",
+    "flags:KernelLaunchPropertiesFlags": "KERNEL_LAUNCH_CAPABILITIES",
+    "flags:DeviceCommandBufferUpdateCapabilityFlags": "COMMAND_BUFFER_UPDATE_CAPABILITIES_EXP",
+    "flags:ExpDevice2DBlockArrayCapabilityFlags": "_2D_BLOCK_ARRAY_CAPABILITIES_EXP",
+}
+
+
+def _selects(device: Device, kind: DeviceType) -> bool:
+    """Whether `urDeviceGet` means the device by `kind`."""
+    return kind in (DeviceType.ALL, DeviceType.DEFAULT, _TYPES[device.shared.type])
+
+
+# Whether a device has what no function of this face uses: it does not, as far as this face goes.
+_ABSENT: Final = {
+    member: _constant(False)
+    for member in DeviceInfo
+    if "SUPPORT" in member.name and "CORRECTION" not in member.name and member.name in _KINDS["bool"].split()
+}
+
+_DEVICE: Final = Info(
+    DeviceInfo,
+    _KINDS,
+    answers={
+        **_ABSENT,
+        **{DeviceInfo[aspect.query]: _has(aspect) for aspect in Aspect if aspect.query},
+        DeviceInfo.TYPE: lambda device: _TYPES[device.shared.type],
+        DeviceInfo.NAME: lambda device: device.shared.name,
+        DeviceInfo.VENDOR: _property("vendor"),
+        DeviceInfo.DRIVER_VERSION: lambda device: device.shared.driver_version,
+        DeviceInfo.VERSION: lambda device: device.shared.driver_version,
+        DeviceInfo.BACKEND_RUNTIME_VERSION: _version,
+        DeviceInfo.PROFILE: _constant("FULL_PROFILE"),
+        DeviceInfo.EXTENSIONS: _constant(""),
+        DeviceInfo.BUILT_IN_KERNELS: _constant(""),
+        DeviceInfo.UUID: lambda device: uuid.UUID(device.shared.uuid).bytes,
+        DeviceInfo.PLATFORM: lambda device: device.platform,
+        DeviceInfo.REFERENCE_COUNT: lambda device: device.references,
+        DeviceInfo.AVAILABLE: _constant(True),
+        DeviceInfo.COMPILER_AVAILABLE: _constant(False),
+        DeviceInfo.LINKER_AVAILABLE: _constant(False),
+        DeviceInfo.EXECUTION_CAPABILITIES: _constant(0),
+        DeviceInfo.QUEUE_PROPERTIES: _constant(QUEUE_FLAGS),
+        DeviceInfo.QUEUE_ON_HOST_PROPERTIES: _constant(QUEUE_FLAGS),
+        DeviceInfo.QUEUE_ON_DEVICE_PROPERTIES: _constant(0),
+        DeviceInfo.PARENT_DEVICE: _constant(None),
+        DeviceInfo.SUPPORTED_PARTITIONS: lambda _device: [],
+        DeviceInfo.PARTITION_MAX_SUB_DEVICES: _constant(0),
+        DeviceInfo.PARTITION_AFFINITY_DOMAIN: _constant(0),
+        DeviceInfo.PARTITION_TYPE: lambda _device: [],
+        DeviceInfo.MAX_COMPUTE_UNITS: _property("compute_units"),
+        DeviceInfo.NUM_COMPUTE_UNITS: _property("compute_units"),
+        DeviceInfo.ADDRESS_BITS: _constant(struct.calcsize("P") * 8),
+        DeviceInfo.ENDIAN_LITTLE: _of_host(lambda: sys.byteorder == "little"),
+        DeviceInfo.HOST_UNIFIED_MEMORY: _property("integrated"),
+        DeviceInfo.IS_INTEGRATED_GPU: lambda device: device.shared.type == "gpu" and _properties(device).integrated,
+        DeviceInfo.MAX_MEM_ALLOC_SIZE: _property("memory_nbytes"),
+        DeviceInfo.GLOBAL_MEM_SIZE: _property("memory_nbytes"),
+        DeviceInfo.GLOBAL_MEM_FREE: _property("free_nbytes"),
+        DeviceInfo.GLOBAL_MEM_CACHE_TYPE: _of_host(lambda: DeviceMemCacheType.READ_WRITE_CACHE),
+        DeviceInfo.GLOBAL_MEM_CACHE_SIZE: _cache("size"),
+        DeviceInfo.GLOBAL_MEM_CACHELINE_SIZE: _cache("coherency_line_size"),
+        DeviceInfo.PROFILING_TIMER_RESOLUTION: _of_host(
+            lambda: max(1, round(time.get_clock_info("monotonic").resolution * 1e9))
+        ),
+        DeviceInfo.USM_DEVICE_SUPPORT: lambda device: _EVERY_ACCESS if device.shared.type == "cpu" else 1,
+        DeviceInfo.USM_HOST_SUPPORT: _of_host(lambda: _EVERY_ACCESS),
+        DeviceInfo.USM_SINGLE_SHARED_SUPPORT: _of_host(lambda: _EVERY_ACCESS),
+        DeviceInfo.USM_CROSS_SHARED_SUPPORT: _constant(0),
+        DeviceInfo.USM_SYSTEM_SHARED_SUPPORT: _constant(0),
+        DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP: _constant(True),
+    },
+    optional="DEVICE_ID MEMORY_CLOCK_RATE MAX_READ_WRITE_IMAGE_ARGS GLOBAL_MEM_FREE IL_VERSION UUID PCI_ADDRESS "
+    "GPU_EU_COUNT GPU_EU_SIMD_WIDTH GPU_EU_SLICES GPU_EU_COUNT_PER_SUBSLICE GPU_SUBSLICES_PER_SLICE "
+    "GPU_HW_THREADS_PER_EU MAX_MEMORY_BANDWIDTH MEMORY_BUS_WIDTH MAX_REGISTERS_PER_WORK_GROUP IP_VERSION "
+    "COMPONENT_DEVICES COMPOSITE_DEVICE CURRENT_CLOCK_THROTTLE_REASONS FAN_SPEED MIN_POWER_LIMIT "
+    "MAX_POWER_LIMIT LUID NODE_MASK XE_STACK_COUNT XE_REGIONS_PER_STACK XE_CLUSTERS_PER_REGION "
+    "XE_CORES_PER_CLUSTER EUS_PER_XE_CORE MAX_LANES_PER_HW_THREAD",
+)
+
+
+@function(
+    178,
+    invalid=Result.ERROR_INVALID_VALUE,  # ONEAPI_DEVICE_SELECTOR does not parse
+    makes="adapter",
+    python="`xs.devices()`",
+)
+def urAdapterGet() -> list[Adapter]:
+    """The adapters, each with a reference taken."""
+    found = list(_objects.adapters())
+    for adapter in found:
+        adapter.take()
+    return found
+
+
+@function(181, UNSUPPORTED_QUERY, "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY", python="`device.backend`")
+def urAdapterGetInfo(hAdapter: Adapter, propName: AdapterInfo) -> Any:
+    """Asks an adapter."""
+    return _ADAPTER.answer(propName, hAdapter)
+
+
+@function(72, python="`xs.devices()`")
+def urPlatformGet(hAdapter: Adapter) -> list[Platform]:
+    """The platforms of an adapter."""
+    return [hAdapter.platform]
+
+
+@function(
+    73, UNSUPPORTED_QUERY, "INVALID_PLATFORM", "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY", python="`device.backend`"
+)
+def urPlatformGetInfo(hPlatform: Platform, propName: PlatformInfo) -> Any:
+    """Asks a platform."""
+    return _PLATFORM.answer(propName, hPlatform)
+
+
+@function(8, "INVALID_VALUE", invalid=Result.ERROR_INVALID_VALUE, makes="device", python="`xs.devices(selector)`")
+def urDeviceGet(hPlatform: Platform, DeviceType: DeviceType) -> list[Device]:
+    """The devices of a platform that are of a type, each with a reference taken."""
+    found = [device for device in _objects.adapters().get(hPlatform.adapter, []) if _selects(device, DeviceType)]
+    for device in found:
+        device.take()
+    return found
+
+
+@function(
+    9,
+    UNSUPPORTED_QUERY,
+    "INVALID_DEVICE",
+    "OUT_OF_RESOURCES",
+    "OUT_OF_HOST_MEMORY",
+    python="`device.name`, `device.uuid`, `device.support(aspect)` …",
+)
+def urDeviceGetInfo(hDevice: Device, propName: DeviceInfo) -> Any:
+    """Asks a device."""
+    return _DEVICE.answer(propName, hDevice)

@@ -1,0 +1,180 @@
+"""Events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from xpushare._errors import PeerLostError
+from xpushare._event import Event as SharedEvent
+from xpushare._lifecycle import use
+from xpushare._result import Result
+from xpushare.core import event as core_event
+from xpushare.ur._enums import Command, EventInfo, EventStatus, ExpEventFlags, ProfilingInfo
+from xpushare.ur._error import URError
+from xpushare.ur._objects import Context, Device, Event
+from xpushare.ur._spec import UNSUPPORTED_QUERY, Info, function, rule
+from xpushare.ur._structs import ExpEventDesc
+
+
+def _status(event: Event) -> EventStatus:
+    """How far the newest command is that signals the event."""
+    try:
+        return EventStatus.COMPLETE if core_event.done(use(event.shared)) else EventStatus.SUBMITTED
+    except PeerLostError:
+        return EventStatus.ERROR
+
+
+_EVENT: Final = Info(
+    EventInfo,
+    {
+        "handle:queue": "COMMAND_QUEUE",
+        "handle:context": "CONTEXT",
+        "enum:Command": "COMMAND_TYPE",
+        "enum:EventStatus": "COMMAND_EXECUTION_STATUS",
+        "uint32": "REFERENCE_COUNT",
+    },
+    answers={
+        EventInfo.COMMAND_EXECUTION_STATUS: _status,
+        EventInfo.COMMAND_QUEUE: lambda event: event.queue,
+        EventInfo.COMMAND_TYPE: lambda event: event.command,
+        EventInfo.CONTEXT: lambda event: event.context,
+        EventInfo.REFERENCE_COUNT: lambda event: event.references,
+    },
+)
+
+
+def _time(read: Callable[[Any, Any], int]) -> Callable[[Event], int]:
+    """`read` takes the profiles of the command's start and of its end."""
+
+    def ask(event: Event) -> int:
+        profile = event.profile
+        if profile is None:
+            raise URError(
+                f"{event!r} and its queue have no profiling", result=Result.ERROR_PROFILING_INFO_NOT_AVAILABLE
+            )
+        if not profile.end or _status(event) is not EventStatus.COMPLETE:
+            raise URError(f"the command of {event!r} is not complete", result=Result.ERROR_PROFILING_INFO_NOT_AVAILABLE)
+        return read(event.started or profile, profile)
+
+    return ask
+
+
+_PROFILING: Final = Info(
+    ProfilingInfo,
+    {"uint64": "COMMAND_QUEUED COMMAND_SUBMIT COMMAND_START COMMAND_END COMMAND_COMPLETE"},
+    answers={
+        ProfilingInfo.COMMAND_QUEUED: _time(lambda started, _ended: started.queued),
+        ProfilingInfo.COMMAND_SUBMIT: _time(lambda started, _ended: started.submit),
+        ProfilingInfo.COMMAND_START: _time(lambda started, ended: started.end if started is not ended else ended.start),
+        ProfilingInfo.COMMAND_END: _time(lambda _started, ended: ended.end),
+        ProfilingInfo.COMMAND_COMPLETE: _time(lambda _started, ended: ended.end),
+    },
+    optional="COMMAND_QUEUED COMMAND_SUBMIT COMMAND_START COMMAND_END COMMAND_COMPLETE",
+)
+
+
+@function(
+    322,
+    "INVALID_CONTEXT",
+    (
+        "UNSUPPORTED_FEATURE",
+        "`pEventDesc.flags` has `ENABLE_PROFILING` and the platform cannot profile single events",
+    ),
+    "OUT_OF_HOST_MEMORY",
+    "OUT_OF_RESOURCES",
+    rules=(
+        rule(
+            "INVALID_VALUE",
+            "pEventDesc.flags & ExpEventFlags.IPC_EXP and pEventDesc.flags & ExpEventFlags.ENABLE_PROFILING",
+            "`pEventDesc.flags` has both `IPC_EXP` and `ENABLE_PROFILING`",
+            "adapter",
+        ),
+    ),
+    operations=("Event",),
+    makes="event",
+    python="`xs.Event(device, context=…, enable_ipc=…, enable_profiling=…)`",
+)
+def urEventCreateExp(hContext: Context, hDevice: Device, pEventDesc: ExpEventDesc) -> Event:
+    """Makes a reusable event, which `urEnqueueEventsWaitWithBarrierExt` signals. It belongs to no command yet."""
+    event = SharedEvent(
+        hDevice.shared,
+        context=hContext.shared,
+        enable_ipc=bool(pEventDesc.flags & ExpEventFlags.IPC_EXP),
+        enable_profiling=bool(pEventDesc.flags & ExpEventFlags.ENABLE_PROFILING),
+    )
+    made = Event.make(hContext, event, Command.EVENTS_WAIT_WITH_BARRIER, True)
+    made.profile = use(event).profile
+    return made
+
+
+@function(
+    40,
+    UNSUPPORTED_QUERY,
+    "INVALID_EVENT",
+    "OUT_OF_RESOURCES",
+    "OUT_OF_HOST_MEMORY",
+    operations=("Event.done",),
+    handles=(PeerLostError,),
+    python="`event.done`",
+)
+def urEventGetInfo(hEvent: Event, propName: EventInfo) -> Any:
+    """Asks about an event."""
+    return _EVENT.answer(propName, hEvent)
+
+
+@function(
+    41,
+    (
+        "PROFILING_INFO_NOT_AVAILABLE",
+        "the queue of `hEvent` was made without `QueueFlags.PROFILING_ENABLE`",
+    ),
+    "INVALID_EVENT",
+    "OUT_OF_RESOURCES",
+    "OUT_OF_HOST_MEMORY",
+    UNSUPPORTED_QUERY,
+)
+def urEventGetProfilingInfo(hEvent: Event, propName: ProfilingInfo) -> int:
+    """Asks when the command behind an event ran.
+
+    A reusable event made with `ExpEventFlags.ENABLE_PROFILING` has its START and END on any queue.
+    """
+    found: int = _PROFILING.answer(propName, hEvent)
+    return found
+
+
+@function(
+    42,
+    ("IN_EVENT_LIST_EXEC_STATUS", "an event in `phEventWaitList` has the status `EventStatus.ERROR`"),
+    "INVALID_EVENT",
+    "INVALID_CONTEXT",
+    "OUT_OF_HOST_MEMORY",
+    "OUT_OF_RESOURCES",
+    rules=(
+        rule("INVALID_VALUE", "len(phEventWaitList) == 0", "`phEventWaitList` is empty"),
+        rule(
+            "INVALID_EVENT",
+            "any(event is None for event in phEventWaitList)",
+            "an element of `phEventWaitList` is null",
+            "documented",
+        ),
+    ),
+    operations=("Event.wait",),
+    python="`event.wait()`",
+)
+def urEventWait(phEventWaitList: tuple[Event, ...]) -> None:
+    """Waits on the host until events are complete."""
+    for event in phEventWaitList:
+        core_event.wait(use(event.shared), None, None)
+
+
+@function(43, "INVALID_EVENT", "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY", makes="event")
+def urEventRetain(hEvent: Event) -> None:
+    """Takes a reference to an event."""
+    hEvent.retain()
+
+
+@function(44, "INVALID_EVENT", "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY", ends="event", python="`event.close()`")
+def urEventRelease(hEvent: Event) -> None:
+    """Gives up a reference to an event."""
+    hEvent.release()

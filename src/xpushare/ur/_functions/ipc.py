@@ -1,0 +1,241 @@
+"""Sharing with other processes: handle data of memory, physical memory and events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xpushare._event import event_over
+from xpushare._lifecycle import use
+from xpushare._memory import memory_over
+from xpushare._physical_memory import physical_memory_over
+from xpushare._result import Result
+from xpushare.core import event as core_event
+from xpushare.core import memory as core_memory
+from xpushare.core import physical as core_physical
+from xpushare.core.resources import Allocation
+from xpushare.ur import _objects
+from xpushare.ur._enums import Command
+from xpushare.ur._error import URError
+from xpushare.ur._objects import Context, Device, Event, PhysicalMem
+from xpushare.ur._spec import Pointer, function
+
+_HANDLE_SIZE = "is not the size of this kind of handle"
+
+
+def _expect_device(context: Context, device: object) -> None:
+    if device not in context.shared.devices:
+        raise URError(f"{context!r} has no {device}", result=Result.ERROR_INVALID_CONTEXT)
+
+
+@function(
+    289,
+    "INVALID_CONTEXT",
+    "OUT_OF_HOST_MEMORY",
+    "OUT_OF_RESOURCES",
+    unchecked=("pMem",),
+    operations=("ipc.memory.get",),
+    makes="memory handle",
+    python="`xs.ipc.memory.get(memory)`",
+)
+def urIPCGetMemHandleExp(hContext: Context, pMem: Pointer) -> bytes:
+    """The handle data of device USM memory.
+
+    UR neither compares `pMem` with null nor names a result for an address that cannot be shared; its adapters answer
+    `ERROR_INVALID_ARGUMENT`.
+    """
+    try:
+        found = _objects.places.find(pMem)
+    except URError as error:
+        raise URError(error.message, result=Result.ERROR_INVALID_ARGUMENT) from None
+    _expect_device(hContext, found.device)
+    allocation: Any = found.allocation  # of a virtual range: what is reserved
+    if not isinstance(allocation, Allocation) or allocation.imported:
+        raise URError(
+            f"{pMem:#x} is no USM memory of this process: opened and virtual memory cannot be exported by address",
+            result=Result.ERROR_INVALID_ARGUMENT,
+        )
+    return bytes(core_memory.get(found))
+
+
+@function(
+    290,
+    "INVALID_CONTEXT",
+    "OUT_OF_HOST_MEMORY",
+    "OUT_OF_RESOURCES",
+    operations=("ipc.memory.put",),
+    invalid=Result.ERROR_INVALID_VALUE,
+    ends="memory handle",
+    python="`xs.ipc.memory.put(handle)`",
+)
+def urIPCPutMemHandleExp(hContext: Context, pIPCMemHandleData: bytes) -> None:
+    """Gives handle data back. Opened memory stays."""
+    core_memory.put(pIPCMemHandleData)
+
+
+@function(
+    291,
+    "INVALID_CONTEXT",
+    ("INVALID_VALUE", f"the length of `pIPCMemHandleData` {_HANDLE_SIZE}"),
+    "OUT_OF_HOST_MEMORY",
+    "OUT_OF_RESOURCES",
+    operations=("ipc.memory.open",),
+    invalid=Result.ERROR_INVALID_VALUE,
+    makes="opened memory",
+    python="`xs.ipc.memory.open(handle, device=…, context=…)`",
+)
+def urIPCOpenMemHandleExp(hContext: Context, hDevice: Device, pIPCMemHandleData: bytes) -> Pointer:
+    """The memory that handle data name, as an address in this process."""
+    found = core_memory.open_(pIPCMemHandleData, hDevice.shared, hContext.shared)
+    places = _objects.places
+    with places.lock:
+        places.opened.setdefault(found.allocation.address, {})[memory_over(found)] = None
+        if found.allocation.imported:
+            places.add(found.allocation)
+    return found.address
+
+
+@function(
+    292,
+    "INVALID_CONTEXT",
+    "OUT_OF_HOST_MEMORY",
+    "OUT_OF_RESOURCES",
+    ends="opened memory",
+    python="`xs.ipc.memory.close(memory)`",
+)
+def urIPCCloseMemHandleExp(hContext: Context, pMem: Pointer) -> None:
+    """Closes opened memory."""
+    places = _objects.places
+    with places.lock:
+        allocation = places.locate(pMem)
+        opened = {} if allocation is None else places.opened.get(allocation.address, {})
+        here = (memory for memory in reversed(opened) if memory.ptr == pMem)
+        memory = next((each for each in here if each.context is hContext.shared), None)
+        if memory is None:
+            if any(each.ptr == pMem for each in opened):
+                raise URError(f"{pMem:#x} was opened in another context", result=Result.ERROR_INVALID_CONTEXT)
+            raise URError(f"{pMem:#x} is not opened (any more)", result=Result.ERROR_INVALID_ARGUMENT)
+        del opened[memory]
+        if allocation is not None and not opened:
+            del places.opened[allocation.address]
+            places.remove(allocation)
+    memory.close()
+
+
+@function(
+    316,
+    "INVALID_CONTEXT",
+    ("INVALID_ARGUMENT", "`hPhysMem` was made without `PhysicalMemFlags.ENABLE_IPC`"),
+    "OUT_OF_HOST_MEMORY",
+    "OUT_OF_RESOURCES",
+    operations=("ipc.physical_memory.get",),
+    makes="physical memory handle",
+    python="`xs.ipc.physical_memory.get(physical)`",
+)
+def urIPCGetPhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> bytes:
+    """The handle data of physical memory."""
+    _expect_device(hContext, hPhysMem.device.shared)
+    return bytes(core_physical.get(use(hPhysMem.shared)))
+
+
+@function(
+    317,
+    "INVALID_CONTEXT",
+    "OUT_OF_HOST_MEMORY",
+    "OUT_OF_RESOURCES",
+    operations=("ipc.physical_memory.put",),
+    invalid=Result.ERROR_INVALID_VALUE,
+    ends="physical memory handle",
+    python="`xs.ipc.physical_memory.put(handle)`",
+)
+def urIPCPutPhysMemHandleExp(hContext: Context, pIPCPhysMemHandleData: bytes) -> None:
+    """Gives handle data back. Opened physical memory stays."""
+    core_physical.put(pIPCPhysMemHandleData)
+
+
+@function(
+    318,
+    "INVALID_CONTEXT",
+    ("INVALID_VALUE", f"the length of `pIPCPhysMemHandleData` {_HANDLE_SIZE}"),
+    "OUT_OF_HOST_MEMORY",
+    "OUT_OF_RESOURCES",
+    operations=("ipc.physical_memory.open",),
+    invalid=Result.ERROR_INVALID_VALUE,
+    makes="physical_mem",
+    python="`xs.ipc.physical_memory.open(handle, device=…, context=…)`",
+)
+def urIPCOpenPhysMemHandleExp(hContext: Context, hDevice: Device, pIPCPhysMemHandleData: bytes) -> PhysicalMem:
+    """The physical memory that handle data name."""
+    held = core_physical.open_(pIPCPhysMemHandleData, hDevice.shared, hContext.shared)
+    return PhysicalMem.make(hContext, hDevice, physical_memory_over(held))
+
+
+@function(
+    319, "INVALID_CONTEXT", "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES", ends="physical_mem", python="`physical.close()`"
+)
+def urIPCClosePhysMemHandleExp(hContext: Context, hPhysMem: PhysicalMem) -> None:
+    """Closes opened physical memory: gives up a reference."""
+    if hPhysMem.context is not hContext:
+        raise URError(f"{hPhysMem!r} was opened in another context", result=Result.ERROR_INVALID_CONTEXT)
+    if not hPhysMem.shared.is_imported:
+        raise URError(f"{hPhysMem!r} was made here, not opened: release it", result=Result.ERROR_INVALID_ARGUMENT)
+    hPhysMem.release()
+
+
+@function(
+    323,
+    ("INVALID_EVENT", "`hEvent` was made without `ExpEventFlags.IPC_EXP`"),
+    ("INVALID_EVENT", "`hEvent` comes from `urIPCOpenEventHandleExp`"),
+    ("UNSUPPORTED_FEATURE", "`hEvent` has profiling or timestamps"),
+    ("UNSUPPORTED_FEATURE", "the device of `hEvent` answers false to `DeviceInfo.IPC_EVENT_SUPPORT_EXP`"),
+    "OUT_OF_HOST_MEMORY",
+    "OUT_OF_RESOURCES",
+    operations=("ipc.event.get",),
+    invalid=Result.ERROR_INVALID_EVENT,
+    makes="event handle",
+    python="`xs.ipc.event.get(event)`",
+)
+def urIPCGetEventHandleExp(hEvent: Event) -> bytes:
+    """The handle data of an event."""
+    return bytes(core_event.get(use(hEvent.shared)))
+
+
+@function(
+    324,
+    "INVALID_CONTEXT",
+    "OUT_OF_HOST_MEMORY",
+    "OUT_OF_RESOURCES",
+    operations=("ipc.event.put",),
+    invalid=Result.ERROR_INVALID_VALUE,
+    ends="event handle",
+    python="`xs.ipc.event.put(handle)`",
+)
+def urIPCPutEventHandleExp(hContext: Context, pIPCEventHandleData: bytes) -> None:
+    """Gives handle data back. The event and its opened twins stay.
+
+    Only the process that got the data may give them back.
+    """
+    core_event.put(pIPCEventHandleData)
+
+
+@function(
+    325,
+    "INVALID_CONTEXT",
+    ("INVALID_VALUE", f"the length of `pIPCEventHandleData` {_HANDLE_SIZE}"),
+    (
+        "UNSUPPORTED_FEATURE",
+        "a device of `hContext` answers false to `DeviceInfo.IPC_EVENT_SUPPORT_EXP`",
+    ),
+    "OUT_OF_HOST_MEMORY",
+    "OUT_OF_RESOURCES",
+    operations=("ipc.event.open",),
+    invalid=Result.ERROR_INVALID_VALUE,
+    makes="event",
+    python="`xs.ipc.event.open(handle, context=…)`",
+)
+def urIPCOpenEventHandleExp(hContext: Context, pIPCEventHandleData: bytes) -> Event:
+    """An event that shares its state with the one that handle data name.
+
+    There is no close: the last `urEventRelease` closes the event.
+    """
+    opened = core_event.open_(pIPCEventHandleData, None, hContext.shared)
+    return Event.make(hContext, event_over(opened), Command.EVENTS_WAIT_WITH_BARRIER, True)

@@ -1,0 +1,162 @@
+"""Virtual memory: reserved ranges, and what is mapped there."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Final
+
+from xpushare._aspects import Aspect
+from xpushare._errors import DeviceError, OutOfMemoryError
+from xpushare._lifecycle import use
+from xpushare._physical_memory import VirtualRange
+from xpushare._result import Result
+from xpushare.adapters.base import Access
+from xpushare.core import memory as core_memory
+from xpushare.core import physical as core_physical
+from xpushare.ur import _objects
+from xpushare.ur._enums import VirtualMemAccessFlags, VirtualMemGranularityInfo, VirtualMemInfo
+from xpushare.ur._error import URError
+from xpushare.ur._objects import Context, Device, PhysicalMem
+from xpushare.ur._spec import UNSUPPORTED_QUERY, Info, NullablePointer, Pointer, Size, function
+
+Info(
+    VirtualMemGranularityInfo,
+    {"size": "MINIMUM RECOMMENDED"},
+)
+
+Info(
+    VirtualMemInfo,
+    {"flags:VirtualMemAccessFlags": "ACCESS_MODE"},
+)
+
+
+@function(
+    153,
+    UNSUPPORTED_QUERY,
+    "INVALID_DEVICE",
+    "INVALID_CONTEXT",
+    "OUT_OF_RESOURCES",
+    "OUT_OF_HOST_MEMORY",
+    python="`device.memory_granularity(recommended)`",
+)
+def urVirtualMemGranularityGetInfo(
+    hContext: Context, hDevice: Device | None, allocationSize: Size, propName: VirtualMemGranularityInfo
+) -> int:
+    """The granularity of virtual and physical memory; without a device, one that suits all devices of the context."""
+    recommended = propName is VirtualMemGranularityInfo.RECOMMENDED
+    devices = hContext.devices if hDevice is None else (hDevice,)
+    for each in devices:
+        each.shared.require(Aspect.ext_oneapi_virtual_mem)
+    return math.lcm(*(each.shared.memory_granularity(recommended) for each in devices))
+
+
+@function(
+    154,
+    operations=("VirtualRange",),
+    invalid=Result.ERROR_INVALID_VALUE,
+    makes="reserved range",
+    python="`xs.VirtualRange(nbytes, device, context=…, address=…)`",
+)
+def urVirtualMemReserve(hContext: Context, pStart: NullablePointer, size: Size) -> Pointer:
+    """Reserves a range of addresses, at `pStart` if that is given and free."""
+    context = hContext.shared
+    try:
+        found = VirtualRange(size, context=context, address=pStart or None)
+    except (DeviceError, OutOfMemoryError):
+        if not pStart:
+            raise
+        found = VirtualRange(size, context=context)  # a hint that cannot be met is only a hint
+    places = _objects.places
+    with places.lock:
+        places.ranges[found.ptr] = found
+        places.add(use(found))
+    return found.ptr
+
+
+def _range_of(context: Context, start: int) -> tuple[VirtualRange, int]:
+    """The reserved range that `start` lies in, and how far in."""
+    found = _objects.places.range_at(start)
+    if found.context is not context.shared:
+        raise URError(f"{start:#x} was not reserved in {context!r}", result=Result.ERROR_INVALID_CONTEXT)
+    return found, start - found.ptr
+
+
+@function(155, ends="reserved range", python="`range.close()`")
+def urVirtualMemFree(hContext: Context, pStart: Pointer, size: Size) -> None:
+    """Gives back a reserved range."""
+    places = _objects.places
+    with places.lock:
+        found, at = _range_of(hContext, pStart)
+        if at or size != found.nbytes:
+            raise URError(
+                f"{size} bytes at {pStart:#x} are no whole reserved range: that is {found!r}",
+                result=Result.ERROR_INVALID_VALUE,
+            )
+        if found.mapped():
+            raise URError(f"memory is mapped in {found!r}: unmap it first", result=Result.ERROR_INVALID_VALUE)
+        del places.ranges[pStart]
+        places.remove(use(found))
+    found.close()
+
+
+def _access(flags: int) -> Access:
+    if flags & VirtualMemAccessFlags.READ_WRITE:
+        return "rw"
+    return "r" if flags & VirtualMemAccessFlags.READ_ONLY else "none"
+
+
+_ACCESS_FLAGS: Final = {
+    "rw": VirtualMemAccessFlags.READ_WRITE,
+    "r": VirtualMemAccessFlags.READ_ONLY,
+    "none": VirtualMemAccessFlags.NONE,
+}
+
+
+@function(
+    156,
+    operations=("VirtualRange.map",),
+    invalid=Result.ERROR_INVALID_VALUE,
+    python="`range.map(physical, at, offset=…, nbytes=…, access=…)`",
+)
+def urVirtualMemMap(
+    hContext: Context,
+    pStart: Pointer,
+    size: Size,
+    hPhysicalMem: PhysicalMem,
+    offset: Size,
+    flags: Annotated[int, VirtualMemAccessFlags],
+) -> None:
+    """Maps physical memory into a reserved range."""
+    found, at = _range_of(hContext, pStart)
+    core_physical.map_(use(found), use(hPhysicalMem.shared), at, offset, size, _access(flags))
+
+
+@function(
+    157, operations=("VirtualRange.unmap",), invalid=Result.ERROR_INVALID_VALUE, python="`range.unmap(at, nbytes)`"
+)
+def urVirtualMemUnmap(hContext: Context, pStart: Pointer, size: Size) -> None:
+    """Unmaps a mapped range, which can then be mapped again."""
+    found, at = _range_of(hContext, pStart)
+    core_physical.unmap(use(found), at, size)
+
+
+@function(
+    158,
+    operations=("VirtualRange.set_access",),
+    invalid=Result.ERROR_INVALID_VALUE,
+    python="`range.set_access(at, nbytes, access)`",
+)
+def urVirtualMemSetAccess(
+    hContext: Context, pStart: Pointer, size: Size, flags: Annotated[int, VirtualMemAccessFlags]
+) -> None:
+    """Changes the access to a mapped range."""
+    found, at = _range_of(hContext, pStart)
+    core_physical.set_access(use(found), at, size, _access(flags))
+
+
+@function(159, operations=("VirtualRange.access",), invalid=Result.ERROR_INVALID_VALUE, python="`range.access(at)`")
+def urVirtualMemGetInfo(hContext: Context, pStart: Pointer, size: Size, propName: VirtualMemInfo) -> int:
+    """Asks about a mapped range."""
+    found, at = _range_of(hContext, pStart)
+    core_memory.piece("the range", found.nbytes, at, size)
+    return _ACCESS_FLAGS[core_physical.access_of(use(found), at)]

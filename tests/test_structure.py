@@ -1,0 +1,243 @@
+"""The structure of the package: no import circles, and each room imports only from the rooms below it
+(docs/architecture.md).
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+import xpushare
+
+PACKAGE = Path(xpushare.__file__).parent
+Graph = Mapping[str, set[str]]
+
+# From the bottom up. A module belongs to the longest name here that it begins with; those of one row may import each
+# other. Names relative to the package; "" is the package itself, which loads all others at their first use.
+ROOMS: tuple[tuple[str, ...], ...] = (
+    ("", "_native", "_result", "_errors", "_aspects", "_elements"),
+    ("_fds", "_system", "timeline"),
+    ("adapters",),
+    ("_device",),
+    ("sharing",),
+    ("core",),
+    ("_lifecycle", "_array", "_array_handle", "_memory", "_physical_memory", "_event", "_queue"),
+    ("arrays",),
+    ("ipc", "_share", "_names"),
+    ("ur",),
+    ("integrations", "cli", "bench", "conformance", "__main__"),
+)
+
+# Circles that are still there, by their smallest set of modules, and the file that has to change.
+KNOWN_CIRCLES: dict[frozenset[str], str] = {
+    frozenset({"sharing.routes", "sharing.routes.pidfd", "sharing.routes.socket"}): "sharing/routes/__init__.py",
+}
+
+
+# --- the import graph -------------------------------------------------------------------------------------------------
+
+
+def _name(file: Path, root: Path) -> str:
+    parts = file.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _is_type_checking(test: ast.expr) -> bool:
+    return (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING") or (
+        isinstance(test, ast.Attribute) and test.attr == "TYPE_CHECKING"
+    )
+
+
+def _imported(node: ast.AST) -> list[tuple[int, str]]:
+    """What one statement or call imports: how many packages up it begins (0: it says the whole name), and the name.
+
+    `from a import b` is a.b, which may be a name in a. What `import_module` is given as anything but a plain string
+    (the package's own names, commands and adapters, which load each other at first use) is not followed.
+    """
+    if isinstance(node, ast.Import):
+        return [(0, alias.name) for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        base = f"{node.module}." if node.module else ""
+        return [(node.level, base + alias.name) for alias in node.names]
+    if isinstance(node, ast.Call):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
+        if name in ("import_module", "__import__") and node.args and isinstance(node.args[0], ast.Constant):
+            return [(0, str(node.args[0].value))]
+    return []
+
+
+def _imports(node: ast.AST, late: bool = True) -> Iterator[tuple[int, str]]:
+    """Every import under `node`, `late` in functions too, but what only type checkers see."""
+    yield from _imported(node)
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not late:
+        return
+    children = ast.iter_child_nodes(node)
+    if isinstance(node, ast.If) and _is_type_checking(node.test):
+        children = iter(node.orelse)
+    for child in children:
+        yield from _imports(child, late)
+
+
+def import_graph(root: Path, package: str) -> dict[str, set[str]]:
+    """What each module of the package imports of it, at any time. Names are relative to the package, which is ""."""
+    files = {_name(file, root): file for file in sorted(root.rglob("*.py"))}
+    known = {*files, *(_name(file, root) for file in root.rglob("*.pyi"))}
+    graph: dict[str, set[str]] = {}
+    for module, file in files.items():
+        found: set[str] = set()
+        here = [package, *filter(None, module.split(".")), *(["__init__"] if file.name == "__init__.py" else [])]
+        for up, name in _imports(ast.parse(file.read_text(), str(file))):
+            whole = ".".join([*here[:-up], name]) if up else name
+            if whole == package or whole.startswith(f"{package}."):
+                inner = whole[len(package) + 1 :]
+                while inner not in known:  # a name in a module, not a module
+                    inner = inner.rpartition(".")[0]
+                found.add(inner)
+        graph[module] = found - {module}
+    return graph
+
+
+def circles(graph: Graph) -> list[frozenset[str]]:
+    """The strongly connected components of more than one module (Tarjan's algorithm)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[frozenset[str]] = []
+
+    def visit(module: str) -> None:
+        index[module] = low[module] = len(index)
+        stack.append(module)
+        for other in sorted(graph.get(module, ())):
+            if other not in index:
+                visit(other)
+                low[module] = min(low[module], low[other])
+            elif other in stack:
+                low[module] = min(low[module], index[other])
+        if low[module] == index[module]:
+            at = stack.index(module)
+            component = frozenset(stack[at:])
+            del stack[at:]
+            if len(component) > 1:
+                found.append(component)
+
+    for module in sorted(graph):
+        if module not in index:
+            visit(module)
+    return found
+
+
+def room_of(module: str) -> int:
+    """The number of the row in ROOMS, from the bottom."""
+    found = {
+        name: number
+        for number, names in enumerate(ROOMS)
+        for name in names
+        if module == name or (name and module.startswith(f"{name}."))
+    }
+    assert found, f"{module} is in no room: add it to ROOMS, and to docs/architecture.md"
+    return found[max(found, key=len)]
+
+
+GRAPH = import_graph(PACKAGE, "xpushare")
+
+
+# --- the package ------------------------------------------------------------------------------------------------------
+
+
+def test_no_circles() -> None:
+    found = set(circles(GRAPH))
+    assert [sorted(circle) for circle in found - set(KNOWN_CIRCLES)] == []
+    assert [sorted(circle) for circle in set(KNOWN_CIRCLES) - found] == [], "these circles are gone: take them out here"
+
+
+def test_rooms_import_from_below() -> None:
+    found = {
+        (module, other) for module, others in GRAPH.items() for other in others if room_of(other) > room_of(module)
+    }
+    assert sorted(found) == []
+
+
+def test_the_leaf_imports_only_errors() -> None:
+    assert GRAPH["_elements"] == {"_errors"}
+    assert GRAPH["_errors"] <= {"_result"}
+
+
+def test_nothing_imports_what_is_optional() -> None:
+    optional = ("integrations", "cli", "conformance", "bench")
+    for module, others in GRAPH.items():
+        if not module.startswith((*optional, "__main__")):
+            assert not [other for other in others if other.startswith(optional)], module
+
+
+@pytest.mark.parametrize("heavy", ["numpy", "ml_dtypes", "torch", "cupy", "jax", "cuda", "socket", "multiprocessing"])
+def test_importing_the_package_imports_little(heavy: str) -> None:
+    source = "import sys, xpushare; print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=True)
+    assert heavy not in {name.partition(".")[0] for name in done.stdout.split()}
+
+
+def test_no_array_library_is_imported_with_a_module() -> None:
+    """NumPy is there when an array is; the others are never imported outside of the optional rooms."""
+    for file in PACKAGE.rglob("*.py"):
+        module = _name(file, PACKAGE)
+        late = module.startswith(("integrations", "bench", "conformance", "cli"))
+        for _up, name in () if late else _imports(ast.parse(file.read_text()), late=False):
+            assert name.partition(".")[0] not in {"numpy", "ml_dtypes", "torch", "cupy", "jax"}, module
+
+
+def test_rooms_exist() -> None:
+    for name in (name for names in ROOMS for name in names if name):
+        assert name in GRAPH or (PACKAGE / f"{name}.pyi").exists(), f"there is no {name}: take it out of ROOMS"
+
+
+# --- the test itself --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> dict[str, set[str]]:
+    sources = {
+        "__init__.py": "from small import a\n",
+        "a.py": "import small.b\nfrom typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import small.sub.d\n",
+        "b.py": "def late():\n    from small.sub import c, name_of_sub\n",
+        "sub/__init__.py": "from .. import errors\nfrom . import d\n",
+        "sub/c.py": "class C:\n    def m(self):\n        from small.a import name\n",
+        "sub/d.py": (
+            "import typing, os, smaller\n"
+            "if typing.TYPE_CHECKING:\n    from .c import C\nelse:\n    from ..errors import E\n"
+        ),
+        "errors.py": "import importlib\ndef late(name):\n    importlib.import_module('small.leaf'), __import__(name)\n",
+        "leaf.py": "",
+    }
+    for name, text in sources.items():
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    return import_graph(tmp_path, "small")
+
+
+def test_the_graph_sees_every_import(small: dict[str, set[str]]) -> None:
+    assert small == {
+        "": {"a"},
+        "a": {"b"},
+        "b": {"sub.c", "sub"},
+        "sub": {"errors", "sub.d"},
+        "sub.c": {"a"},
+        "sub.d": {"errors"},
+        "errors": {"leaf"},
+        "leaf": set(),
+    }
+
+
+def test_circles_are_found(small: dict[str, set[str]]) -> None:
+    assert circles(small) == [frozenset({"a", "b", "sub.c"})]
+    small["b"].clear()
+    assert circles(small) == []
+    assert set(circles({"a": {"b"}, "b": {"a"}, "c": {"a", "d"}, "d": {"c"}})) == {
+        frozenset({"a", "b"}),
+        frozenset({"c", "d"}),
+    }
