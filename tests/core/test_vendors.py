@@ -106,6 +106,26 @@ def test_every_folder_with_a_record_is_found() -> None:
     assert adapters.vendor("stream") is None  # what vendors share is no vendor
 
 
+def test_a_new_folder_is_all_that_it_takes(tmp_path: Path) -> None:
+    folder = tmp_path / "acme"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "vendor.py").write_text(ACME.replace("acme_driver import", "xpushare.adapters.acme.driver import"))
+    (folder / "driver.py").write_text(DRIVER)
+    (tmp_path / "no_vendor").mkdir()
+    (tmp_path / "no_vendor" / "__init__.py").write_text("raise AssertionError('nobody has to import this')")
+    source = f"""
+import xpushare as xs
+from xpushare import adapters
+adapters.__path__.append({str(tmp_path)!r})
+assert [str(each) for each in xs.devices()][-3:] == ["acme:0", "acme:1", "native_cpu:0"], xs.devices()
+with xs.malloc_device(64, "acme:1") as memory, xs.ipc.memory.open(xs.ipc.memory.get(memory)) as opened:
+    assert opened.__dlpack_device__() == (12, 1)
+    assert opened.__sycl_usm_array_interface__["syclobj"] == "acme:accelerator:1"
+"""
+    assert python(Path("/nowhere"), source) == ""
+
+
 def test_records_load_no_driver_and_no_binding() -> None:
     source = """
 import sys
