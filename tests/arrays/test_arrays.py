@@ -439,7 +439,7 @@ def test_used_up_exports_let_their_memory_go(peer: Child) -> None:
 def test_a_refused_attach_takes_no_open() -> None:
     with xs.share(xs.empty(1), opens=1) as handle:
         with pytest.raises(xs.InvalidArgumentError):
-            xs.attach(handle, stream=object())
+            xs.attach(handle, device="mock:0")
         with xs.attach(handle):
             pass
 
