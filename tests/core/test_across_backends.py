@@ -256,6 +256,14 @@ def test_physical_memory(pair: Pair, peer: Child) -> None:
         theirs.map(pages)
 
 
+def test_physical_memory_that_is_no_multiple_of_the_granularity(peer: Child) -> None:
+    unit = xs.Device("mock:0").memory_granularity()
+    page = xs.Device("native_cpu:0").memory_granularity()
+    handle = peer.call(exported_physical, "native_cpu:0", unit + page)
+    with nothing_left(), pytest.raises(xs.FeatureNotSupportedError, match=f"granularity is {unit}"):
+        xs.ipc.physical_memory.open(handle, device="mock:0")
+
+
 def test_physical_memory_goes_on_from_there(pair: Pair, peer: Child, other: Child) -> None:
     """An import is exported again as its opener's."""
 

@@ -5,6 +5,7 @@ Finding a vendor imports its record alone; its adapter is made at the first need
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import threading
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from xpushare._errors import FeatureNotSupportedError
-from xpushare.adapters.vendor import DLPACK_NAMES, DLPackType, Vendor
+from xpushare.adapters.vendor import DLPACK_NAMES, ArrayInterface, DLPackType, Vendor
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -25,6 +26,7 @@ __all__ = [
     "Problem",
     "adapter",
     "dlpack_owner",
+    "interfaces",
     "known",
     "listed",
     "loaded",
@@ -81,20 +83,18 @@ def _own(name: str) -> Vendor:
 def _elsewhere() -> dict[str, Vendor]:
     """The vendors of other packages. What is wrong with one is a `Problem` and a warning in the log, no more."""
     global _others
-    if _others is None:
-        with _lock:
-            if _others is None:
-                from importlib import metadata  # slow to import
+    if _others is None:  # no lock: whoever comes at the same time finds the same, and imports under a lock can deadlock
+        from importlib import metadata  # slow to import
 
-                found: dict[str, Vendor] = {}
-                for point in metadata.entry_points(group=GROUP):
-                    if point.name in _own_names() or point.name in found:
-                        _report(point, "there is another adapter of that name, which is used", "uninstall one of them")
-                        continue
-                    record = _load(point)
-                    if record is not None:
-                        found[record.backend] = record
-                _others = found
+        found: dict[str, Vendor] = {}
+        for point in metadata.entry_points(group=GROUP):
+            if point.name in _own_names() or point.name in found:
+                _report(point, "there is another adapter of that name, which is used", "uninstall one of them")
+                continue
+            record = _load(point)
+            if record is not None:
+                found[record.backend] = record
+        _others = found
     return _others
 
 
@@ -154,6 +154,18 @@ def known(backend: str) -> bool:
 def vendor(backend: str) -> Vendor | None:
     """The record of that name; None where no adapter is installed for it."""
     return _own(backend) if backend in _own_names() else _elsewhere().get(backend)
+
+
+@functools.cache
+def _interfaces(own: bool) -> tuple[tuple[Vendor, ArrayInterface], ...]:
+    records = map(_own, _own_names()) if own else _elsewhere().values()
+    return tuple((record, each) for record in records for each in record.interfaces)
+
+
+def interfaces() -> Iterator[tuple[Vendor, ArrayInterface]]:
+    """The array interfaces to look for, in the order of `search`."""
+    yield from _interfaces(True)
+    yield from _interfaces(False)
 
 
 def dlpack_owner(number: int) -> tuple[Vendor, DLPackType]:

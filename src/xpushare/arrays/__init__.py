@@ -83,14 +83,13 @@ def describe(array: Any, ordered: bool = False) -> Described:
     nothing is asked of its streams. `FeatureNotSupportedError`: it is on a device that no adapter here knows, or one
     whose driver this process has not loaded.
     """
-    for record in adapters.search():
-        for protocol in record.interfaces:
-            asked: object = _asked(array, protocol.name)
-            interface = cast("dict[str, Any]", asked) if isinstance(asked, dict) else {}
-            if isinstance(interface.get("data"), tuple) and protocol.mine(interface):
-                found = _from_interface(array, interface, record, protocol)
-                if found is not None:
-                    return found
+    for record, protocol in adapters.interfaces():
+        asked: object = _asked(array, protocol.name)
+        interface = cast("dict[str, Any]", asked) if isinstance(asked, dict) else {}
+        if isinstance(interface.get("data"), tuple) and protocol.mine(interface):
+            found = _from_interface(array, interface, record, protocol)
+            if found is not None:
+                return found
     if hasattr(array, "__dlpack__"):
         return _from_dlpack(array, ordered)
     try:

@@ -85,12 +85,12 @@ class Openers:
     def __init__(self, aspect: Aspect, make: Callable[[Device, Import], Any]) -> None:
         self._aspect = aspect
         self._make = make
-        self._known: dict[tuple[Device, bool], Opener] = {}
+        self._known: dict[tuple[int, bool], Opener] = {}  # by the id of the device, which the opener holds
 
     def on(self, device: Device, handle: Handle) -> Opener:
         """The one for handles like this; always the same, as the key of a cache has to be."""
         abroad = device.backend != handle.backend
-        found = self._known.get((device, abroad))
+        found = self._known.get((id(device), abroad))
         if found is None:
             physical = self._aspect is Aspect.ext_oneapi_ipc_physical_memory
             if not abroad:
@@ -100,7 +100,7 @@ class Openers:
                 partial(expect_importable, device, physical) if abroad else None,
                 device._adapter.maps_memfds and not physical,
             )
-            found = self._known.setdefault((device, abroad), found)
+            found = self._known.setdefault((id(device), abroad), found)
         return found
 
 
@@ -116,7 +116,7 @@ def own_export(here: Node, handle: Handle) -> Exported:
 def import_own(here: Node, handle: Handle, opener: Opener, source: Resource, export: Callable[[], Export]) -> Any:
     """What a device of another backend makes of an object of this very process."""
     try:
-        return here.peers.import_own(handle, export(), source.device._info.hardware, opener)
+        return here.peers.acquire_own(handle, export(), source.device._info.hardware, opener)
     except BaseException:
         if handle._fields.flags & COUNTED:
             here.table().domain.give_open(handle._fields.entry)

@@ -130,6 +130,11 @@ def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, contex
 
 def import_on(device: Device, what: Import) -> Pages:
     """The physical memory of an import."""
+    granularity = 1 if what.exporter is None else device.memory_granularity()
+    if what.nbytes % granularity:
+        raise FeatureNotSupportedError(
+            f"{what.nbytes} bytes of physical memory cannot be opened on {device}, whose granularity is {granularity}"
+        )
     return Pages(device, device._adapter.import_physical(device._info, what), ipc_enabled=True, imported=True)
 
 

@@ -431,61 +431,55 @@ class Peers:
 
     def _import(self, peer: Peer, handle: Handle, opener: Opener) -> Any:
         entry = peer.entry(handle)
+        form = entry.form
         exporter = None
         if opener.admit is not None:
             exporter = peer.hardware(handle, entry)
-            opener.admit(entry.form, exporter)
+            opener.admit(form, exporter)
+        mapped = form is Form.MEMFD and opener.maps
+        mapping = peer.map(handle, entry) if mapped else None
+        fds = [] if mapped else peer.fetch(handle, entry)
         payload = entry.payload[: entry.payload_nbytes]
         read_only = bool(entry.flags & layout.ENTRY_READ_ONLY)
-        mapping, fds = None, []
-        if entry.form is Form.MEMFD and opener.maps:
-            mapping = peer.map(handle, entry)
-        else:
-            fds = peer.fetch(handle, entry)
+        what = Import(
+            entry.nbytes, entry.exposed_nbytes, payload, fds, read_only, mapping, form, entry.offset, exporter
+        )
         try:
-            return opener.make(
-                Import(
-                    entry.nbytes, entry.exposed_nbytes, payload, fds, read_only, mapping, entry.form, entry.offset,
-                    exporter,
-                )
-            )  # fmt: skip
+            return opener.make(what)
         finally:
             close_all(fds)
 
-    def import_own(self, handle: Handle, what: Export, exporter: Hardware, opener: Opener) -> Any:
-        """What `opener` makes of an export of this very process, now or for an earlier open."""
+    def acquire_own(self, handle: Handle, export: Export, exporter: Hardware, opener: Opener) -> Any:
+        """What `opener`, of another backend, made of an export of this very process, now or for an earlier open."""
         fields = handle._fields
+        key = (fields.cookie, fields.object, opener, fields.flags & READ_ONLY)
+        return self._cached(key, lambda: self._import_own(handle, export, exporter, opener))
 
-        def make() -> Any:
-            if opener.admit is not None:
-                opener.admit(what.form, exporter)
-            if what.on_demand is not None:
-                raise FeatureNotSupportedError(
-                    f"{what.nbytes} bytes of this very process lie over several allocations, which another backend "
-                    "cannot open here"
-                )
-            read_only = handle.read_only
-            mapping: _native.Mapping | None = None
-            fds: list[OwnedFd] = []
-            try:
-                if what.form is Form.MEMFD and opener.maps:
-                    mapping = _system.import_mapping(what.fds[0], what.inode, what.exposed_nbytes, not read_only)
-                else:
-                    fds += (OwnedFd(_system.dup(fd)) for fd in what.fds)
-            except OSError as error:
-                close_all(fds)
-                raise from_os_error(error, f"opening {what.exposed_nbytes} bytes of this process") from error
-            try:
-                return opener.make(
-                    Import(
-                        what.nbytes, what.exposed_nbytes, what.payload, fds, read_only, mapping, what.form, what.offset,
-                        exporter,
-                    )
-                )  # fmt: skip
-            finally:
-                close_all(fds)
-
-        return self._cached((fields.cookie, fields.object, opener, fields.flags & READ_ONLY), make)
+    @staticmethod
+    def _import_own(handle: Handle, export: Export, exporter: Hardware, opener: Opener) -> Any:
+        nbytes, exposed_nbytes, numbers, inode, payload, on_demand, form, offset = export
+        if opener.admit is not None:
+            opener.admit(form, exporter)
+        if on_demand is not None:
+            raise FeatureNotSupportedError(
+                f"{nbytes} bytes of this very process lie over several allocations, which another backend cannot open "
+                "here"
+            )
+        mapping: _native.Mapping | None = None
+        fds: list[OwnedFd] = []
+        try:
+            if form is Form.MEMFD and opener.maps:
+                mapping = _system.import_mapping(numbers[0], inode, exposed_nbytes, not handle.read_only)
+            else:
+                fds += (OwnedFd(_system.dup(number)) for number in numbers)
+            what = Import(nbytes, exposed_nbytes, payload, fds, handle.read_only, mapping, form, offset, exporter)
+            return opener.make(what)
+        except OSError as error:
+            if isinstance(error, XpuShareError):
+                raise
+            raise from_os_error(error, f"opening {exposed_nbytes} bytes of this process") from error
+        finally:
+            close_all(fds)
 
     def acquire_slot(self, handle: Handle, make: Callable[[_native.Domain, int], T]) -> tuple[T, Lease]:
         """What `make` made of the event's slot, now or for an earlier open. Needs no fds."""

@@ -223,6 +223,7 @@ def test_other_devices(pair: Pair, kind: str) -> None:
         if error:
             assert error == "FeatureNotSupportedError"
             assert str(stranger) in text
+            assert kind != "event" or not stranger.has("ext_oneapi_ipc_event"), "events open on every device"
         else:
             assert kept.pop("opened").device == stranger  # 3.13 has what works
     for wrong in ("no device", f"{device.backend}:977"):
