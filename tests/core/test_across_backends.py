@@ -215,9 +215,15 @@ def test_physical_memory_and_events_of_this_process(pair: Pair) -> None:
     xs.ipc.event.put(event_handle)
 
 
-def test_an_import_that_fails_gives_its_open_back() -> None:
-    array = xs.empty(4, "u1", device="native_cpu:0")
-    with xs.share(array, opens=1) as handle:
+def share_once() -> xs.ArrayHandle:
+    kept["array"] = xs.empty(4, "u1", device="native_cpu:0")
+    handle = kept["array handle"] = xs.share(kept["array"], opens=1)
+    return handle
+
+
+@pytest.mark.parametrize("where", ["here", "in the peer"])
+def test_an_import_that_fails_gives_its_open_back(peer: Child, where: str) -> None:
+    with share_once() if where == "here" else peer.call(share_once) as handle:
         driver().fail("Mapping", xs.DeviceError("as the script says"))
         with nothing_left():
             try:
