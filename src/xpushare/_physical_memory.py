@@ -221,8 +221,8 @@ class VirtualRange(BufferBase):
     def mapped(self) -> list[tuple[int, int, str]]:
         """(at, nbytes, access) of every mapping, in order."""
         found = self._use()
-        with found._lock:
-            return [(each.at, each.nbytes, each.access) for each in found._mapped]
+        with found.lock:
+            return [(each.at, each.nbytes, each.access) for each in found.mapped]
 
     def as_array(self, shape: int | tuple[int, ...], dtype: Any, offset: int = 0) -> SharedArray:
         """A C-ordered array over mapped bytes, from `offset` on; usable as long as they stay mapped."""
@@ -277,7 +277,7 @@ class VirtualRange(BufferBase):
         if self._reserved is None:
             return "<VirtualRange closed>"
         found = self._reserved
-        mappings = len(found._mapped)
+        mappings = len(found.mapped)
         return f"<VirtualRange {found.nbytes} bytes at {found.address:#x}, {mappings} mappings, on {found.device}>"
 
     def __reduce__(self) -> NoReturn:

@@ -557,6 +557,29 @@ def test_a_larger_range_of_what_is_open(pair: Pair, peer: Child) -> None:
             xs.ipc.memory.open(second, device=device)
 
 
+@pytest.mark.parametrize("what", ["a VMM fd", "more than the file has", "another device"])
+def test_an_array_over_a_lie(pair: Pair, peer: Child, what: str) -> None:
+    changes, error, match = LIES[what]
+
+    def share(device: str, changes: dict[str, Any]) -> bytes:
+        array = kept["array"] = xs.empty(4, "u1", device=device)
+        handle = kept["array handle"] = xs.share(array)
+        lie("memory", device, changes)
+        lying, honest = (
+            layout.TABLE_ENTRIES + each._fields.entry * layout.ENTRY_NBYTES
+            for each in (node.current().table().exports()[-1].handle, handle.handle)
+        )
+        view = node.current().table()._view
+        for at, nbytes in ((24, 4), (64, 8)):  # flags and exposed_nbytes, of what lies
+            view[honest + at : honest + at + nbytes] = view[lying + at : lying + at + nbytes]
+        return bytes(handle)
+
+    raw = peer.call(share, pair[0], changes)
+    with nothing_left(), pytest.raises(error, match=match):
+        xs.attach(raw, device=pair[1])
+    peer.call(tell_the_truth)
+
+
 # --- the decision ---------------------------------------------------------------------------------
 
 

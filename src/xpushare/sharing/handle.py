@@ -14,7 +14,7 @@ from xpushare._native import Fields
 from xpushare.sharing import identity
 from xpushare.sharing.layout import ENTRY_COUNT
 
-__all__ = ["FIELDS", "Exporter", "Fields", "Handle", "decode_text", "encode_text", "keyed_hash", "pack"]
+__all__ = ["FIELDS", "Exporter", "Fields", "Handle", "decode_text", "encode_text", "keyed_hash", "pack", "seal"]
 
 MAGIC: Final = b"XPUSHARE"
 VERSION: Final = 1
@@ -150,12 +150,6 @@ class Handle:
         self._fields = fields
         return self
 
-    @classmethod
-    def _seal(cls, body: bytes) -> Handle:
-        """The handle that `pack`, or `OwnTable.enter`, made all of but the seal."""
-        raw = body + keyed_hash(body)
-        return cls._make(raw, Fields(raw))
-
     @property
     def kind(self) -> str:
         """ "memory", "physical_memory" or "event"."""
@@ -216,6 +210,12 @@ class Handle:
 
     def __deepcopy__(self, memo: object) -> Handle:
         return self
+
+
+def seal(body: bytes) -> Handle:
+    """The handle that `pack`, or `OwnTable.enter`, made all of but the seal."""
+    raw = body + keyed_hash(body)
+    return Handle._make(raw, Fields(raw))
 
 
 def _parse(raw: bytes) -> Fields:
