@@ -28,6 +28,7 @@ __all__ = [
     "keyed_hash",
     "pack",
     "raw_of",
+    "seal",
 ]
 
 MAGIC: Final = b"XPUSHARE"
@@ -166,12 +167,6 @@ class Handle:
         self._fields = fields
         return self
 
-    @classmethod
-    def _seal(cls, body: bytes) -> Handle:
-        """The handle that `pack`, or `OwnTable.enter`, made all of but the seal."""
-        raw = body + keyed_hash(body)
-        return cls._make(raw, Fields(raw))
-
     @property
     def kind(self) -> str:
         """ "memory", "physical_memory" or "event"."""
@@ -237,6 +232,12 @@ class Handle:
 # For the other modules of the package; no Python frame.
 fields_of: Final[Callable[[Handle], Fields]] = attrgetter("_fields")
 raw_of: Final[Callable[[Handle], bytes]] = attrgetter("_raw")
+
+
+def seal(body: bytes) -> Handle:
+    """The handle that `pack`, or `OwnTable.enter`, made all of but the seal."""
+    raw = body + keyed_hash(body)
+    return Handle._make(raw, Fields(raw))
 
 
 def _parse(raw: bytes) -> Fields:
