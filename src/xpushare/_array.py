@@ -26,6 +26,7 @@ from xpushare._lifecycle import Closable, Exportable
 from xpushare._native import BufferBase, Span, dlpack_capsule
 from xpushare.core import memory as core
 from xpushare.core.memory import Implicit, Range
+from xpushare.sharing.handle import fields_of
 
 if TYPE_CHECKING:
     from xpushare._array_handle import Parts
@@ -182,7 +183,7 @@ class Memory(BufferBase, Exportable[Range]):
     def __reduce__(self) -> tuple[Any, ...]:
         found = self._use()
         handle = self._handle_to_pickle(found, core.get)
-        offset = 0 if found.handle is None else found.offset - handle._fields.offset
+        offset = 0 if found.handle is None else found.offset - fields_of(handle).offset
         return _reopen, (bytes(handle), offset, found.nbytes)
 
 
@@ -511,7 +512,7 @@ class SharedArray(BufferBase, Closable[Range]):
             return bytes(self._handle)
         covered, first = self._covered()
         if found.handle is not None:
-            start = found.offset + self._offset - found.handle._fields.offset
+            start = found.offset + self._offset - fields_of(found.handle).offset
             return bytes(seal_array(found.handle, self._dtype, self._shape, self._strides, start))
         from xpushare.core.ordering import mark, work_on
 

@@ -14,7 +14,16 @@ from xpushare._errors import InvalidArgumentError, InvalidHandleError
 from xpushare._lifecycle import Closable
 from xpushare._native import forks
 from xpushare.sharing import layout, node
-from xpushare.sharing.handle import KIND_NUMBERS, SEAL_NBYTES, Handle, decode_text, encode_text, keyed_hash
+from xpushare.sharing.handle import (
+    KIND_NUMBERS,
+    SEAL_NBYTES,
+    Handle,
+    decode_text,
+    encode_text,
+    fields_of,
+    keyed_hash,
+    raw_of,
+)
 
 if TYPE_CHECKING:
     from xpushare.core.ordering import Mark
@@ -126,7 +135,7 @@ class ArrayHandle(Closable[Parts]):
             )
         tail = _dimensions(ndim).pack(*shape, *strides) + text
         event, point = (None, 0) if order is None else (order.handle, order.point)
-        handles = memory._raw if event is None else memory._raw + event._raw
+        handles = raw_of(memory) if event is None else raw_of(memory) + raw_of(event)
         length = HEADER.size + len(handles) + len(tail) + SEAL_NBYTES
         flags = 0 if event is None else _HAS_EVENT
         itemsize = dtype.itemsize
@@ -219,7 +228,7 @@ class ArrayHandle(Closable[Parts]):
         more = " read-only" if self.read_only else ""
         more += f", {parts.copied} bytes copied" if parts.copied else ""
         more += ", closed" if self._held is None else ""
-        fields = parts.memory._fields
+        fields = fields_of(parts.memory)
         return f"<ArrayHandle {parts.shape} {dtype} on {parts.memory.backend}, exported by pid {fields.pid}{more}>"
 
     def __eq__(self, other: object) -> bool:
@@ -272,13 +281,13 @@ def _parse(raw: bytes) -> Parts:
         )
     at = HEADER.size
     memory = Handle(raw[at : at + Handle.NBYTES])
-    if memory._fields.kind != KIND_NUMBERS["memory"]:
+    if fields_of(memory).kind != KIND_NUMBERS["memory"]:
         raise InvalidHandleError(f"the array handle names {memory.kind}, not memory")
     at += Handle.NBYTES
     event = None
     if flags & _HAS_EVENT:
         event = Handle(raw[at : at + Handle.NBYTES])
-        if event._fields.kind != KIND_NUMBERS["event"] or event._fields.cookie != memory._fields.cookie:
+        if fields_of(event).kind != KIND_NUMBERS["event"] or fields_of(event).cookie != fields_of(memory).cookie:
             raise InvalidHandleError("the array handle names an event that is none of its exporter")
         at += Handle.NBYTES
     lengths = _dimensions(ndim).unpack_from(raw, at)

@@ -34,7 +34,7 @@ from xpushare._physical_memory import PhysicalMemory
 from xpushare._share import share
 from xpushare.core import event, memory, physical
 from xpushare.sharing import identity, node
-from xpushare.sharing.handle import Handle
+from xpushare.sharing.handle import Handle, fields_of
 
 __all__ = ["lookup", "publish", "published", "unpublish"]
 
@@ -329,7 +329,7 @@ def _export(obj: Any) -> tuple[Handle | ArrayHandle, bool]:
     if isinstance(obj, Handle | ArrayHandle):
         if isinstance(obj, ArrayHandle):
             expect_open(obj)
-        fields = (obj if isinstance(obj, Handle) else obj.handle)._fields
+        fields = fields_of(obj if isinstance(obj, Handle) else obj.handle)
         if not node.current().is_own(fields.cookie):
             raise InvalidArgumentError(f"only the exporter publishes a handle: this is of process {fields.pid}")
         return obj, False

@@ -165,8 +165,8 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
     def mapped(self) -> list[tuple[int, int, str]]:
         """(at, nbytes, access) of every mapping, in order."""
         found = self._use()
-        with found._lock:
-            return [(each.at, each.nbytes, each.access) for each in found._mapped]
+        with found.lock:
+            return [(each.at, each.nbytes, each.access) for each in found.mapped]
 
     def as_array(self, shape: int | tuple[int, ...], dtype: Any, offset: int = 0) -> SharedArray:
         """A C-ordered array over mapped bytes, from `offset` on; usable as long as they stay mapped."""
@@ -196,7 +196,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         found = self._held
         if found is None:
             return "<VirtualRange closed>"
-        mappings = len(found._mapped)
+        mappings = len(found.mapped)
         return f"<VirtualRange {found.nbytes} bytes at {found.address:#x}, {mappings} mappings, on {found.device}>"
 
 

@@ -215,9 +215,15 @@ def test_physical_memory_and_events_of_this_process(pair: Pair) -> None:
     xs.ipc.event.put(event_handle)
 
 
-def test_an_import_that_fails_gives_its_open_back() -> None:
-    array = xs.empty(4, "u1", device="native_cpu:0")
-    with xs.share(array, opens=1) as handle:
+def share_once() -> xs.ArrayHandle:
+    kept["array"] = xs.empty(4, "u1", device="native_cpu:0")
+    handle = kept["array handle"] = xs.share(kept["array"], opens=1)
+    return handle
+
+
+@pytest.mark.parametrize("where", ["here", "in the peer"])
+def test_an_import_that_fails_gives_its_open_back(peer: Child, where: str) -> None:
+    with share_once() if where == "here" else peer.call(share_once) as handle:
         driver().fail("Mapping", xs.DeviceError("as the script says"))
         with nothing_left():
             try:
@@ -549,6 +555,29 @@ def test_a_larger_range_of_what_is_open(pair: Pair, peer: Child) -> None:
     for device in (None, pair[1]):
         with xs.ipc.memory.open(first, device=device), pytest.raises(xs.InvalidHandleError, match="does not fit"):
             xs.ipc.memory.open(second, device=device)
+
+
+@pytest.mark.parametrize("what", ["a VMM fd", "more than the file has", "another device"])
+def test_an_array_over_a_lie(pair: Pair, peer: Child, what: str) -> None:
+    changes, error, match = LIES[what]
+
+    def share(device: str, changes: dict[str, Any]) -> bytes:
+        array = kept["array"] = xs.empty(4, "u1", device=device)
+        handle = kept["array handle"] = xs.share(array)
+        lie("memory", device, changes)
+        lying, honest = (
+            layout.TABLE_ENTRIES + each._fields.entry * layout.ENTRY_NBYTES
+            for each in (node.current().table().exports()[-1].handle, handle.handle)
+        )
+        view = node.current().table()._view
+        for at, nbytes in ((24, 4), (64, 8)):  # flags and exposed_nbytes, of what lies
+            view[honest + at : honest + at + nbytes] = view[lying + at : lying + at + nbytes]
+        return bytes(handle)
+
+    raw = peer.call(share, pair[0], changes)
+    with nothing_left(), pytest.raises(error, match=match):
+        xs.attach(raw, device=pair[1])
+    peer.call(tell_the_truth)
 
 
 # --- the decision ---------------------------------------------------------------------------------

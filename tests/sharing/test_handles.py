@@ -23,7 +23,7 @@ from harness import Child, kept
 from xpushare import _native
 from xpushare.sharing import handle as handles
 from xpushare.sharing import identity, layout
-from xpushare.sharing.handle import FIELDS, Handle, pack
+from xpushare.sharing.handle import FIELDS, Handle, pack, seal
 
 DOC = Path(__file__).parents[2] / "docs" / "layout.md"
 
@@ -441,14 +441,14 @@ FIELD_VALUES = {
     "exposed_nbytes": st.integers(0, 2**64 - 1),
     "net_namespace": st.integers(0, 2**64 - 1),
 }
-sealed = st.fixed_dictionaries(FIELD_VALUES).map(lambda values: Handle._seal(pack(**values)))
+sealed = st.fixed_dictionaries(FIELD_VALUES).map(lambda values: seal(pack(**values)))
 relaxed = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow], database=None)
 
 
 @relaxed
 @given(st.fixed_dictionaries(FIELD_VALUES))
 def test_whatever_is_sealed_parses_to_the_same_fields(values: dict[str, Any]) -> None:
-    handle = Handle._seal(pack(**values))
+    handle = seal(pack(**values))
     for again in (Handle(bytes(handle)), Handle(str(handle)), pickle.loads(pickle.dumps(handle))):
         assert again == handle
         assert {name: getattr(again._fields, name) for name in values} == values
@@ -495,7 +495,7 @@ def test_arbitrary_text_is_refused(text: str) -> None:
 )
 def test_made_up_handles_open_nothing(values: dict[str, Any]) -> None:
     # Right key, right boot and device, and everything else invented: an error of ours, never a crash, and nothing left.
-    handle = Handle._seal(pack(**values))
+    handle = seal(pack(**values))
     before = holdings()
     with pytest.raises(xs.XpuShareError):
         verbs(handle.kind).open(handle)

@@ -185,7 +185,7 @@ def _withdraw(handle: Handle) -> None:
 
 def expect_kind(handle: Handle | bytes | str, kind: str) -> Handle:
     """The verified handle, which must be of that kind."""
-    found = handle if isinstance(handle, Handle) else Handle(handle)  # a call of the type costs more
+    found = handle if isinstance(handle, Handle) else Handle.__new__(Handle, handle)  # calling the type is slower
     if found._fields.kind != KIND_NUMBERS[kind]:
         raise InvalidHandleError(f"this is a handle of {found.kind}, not of {kind}: open it with ipc.{found.kind}.open")
     return found

@@ -189,21 +189,21 @@ class Pin:
 class Reserved(Resource):
     """Reserved addresses and what is mapped in them, in order. Stands where an allocation does in a `Range`."""
 
-    __slots__ = ("_granularity", "_lock", "_mapped", "_starts", "address", "context", "kind", "nbytes")
+    __slots__ = ("address", "context", "granularity", "kind", "lock", "mapped", "nbytes", "starts")
 
     driver: DriverRange
     imported = False
 
     def __init__(self, device: Device, context: Context, driver: DriverRange, granularity: int) -> None:
-        self._mapped: list[Mapped] = []
-        super().__init__(device, driver, _give_back, driver, self._mapped)
+        self.mapped: list[Mapped] = []
+        super().__init__(device, driver, _give_back, driver, self.mapped)
         self.context = context
         self.kind = "device"
         self.address = driver.address
         self.nbytes = driver.nbytes
-        self._granularity = granularity
-        self._lock = threading.RLock()
-        self._starts: list[int] = []
+        self.granularity = granularity
+        self.lock = threading.RLock()
+        self.starts: list[int] = []
 
     @property
     def host_accessible(self) -> bool:
@@ -214,15 +214,15 @@ class Reserved(Resource):
         at, nbytes = memory.piece("the range", self.nbytes, at, nbytes)
         if not nbytes:
             raise InvalidArgumentError("nbytes must be positive")
-        if (at | nbytes) & (self._granularity - 1):  # a power of two; say which
-            multiple("the address", at, self._granularity)
-            multiple("nbytes", nbytes, self._granularity)
+        if (at | nbytes) & (self.granularity - 1):  # a power of two; say which
+            multiple("the address", at, self.granularity)
+            multiple("nbytes", nbytes, self.granularity)
         return at, nbytes
 
     def overlapping(self, at: int, nbytes: int) -> list[Mapped]:
-        first = max(bisect_right(self._starts, at) - 1, 0)
+        first = max(bisect_right(self.starts, at) - 1, 0)
         found: list[Mapped] = []
-        for mapped in self._mapped[first:]:
+        for mapped in self.mapped[first:]:
             if mapped.at >= at + nbytes:
                 break
             if mapped.at + mapped.nbytes > at:
@@ -245,7 +245,7 @@ class Reserved(Resource):
 
     def hold(self, piece: Any) -> tuple[object, bool]:
         """Pin the mappings under a piece; every byte of it must be mapped with access."""
-        with self._lock:
+        with self.lock:
             found = self.overlapping(piece.offset, max(piece.nbytes, 1))
             end = piece.offset
             for mapped in found:
@@ -254,7 +254,7 @@ class Reserved(Resource):
                 end = mapped.at + mapped.nbytes
             if end < piece.offset + piece.nbytes:
                 raise InvalidArgumentError(f"byte {end} of the range is not mapped with access")
-            pin = Pin(piece, found, self._lock)
+            pin = Pin(piece, found, self.lock)
             return pin, any(mapped.access == "r" for mapped in found)
 
 
@@ -298,7 +298,7 @@ def map_(reserved: Reserved, source: Held, at: int, offset: int, nbytes: int | N
     wanted = access_argument(access)
     offset, nbytes = memory.piece("the physical memory", source.pages.nbytes, offset, nbytes)
     if offset:
-        multiple("offset", offset, reserved._granularity)
+        multiple("offset", offset, reserved.granularity)
     at, nbytes = reserved.check(at, nbytes)
     if reserved.device.backend != source.device.backend:
         raise InvalidArgumentError(
@@ -306,13 +306,13 @@ def map_(reserved: Reserved, source: Held, at: int, offset: int, nbytes: int | N
         )
     if (offset or nbytes != source.pages.nbytes) and not reserved.device.has(Aspect.partial_map):
         raise InvalidArgumentError(f"{reserved.device} maps whole physical memory objects only (it lacks partial_map)")
-    with reserved._lock:
+    with reserved.lock:
         if reserved.overlapping(at, nbytes):
             raise InvalidArgumentError(f"[{at}, {at + nbytes}) is mapped already: unmap it first")
         reserved.driver.map(at, source.pages.driver, offset, nbytes, wanted)
-        place = bisect_right(reserved._starts, at)
-        reserved._starts.insert(place, at)
-        reserved._mapped.insert(place, Mapped(at, nbytes, wanted, source))
+        place = bisect_right(reserved.starts, at)
+        reserved.starts.insert(place, at)
+        reserved.mapped.insert(place, Mapped(at, nbytes, wanted, source))
 
 
 def expect_free(reserved: Reserved, found: list[Mapped]) -> None:
@@ -328,20 +328,20 @@ def expect_free(reserved: Reserved, found: list[Mapped]) -> None:
 @operation("VirtualRange.unmap", raises=(InvalidArgumentError, OutOfMemoryError, DeviceError))
 def unmap(reserved: Reserved, at: int, nbytes: int) -> None:
     """Unmap one or several whole mappings. Refused while a buffer or an unfinished queue operation looks at them."""
-    with reserved._lock:
+    with reserved.lock:
         found = reserved.whole(at, nbytes)
         expect_free(reserved, found)
         for mapped in found:
             reserved.driver.unmap(mapped.at, mapped.nbytes)
-            place = bisect_right(reserved._starts, mapped.at) - 1
-            del reserved._starts[place], reserved._mapped[place]
+            place = bisect_right(reserved.starts, mapped.at) - 1
+            del reserved.starts[place], reserved.mapped[place]
 
 
 @operation("VirtualRange.set_access", raises=(InvalidArgumentError, OutOfMemoryError, DeviceError))
 def set_access(reserved: Reserved, at: int, nbytes: int, access: str) -> None:
     """Change the access of one or several whole mappings."""
     wanted = access_argument(access)
-    with reserved._lock:
+    with reserved.lock:
         found = reserved.whole(at, nbytes)
         if wanted != "rw":
             expect_free(reserved, found)
@@ -354,6 +354,6 @@ def set_access(reserved: Reserved, at: int, nbytes: int, access: str) -> None:
 def access_of(reserved: Reserved, at: int) -> Access:
     """The access of the byte at `at`; "none" where nothing is mapped."""
     at, _ = memory.piece("the range", reserved.nbytes, at, 1)
-    with reserved._lock:
+    with reserved.lock:
         found = reserved.overlapping(at, 1)
         return found[0].access if found else "none"

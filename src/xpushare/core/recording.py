@@ -29,7 +29,7 @@ from xpushare.core.event import Opened
 from xpushare.core.memory import Range
 from xpushare.core.physical import Held
 from xpushare.core.resources import Resource
-from xpushare.sharing.handle import Handle
+from xpushare.sharing.handle import Handle, fields_of
 
 __all__ = ["record"]
 
@@ -124,7 +124,8 @@ def event_key(event: Opened) -> str:
 
 def handle_key(handle: Handle) -> str:
     """Names an export in all processes."""
-    return f"{handle._fields.cookie.hex()}/{handle._fields.generation}"
+    fields = fields_of(handle)
+    return f"{fields.cookie.hex()}/{fields.generation}"
 
 
 def _brief(value: Any) -> Any:

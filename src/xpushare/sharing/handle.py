@@ -7,7 +7,9 @@ import binascii
 import functools
 import struct
 import uuid
+from collections.abc import Callable
 from hmac import compare_digest
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, final
 
 from xpushare._errors import InvalidArgumentError, InvalidHandleError
@@ -15,7 +17,19 @@ from xpushare._native import Fields
 from xpushare.sharing import identity
 from xpushare.sharing.layout import ENTRY_COUNT
 
-__all__ = ["FIELDS", "Exporter", "Fields", "Handle", "decode_text", "encode_text", "keyed_hash", "pack"]
+__all__ = [
+    "FIELDS",
+    "Exporter",
+    "Fields",
+    "Handle",
+    "decode_text",
+    "encode_text",
+    "fields_of",
+    "keyed_hash",
+    "pack",
+    "raw_of",
+    "seal",
+]
 
 MAGIC: Final = b"XPUSHARE"
 VERSION: Final = 1
@@ -153,12 +167,6 @@ class Handle:
         self._fields = fields
         return self
 
-    @classmethod
-    def _seal(cls, body: bytes) -> Handle:
-        """The handle that `pack`, or `OwnTable.enter`, made all of but the seal."""
-        raw = body + keyed_hash(body)
-        return cls._make(raw, Fields(raw))
-
     @property
     def kind(self) -> str:
         """ "memory", "physical_memory" or "event"."""
@@ -219,6 +227,17 @@ class Handle:
 
     def __deepcopy__(self, memo: object) -> Handle:
         return self
+
+
+# For the other modules of the package; no Python frame.
+fields_of: Final[Callable[[Handle], Fields]] = attrgetter("_fields")
+raw_of: Final[Callable[[Handle], bytes]] = attrgetter("_raw")
+
+
+def seal(body: bytes) -> Handle:
+    """The handle that `pack`, or `OwnTable.enter`, made all of but the seal."""
+    raw = body + keyed_hash(body)
+    return Handle._make(raw, Fields(raw))
 
 
 def _parse(raw: bytes) -> Fields:

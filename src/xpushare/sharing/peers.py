@@ -274,7 +274,7 @@ class Peers:
         self._busy: dict[Hashable, threading.Lock] = {}
         self._pidfds: list[int] = []  # of the peers that have one
 
-    def _once(self, key: Hashable, find: Callable[[], T | None], make: Callable[[], T]) -> T:
+    def once(self, key: Hashable, find: Callable[[], T | None], make: Callable[[], T]) -> T:
         """What `find` finds, else what `make` makes and makes findable: one thread at a time for this key; other keys
         go on.
         """
@@ -294,9 +294,7 @@ class Peers:
         cookie = handle._fields.cookie
         found = self._peers.get(cookie)
         return (
-            self._once(cookie, lambda: self._peers.get(cookie), lambda: self._attach(handle))
-            if found is None
-            else found
+            self.once(cookie, lambda: self._peers.get(cookie), lambda: self._attach(handle)) if found is None else found
         )
 
     def _attach(self, handle: Handle) -> Peer:
@@ -327,7 +325,7 @@ class Peers:
             return self._remember(key, make())
 
         found = find()
-        return self._once(key, find, fill) if found is None else found
+        return self.once(key, find, fill) if found is None else found
 
     def _remember(self, key: Hashable, made: T) -> T:
         """What lives under `key` from now on: `made`, or what another thread was first with."""

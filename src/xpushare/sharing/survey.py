@@ -259,7 +259,7 @@ def _read(inode: int, opens: list[_Open], commons: _Found) -> list[Row]:
 
         # Closing any fd of a commons drops this process's locks on it, by which its members see us alive. So what is
         # ours is read by our own fd, and nothing becomes ours meanwhile: attaching takes this cookie's turn, too.
-        return node.current().peers._once(cookie, lambda: None, read)
+        return node.current().peers.once(cookie, lambda: None, read)
     finally:
         os.close(table)
 

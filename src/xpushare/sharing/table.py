@@ -16,7 +16,7 @@ from xpushare._errors import HandleExpiredError, InvalidArgumentError, OutOfMemo
 from xpushare._fds import OwnedFd
 from xpushare.adapters.base import DeviceInfo, Export
 from xpushare.sharing import identity, layout
-from xpushare.sharing.handle import KIND_NUMBERS, Handle, pack
+from xpushare.sharing.handle import KIND_NUMBERS, Handle, pack, seal
 
 __all__ = ["Exported", "Table"]
 
@@ -144,7 +144,7 @@ class Table:
             self._generation = generation = self._generation + 1
             try:
                 names, number = self._device(device)
-                handle = Handle._seal(
+                handle = seal(
                     self._entries.enter(
                         entry, generation, KIND_NUMBERS[kind], flags, slot, names, serial, offset, nbytes, what.nbytes,
                         what.exposed_nbytes, what.inode, len(fds if on_demand is None else on_demand.objects),

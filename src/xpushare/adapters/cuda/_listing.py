@@ -62,9 +62,12 @@ def driver_version() -> str:
 def pci_address(gpu_uuid: str) -> str:
     """The GPU's address on the PCI bus; "" where the driver does not say, and for a MIG instance, which has none."""
     for file in _PROC.glob("gpus/*/information"):
+        name = file.parent.name
         try:
-            if f"GPU-{gpu_uuid}" in file.read_text():
-                return file.parent.name
+            if f"GPU-{gpu_uuid}" in file.read_text() and re.fullmatch(
+                r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", name
+            ):
+                return name
         except OSError:
             pass
     return ""
