@@ -1,4 +1,4 @@
-"""Event slots for devices: the pages of a commons that hold slots in use, registered with the driver."""
+"""Event slots for devices: the pages of a commons that hold slots in use, made reachable for the devices."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, Final, final
 from xpushare import _system
 from xpushare._errors import InvalidArgumentError, from_os_error
 from xpushare._native import LAYOUT, Domain, Mapping, Slot
-from xpushare.adapters.cuda._driver import Gpu
-from xpushare.adapters.cuda._later import Later, register_flags
+from xpushare.adapters.stream.hooks import Device
+from xpushare.adapters.stream.teardown import Teardown, quietly
 
-__all__ = ["Words"]
+__all__ = ["SlotPages", "unreach"]
 
-_CHUNK: Final = 1 << 21  # registering pins pages, so no more than needed: 8192 events at a time
+_CHUNK: Final = 1 << 21  # reaching pages pins them, so no more than needed: 8192 events at a time
 _SLOTS: Final = LAYOUT["commons.slots"]
 _WORDS_MAX: Final = 4096  # slots whose words are found at once
 _SLOTS_NBYTES: Final = LAYOUT["commons.size"] - _SLOTS
@@ -22,19 +22,19 @@ _SLOTS_NBYTES: Final = LAYOUT["commons.size"] - _SLOTS
 
 @final
 class _Chunks:
-    """The registered chunks of one commons; mappings of our own, which can outlive the process's mapping of it."""
+    """The reached chunks of one commons; mappings of our own, which can outlive the process's mapping of it."""
 
     def __init__(self) -> None:
-        self.devices: dict[int, int] = {}  # chunk -> its address for devices
-        self.mappings: list[tuple[Gpu, Mapping]] = []
+        self.addresses: dict[int, int] = {}  # chunk -> its address for devices
+        self.mappings: list[tuple[Device, Mapping]] = []
 
 
 @final
-class Words:
+class SlotPages:
     """Where devices find the value words of slots."""
 
-    def __init__(self, later: Later) -> None:
-        self._later = later
+    def __init__(self, teardown: Teardown) -> None:
+        self._teardown = teardown
         self._lock = threading.RLock()
         self._commons: dict[int, _Chunks] = {}
         self._references: dict[int, weakref.ref[Domain]] = {}
@@ -42,7 +42,7 @@ class Words:
         self._words: dict[int, int] = {}  # slot -> its word for devices: what was asked for before
 
     def adopt(self, domain: Domain) -> None:
-        """Get to know a commons; when it goes, so do its registrations."""
+        """Get to know a commons; when it goes, so does what was reached of it."""
         at = domain.address
         with self._lock:
             if at not in self._commons:
@@ -57,22 +57,22 @@ class Words:
                 self._known = tuple(self._commons.items())
                 for word in [word for word in self._words if 0 <= word - at < LAYOUT["commons.size"]]:
                     del self._words[word]
-        for gpu, mapping in chunks.mappings:
-            self._later.do(lambda gpu=gpu, mapping=mapping: _unregister(gpu, mapping))  # type: ignore[misc]
+        for device, mapping in chunks.mappings:
+            self._teardown.submit(device, unreach, device, "unregistering event pages", mapping)
 
-    def address(self, gpu: Gpu, slot: Slot) -> int:
+    def address(self, device: Device, slot: Slot) -> int:
         """The value word of a slot, as devices address it."""
         at = slot.address
         known = self._words.get(at)
-        return self._find(gpu, at) if known is None else known
+        return self._find(device, at) if known is None else known
 
-    def _find(self, gpu: Gpu, at: int) -> int:
+    def _find(self, device: Device, at: int) -> int:
         for base, chunks in self._known:
             if 0 <= at - base - _SLOTS < _SLOTS_NBYTES:
                 chunk, within = divmod(at - base - _SLOTS, _CHUNK)
-                start = chunks.devices.get(chunk)
+                start = chunks.addresses.get(chunk)
                 if start is None:
-                    start = self._register(gpu, base, chunks, chunk)
+                    start = self._reach(device, base, chunks, chunk)
                 with self._lock:
                     if self._commons.get(base) is chunks:  # else it has gone in between
                         if len(self._words) >= _WORDS_MAX:
@@ -89,10 +89,10 @@ class Words:
                 return reference()
         return None
 
-    def _register(self, gpu: Gpu, base: int, chunks: _Chunks, chunk: int) -> int:
+    def _reach(self, device: Device, base: int, chunks: _Chunks, chunk: int) -> int:
         doing = "registering event pages"
         with self._lock:
-            found = chunks.devices.get(chunk)
+            found = chunks.addresses.get(chunk)
             if found is not None:
                 return found
             domain = self._references[base]()
@@ -102,19 +102,18 @@ class Words:
                 mapping: Any = _system.Mapping(domain.fd, _CHUNK, _SLOTS + chunk * _CHUNK)
             except OSError as error:
                 raise from_os_error(error, f"{doing}: mmap") from error
-            driver = gpu.driver
-            with gpu.context.current():
-                driver(doing, "cuMemHostRegister", mapping.address, _CHUNK, register_flags(False))
+            with device.current():
+                device.reach(doing, mapping.address, _CHUNK, False)
                 try:
-                    found = int(driver(doing, "cuMemHostGetDevicePointer", mapping.address, 0))
+                    found = device.reached(doing, mapping.address)
                 except BaseException:
-                    driver.api.cuMemHostUnregister(mapping.address)
+                    quietly(device.unreach, doing, mapping.address)
                     raise
-            chunks.mappings.append((gpu, mapping))
-            chunks.devices[chunk] = found
+            chunks.mappings.append((device, mapping))
+            chunks.addresses[chunk] = found
             return found
 
 
-def _unregister(gpu: Gpu, mapping: Mapping) -> None:
-    with gpu.context.current():
-        gpu.driver("unregistering event pages", "cuMemHostUnregister", mapping.address)
+def unreach(device: Device, doing: str, mapping: Mapping) -> None:
+    """Undo `Device.reach` of a mapping, which stays until then."""
+    device.unreach(doing, mapping.address)
