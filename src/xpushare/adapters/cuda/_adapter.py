@@ -27,8 +27,8 @@ from xpushare.adapters.cuda._protocols import (
 )
 from xpushare.adapters.cuda._stream import Stream
 from xpushare.adapters.stream.adapter import StreamAdapter
-from xpushare.adapters.stream.adopted import AdoptedQueues
 from xpushare.adapters.stream.engine import Engine
+from xpushare.adapters.stream.queue import AdoptedQueues
 
 __all__ = ["Cuda"]
 

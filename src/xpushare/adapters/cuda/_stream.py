@@ -54,9 +54,9 @@ class Stream:
             return cls(context, context.driver(doing, "cuStreamCreate", n.STREAM_NON_BLOCKING), None)
 
     def identity(self) -> Hashable | None:
-        """Names the stream: its handle is used again after it was destroyed, its id is not. None while somebody captures
-        it: asking for its id would end the capture (measured).
-        """
+        """Names the stream: its handle is used again after it was destroyed, its id is not.
+
+        None while somebody captures it: asking for its id would end the capture (measured)."""
         context = self._context
         if self.lasting:
             return context.number, 0
@@ -90,8 +90,8 @@ class Stream:
     def copy(self, doing: str, dst: int, src: int, nbytes: int) -> None:
         self._driver(doing, "cuMemcpyAsync", dst, src, nbytes, self._stream)
 
-    def fill(self, doing: str, dst: int, pattern: bytes, count: int) -> None:
-        self._driver(doing, _MEMSET[len(pattern)], dst, int.from_bytes(pattern, "little"), count, self._stream)
+    def fill(self, doing: str, dst: int, pattern: bytes, times: int) -> None:
+        self._driver(doing, _MEMSET[len(pattern)], dst, int.from_bytes(pattern, "little"), times, self._stream)
 
     def wait_native(self, doing: str, event: int) -> None:
         self._driver(doing, "cuStreamWaitEvent", self._stream, event, 0)

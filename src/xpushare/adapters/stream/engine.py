@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import final
 
+from xpushare.adapters.stream.background import Teardown, Watch
 from xpushare.adapters.stream.hooks import VirtualMemory
 from xpushare.adapters.stream.peer_access import PeerAccess
 from xpushare.adapters.stream.slot_pages import SlotPages
-from xpushare.adapters.stream.teardown import Teardown
-from xpushare.adapters.stream.watch import Watch
 
 __all__ = ["Engine"]
 

@@ -11,11 +11,11 @@ _PIECEWISE_MAX: Final = 64  # bytes of a pattern that is written piece by piece
 
 
 class Fill(NamedTuple):
-    """`count` patterns from `dst` on."""
+    """`times` patterns from `dst` on."""
 
     dst: int
     pattern: bytes
-    count: int
+    times: int
 
 
 class Copy(NamedTuple):

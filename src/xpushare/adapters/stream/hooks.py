@@ -1,8 +1,8 @@
 """The hooks: what a vendor tells the stream engine of its driver, and what each must guarantee.
 
-A hook makes driver calls and nothing else: it keeps no tables, takes no locks and starts no threads. It fails with what
-`Codes.error` makes of the driver's code, and then has acquired nothing. `doing` says in a message what was tried. Hooks
-may be called from several threads at once, and from threads that the vendor's library has never seen.
+A hook makes driver calls and little else: the engine keeps the tables, takes the locks and starts the threads. A hook
+fails with what `Codes.error` makes of the driver's code, and then has acquired nothing. `doing` says in a message what was
+tried. Hooks may be called from several threads at once, also from threads that the driver has never seen.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class QueueCalls(NamedTuple):
 
 
 class Stream(Protocol):
-    """One in-order stream: ours, or another library's. The engine calls these with `current()` unless it says else."""
+    """One in-order stream: ours, or another library's. The engine makes the hooks' calls inside `current()`."""
 
     device: VirtualMemory
     handle: int  # what `Argument.QUEUE` stands for
@@ -93,51 +93,31 @@ class Stream(Protocol):
     around_calls: Callable[[], Scope] | None  # around calls by recipe; None where they need nothing, which is faster
     fill_units: Sequence[int]  # the pattern lengths that `fill` takes, 1 among them
 
-    def current(self) -> Scope:
-        """Around the other hooks: the stream's device is current and captures are left alone; then as before."""
-        ...
+    # The stream's device is current and captures are left alone; then all is as before.
+    def current(self) -> Scope: ...
+    # Likewise, with no more than `query` and `busy` need.
+    def relaxed(self) -> Scope: ...
 
-    def relaxed(self) -> Scope:
-        """Likewise, where only `query` or `busy` is called: what those need."""
-        ...
-
-    def new_mark(self, doing: str) -> Any:
-        """Something to `mark` the stream with, again and again."""
-        ...
-
-    def mark(self, doing: str, mark: Any) -> None:
-        """The mark is reached when the work queued so far has finished; what it said before counts no more."""
-        ...
-
-    def query(self, doing: str, mark: Any) -> bool:
-        """Whether the stream has reached the mark. Never blocks."""
-        ...
-
-    def busy(self, doing: str) -> bool:
-        """Whether the stream has unfinished work. Never blocks."""
-        ...
-
-    def check_device(self, doing: str) -> None:
-        """Raise what broke the device, even when the stream is held up. Never blocks."""
-        ...
+    # A mark is set again and again. It is reached when the work queued before it was set last has finished.
+    def new_mark(self, doing: str) -> Any: ...
+    def mark(self, doing: str, mark: Any) -> None: ...
+    # Whether it is reached; whether the stream has unfinished work. Neither blocks.
+    def query(self, doing: str, mark: Any) -> bool: ...
+    def busy(self, doing: str) -> bool: ...
+    # Raises what broke the device, also when the stream is held up. Does not block.
+    def check_device(self, doing: str) -> None: ...
 
     def copy(self, doing: str, dst: int, src: int, nbytes: int) -> None: ...
-    def fill(self, doing: str, dst: int, pattern: bytes, count: int) -> None:
-        """Write `count` patterns of a length in `fill_units`, of which `dst` is a multiple."""
-        ...
+    # `times` patterns of a length in `fill_units`, of which `dst` is a multiple.
+    def fill(self, doing: str, dst: int, pattern: bytes, times: int) -> None: ...
 
-    def wait_native(self, doing: str, event: Any) -> None:
-        """Work queued later starts when another library's event (of `Adapter.adopt_event`) has completed."""
-        ...
-
-    def record_native(self, doing: str) -> NativeEvent:
-        """The driver's own shareable event, recorded now. `FeatureNotSupportedError` where there is none."""
-        ...
-
-    def destroy(self, marks: Sequence[Any]) -> None:
-        """End the marks, and a stream of ours; let go of another library's. Its work has finished, or the device is
-        broken. Never raises."""
-        ...
+    # Work queued later starts when another library's event (of `Adapter.adopt_event`) has completed.
+    def wait_native(self, doing: str, event: Any) -> None: ...
+    # The driver's own shareable event, recorded now. `FeatureNotSupportedError` where there is none.
+    def record_native(self, doing: str) -> NativeEvent: ...
+    # End the marks, and a stream of ours; let go of another library's. Its work has finished, or the device is broken.
+    # Never raises.
+    def destroy(self, marks: Sequence[Any]) -> None: ...
 
 
 # --- devices --------------------------------------------------------------------------------------------------
@@ -149,88 +129,55 @@ class Device(Protocol):
     ordinal: int
     codes: Codes
 
-    def error(self, doing: str, call: str, code: int) -> XpuShareError:
-        """`Codes.error`, with the driver's name for the code."""
-        ...
+    # `Codes.error`, with the driver's name for the code.
+    def error(self, doing: str, call: str, code: int) -> XpuShareError: ...
+    # Around the hooks below: the device is current and captures are left alone; then all is as before.
+    def current(self) -> Scope: ...
 
-    def current(self) -> Scope:
-        """Around the other hooks: the device is current and captures are left alone; then as before."""
-        ...
+    # Whether anybody in this process has used the device, and what it lacks for a feature, by the driver's name for
+    # that, else "". Both start nothing and need nothing current.
+    def active(self) -> bool: ...
+    def lacking(self, feature: Feature) -> str: ...
 
-    def active(self) -> bool:
-        """Whether anybody in this process has used the device. Starts nothing."""
-        ...
+    # Return when the work submitted so far to the device by anybody in this process has finished, without ending a
+    # capture. Called while no queue of ours waits for an event. Needs nothing current.
+    def drain(self) -> None: ...
 
-    def lacking(self, feature: Feature) -> str:
-        """The driver's name for what the device lacks for a feature, else "". Starts nothing."""
-        ...
-
-    def drain(self) -> None:
-        """Return when the work submitted to the device so far, by anybody in this process, has finished; without ending
-        a capture. Makes its own calls current. The engine calls it while no queue of ours waits for an event."""
-        ...
-
-    def reach(self, doing: str, address: int, nbytes: int, read_only: bool) -> None:
-        """Let every device of this driver use pages of host memory, whatever maps them besides, until `unreach`."""
-        ...
-
-    def reached(self, doing: str, address: int) -> int:
-        """Where the devices see reached pages."""
-        ...
-
+    # Let every device of this driver use pages of host memory, whatever else maps them, until `unreach`; where the
+    # devices see them.
+    def reach(self, doing: str, address: int, nbytes: int, read_only: bool) -> None: ...
+    def reached(self, doing: str, address: int) -> int: ...
     def unreach(self, doing: str, address: int) -> None: ...
 
 
 class VirtualMemory(Device, Protocol):
     """The memory of a device, by the family of calls that create, export, import and map allocations.
 
-    Allocations lie on a device (their *location*, an ordinal) and have a handle, which keeps them as long as a mapping
-    does. A fresh mapping has no access. What is mapped or unmapped here is never in use by a device at that time.
+    An allocation lies at a *location*, the ordinal of a device. It lives as long as a handle or a mapping of it does.
+    No device uses what is unmapped or freed here at that time.
     """
 
-    def granularity(self, recommended: bool) -> int:
-        """Bytes of which allocations and mappings are multiples. Cheap."""
-        ...
+    # Bytes of which allocations and mappings are multiples. Cheap; needs nothing current.
+    def granularity(self, recommended: bool) -> int: ...
+    # Whether this device can use memory at a location. Likewise.
+    def reaches(self, location: int) -> bool: ...
 
     def create(self, doing: str, nbytes: int, shareable: bool) -> Any: ...
-    def retain(self, doing: str, address: int) -> Any:
-        """One more handle of the allocation that is mapped at the address. Needs nothing current."""
-        ...
-
-    def release(self, doing: str, handle: Any) -> None:
-        """Give a handle up. Needs nothing current."""
-        ...
-
-    def export_fd(self, doing: str, handle: Any) -> int:
-        """A file descriptor of a shareable allocation, closed on exec. Needs nothing current."""
-        ...
-
-    def export_on_demand(self, handles: Sequence[Any]) -> OnDemand:
-        """Likewise for many, made by native code one by one."""
-        ...
-
-    def import_fd(self, doing: str, fd: int) -> Any:
-        """The allocation behind a peer's file descriptor, which may be anything and stays the caller's."""
-        ...
-
+    # One more handle of the allocation that is mapped at an address. This and the next three need nothing current.
+    def retain(self, doing: str, address: int) -> Any: ...
+    def release(self, doing: str, handle: Any) -> None: ...
+    # A file descriptor of a shareable allocation, closed on exec; for many allocations, native code makes them.
+    def export_fd(self, doing: str, handle: Any) -> int: ...
+    def export_on_demand(self, handles: Sequence[Any]) -> OnDemand: ...
+    # A handle of the allocation behind a peer's file descriptor, which may be anything and stays the caller's.
+    def import_fd(self, doing: str, fd: int) -> Any: ...
     def location(self, doing: str, handle: Any) -> int: ...
-    def reaches(self, location: int) -> bool:
-        """Whether this device can use memory at a location. Cheap."""
-        ...
 
-    def reserve(self, doing: str, nbytes: int, address: int) -> int:
-        """Addresses: those at `address`, or others where these are taken or 0."""
-        ...
-
-    def free(self, doing: str, address: int, nbytes: int) -> None:
-        """Give reserved addresses back."""
-        ...
-
-    def map(self, doing: str, address: int, nbytes: int, handle: Any) -> None:
-        """Map an allocation from its start. One of `Codes.wrong_size` where it is smaller than `nbytes`."""
-        ...
-
+    # Addresses: those at `address`, or others where these are taken or it is 0.
+    def reserve(self, doing: str, nbytes: int, address: int) -> int: ...
+    def free(self, doing: str, address: int, nbytes: int) -> None: ...
+    # An allocation from its start; nobody has access yet. One of `Codes.wrong_size` where it is smaller than `nbytes`.
+    def map(self, doing: str, address: int, nbytes: int, handle: Any) -> None: ...
     def unmap(self, doing: str, address: int, nbytes: int) -> None: ...
-    def set_access(self, doing: str, address: int, nbytes: int, ordinals: Sequence[int], access: Access) -> None:
-        """Let the devices with these ordinals use mapped memory so; the others' access stays."""
-        ...
+    # Of the devices with these ordinals; the others' stays.
+    def set_access(self, doing: str, address: int, nbytes: int, ordinals: Sequence[int], access: Access) -> None: ...

@@ -67,6 +67,7 @@ class HostMemory(DriverMemory):
 
     def export(self, read_only: bool) -> Export:
         assert self._fd is not None
+        assert self._mapping is not None
         return payload.described(payload.HOST, self.nbytes, self._mapping.nbytes, (self._fd.number,), inode=self._inode)
 
     def release(self) -> None:

@@ -17,15 +17,14 @@ from xpushare._errors import (
 from xpushare._fds import OwnedFd
 from xpushare.adapters.base import Access, DriverMemory, Export, Import
 from xpushare.adapters.stream import payload
+from xpushare.adapters.stream.background import quietly
 from xpushare.adapters.stream.engine import Engine
 from xpushare.adapters.stream.hooks import VirtualMemory
 from xpushare.adapters.stream.host_memory import HostMemory
-from xpushare.adapters.stream.teardown import quietly
 
 __all__ = ["DeviceMemory", "OpenOwn", "SegmentedMemory", "import_memory", "require_shareable"]
 
-# Maps a peer's memory of a kind that only one vendor has (kind, doing, import, its part of the payload): its address, and
-# what closes it.
+# `StreamAdapter.open_own` of a device.
 OpenOwn = Callable[[int, str, Import, bytes], tuple[int, Callable[[], object]]]
 _TEARDOWN: Final = 5.0  # seconds that an allocation waits for teardowns when memory is short
 

@@ -42,8 +42,8 @@ class PeerAccess:
         the device current."""
         if not device.reaches(location):
             raise FeatureNotSupportedError(
-                f"{doing}: {device} cannot reach memory of {self._devices()[location]} (no peer access): open it on that "
-                "one"
+                f"{doing}: {device} cannot reach memory of {self._devices()[location]} (no peer access): "
+                "open it on that one"
             )
         devices = self._devices()
         reaching = [device.ordinal]

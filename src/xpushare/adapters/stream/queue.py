@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, ParamSpec, TypeVar, final
 
 from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError
 from xpushare._native import CAPTURED, LOST, PENDING, Lane, Slot, Span
 from xpushare.adapters._host_queue import queue_numbers
 from xpushare.adapters.base import DriverQueue, NativeEvent, Profile
+from xpushare.adapters.stream.background import holds_device
 from xpushare.adapters.stream.engine import Engine
 from xpushare.adapters.stream.fills import Copy, Fill, fill_steps
 from xpushare.adapters.stream.hooks import Scope, Stream
 from xpushare.adapters.stream.host_memory import HostMemory
 from xpushare.adapters.stream.native import native_queue
-from xpushare.adapters.stream.teardown import holds_device
 from xpushare.timeline.loss import note_failure, peer_lost
 
-__all__ = ["DeviceQueue"]
+__all__ = ["AdoptedQueues", "DeviceQueue"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -411,6 +412,38 @@ class DeviceQueue(DriverQueue):
         marks, self._marks = self._marks, []
         with self._stream.current():
             self._stream.destroy(marks)
+
+
+@final
+class AdoptedQueues:
+    """The queues over other libraries' streams: one for each stream, so that what it signals is one signaller's."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.RLock()  # re-entrant: a finaliser may release a queue at any moment
+        self._used: dict[Hashable, tuple[DeviceQueue, int]] = {}  # identity of a stream -> queue, users
+
+    def queue(self, identity: Hashable | None, stream: Stream, lasting: bool = False) -> DeviceQueue:
+        """The queue over a stream; every call has a `release` of its own.
+
+        `identity` names the stream: one that has its handle later has another; None where it cannot be told now.
+        `lasting`: the stream lives as long as the process, and so does its queue."""
+        if identity is None:
+            return DeviceQueue(self._engine, stream)
+        with self._lock:
+            found, users = self._used.get(identity, (None, int(lasting)))
+            if found is None:
+                found = DeviceQueue(self._engine, stream)
+                found.drop_user = functools.partial(self._drop_user, identity)
+            self._used[identity] = found, users + 1
+            return found
+
+    def _drop_user(self, identity: Hashable) -> bool:
+        with self._lock:
+            found, users = self._used.pop(identity)
+            if users > 1:
+                self._used[identity] = found, users - 1
+            return users == 1
 
 
 @final

@@ -9,10 +9,10 @@ from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, Inv
 from xpushare._fds import OwnedFd
 from xpushare.adapters.base import Access, DriverPhysical, DriverRange, Export, Import
 from xpushare.adapters.stream import payload
+from xpushare.adapters.stream.background import quietly
 from xpushare.adapters.stream.engine import Engine
 from xpushare.adapters.stream.hooks import VirtualMemory
 from xpushare.adapters.stream.memory import require_shareable
-from xpushare.adapters.stream.teardown import Job, quietly
 
 __all__ = ["AddressRange", "PhysicalPages"]
 
@@ -100,7 +100,7 @@ class AddressRange(DriverRange):
         self._device = device
         self._lock = threading.Lock()
         self._locations: dict[int, tuple[int, int]] = {}  # start of each mapping -> device whose memory it is, bytes
-        self._leaving: dict[int, tuple[int, Job]] = {}  # start -> (bytes, its teardown)
+        self._leaving: dict[int, tuple[int, threading.Event]] = {}  # start -> (bytes, its teardown)
         with device.current():
             found = device.reserve(doing, nbytes, address)
             if address and found != address:
@@ -131,7 +131,7 @@ class AddressRange(DriverRange):
     def _wait_for_teardown(self, at: int, nbytes: int) -> None:
         """Wait until what was unmapped from this place has left."""
         with self._lock:
-            for start in [start for start, (_, job) in self._leaving.items() if job.wait(0)]:
+            for start in [start for start, (_, job) in self._leaving.items() if job.is_set()]:
                 del self._leaving[start]
             leaving = [job for start, (size, job) in self._leaving.items() if start < at + nbytes and at < start + size]
         for job in leaving:

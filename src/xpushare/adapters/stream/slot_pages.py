@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any, Final, final
 
 from xpushare import _system
 from xpushare._errors import InvalidArgumentError, from_os_error
 from xpushare._native import LAYOUT, Domain, Mapping, Slot
+from xpushare.adapters.stream.background import Teardown, quietly
 from xpushare.adapters.stream.hooks import Device
-from xpushare.adapters.stream.teardown import Teardown, quietly
 
 __all__ = ["SlotPages", "unreach"]
 
@@ -21,12 +22,17 @@ _SLOTS_NBYTES: Final = LAYOUT["commons.size"] - _SLOTS
 
 
 @final
-class _Chunks:
+class _Commons:
     """The reached chunks of one commons; mappings of our own, which can outlive the process's mapping of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, domain: Domain, gone: Callable[[_Commons], None]) -> None:
+        self.start = domain.address + _SLOTS
+        self.domain = weakref.ref(domain, lambda _domain: gone(self))
         self.addresses: dict[int, int] = {}  # chunk -> its address for devices
         self.mappings: list[tuple[Device, Mapping]] = []
+
+    def holds(self, address: int) -> bool:
+        return 0 <= address - self.start < _SLOTS_NBYTES
 
 
 @final
@@ -36,28 +42,21 @@ class SlotPages:
     def __init__(self, teardown: Teardown) -> None:
         self._teardown = teardown
         self._lock = threading.RLock()
-        self._commons: dict[int, _Chunks] = {}
-        self._references: dict[int, weakref.ref[Domain]] = {}
-        self._known: tuple[tuple[int, _Chunks], ...] = ()  # `_commons`, to go through without a lock
+        self._known: tuple[_Commons, ...] = ()  # replaced as a whole: to go through without the lock
         self._words: dict[int, int] = {}  # slot -> its word for devices: what was asked for before
 
     def adopt(self, domain: Domain) -> None:
         """Get to know a commons; when it goes, so does what was reached of it."""
-        at = domain.address
         with self._lock:
-            if at not in self._commons:
-                chunks = self._commons[at] = _Chunks()
-                self._references[at] = weakref.ref(domain, lambda _gone: self._forget(at, chunks))
-                self._known = tuple(self._commons.items())
+            if not any(commons.domain() is domain for commons in self._known):
+                self._known = (*self._known, _Commons(domain, self._forget))
 
-    def _forget(self, at: int, chunks: _Chunks) -> None:
+    def _forget(self, commons: _Commons) -> None:
         with self._lock:
-            if self._commons.get(at) is chunks:
-                del self._commons[at], self._references[at]
-                self._known = tuple(self._commons.items())
-                for word in [word for word in self._words if 0 <= word - at < LAYOUT["commons.size"]]:
-                    del self._words[word]
-        for device, mapping in chunks.mappings:
+            self._known = tuple(each for each in self._known if each is not commons)
+            for slot in [slot for slot in self._words if commons.holds(slot)]:
+                del self._words[slot]
+        for device, mapping in commons.mappings:
             self._teardown.submit(device, unreach, device, "unregistering event pages", mapping)
 
     def address(self, device: Device, slot: Slot) -> int:
@@ -67,35 +66,35 @@ class SlotPages:
         return self._find(device, at) if known is None else known
 
     def _find(self, device: Device, at: int) -> int:
-        for base, chunks in self._known:
-            if 0 <= at - base - _SLOTS < _SLOTS_NBYTES:
-                chunk, within = divmod(at - base - _SLOTS, _CHUNK)
-                start = chunks.addresses.get(chunk)
-                if start is None:
-                    start = self._reach(device, base, chunks, chunk)
-                with self._lock:
-                    if self._commons.get(base) is chunks:  # else it has gone in between
-                        if len(self._words) >= _WORDS_MAX:
-                            self._words.clear()
-                        self._words[at] = start + within
-                return start + within
-        raise InvalidArgumentError("the event's pages were not made known to this device")
+        commons = self._holding(at)
+        if commons is None:
+            raise InvalidArgumentError("the event's pages were not made known to this device")
+        chunk, within = divmod(at - commons.start, _CHUNK)
+        start = commons.addresses.get(chunk)
+        if start is None:
+            start = self._reach(device, commons, chunk)
+        with self._lock:
+            if commons in self._known:  # else it has gone in between
+                if len(self._words) >= _WORDS_MAX:
+                    self._words.clear()
+                self._words[at] = start + within
+        return start + within
+
+    def _holding(self, address: int) -> _Commons | None:
+        return next((commons for commons in self._known if commons.holds(address)), None)
 
     def domain(self, slot: Slot) -> Domain | None:
         """The commons that a slot is in."""
-        at = slot.address
-        for base, reference in list(self._references.items()):
-            if 0 <= at - base - _SLOTS < _SLOTS_NBYTES:
-                return reference()
-        return None
+        commons = self._holding(slot.address)
+        return commons.domain() if commons else None
 
-    def _reach(self, device: Device, base: int, chunks: _Chunks, chunk: int) -> int:
+    def _reach(self, device: Device, commons: _Commons, chunk: int) -> int:
         doing = "registering event pages"
         with self._lock:
-            found = chunks.addresses.get(chunk)
+            found = commons.addresses.get(chunk)
             if found is not None:
                 return found
-            domain = self._references[base]()
+            domain = commons.domain()
             if domain is None or domain.fd < 0:
                 raise InvalidArgumentError("the process that made the event has left")
             try:
@@ -109,8 +108,8 @@ class SlotPages:
                 except BaseException:
                     quietly(device.unreach, doing, mapping.address)
                     raise
-            chunks.mappings.append((device, mapping))
-            chunks.addresses[chunk] = found
+            commons.mappings.append((device, mapping))
+            commons.addresses[chunk] = found
             return found
 
 
