@@ -440,7 +440,7 @@ def test_what_is_signalled_behind_a_lost_wait_is_lost(
     assert driver.functions_run == 1
     gate.signal()
     driver.settle()
-    until(lambda: not queue._owed and not queue._lane.late(behind))  # type: ignore[attr-defined]
+    until(lambda: not queue._owed and not queue._native.late(behind))  # type: ignore[attr-defined]
 
 
 def test_the_host_completes_what_takes_its_turn(

@@ -20,7 +20,7 @@ from xpushare._errors import (
     OutOfMemoryError,
     XpuShareError,
 )
-from xpushare._native import Lane, forks
+from xpushare._native import QueueCalls, StreamQueue, forks
 from xpushare._result import Result
 from xpushare.adapters.base import Access, DeviceInfo
 from xpushare.adapters.cuda import _numbers as n
@@ -94,7 +94,7 @@ class Driver:
         self.api: Any = None
         self.relaxed_mode: Any = None
         self._pointer_attributes: dict[int, Any] = {}
-        self._lane_functions: tuple[int, int, int, int] | None = None
+        self._queue_calls: QueueCalls | None = None
         self.reach = Reach(self)
         self.legacy: dict[int, tuple[Gpu, int, int]] = {}  # buffer id -> cudaMalloc allocation of another library
 
@@ -216,17 +216,19 @@ class Driver:
         """The address of a driver function as that version of CUDA has it."""
         return int(self(f"finding {name}", "cuGetProcAddress", name.encode(), version, 0)[0])
 
-    def lane(self, number: int, stream: int, shared: bool) -> Lane:
-        """A stream's operations on event slots; `shared`: somebody else has the stream, too."""
-        if self._lane_functions is None:
-            self._lane_functions = (
-                self.function("cuStreamWriteValue64", _VALUE64_VERSION),
-                self.function("cuStreamWaitValue64", _VALUE64_VERSION),
-                self.function("cuLaunchHostFunc", _STREAM_VERSION),
-                self.function("cuStreamIsCapturing", _STREAM_VERSION),
+    def stream_queue(self, number: int, stream: int, adopted: bool) -> StreamQueue:
+        """A stream's operations on event slots; `adopted`: somebody else has the stream, too."""
+        if self._queue_calls is None:
+            self._queue_calls = QueueCalls(
+                host=(self.function("cuLaunchHostFunc", _STREAM_VERSION), ("queue", "function", "data")),
+                store=(self.function("cuStreamWriteValue64", _VALUE64_VERSION), ("queue", "address", "point", 0)),
+                wait=(
+                    self.function("cuStreamWaitValue64", _VALUE64_VERSION),
+                    ("queue", "address", "point", n.STREAM_WAIT_VALUE_GEQ),
+                ),
+                captured=(self.function("cuStreamIsCapturing", _STREAM_VERSION), ("queue", "status_out")),
             )
-        write, wait, host, capturing = self._lane_functions
-        return Lane(number, stream, write, wait, n.STREAM_WAIT_VALUE_GEQ, host, capturing if shared else 0)
+        return StreamQueue(number, stream, self._queue_calls, adopted=adopted)
 
     def posix_fd(self) -> Any:
         return self.api.CUmemAllocationHandleType(n.POSIX_FD)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError
-from xpushare._native import CAPTURED, LOST, PENDING, Lane, Slot, Span
+from xpushare._native import CAPTURED, LOST, PENDING, Slot, Span, StreamQueue
 from xpushare.adapters._host_queue import queue_numbers
 from xpushare.adapters.base import DriverQueue, Profile
 from xpushare.adapters.cuda import _numbers as n
@@ -64,7 +64,7 @@ class CudaQueue(DriverQueue):
         self._later = later
         self._stream = stream
         self._owner = owner  # of an adopted stream; None for our own
-        self._lane = context.driver.lane(self.number, int(stream), owner is not None)
+        self._native = context.driver.stream_queue(self.number, int(stream), owner is not None)
         self._default = owner is not None and int(stream) in (0, n.LEGACY_STREAM, n.PER_THREAD_STREAM)
         # Points are submitted in the order in which they are queued. A full stream blocks whoever queues more.
         self._order = threading.Lock()
@@ -129,7 +129,7 @@ class CudaQueue(DriverQueue):
         if self._broken is not None:
             raise self._broken
         if self._owner is not None:  # nobody else has our own stream: it is in no capture
-            self._expect_open(self._lane.check())
+            self._expect_open(self._native.check())
 
     def _expect_open(self, code: int) -> None:
         if code:
@@ -227,7 +227,7 @@ class CudaQueue(DriverQueue):
         with self._turn:
             if self._broken is not None:
                 raise self._broken
-            point, after, code = self._lane.signal(slot, word)
+            point, after, code = self._native.signal(slot, word)
             if not point:
                 self._expect_open(code)
             self._owed[id(slot)] = slot
@@ -244,7 +244,7 @@ class CudaQueue(DriverQueue):
         try:
             if after and not code:
                 self._wait(slot, word, after)
-                code = self._lane.finish(slot, point)
+                code = self._native.finish(slot, point)
             if code:
                 raise self._failed("signalling", "cuLaunchHostFunc" if after else "cuStreamWriteValue64", code)
             if self._broken is not None:  # since before it was known what this queue owes
@@ -256,7 +256,7 @@ class CudaQueue(DriverQueue):
 
     def _wait(self, slot: Slot, word: int, point: int) -> None:
         with self._calm:
-            code = self._lane.wait(slot, word, point)
+            code = self._native.wait(slot, word, point)
             if code:
                 raise self._failed("waiting", "cuStreamWaitValue64", code)
             self._waits.append((slot, point))
@@ -396,7 +396,7 @@ class CudaQueue(DriverQueue):
         self._sort_waits()
         if self._order.acquire(blocking=False):  # else somebody queues something: next time
             try:
-                self._owed = {key: slot for key, slot in self._owed.items() if _owes(slot) or self._lane.late(slot)}
+                self._owed = {key: slot for key, slot in self._owed.items() if _owes(slot) or self._native.late(slot)}
                 self._keep_late()
             finally:
                 self._order.release()
@@ -421,7 +421,7 @@ class CudaQueue(DriverQueue):
         `_order`.
         """
         late = {key: slot for key, slot in self._owed.items() if not _owes(slot)}
-        if not late or self._broken is not None or (self._owner is not None and self._lane.check()):
+        if not late or self._broken is not None or (self._owner is not None and self._native.check()):
             return
         try:
             with self._context.current():
@@ -429,7 +429,7 @@ class CudaQueue(DriverQueue):
         except XpuShareError:
             return  # next time; a broken context has no stores to come
         with self._state:
-            self._kept.append((event, _Late(self._lane, list(late.values()))))
+            self._kept.append((event, _Late(self._native, list(late.values()))))
             for key in late:
                 del self._owed[key]
 
@@ -527,13 +527,13 @@ class _Turn:
 class _Late:
     """Events that late stores may still go to."""
 
-    def __init__(self, lane: Lane, slots: list[Slot]) -> None:
-        self._lane = lane
+    def __init__(self, native: StreamQueue, slots: list[Slot]) -> None:
+        self._native = native
         self._slots = slots
 
     def __del__(self) -> None:
         for slot in self._slots:
-            self._lane.landed(slot)
+            self._native.landed(slot)
 
 
 def _owes(slot: Slot) -> bool:
