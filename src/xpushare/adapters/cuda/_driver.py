@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, final
 
-from xpushare import _system
+from xpushare import _native, _system
 from xpushare._errors import (
     FeatureNotSupportedError,
     ForkError,
@@ -26,7 +26,7 @@ from xpushare.adapters.base import Access, DeviceInfo, OnDemand
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._numbers import Attribute, Error, Pointer
 from xpushare.adapters.cuda._protocols import INSTALL
-from xpushare.adapters.stream.hooks import Argument, Codes, Feature, QueueCalls, Recipe
+from xpushare.adapters.stream.hooks import Codes, Feature, QueueCalls
 
 __all__ = ["Context", "Driver", "Gpu", "struct_bytes", "struct_from"]
 
@@ -216,17 +216,16 @@ class Driver:
     def queue_calls(self) -> QueueCalls:
         """What native code calls on streams."""
         if self._calls is None:
-
-            def recipe(name: str, version: int, *arguments: int | Argument) -> Recipe:
-                return Recipe(name, self.function(name, version), arguments)
-
-            word = Argument.QUEUE, Argument.ADDRESS, Argument.POINT
-            self._calls = QueueCalls(
-                store=recipe("cuStreamWriteValue64", _VALUE64_VERSION, *word, 0),
-                wait=recipe("cuStreamWaitValue64", _VALUE64_VERSION, *word, n.STREAM_WAIT_VALUE_GEQ),
-                host=recipe("cuLaunchHostFunc", _STREAM_VERSION, Argument.QUEUE, Argument.FUNCTION, Argument.DATA),
-                captured=recipe("cuStreamIsCapturing", _STREAM_VERSION, Argument.QUEUE, Argument.STATUS),
+            names = "cuLaunchHostFunc", "cuStreamWriteValue64", "cuStreamWaitValue64", "cuStreamIsCapturing"
+            versions = _STREAM_VERSION, _VALUE64_VERSION, _VALUE64_VERSION, _STREAM_VERSION
+            host, store, wait, captured = map(self.function, names, versions)
+            native = _native.QueueCalls(
+                host=(host, ("queue", "function", "data")),
+                store=(store, ("queue", "address", "point", 0)),
+                wait=(wait, ("queue", "address", "point", n.STREAM_WAIT_VALUE_GEQ)),
+                captured=(captured, ("queue", "status_out")),
             )
+            self._calls = QueueCalls(native, *names)
         return self._calls
 
     def posix_fd(self) -> Any:

@@ -1,8 +1,8 @@
 """The hooks: what a vendor tells the stream engine of its driver, and what each must guarantee.
 
 A hook makes driver calls and little else: the engine keeps the tables, takes the locks and starts the threads. A hook
-fails with what `Codes.error` makes of the driver's code, and then has acquired nothing. `doing` says in a message what was
-tried. Hooks may be called from several threads at once, also from threads that the driver has never seen.
+fails with what `Codes.error` makes of the driver's code, and then has acquired nothing. `doing` says in a message what
+was tried. Hooks may be called from several threads at once, also from threads that the driver has never seen.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from typing import Any, Literal, NamedTuple, Protocol
 
+from xpushare import _native
 from xpushare._errors import DeviceError, FeatureNotSupportedError, OutOfMemoryError, XpuShareError
 from xpushare._result import Result
 from xpushare.adapters.base import Access, NativeEvent, OnDemand
 
-__all__ = ["Argument", "Codes", "Device", "Feature", "QueueCalls", "Recipe", "Scope", "Stream", "VirtualMemory"]
+__all__ = ["Codes", "Device", "Feature", "QueueCalls", "Scope", "Stream", "VirtualMemory"]
 
 Scope = AbstractContextManager[object]
 Feature = Literal["shareable memory", "event slots", "host registration", "read-only host registration"]
@@ -51,33 +51,14 @@ class Codes:
 # --- calls without the GIL ------------------------------------------------------------------------------------
 
 
-class Argument(Enum):
-    """An argument of a recipe that is known only when the call is made."""
-
-    QUEUE = auto()  # the stream's handle
-    ADDRESS = auto()  # of the event's word, as the device sees it
-    POINT = auto()  # of the event, 64 bits
-    POINT_LOW = auto()  # its low 32 bits
-    FUNCTION = auto()  # for the host to run, `void function(void *data)`
-    DATA = auto()  # for that function
-    STATUS = auto()  # where the call writes an int that is not 0 while somebody captures the stream
-
-
-class Recipe(NamedTuple):
-    """A driver function that native code calls: `int function(arguments…)`, 0 is success."""
-
-    name: str
-    function: int  # its address
-    arguments: tuple[int | Argument, ...]
-
-
 class QueueCalls(NamedTuple):
-    """What native code calls on a stream, without the GIL and with nothing made current but `Stream.around_calls`."""
+    """What native code calls on streams, without the GIL and with nothing made current but `Stream.around_calls`."""
 
-    store: Recipe  # when the work before has finished, the device writes the point to the word, with system scope
-    wait: Recipe  # the device goes on when the word is at least the point
-    host: Recipe  # when the work before has finished, a thread of the driver runs the function
-    captured: Recipe | None  # whether somebody captures the stream; None where nobody can
+    native: _native.QueueCalls
+    host: str  # the driver's name for each, for messages
+    store: str = ""
+    wait: str = ""
+    captured: str = ""
 
 
 # --- streams --------------------------------------------------------------------------------------------------
@@ -87,7 +68,7 @@ class Stream(Protocol):
     """One in-order stream: ours, or another library's. The engine makes the hooks' calls inside `current()`."""
 
     device: VirtualMemory
-    handle: int  # what `Argument.QUEUE` stands for
+    handle: int  # what "queue" stands for in `calls`
     owner: object | None  # keeps another library's stream alive; None for a stream of ours, which `destroy` ends
     calls: QueueCalls
     around_calls: Callable[[], Scope] | None  # around calls by recipe; None where they need nothing, which is faster

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, ParamSpec, TypeVar, final
 
-from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError
-from xpushare._native import CAPTURED, LOST, PENDING, Lane, Slot, Span
+from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError, from_os_error
+from xpushare._native import CAPTURED, LOST, NOT_HELD, PENDING, SYSTEM, Slot, Span, StreamQueue
 from xpushare.adapters._host_queue import queue_numbers
 from xpushare.adapters.base import DriverQueue, NativeEvent, Profile
 from xpushare.adapters.stream.background import holds_device
@@ -18,7 +19,6 @@ from xpushare.adapters.stream.engine import Engine
 from xpushare.adapters.stream.fills import Copy, Fill, fill_steps
 from xpushare.adapters.stream.hooks import Scope, Stream
 from xpushare.adapters.stream.host_memory import HostMemory
-from xpushare.adapters.stream.native import native_queue
 from xpushare.timeline.loss import note_failure, peer_lost
 
 __all__ = ["AdoptedQueues", "DeviceQueue"]
@@ -45,7 +45,7 @@ class DeviceQueue(DriverQueue):
         self._slot_pages = engine.slot_pages
         self._wait_lock = engine.teardown.wait_lock
         self._adopted = stream.owner is not None
-        self._native = native_queue(self.number, stream)
+        self._native = StreamQueue(self.number, stream.handle, stream.calls.native, adopted=self._adopted)
         # Points are submitted in the order in which they are queued. A full stream blocks whoever queues more.
         self._order = threading.Lock()
         around = stream.around_calls
@@ -82,6 +82,14 @@ class DeviceQueue(DriverQueue):
         return error
 
     def _failed(self, doing: str, call: str, code: int) -> XpuShareError:
+        """The error for a code of native code's queue."""
+        if code > SYSTEM:
+            return from_os_error(OSError(code - SYSTEM, os.strerror(code - SYSTEM)), doing)
+        if code == NOT_HELD:
+            return FeatureNotSupportedError(
+                f"{doing}: streams here share hardware, so another library's can wait only for points that this process "
+                "has submitted; use a queue of this package"
+            )
         return self._judged(self._device.error(doing, call, code))
 
     def _break(self, error: DeviceError) -> None:
@@ -113,8 +121,7 @@ class DeviceQueue(DriverQueue):
         if code == CAPTURED:
             raise _capturing()
         if code:
-            captured = self._stream.calls.captured
-            raise self._failed("looking for a capture", captured.name if captured else "", code)
+            raise self._failed("looking for a capture", self._stream.calls.captured, code)
 
     # --- queueing ------------------------------------------------------------------------------------------
 
@@ -215,7 +222,7 @@ class DeviceQueue(DriverQueue):
                 code = self._native.finish(slot, point)
             if code:
                 calls = self._stream.calls
-                raise self._failed("signalling", (calls.host if after else calls.store).name, code)
+                raise self._failed("signalling", calls.host if after else calls.store, code)
             if self._broken is not None:  # since before it was known what this queue owes
                 raise self._broken
         except BaseException as error:
@@ -227,7 +234,7 @@ class DeviceQueue(DriverQueue):
         with self._wait_lock:
             code = self._native.wait(slot, word, point)
             if code:
-                raise self._failed("waiting", self._stream.calls.wait.name, code)
+                raise self._failed("waiting", self._stream.calls.wait, code)
             self._waits.append((slot, point))
         if len(self._waits) > self._sort_at:
             self._sort_waits()
@@ -473,7 +480,7 @@ class _Turn:
 class _LateStores:
     """Events that late stores may still go to; dropped when these have come."""
 
-    def __init__(self, native: Lane, slots: list[Slot]) -> None:
+    def __init__(self, native: StreamQueue, slots: list[Slot]) -> None:
         self._native = native
         self._slots = slots
 
