@@ -26,9 +26,8 @@ from xpushare.adapters.cuda._protocols import (
     stream_of,
 )
 from xpushare.adapters.cuda._stream import Stream
-from xpushare.adapters.stream.adapter import StreamAdapter
-from xpushare.adapters.stream.engine import Engine
-from xpushare.adapters.stream.queue import AdoptedQueues
+from xpushare.adapters.virtual_memory.adapter import VirtualMemoryAdapter
+from xpushare.adapters.virtual_memory.engine import Engine
 
 __all__ = ["Cuda"]
 
@@ -57,7 +56,7 @@ _MISSING: Final = {
 }
 
 
-class Cuda(StreamAdapter):
+class Cuda(VirtualMemoryAdapter):
     """NVIDIA GPUs."""
 
     backend = BACKEND
@@ -66,8 +65,7 @@ class Cuda(StreamAdapter):
         """`api` stands in for `cuda.bindings.driver` in tests."""
         self._given = api is not None
         self._driver = Driver(api)
-        self.engine = Engine(BACKEND, self._driver.gpus)
-        self._adopted = AdoptedQueues(self.engine)
+        super().__init__(Engine(BACKEND, self._driver.gpus))
         self._infos: dict[str, DeviceInfo] = {}  # by uuid, of the devices that the driver runs
         self._listed: tuple[tuple[str | None, str | None], list[DeviceInfo], str] | None = None
 
@@ -146,7 +144,7 @@ class Cuda(StreamAdapter):
     # --- memory --------------------------------------------------------------------------------------------
 
     def allocate_shared(self, info: DeviceInfo, nbytes: int) -> DriverMemory:
-        return _memory.ManagedMemory(self.engine, self.device(info), nbytes)
+        return _memory.ManagedMemory(self.memory_engine, self.device(info), nbytes)
 
     def open_own(
         self, info: DeviceInfo, kind: int, doing: str, what: Import, description: bytes
@@ -155,7 +153,7 @@ class Cuda(StreamAdapter):
 
     def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
         """With `nbytes`, only as much of a run of allocations as an array of that size needs."""
-        return _memory.locate(self.engine, self._driver, self.info_of, address, nbytes)
+        return _memory.locate(self.memory_engine, self._driver, self.info_of, address, nbytes)
 
     # --- queues and events ---------------------------------------------------------------------------------
 
@@ -173,7 +171,7 @@ class Cuda(StreamAdapter):
         stream = self._driver.api.CUstream(raw)
         context = self._context_of(raw, stream, ordinal)
         adopted = Stream(context, stream, native)
-        return self.info_of(context.gpu), self._adopted.queue(adopted.identity(), adopted, adopted.lasting)
+        return self.info_of(context.gpu), self.adopted.queue(adopted.identity(), adopted, adopted.lasting)
 
     def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
         ordinal = self._driver.gpu(device).ordinal

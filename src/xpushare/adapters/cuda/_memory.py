@@ -14,9 +14,9 @@ from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Driver, Gpu, struct_bytes, struct_from
 from xpushare.adapters.cuda._numbers import Attribute, Pointer
 from xpushare.adapters.cuda._protocols import in_use_here
-from xpushare.adapters.stream.engine import Engine
-from xpushare.adapters.stream.memory import SegmentedMemory
 from xpushare.adapters.stream.payload import described
+from xpushare.adapters.virtual_memory.engine import Engine
+from xpushare.adapters.virtual_memory.memory import Mapped, SegmentedMemory
 
 __all__ = ["ManagedMemory", "locate", "open_own"]
 
@@ -26,18 +26,16 @@ _POOL: Final = 3
 
 
 @final
-class ManagedMemory(DriverMemory):
+class ManagedMemory(Mapped):
     """Memory that moves between the host and the devices of this process."""
 
     def __init__(self, engine: Engine, gpu: Gpu, nbytes: int) -> None:
         doing = f"allocating {nbytes} bytes of managed memory"
         if not gpu.attribute(Attribute.MANAGED_MEMORY):
             raise FeatureNotSupportedError(f"{doing}: {gpu} has no managed memory (attribute 83)")
-        self._gpu = gpu
-        self._engine = engine
-        with gpu.context.current():
-            self.address = int(gpu.driver(doing, "cuMemAllocManaged", nbytes, n.MEM_ATTACH_GLOBAL))
-        self.nbytes = nbytes
+        with gpu.current():
+            address = int(gpu.driver(doing, "cuMemAllocManaged", nbytes, n.MEM_ATTACH_GLOBAL))
+        super().__init__(engine, gpu, address, nbytes, gpu.driver, "freeing managed memory", "cuMemFree", address)
         self.host_accessible = bool(gpu.attribute(Attribute.CONCURRENT_MANAGED_ACCESS))
 
     def export(self, read_only: bool) -> Export:
@@ -45,10 +43,6 @@ class ManagedMemory(DriverMemory):
             "CUDA cannot share managed memory between processes: use malloc_device, or malloc_host for memory that the "
             "host touches too"
         )
-
-    def release(self) -> None:
-        gpu = self._gpu
-        self._engine.teardown.submit(gpu, gpu.driver, "freeing managed memory", "cuMemFree", self.address)
 
 
 # --- imports ------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any, Final, final
 
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Context, struct_bytes
-from xpushare.adapters.stream.hooks import Scope, VirtualMemory
+from xpushare.adapters.stream.hooks import Device, Scope
 
 __all__ = ["IpcEvent", "Stream"]
 
@@ -39,7 +39,7 @@ class Stream:
         self._context = context
         self._driver = context.driver
         self._stream = stream
-        self.device: VirtualMemory = context.gpu
+        self.device: Device = context.gpu
         self.handle = int(stream)
         self.lasting = owner is not None and self.handle in (0, n.LEGACY_STREAM)  # the default one of the context
         self.owner = context if self.lasting else owner

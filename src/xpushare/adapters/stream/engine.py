@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Sequence
-from typing import final
 
 from xpushare.adapters.stream.background import Teardown, Watch
-from xpushare.adapters.stream.hooks import VirtualMemory
-from xpushare.adapters.stream.peer_access import PeerAccess
+from xpushare.adapters.stream.hooks import Device
 from xpushare.adapters.stream.slot_pages import SlotPages
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "OperandAccess"]
 
 
-@final
+class OperandAccess(abc.ABC):
+    """Gives devices access to the operands of queues, where they have it not by themselves."""
+
+    @abc.abstractmethod
+    def needed(self) -> bool:
+        """False while every device has access to everything."""
+
+    @abc.abstractmethod
+    def ensure(self, ordinal: int, address: int, nbytes: int) -> None:
+        """Let a device use what is mapped at these bytes. With the device current."""
+
+
 class Engine:
     """`backend` names its threads and its log; `devices` returns all devices of the driver, by ordinal."""
 
-    def __init__(self, backend: str, devices: Callable[[], Sequence[VirtualMemory]]) -> None:
+    def __init__(
+        self, backend: str, devices: Callable[[], Sequence[Device]], operand_access: OperandAccess | None = None
+    ) -> None:
         self.devices = devices
+        self.operand_access = operand_access
         self.teardown = Teardown(backend, devices)
         self.watch = Watch(backend)
         self.slot_pages = SlotPages(self.teardown)
-        self.peer_access = PeerAccess(devices)
-        self.read_only: dict[int, bool] = {}  # ordinal -> whether the device maps memory read-only, once it was tried

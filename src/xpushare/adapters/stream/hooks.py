@@ -15,9 +15,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 from xpushare import _native
 from xpushare._errors import DeviceError, FeatureNotSupportedError, OutOfMemoryError, XpuShareError
 from xpushare._result import Result
-from xpushare.adapters.base import Access, NativeEvent, OnDemand
+from xpushare.adapters.base import NativeEvent
 
-__all__ = ["Codes", "Device", "Feature", "QueueCalls", "Scope", "Stream", "VirtualMemory"]
+__all__ = ["Codes", "Device", "Feature", "QueueCalls", "Scope", "Stream"]
 
 Scope = AbstractContextManager[object]
 Feature = Literal["shareable memory", "event slots", "host registration", "read-only host registration"]
@@ -34,7 +34,7 @@ class Codes:
     unsupported: frozenset[int]
     fatal: frozenset[int]  # no later call undoes it: the device, or this process's use of it, is lost
     captured: frozenset[int]  # a stream refuses the call because somebody captures it into a graph
-    wrong_size: frozenset[int]  # what `VirtualMemory.map` answers where the memory is smaller than that
+    wrong_size: frozenset[int]  # what mapping more than an allocation has answers
     advice: Mapping[int, str] = field(default_factory=dict[int, str])  # the reader's next step
 
     def error(self, doing: str, call: str, name: str, code: int) -> XpuShareError:
@@ -67,7 +67,7 @@ class QueueCalls(NamedTuple):
 class Stream(Protocol):
     """One in-order stream: ours, or another library's. The engine makes the hooks' calls inside `current()`."""
 
-    device: VirtualMemory
+    device: Device
     handle: int  # what "queue" stands for in `calls`
     owner: object | None  # keeps another library's stream alive; None for a stream of ours, which `destroy` ends
     calls: QueueCalls
@@ -129,36 +129,3 @@ class Device(Protocol):
     def reach(self, doing: str, address: int, nbytes: int, read_only: bool) -> None: ...
     def reached(self, doing: str, address: int) -> int: ...
     def unreach(self, doing: str, address: int) -> None: ...
-
-
-class VirtualMemory(Device, Protocol):
-    """The memory of a device, by the family of calls that create, export, import and map allocations.
-
-    An allocation lies at a *location*, the ordinal of a device. It lives as long as a handle or a mapping of it does.
-    No device uses what is unmapped or freed here at that time.
-    """
-
-    # Bytes of which allocations and mappings are multiples. Cheap; needs nothing current.
-    def granularity(self, recommended: bool) -> int: ...
-    # Whether this device can use memory at a location. Likewise.
-    def reaches(self, location: int) -> bool: ...
-
-    def create(self, doing: str, nbytes: int, shareable: bool) -> Any: ...
-    # One more handle of the allocation that is mapped at an address. This and the next three need nothing current.
-    def retain(self, doing: str, address: int) -> Any: ...
-    def release(self, doing: str, handle: Any) -> None: ...
-    # A file descriptor of a shareable allocation, closed on exec; for many allocations, native code makes them.
-    def export_fd(self, doing: str, handle: Any) -> int: ...
-    def export_on_demand(self, handles: Sequence[Any]) -> OnDemand: ...
-    # A handle of the allocation behind a peer's file descriptor, which may be anything and stays the caller's.
-    def import_fd(self, doing: str, fd: int) -> Any: ...
-    def location(self, doing: str, handle: Any) -> int: ...
-
-    # Addresses: those at `address`, or others where these are taken or it is 0.
-    def reserve(self, doing: str, nbytes: int, address: int) -> int: ...
-    def free(self, doing: str, address: int, nbytes: int) -> None: ...
-    # An allocation from its start; nobody has access yet. One of `Codes.wrong_size` where it is smaller than `nbytes`.
-    def map(self, doing: str, address: int, nbytes: int, handle: Any) -> None: ...
-    def unmap(self, doing: str, address: int, nbytes: int) -> None: ...
-    # Of the devices with these ordinals; the others' stays.
-    def set_access(self, doing: str, address: int, nbytes: int, ordinals: Sequence[int], access: Access) -> None: ...

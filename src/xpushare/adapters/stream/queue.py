@@ -169,11 +169,11 @@ class DeviceQueue(DriverQueue):
 
     def _reach(self, *operands: tuple[int, int]) -> None:
         """Let this queue's device use the mappings of the operands: (address, bytes)."""
-        access = self._engine.peer_access
-        if access.needed():
+        access = self._engine.operand_access
+        if access is not None and access.needed():
             with self._stream.current():
                 for operand in operands:
-                    access.ensure(self._device, *operand)
+                    access.ensure(self._device.ordinal, *operand)
 
     def copy(self, dst: int, src: int, nbytes: int, keep: object) -> None:
         self._reach((dst, nbytes), (src, nbytes))

@@ -9,7 +9,8 @@ from typing import NamedTuple, final
 
 from xpushare._errors import FeatureNotSupportedError
 from xpushare.adapters.base import Access
-from xpushare.adapters.stream.hooks import VirtualMemory
+from xpushare.adapters.stream.engine import OperandAccess
+from xpushare.adapters.virtual_memory.hooks import VirtualMemory
 
 __all__ = ["PeerAccess"]
 
@@ -24,7 +25,7 @@ class _Granted(NamedTuple):
 
 
 @final
-class PeerAccess:
+class PeerAccess(OperandAccess):
     """Grants access to mappings, and remembers it: giving it to one more device costs much more than looking here."""
 
     def __init__(self, devices: Callable[[], Sequence[VirtualMemory]]) -> None:
@@ -81,11 +82,10 @@ class PeerAccess:
         return [start for start in self._starts[first:last] if start + self._granted[start].nbytes > address]
 
     def needed(self) -> bool:
-        """Whether there is anything to `ensure`: else every device has every mapping."""
         return len(self._devices()) > 1
 
-    def ensure(self, device: VirtualMemory, address: int, nbytes: int) -> None:
-        """Let `device` use what is mapped at these bytes, where it may not use that yet. With the device current."""
+    def ensure(self, ordinal: int, address: int, nbytes: int) -> None:
+        device = self._devices()[ordinal]
         with self._lock:
             for start in self._within(address, nbytes):
                 granted = self._granted[start]

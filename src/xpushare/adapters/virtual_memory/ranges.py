@@ -10,9 +10,9 @@ from xpushare._fds import OwnedFd
 from xpushare.adapters.base import Access, DriverPhysical, DriverRange, Export, Import
 from xpushare.adapters.stream import payload
 from xpushare.adapters.stream.background import quietly
-from xpushare.adapters.stream.engine import Engine
-from xpushare.adapters.stream.hooks import VirtualMemory
-from xpushare.adapters.stream.memory import require_shareable
+from xpushare.adapters.virtual_memory.engine import Engine
+from xpushare.adapters.virtual_memory.hooks import VirtualMemory
+from xpushare.adapters.virtual_memory.memory import require_shareable
 
 __all__ = ["AddressRange", "PhysicalPages"]
 

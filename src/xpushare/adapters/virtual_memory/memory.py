@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from itertools import groupby
 from typing import Any, Final, NamedTuple, final
 
 from xpushare._errors import (
@@ -18,14 +20,16 @@ from xpushare._fds import OwnedFd
 from xpushare.adapters.base import Access, DriverMemory, Export, Import
 from xpushare.adapters.stream import payload
 from xpushare.adapters.stream.background import quietly
-from xpushare.adapters.stream.engine import Engine
-from xpushare.adapters.stream.hooks import VirtualMemory
 from xpushare.adapters.stream.host_memory import HostMemory
+from xpushare.adapters.virtual_memory.engine import Engine
+from xpushare.adapters.virtual_memory.hooks import VirtualMemory
 
-__all__ = ["DeviceMemory", "OpenOwn", "SegmentedMemory", "import_memory", "require_shareable"]
+__all__ = ["DeviceMemory", "Mapped", "OpenOwn", "SegmentedMemory", "import_memory", "require_shareable"]
 
-# `StreamAdapter.open_own` of a device.
+# `VirtualMemoryAdapter.open_own` of a device.
 OpenOwn = Callable[[int, str, Import, bytes], tuple[int, Callable[[], object]]]
+_RUN: Final = struct.Struct("<QI")  # segments of one size, one after the other: bytes each, how many
+_RUNS_MAX: Final = payload.OWN_NBYTES // _RUN.size
 _TEARDOWN: Final = 5.0  # seconds that an allocation waits for teardowns when memory is short
 
 
@@ -93,20 +97,55 @@ def _maps_read_only(engine: Engine, device: VirtualMemory) -> bool:
     return True
 
 
-@final
-class DeviceMemory(DriverMemory):
-    """Allocations mapped side by side: one of ours, or those of another process."""
+class Mapped(DriverMemory):
+    """Memory that `close` ends, once no work uses it."""
 
     host_accessible = False
 
-    def __init__(self, engine: Engine, device: VirtualMemory, address: int, nbytes: int, sizes: Sequence[int]) -> None:
+    def __init__(
+        self, engine: Engine, device: VirtualMemory, address: int, nbytes: int, close: Callable[..., object], *what: Any
+    ) -> None:
         self._engine = engine
         self._device = device
-        self._sizes = tuple(sizes)
-        self._fd: OwnedFd | None = None
-        self._lock = threading.Lock()
+        self._close = close, what
         self.address = address
         self.nbytes = nbytes
+
+    def export(self, read_only: bool) -> Export:
+        raise InvalidArgumentError("imported memory cannot be exported again")
+
+    def release(self) -> None:
+        close, what = self._close
+        self._engine.teardown.submit(self._device, close, *what)
+
+
+class _SharedFd:
+    """The fd of an allocation, made at the first export."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._fd: OwnedFd | None = None
+
+    def number(self, make: Callable[[], int]) -> int:
+        with self._lock:
+            if self._fd is None:
+                self._fd = OwnedFd(make())
+            return self._fd.number
+
+    def close(self) -> None:
+        if self._fd is not None:
+            self._fd.close()
+
+
+@final
+class DeviceMemory(Mapped):
+    """Allocations mapped side by side: one of ours, or those of another process."""
+
+    def __init__(self, engine: Engine, device: VirtualMemory, address: int, nbytes: int, sizes: Sequence[int]) -> None:
+        super().__init__(engine, device, address, nbytes, _unmap, engine, device, address, sizes)
+        self._engine = engine
+        self._mapped = sum(sizes)
+        self._fd = _SharedFd()
 
     @classmethod
     def allocate(cls, engine: Engine, device: VirtualMemory, nbytes: int) -> DeviceMemory:
@@ -151,21 +190,20 @@ class DeviceMemory(DriverMemory):
         device, doing = self._device, f"exporting {self.nbytes} bytes of {self._device}"
         if read_only:
             _require_read_only(self._engine, device, doing)
-        with self._lock:
-            if self._fd is None:
-                with device.current():
-                    handle = device.retain(doing, self.address)
-                    try:
-                        self._fd = OwnedFd(device.export_fd(doing, handle))
-                    finally:
-                        quietly(device.release, doing, handle)
-            return payload.described(payload.ALLOCATION, self.nbytes, sum(self._sizes), (self._fd.number,))
+
+        def make() -> int:
+            with device.current():
+                handle = device.retain(doing, self.address)
+                try:
+                    return device.export_fd(doing, handle)
+                finally:
+                    quietly(device.release, doing, handle)
+
+        return payload.described(payload.ALLOCATION, self.nbytes, self._mapped, (self._fd.number(make),))
 
     def release(self) -> None:
-        engine, device = self._engine, self._device
-        engine.teardown.submit(device, _unmap, engine, device, self.address, self._sizes)
-        if self._fd is not None:
-            self._fd.close()
+        super().release()
+        self._fd.close()
 
 
 @final
@@ -213,7 +251,7 @@ class SegmentedMemory(DriverMemory):
                 if self._fd is None:
                     self._fd = OwnedFd(self._device.export_fd(doing, self._handles[0]))
                 return payload.described(payload.ALLOCATION, self.nbytes, self.nbytes, (self._fd.number,))
-        own = payload.write_sizes(doing, self._sizes)
+        own = _write_sizes(doing, self._sizes)
         demand = self._device.export_on_demand(self._handles)
         return payload.described(payload.SEGMENTS, self.nbytes, self.nbytes, own=own, on_demand=demand)
 
@@ -224,26 +262,26 @@ class SegmentedMemory(DriverMemory):
             self._fd.close()
 
 
-@final
-class _OwnKind(DriverMemory):
-    """A mapping of a peer's memory of a kind that only this vendor has."""
+def _write_sizes(doing: str, sizes: Sequence[int]) -> bytes:
+    """The sizes of segments that lie side by side, as runs of one size."""
+    runs = [(nbytes, len(list(same))) for nbytes, same in groupby(sizes)]
+    if len(runs) > _RUNS_MAX:
+        raise FeatureNotSupportedError(
+            f"{doing}: it lies over allocations of too many sizes ({len(runs)} runs of one size, at most "
+            f"{_RUNS_MAX}): copy it (share(copy=True))"
+        )
+    return b"".join(_RUN.pack(*run) for run in runs)
 
-    host_accessible = False
 
-    def __init__(
-        self, engine: Engine, device: VirtualMemory, address: int, nbytes: int, close: Callable[[], object]
-    ) -> None:
-        self._engine = engine
-        self._device = device
-        self._close = close
-        self.address = address
-        self.nbytes = nbytes
-
-    def export(self, read_only: bool) -> Export:
-        raise InvalidArgumentError("imported memory cannot be exported again")
-
-    def release(self) -> None:
-        self._engine.teardown.submit(self._device, self._close)
+def _read_sizes(doing: str, raw: bytes, mapped: int, count: int) -> list[int]:
+    """The sizes of `count` segments, from a peer's runs."""
+    sizes: list[int] = []
+    for at in range(0, len(raw) - _RUN.size + 1, _RUN.size):
+        nbytes, times = _RUN.unpack_from(raw, at)
+        if times > count - len(sizes) or nbytes * times > mapped:
+            raise InvalidHandleError(f"{doing}: the exporter's segments do not fit its memory")
+        sizes += [nbytes] * times
+    return sizes
 
 
 def import_memory(engine: Engine, device: VirtualMemory, what: Import, open_own: OpenOwn) -> DriverMemory:
@@ -255,7 +293,7 @@ def import_memory(engine: Engine, device: VirtualMemory, what: Import, open_own:
     if kind == payload.ALLOCATION:
         return DeviceMemory.imported(engine, device, what, [what.exposed_nbytes])
     if kind == payload.SEGMENTS:
-        sizes = payload.read_sizes(doing, own, what.exposed_nbytes, len(what.fds))
+        sizes = _read_sizes(doing, own, what.exposed_nbytes, len(what.fds))
         return DeviceMemory.imported(engine, device, what, sizes)
     address, close = open_own(kind, doing, what, own)
-    return _OwnKind(engine, device, address, what.nbytes, close)
+    return Mapped(engine, device, address, what.nbytes, close)
