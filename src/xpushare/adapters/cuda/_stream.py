@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Final, final
+from typing import Any, Final, Literal, final
 
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Context, struct_bytes
@@ -42,6 +42,7 @@ class Stream:
         self.device: Device = context.gpu
         self.handle = int(stream)
         self.lasting = owner is not None and self.handle in (0, n.LEGACY_STREAM)  # the default one of the context
+        self.ordering: Literal["device", "shared", "held"] = "device"
         self.owner = context if self.lasting else owner
         default = self.lasting or (owner is not None and self.handle == n.PER_THREAD_STREAM)
         self.around_calls: Callable[[], Scope] | None = context.pushed if default else None

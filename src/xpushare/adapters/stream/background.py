@@ -99,6 +99,12 @@ class Waiter(Protocol):
 
     # The points that it waits for now.
     def waits(self) -> list[tuple[Slot, int]]: ...
+
+    # The place of its newest operation, and up to which place the driver has them; no wait for a device waits for what
+    # the queue holds.
+    place: int
+
+    def handed(self) -> int: ...
     # Let go of the operands of finished operations.
     def settle(self) -> None: ...
 
@@ -158,6 +164,7 @@ class Teardown(_Worker):
             while not self._todo.empty():
                 batch.append(self._todo.get())
             end = time.monotonic() + _QUIET
+            self._pass_held()
             while batch:
                 self._pass_waits(end)
                 with self.wait_lock:
@@ -189,6 +196,12 @@ class Teardown(_Worker):
             while any(map(_pending, waits)):
                 time.sleep(nap)
                 nap = min(2 * nap, _NAP_MAX)
+
+    def _pass_held(self) -> None:
+        """Return once the driver has every operation that queues hold now."""
+        places = [(queue, queue.place) for queue in self._queues()]
+        while any(queue.handed() < place for queue, place in places):
+            time.sleep(_NAP_MAX)
 
     def _drain(self) -> None:
         for device in self._devices():

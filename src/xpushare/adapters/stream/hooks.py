@@ -17,9 +17,12 @@ from xpushare._errors import DeviceError, FeatureNotSupportedError, OutOfMemoryE
 from xpushare._result import Result
 from xpushare.adapters.base import NativeEvent
 
-__all__ = ["Codes", "Device", "Feature", "QueueCalls", "Scope", "Stream"]
+__all__ = ["Calls", "Codes", "Device", "Feature", "QueueCalls", "Scope", "Stream"]
 
 Scope = AbstractContextManager[object]
+# Calls that native code makes, in order: (address of the function, argument, …), see `_native.StreamQueue.submit`. None:
+# they were made.
+Calls = Sequence[tuple[int, ...]] | None
 Feature = Literal["shareable memory", "event slots", "host registration", "read-only host registration"]
 
 
@@ -65,10 +68,16 @@ class QueueCalls(NamedTuple):
 
 
 class Stream(Protocol):
-    """One in-order stream: ours, or another library's. The engine makes the hooks' calls inside `current()`."""
+    """One in-order stream: ours, or another library's. The engine makes the hooks' calls inside `current()`.
+
+    Where `ordering` is "device", the driver waits for points, and `mark`, `copy`, `fill` and `wait_native` make their
+    calls. Else native code holds what the driver must not wait for: there they return their calls, which native code
+    makes in order, now or later, on a thread of its own with nothing current.
+    """
 
     device: Device
     handle: int  # what "queue" stands for in `calls`
+    ordering: Literal["device", "shared", "held"]  # see `_native.StreamQueue`
     owner: object | None  # keeps another library's stream alive; None for a stream of ours, which `destroy` ends
     calls: QueueCalls
     around_calls: Callable[[], Scope] | None  # around calls by recipe; None where they need nothing, which is faster
@@ -81,19 +90,19 @@ class Stream(Protocol):
 
     # A mark is set again and again. It is reached when the work queued before it was set last has finished.
     def new_mark(self, doing: str) -> Any: ...
-    def mark(self, doing: str, mark: Any) -> None: ...
+    def mark(self, doing: str, mark: Any) -> Calls: ...
     # Whether it is reached; whether the stream has unfinished work. Neither blocks.
     def query(self, doing: str, mark: Any) -> bool: ...
     def busy(self, doing: str) -> bool: ...
     # Raises what broke the device, also when the stream is held up. Does not block.
     def check_device(self, doing: str) -> None: ...
 
-    def copy(self, doing: str, dst: int, src: int, nbytes: int) -> None: ...
+    def copy(self, doing: str, dst: int, src: int, nbytes: int) -> Calls: ...
     # `times` patterns of a length in `fill_units`, of which `dst` is a multiple.
-    def fill(self, doing: str, dst: int, pattern: bytes, times: int) -> None: ...
+    def fill(self, doing: str, dst: int, pattern: bytes, times: int) -> Calls: ...
 
     # Work queued later starts when another library's event (of `Adapter.adopt_event`) has completed.
-    def wait_native(self, doing: str, event: Any) -> None: ...
+    def wait_native(self, doing: str, event: Any) -> Calls: ...
     # The driver's own shareable event, recorded now. `FeatureNotSupportedError` where there is none.
     def record_native(self, doing: str) -> NativeEvent: ...
     # End the marks, and a stream of ours; let go of another library's. Its work has finished, or the device is broken.

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Final, ParamSpec, TypeVar, final
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, final
 
 from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError, from_os_error
 from xpushare._native import CAPTURED, LOST, NOT_HELD, PENDING, SYSTEM, Slot, Span, StreamQueue
@@ -17,7 +17,7 @@ from xpushare.adapters.base import DriverQueue, NativeEvent, Profile
 from xpushare.adapters.stream.background import holds_device
 from xpushare.adapters.stream.engine import Engine
 from xpushare.adapters.stream.fills import Copy, Fill, fill_steps
-from xpushare.adapters.stream.hooks import Scope, Stream
+from xpushare.adapters.stream.hooks import Calls, Scope, Stream
 from xpushare.adapters.stream.host_memory import HostMemory
 from xpushare.timeline.loss import note_failure, peer_lost
 
@@ -45,19 +45,21 @@ class DeviceQueue(DriverQueue):
         self._slot_pages = engine.slot_pages
         self._wait_lock = engine.teardown.wait_lock
         self._adopted = stream.owner is not None
-        self._native = StreamQueue(self.number, stream.handle, stream.calls.native, adopted=self._adopted)
+        self._native = StreamQueue(self.number, stream.handle, stream.calls.native, stream.ordering, self._adopted)
+        self._holds = stream.ordering != "device"  # `_native` may hold operations
         # Points are submitted in the order in which they are queued. A full stream blocks whoever queues more.
         self._order = threading.Lock()
         around = stream.around_calls
         self._turn: Any = self._order if around is None else _Turn(self._order, around)  # around a signal or a wait
         self._state = threading.RLock()  # what follows; never held while anything blocks
         self._marks: list[Any] = []  # to be used again
-        self._kept: deque[tuple[Any, object]] = deque()  # (mark after the operation, what it uses)
+        self._kept: deque[tuple[_Mark, object]] = deque()  # (mark after the operation, what it uses)
         self._waits: deque[tuple[Slot, int]] = deque()
         self._sort_at = _WAITS_KEPT
         self._owed: dict[int, Slot] = {}  # by id; added to and taken from with `_order`
         self._failures: deque[BaseException] = deque()
         self._broken: DeviceError | None = None
+        self._refused = False  # the driver refused what was held, and `_failures` says so
         self._watched = False
         self._released = False
         self.drop_user: Callable[[], bool] | None = None  # of a queue with several users: whether this was the last
@@ -87,8 +89,8 @@ class DeviceQueue(DriverQueue):
             return from_os_error(OSError(code - SYSTEM, os.strerror(code - SYSTEM)), doing)
         if code == NOT_HELD:
             return FeatureNotSupportedError(
-                f"{doing}: streams here share hardware, so another library's can wait only for points that this process "
-                "has submitted; use a queue of this package"
+                f"{doing}: streams here share hardware, so one of another library can wait only for points that this "
+                "process has submitted: use a queue of this package"
             )
         return self._judged(self._device.error(doing, call, code))
 
@@ -120,23 +122,41 @@ class DeviceQueue(DriverQueue):
     def _expect_open(self, code: int) -> None:
         if code == CAPTURED:
             raise _capturing()
+        if code and self._holds:
+            raise self._failed("queueing", "what was held", code)
         if code:
             raise self._failed("looking for a capture", self._stream.calls.captured, code)
 
+    def _notice_refusal(self) -> None:
+        """What the driver refused of the work that was held comes out of `synchronize`, once."""
+        failure = self._native.failure() if self._holds and not self._refused else None
+        if failure is not None:
+            self._refused = True
+            self._failures.append(self._failed("queueing", "what was held", failure[1]))
+
     # --- queueing ------------------------------------------------------------------------------------------
 
-    def _mark(self, doing: str) -> Any:
+    def _queue(self, hook: Callable[..., Calls], doing: str, *arguments: object) -> int:
+        """Queue an operation; its place, where the queue holds operations."""
+        calls = self._call(hook, doing, *arguments)
+        if calls is None:
+            return 0
+        place, code = self._native.submit(calls)
+        if code:
+            raise self._failed(doing, hook.__name__, code)
+        return place
+
+    def _mark(self, doing: str) -> _Mark:
         """A mark set now. With the device current."""
         with self._state:
             mark = self._marks.pop() if self._marks else None
         if mark is None:
             mark = self._call(self._stream.new_mark, doing)
         try:
-            self._call(self._stream.mark, doing, mark)
+            return _Mark(mark, self._queue(self._stream.mark, doing, mark))
         except BaseException:
             self._give_back(mark)
             raise
-        return mark
 
     def _give_back(self, mark: Any) -> None:
         with self._state:
@@ -155,15 +175,12 @@ class DeviceQueue(DriverQueue):
             self._reap()
             try:
                 for step in steps:
-                    if isinstance(step, Copy):
-                        self._call(stream.copy, doing, *step)
-                    else:
-                        self._call(stream.fill, doing, *step)
+                    self._queue(stream.copy if isinstance(step, Copy) else stream.fill, doing, *step)
             finally:  # also what was queued before a failure uses the operands
                 self._keep(self._mark(doing), keep)
         self._watch()
 
-    def _keep(self, mark: Any, keep: object) -> None:
+    def _keep(self, mark: _Mark, keep: object) -> None:
         with self._state:
             self._kept.append((mark, keep))
 
@@ -281,25 +298,34 @@ class DeviceQueue(DriverQueue):
         with self._state:
             return list(self._waits.copy())
 
+    def holding(self) -> bool:
+        return self._holds and self._native.held > 0
+
     def wait_native(self, event: Any, keep: object) -> None:
         """Work queued later starts when another library's event has completed."""
         doing = "waiting for an event of another library"
         with self._order, self._stream.current():
             self._check()
             self._reap()
-            self._call(self._stream.wait_native, doing, event)
+            self._queue(self._stream.wait_native, doing, event)
             self._keep(self._mark(doing), keep)
         self._watch()
 
     def record_native(self) -> NativeEvent:
         with self._order, self._stream.current():
             self._check()
+            if self._native.held:
+                raise FeatureNotSupportedError(
+                    "recording an IPC event: the queue waits for an event and holds what is behind"
+                )
             return self._call(self._stream.record_native, "recording an IPC event")
 
     # --- waiting and looking after -------------------------------------------------------------------------
 
-    def _reached(self, mark: Any) -> bool:
-        return self._call(self._stream.query, "asking for an event", mark)
+    def _reached(self, mark: _Mark) -> bool:
+        if mark.place and self._native.handed < mark.place:
+            return False
+        return self._call(self._stream.query, "asking for an event", mark.mark)
 
     def _reap(self) -> None:
         """Let go of the operands of finished operations. With captures left alone."""
@@ -307,7 +333,7 @@ class DeviceQueue(DriverQueue):
         with self._state:
             while self._kept and self._reached(self._kept[0][0]):
                 mark, keep = self._kept.popleft()
-                self._marks.append(mark)
+                self._marks.append(mark.mark)
                 gone.append(keep)
         del gone
 
@@ -322,11 +348,13 @@ class DeviceQueue(DriverQueue):
         with self._order, self._stream.current():
             self._check()
             mark = self._mark("synchronizing")
+        reached = False
         try:
             nap = _NAP_FIRST
             while True:
                 with self._stream.relaxed():
-                    if self._reached(mark):
+                    reached = self._reached(mark)
+                    if reached:
                         break
                 waited = time.monotonic() - start
                 if timeout is not None and waited >= timeout:
@@ -337,8 +365,12 @@ class DeviceQueue(DriverQueue):
             with self._stream.relaxed():
                 self._reap()
         finally:
-            self._give_back(mark)  # set anew when it is used again
+            if reached:
+                self._give_back(mark.mark)
+            else:
+                self._keep(mark, None)
         self._sort_waits(True)
+        self._notice_refusal()
         if self._failures:
             raise self._failures.popleft()
 
@@ -347,11 +379,12 @@ class DeviceQueue(DriverQueue):
             return True
         with self._stream.current():
             self._check()
-            return not self._call(self._stream.busy, "asking for a stream")
+            return not self._native.held and not self._call(self._stream.busy, "asking for a stream")
 
     def look_after(self) -> bool:
         """Look after what is owed and held; called by the watch. False when that is nothing."""
         self._sort_waits()
+        self._notice_refusal()
         if self._order.acquire(blocking=False):  # else somebody queues something: next time
             try:
                 self._owed = {key: slot for key, slot in self._owed.items() if _owes(slot) or self._native.late(slot)}
@@ -400,7 +433,7 @@ class DeviceQueue(DriverQueue):
             return bool(self._waits)
         try:
             with self._stream.relaxed():
-                return self._stream.busy("looking after a queue")
+                return self._native.held > 0 or self._stream.busy("looking after a queue")
         except XpuShareError:
             return False
 
@@ -419,6 +452,15 @@ class DeviceQueue(DriverQueue):
         marks, self._marks = self._marks, []
         with self._stream.current():
             self._stream.destroy(marks)
+
+
+class _Mark(NamedTuple):
+    """A mark of the stream, and its place in the queue where that holds operations: it tells nothing before it was
+    handed to the driver.
+    """
+
+    mark: Any
+    place: int
 
 
 @final
