@@ -20,8 +20,8 @@ from xpushare.adapters.base import NativeEvent
 __all__ = ["Calls", "Codes", "Device", "Feature", "QueueCalls", "Scope", "Stream"]
 
 Scope = AbstractContextManager[object]
-# Calls that native code makes, in order: (address of the function, argument, …), see `_native.StreamQueue.submit`. None:
-# they were made.
+# For native code to make, in order: (address of the function, argument, …), see `_native.StreamQueue.submit`. None: the
+# calls were made.
 Calls = Sequence[tuple[int, ...]] | None
 Feature = Literal["shareable memory", "event slots", "host registration", "read-only host registration"]
 

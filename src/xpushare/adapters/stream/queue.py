@@ -59,6 +59,7 @@ class DeviceQueue(DriverQueue):
         self._owed: dict[int, Slot] = {}  # by id; added to and taken from with `_order`
         self._failures: deque[BaseException] = deque()
         self._broken: DeviceError | None = None
+        self.place = 0  # of the newest operation, where `_native` may hold it
         self._refused = False  # the driver refused what was held, and `_failures` says so
         self._watched = False
         self._released = False
@@ -144,6 +145,7 @@ class DeviceQueue(DriverQueue):
         place, code = self._native.submit(calls)
         if code:
             raise self._failed(doing, hook.__name__, code)
+        self.place = place
         return place
 
     def _mark(self, doing: str) -> _Mark:
@@ -298,8 +300,8 @@ class DeviceQueue(DriverQueue):
         with self._state:
             return list(self._waits.copy())
 
-    def holding(self) -> bool:
-        return self._holds and self._native.held > 0
+    def handed(self) -> int:
+        return self._native.handed if self.place else 0
 
     def wait_native(self, event: Any, keep: object) -> None:
         """Work queued later starts when another library's event has completed."""
