@@ -8,7 +8,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, final
+from dataclasses import dataclass
+from typing import Any, Final, ParamSpec, TypeVar, final
 
 from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError, from_os_error
 from xpushare._native import CAPTURED, LOST, NOT_HELD, PENDING, SYSTEM, Slot, Span, StreamQueue
@@ -60,7 +61,7 @@ class DeviceQueue(DriverQueue):
         self._failures: deque[BaseException] = deque()
         self._broken: DeviceError | None = None
         self.place = 0  # of the newest operation, where `_native` may hold it
-        self._refused = False  # the driver refused what was held, and `_failures` says so
+        self._dropped = range(0)  # places of what was held when the driver refused a part of it
         self._watched = False
         self._released = False
         self.drop_user: Callable[[], bool] | None = None  # of a queue with several users: whether this was the last
@@ -130,10 +131,11 @@ class DeviceQueue(DriverQueue):
 
     def _notice_refusal(self) -> None:
         """What the driver refused of the work that was held comes out of `synchronize`, once."""
-        failure = self._native.failure() if self._holds and not self._refused else None
+        failure = self._native.failure() if self._holds and not self._dropped else None
         if failure is not None:
-            self._refused = True
-            self._failures.append(self._failed("queueing", "what was held", failure[1]))
+            place, code = failure
+            self._dropped = range(place, max(place, self.place) + 1)
+            self._failures.append(self._failed("queueing", "what was held", code))
 
     # --- queueing ------------------------------------------------------------------------------------------
 
@@ -145,7 +147,8 @@ class DeviceQueue(DriverQueue):
         place, code = self._native.submit(calls)
         if code:
             raise self._failed(doing, hook.__name__, code)
-        self.place = place
+        with self._state:
+            self.place = max(self.place, place)
         return place
 
     def _mark(self, doing: str) -> _Mark:
@@ -325,9 +328,14 @@ class DeviceQueue(DriverQueue):
     # --- waiting and looking after -------------------------------------------------------------------------
 
     def _reached(self, mark: _Mark) -> bool:
-        if mark.place and self._native.handed < mark.place:
-            return False
-        return self._call(self._stream.query, "asking for an event", mark.mark)
+        doing = "asking for an event"
+        if mark.place:
+            self._notice_refusal()
+            if mark.place in self._dropped:  # once more: what the driver has got before may still use its operands
+                mark.place = self._queue(self._stream.mark, doing, mark.mark)
+            if self._native.handed < mark.place:
+                return False
+        return self._call(self._stream.query, doing, mark.mark)
 
     def _reap(self) -> None:
         """Let go of the operands of finished operations. With captures left alone."""
@@ -456,7 +464,8 @@ class DeviceQueue(DriverQueue):
             self._stream.destroy(marks)
 
 
-class _Mark(NamedTuple):
+@dataclass(slots=True)
+class _Mark:
     """A mark of the stream, and its place in the queue where that holds operations: it tells nothing before it was
     handed to the driver.
     """

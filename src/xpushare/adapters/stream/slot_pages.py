@@ -27,12 +27,13 @@ class _Commons:
 
     def __init__(self, domain: Domain, gone: Callable[[_Commons], None]) -> None:
         self.start = domain.address + _SLOTS
+        self.end = self.start + _SLOTS_NBYTES
         self.domain = weakref.ref(domain, lambda _domain: gone(self))
         self.addresses: dict[int, int] = {}  # chunk -> its address for devices
         self.mappings: list[tuple[Device, Mapping]] = []
 
     def holds(self, address: int) -> bool:
-        return 0 <= address - self.start < _SLOTS_NBYTES
+        return self.start <= address < self.end
 
 
 @final
