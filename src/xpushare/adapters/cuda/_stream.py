@@ -42,6 +42,8 @@ class Stream:
         self.device: Device = context.gpu
         self.handle = int(stream)
         self.lasting = owner is not None and self.handle in (0, n.LEGACY_STREAM)  # the default one of the context
+        self.current: Callable[[], Scope] = context.current
+        self.relaxed: Callable[[], Scope] = context.driver.relaxed
         self.ordering: Literal["device", "shared", "held"] = "device"
         self.owner = context if self.lasting else owner
         default = self.lasting or (owner is not None and self.handle == n.PER_THREAD_STREAM)
@@ -66,12 +68,6 @@ class Stream:
             if code or int(status):
                 return None
             return context.number, 1 + int(self._driver("adopting a stream", "cuStreamGetId", self._stream))
-
-    def current(self) -> Scope:
-        return self._context.current()
-
-    def relaxed(self) -> Scope:
-        return self._driver.relaxed()
 
     def new_mark(self, doing: str) -> Any:
         return self._driver(doing, "cuEventCreate", n.EVENT_DISABLE_TIMING)

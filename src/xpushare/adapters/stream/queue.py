@@ -141,7 +141,10 @@ class DeviceQueue(DriverQueue):
 
     def _queue(self, hook: Callable[..., Calls], doing: str, *arguments: object) -> int:
         """Queue an operation; its place, where the queue holds operations."""
-        calls = self._call(hook, doing, *arguments)
+        try:
+            calls = hook(doing, *arguments)
+        except XpuShareError as error:
+            raise self._judged(error) from error.__cause__
         if calls is None:
             return 0
         place, code = self._native.submit(calls)
@@ -335,7 +338,10 @@ class DeviceQueue(DriverQueue):
                 mark.place = self._queue(self._stream.mark, doing, mark.mark)
             if self._native.handed < mark.place:
                 return False
-        return self._call(self._stream.query, doing, mark.mark)
+        try:
+            return self._stream.query(doing, mark.mark)
+        except XpuShareError as error:
+            raise self._judged(error) from error.__cause__
 
     def _reap(self) -> None:
         """Let go of the operands of finished operations. With captures left alone."""

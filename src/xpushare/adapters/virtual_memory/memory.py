@@ -187,19 +187,23 @@ class DeviceMemory(Mapped):
         return cls(engine, device, address, what.nbytes, sizes)
 
     def export(self, read_only: bool) -> Export:
-        device, doing = self._device, f"exporting {self.nbytes} bytes of {self._device}"
         if read_only:
-            _require_read_only(self._engine, device, doing)
+            _require_read_only(self._engine, self._device, self._exporting)
+        fd = self._fd.number(self._make_fd)
+        return payload.described(payload.ALLOCATION, self.nbytes, self._mapped, (fd,))
 
-        def make() -> int:
-            with device.current():
-                handle = device.retain(doing, self.address)
-                try:
-                    return device.export_fd(doing, handle)
-                finally:
-                    quietly(device.release, doing, handle)
+    @property
+    def _exporting(self) -> str:
+        return f"exporting {self.nbytes} bytes of {self._device}"
 
-        return payload.described(payload.ALLOCATION, self.nbytes, self._mapped, (self._fd.number(make),))
+    def _make_fd(self) -> int:
+        device, doing = self._device, self._exporting
+        with device.current():
+            handle = device.retain(doing, self.address)
+            try:
+                return device.export_fd(doing, handle)
+            finally:
+                quietly(device.release, doing, handle)
 
     def release(self) -> None:
         super().release()
