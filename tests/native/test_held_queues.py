@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -288,6 +289,44 @@ def test_what_is_held_behind_a_wait_of_the_device_is_lost_with_it(peers, make, d
     assert second.native.drain(5)
     assert ours.state(1) == n.LOST
     assert n.load64(ours.address) <= 1
+
+
+def test_losses_while_others_queue_and_drain(make, driver):
+    """Several threads use one queue, whose waits are lost now and then: nothing stays held, no point stays owed."""
+    queue, slots = driver.queue(1, "held"), [make() for _ in range(4)]
+    stop, errors = threading.Event(), []
+
+    def work(slot):
+        try:
+            while not stop.is_set():
+                queue.signal(slot)
+                queue.native.submit([])
+                queue.native.drain(0.001)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(slot,)) for slot in slots]
+    for thread in threads:
+        thread.start()
+    for i in range(150):
+        gate = make()
+        gate.submit(9)
+        assert queue.wait(gate, 1) == 0
+        if i % 3:
+            gate.complete(1)
+        else:
+            gate.fail(2)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert queue.native.drain(10)
+    for slot in slots:
+        assert slot.wait(slot.pending, 5) != n.PENDING
+        assert not slot.owes()
+        point = queue.signal(slot)
+        assert slot.wait(point, 5) == n.DONE
+    assert queue.native.failure() is None
 
 
 # --- failures and stalls
