@@ -1,6 +1,7 @@
 """Queues that hold what a device must not wait for, over a driver of software streams."""
 
 import ctypes
+import errno
 import os
 import signal
 import subprocess
@@ -202,6 +203,20 @@ def test_an_event_that_is_closed_ends_what_waits_for_it(make, driver):
     gate.detach()
     assert done.wait(1, 5) == n.LOST
     until(lambda: x[0] == 3)
+
+
+def test_what_is_held_does_not_run_when_its_process_leaves(make, driver):
+    other = native_peer.Exporter()
+    gate, ours, queue, x = n.Slot(other.domain, other.domain.new_slot()), make(), driver.queue(1, "held"), Bytes()
+    fills = driver.calls("fill")
+    queue.wait(gate, 1)
+    at, _ = queue.fill(x.address, 3, 64)
+    queue.signal(ours)
+    other.domain.leave()
+    assert ours.wait(1, 5) == n.LOST
+    assert queue.native.drain(5)
+    assert queue.native.failure() == (at - 1, n.SYSTEM | errno.ESHUTDOWN)
+    assert driver.calls("fill") == fills
 
 
 # --- losses

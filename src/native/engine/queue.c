@@ -540,6 +540,8 @@ static int settled(xp_slot *s, uint64_t point)
 static int64_t held_wait(xp_queue *q, operation *op, bool *again)
 {
     xp_slot *s = op->s;
+    if (!xp_usable(s->d))
+        return XP_CODE_SYSTEM | ESHUTDOWN; /* this process left: what waits for others must not run without them */
     int state = settled(s, op->point);
     if (state == XP_LOST) {
         uint32_t cause = XP_RELAXED(&s->w->cause);
