@@ -473,8 +473,9 @@ class StreamQueue:
     `adopted`: somebody else has the queue, too. It holds nothing.
 
     A code is 0, the driver's error, or one of the constants above. When the driver refuses an operation that was held,
-    the queue has failed: what was held behind is dropped, its points are lost (cause 2), and `signal` and `wait` return
-    the failure's code from then on. ValueError from every method in a forked child."""
+    the queue has failed: what was held behind is dropped, its points are lost (cause 2) once earlier points of their
+    events are settled, and `signal` and `wait` return the failure's code from then on. Points that the driver has may
+    still complete: `Slot.fail` where the code says that they cannot. ValueError from every method in a forked child."""
 
     def __init__(
         self,
@@ -536,7 +537,9 @@ class StreamQueue:
 # Native threads that never take the GIL and call drivers: they hand over what queues have held. The first starts when a
 # queue first holds something, more while drivers keep one; a fork leaves the child without any.
 def relay(calls: Sequence[tuple[int, ...]]) -> None:
-    """Have a relay thread do these calls, as in `StreamQueue.submit`: releases that may block. Failures are not told."""
+    """Have a relay thread do these calls, as in `StreamQueue.submit`: releases that may block. Nobody is told of
+    failures.
+    """
 
 def relay_running() -> bool: ...
 def close_relay(timeout: float | None = 1.0) -> bool:

@@ -303,6 +303,15 @@ static uint64_t next_at(xp_queue *q)
     return at;
 }
 
+/* With q->mu. */
+static void tell_drained(xp_queue *q)
+{
+    if (q->held)
+        return;
+    __atomic_fetch_add(&q->drained, 1, __ATOMIC_SEQ_CST);
+    xp_futex_wake(&q->drained, INT32_MAX);
+}
+
 /* With q->order: the first operation that is held was carried out. */
 static void pop(xp_queue *q)
 {
@@ -311,10 +320,8 @@ static void pop(xp_queue *q)
     q->first = op->next;
     if (q->first == NULL)
         q->last = &q->first;
-    if (--q->held == 0) {
-        __atomic_fetch_add(&q->drained, 1, __ATOMIC_SEQ_CST);
-        xp_futex_wake(&q->drained, INT32_MAX);
-    }
+    q->held--;
+    tell_drained(q);
     pthread_mutex_unlock(&q->mu);
     operation_free(op);
 }
@@ -420,29 +427,6 @@ bool xp_queue_lose(xp_queue *q, uint64_t at, uint32_t cause, uint64_t pid)
     lose_held(q, cause, pid); /* it came after every wait that the device has */
     pthread_mutex_unlock(&q->mu);
     return all;
-}
-
-/* With q->order: the driver refused an operation that was held. */
-static void fail(xp_queue *q, int64_t code)
-{
-    uint64_t me = (uint64_t)getpid();
-    pthread_mutex_lock(&q->mu);
-    q->failed = code;
-    q->failed_at = q->first->at;
-    for (operation *op = q->first; op; op = op->next) {
-        xp_view v;
-        if (op->kind != HELD_SIGNAL || !xp_usable(op->s->d))
-            continue;
-        xp_read(op->s->w, &v);
-        if (xp_state(&v, op->point) == XP_PENDING)
-            xp_lose_late(op->s, 0, XP_CAUSE_QUEUE, me); /* the device may still store earlier ones */
-    }
-    for (uint32_t i = 0; i < q->record_count; i++)
-        if (record_state(record_at(q, i)) == XP_PENDING)
-            xp_lose_late(record_at(q, i)->s, 0, XP_CAUSE_QUEUE, me);
-    pthread_mutex_unlock(&q->mu);
-    while (q->first)
-        pop(q);
 }
 
 /* --- calling the driver (with q->order) --------------------------------------------------------------------------- */
@@ -556,6 +540,8 @@ static int settled(xp_slot *s, uint64_t point)
 static int64_t held_wait(xp_queue *q, operation *op, bool *again)
 {
     xp_slot *s = op->s;
+    if (!xp_usable(s->d))
+        return XP_CODE_SYSTEM | ESHUTDOWN; /* this process left: what waits for others must not run without them */
     int state = settled(s, op->point);
     if (state == XP_LOST) {
         uint32_t cause = XP_RELAXED(&s->w->cause);
@@ -631,14 +617,50 @@ static int64_t advance(xp_queue *q)
     return 0;
 }
 
+/* With q->order: the driver refused the first operation that is held. What is behind it is not done, and the points of
+ * that are lost; what the driver has may still complete, or Python knows better. */
+static void fail(xp_queue *q, int64_t code)
+{
+    pthread_mutex_lock(&q->mu);
+    q->failed = code;
+    q->failed_at = q->first->at;
+    q->first->handed = false; /* a signal: its store is not to come */
+    operation *held = q->first;
+    q->first = NULL;
+    q->last = &q->first;
+    while (held) {
+        operation *op = held;
+        held = op->next;
+        if (op->kind == HELD_SIGNAL) {
+            *q->last = op;
+            q->last = &op->next;
+            op->next = NULL;
+        } else {
+            operation_free(op);
+            q->held--;
+        }
+    }
+    tell_drained(q);
+    lose_held(q, XP_CAUSE_QUEUE, (uint64_t)getpid());
+    pthread_mutex_unlock(&q->mu);
+}
+
 /* On the relay. */
 static void resume(xp_job *job)
 {
     xp_queue *q = (xp_queue *)job; /* its first member */
     pthread_mutex_lock(&q->order);
     int64_t code = advance(q);
-    if (code)
+    if (code && q->failed == 0) {
         fail(q, code);
+        code = advance(q); /* the driver is not called any more */
+    }
+    while (code && q->first) { /* no memory to wait until they can be lost in order */
+        xp_slot *s = q->first->s;
+        if (xp_usable(s->d) && state_of(s, q->first->point) == XP_PENDING)
+            xp_lose_late(s, 0, XP_CAUSE_QUEUE, (uint64_t)getpid());
+        pop(q);
+    }
     pthread_mutex_unlock(&q->order);
     xp_queue_unref(q);
 }
