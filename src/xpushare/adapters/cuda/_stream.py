@@ -53,6 +53,7 @@ class Stream:
 
     @classmethod
     def create(cls, context: Context, doing: str) -> Stream:
+        context.driver.queue_calls()  # or fails before there is a stream
         with context.current():
             return cls(context, context.driver(doing, "cuStreamCreate", n.STREAM_NON_BLOCKING), None)
 
