@@ -33,10 +33,10 @@ class ManagedMemory(Mapped):
         doing = f"allocating {nbytes} bytes of managed memory"
         if not gpu.attribute(Attribute.MANAGED_MEMORY):
             raise FeatureNotSupportedError(f"{doing}: {gpu} has no managed memory (attribute 83)")
+        self.host_accessible = bool(gpu.attribute(Attribute.CONCURRENT_MANAGED_ACCESS))
         with gpu.current():
             address = int(gpu.driver(doing, "cuMemAllocManaged", nbytes, n.MEM_ATTACH_GLOBAL))
         super().__init__(engine, gpu, address, nbytes, gpu.driver, "freeing managed memory", "cuMemFree", address)
-        self.host_accessible = bool(gpu.attribute(Attribute.CONCURRENT_MANAGED_ACCESS))
 
     def export(self, read_only: bool) -> Export:
         raise FeatureNotSupportedError(

@@ -163,8 +163,8 @@ class Teardown(_Worker):
             self._hurried.wait(_GATHER)
             while not self._todo.empty():
                 batch.append(self._todo.get())
-            end = time.monotonic() + _QUIET
             self._pass_held()
+            end = time.monotonic() + _QUIET
             while batch:
                 self._pass_waits(end)
                 with self.wait_lock:

@@ -381,10 +381,10 @@ class DeviceQueue(DriverQueue):
             with self._stream.relaxed():
                 self._reap()
         finally:
-            if reached:
-                self._give_back(mark.mark)
+            if reached or not mark.place:
+                self._give_back(mark.mark)  # set anew when it is used again
             else:
-                self._keep(mark, None)
+                self._keep(mark, None)  # it may be held yet
         self._sort_waits(True)
         self._notice_refusal()
         if self._failures:
