@@ -240,7 +240,7 @@ def forge(change: str) -> list[int]:
     os.pwrite(commons, layout.COMMONS.pack(layout.COMMONS_MAGIC, layout.TABLE_VERSION, named), 0)
     entry = layout.ENTRY.pack(
         1, 0, 0, 77 if change == "kind" else 1, 0, 0, bytes(16), 1, 8192 if change == "nbytes" else 4096, 4096, 0, 0, 0,
-        bytes(32), bytes(128),
+        bytes(24), 0, 0, bytes(128),
     )  # fmt: skip
     os.pwrite(table, entry, layout.TABLE_ENTRIES)
     os.pwrite(table, layout.ABOUT.pack(2**32 - 1 if change == "device" else 0, 2**32 - 1), layout.TABLE_ENTRIES + 120)

@@ -39,8 +39,10 @@
 #define XP_ENTRY_READ_ONLY 1u /* in handles, too */
 #define XP_ENTRY_COUNTED 2u   /* likewise */
 #define XP_ENTRY_ON_DEMAND 4u
+#define XP_ENTRY_FORM 0x38u /* what the fds are: 1 (XP_ENTRY_MEMFD) to 4, 0 the driver's own */
 #define XP_ENTRY_MEMFD 8u
-#define XP_ENTRY_FDS 8u
+#define XP_ENTRY_FORM_LAST 0x20u
+#define XP_ENTRY_FDS 6u
 
 typedef struct {
     uint8_t magic[8]; /* XPUSHARE */
@@ -73,7 +75,8 @@ typedef struct {
     uint64_t object, nbytes, exposed_nbytes, inode;
     uint32_t fd_count, payload_nbytes;
     int32_t fds[XP_ENTRY_FDS];
-    uint32_t device, since; /* for `xpushare ls` only */
+    uint64_t offset; /* of the object in what the fds are of */
+    uint32_t device, since;
     uint8_t payload[128];
 } xp_entry;
 

@@ -142,6 +142,7 @@ static bool look_up(const xp_peer_table *self, const xp_handle *h, xp_entry *e)
            e->object == h->object && memcmp(e->nonce, h->nonce, sizeof e->nonce) == 0 &&
            (e->flags & (XP_ENTRY_READ_ONLY | XP_ENTRY_COUNTED)) == h->flags && h->offset <= e->nbytes &&
            h->nbytes <= e->nbytes - h->offset && e->nbytes <= e->exposed_nbytes &&
+           e->offset <= e->exposed_nbytes - e->nbytes && (e->flags & XP_ENTRY_FORM) <= XP_ENTRY_FORM_LAST &&
            e->payload_nbytes <= sizeof e->payload &&
            (e->fd_count <= XP_ENTRY_FDS || (e->flags & XP_ENTRY_ON_DEMAND));
 }
@@ -172,10 +173,10 @@ static char *map(const xp_peer_table *self, const xp_handle *h, const xp_entry *
     return base;
 }
 
-static const xp_handle *handle_arg(PyObject *self, const char *name, PyObject *const *args, Py_ssize_t n)
+static const xp_handle *handle_arg(PyObject *self, const char *name, PyObject *const *args, Py_ssize_t n, int arity)
 {
     const xp_types *types = PyType_GetModuleState(Py_TYPE(self));
-    if (xp_arity(name, n, 2, 2) < 0)
+    if (xp_arity(name, n, arity, arity) < 0)
         return NULL;
     if (Py_TYPE(args[0]) == types->fields)
         return &((const xp_fields *)args[0])->h;
@@ -195,7 +196,7 @@ static PyObject *lease_of(PyObject *self, const xp_handle *h, PyObject *peer)
 static PyObject *table_hold(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     const xp_peer_table *self = (xp_peer_table *)object;
-    const xp_handle *h = handle_arg(object, "hold", args, n);
+    const xp_handle *h = handle_arg(object, "hold", args, n, 2);
     xp_entry e;
     if (h == NULL)
         return NULL;
@@ -212,15 +213,19 @@ static PyObject *table_hold(PyObject *object, PyObject *const *args, Py_ssize_t 
 static PyObject *table_open(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     const xp_peer_table *self = (xp_peer_table *)object;
-    const xp_handle *h = handle_arg(object, "open", args, n);
+    const xp_handle *h = handle_arg(object, "open", args, n, 3);
+    int mapped = h ? PyObject_IsTrue(args[2]) : -1;
     xp_entry e;
-    if (h == NULL)
+    if (mapped < 0)
         return NULL;
     if (self->pidfd < 0 || (h->flags & XP_ENTRY_COUNTED) || !look_up(self, h, &e) ||
-        (e.flags & ~(XP_ENTRY_READ_ONLY | XP_ENTRY_MEMFD)))
+        (e.flags & ~(XP_ENTRY_READ_ONLY | XP_ENTRY_FORM)))
         Py_RETURN_NONE;
-    bool memfd = e.flags & XP_ENTRY_MEMFD;
-    if (memfd && (e.fd_count != 1 || e.payload_nbytes))
+    bool memfd = (e.flags & XP_ENTRY_FORM) == XP_ENTRY_MEMFD;
+    if (memfd && (e.fd_count != 1 || e.offset))
+        Py_RETURN_NONE;
+    memfd = memfd && mapped;
+    if (memfd && e.payload_nbytes)
         Py_RETURN_NONE;
     PyObject *lease = lease_of(object, h, args[1]);
     if (lease == NULL)
@@ -249,9 +254,9 @@ static PyObject *table_open(PyObject *object, PyObject *const *args, Py_ssize_t 
             PyTuple_SetItem(numbers, given, number);
     }
     PyObject *found =
-        numbers ? Py_BuildValue("(OOKKy#O)", mapping, lease, (unsigned long long)e.nbytes,
+        numbers ? Py_BuildValue("(OOKKy#OKI)", mapping, lease, (unsigned long long)e.nbytes,
                                 (unsigned long long)e.exposed_nbytes, (const char *)e.payload,
-                                (Py_ssize_t)e.payload_nbytes, numbers)
+                                (Py_ssize_t)e.payload_nbytes, numbers, (unsigned long long)e.offset, e.flags)
                 : NULL;
     Py_XDECREF(mapping);
     Py_XDECREF(numbers);
@@ -316,12 +321,12 @@ static PyObject *own_enter(PyObject *object, PyObject *args)
     const xp_own_table *self = (xp_own_table *)object;
     xp_handle h = self->common;
     unsigned entry, kind, flags, slot, device, since, fd_count;
-    unsigned long long generation, serial, offset, nbytes, total, exposed, inode;
+    unsigned long long generation, serial, offset, nbytes, total, exposed, inode, within;
     const char *names, *fds, *payload;
     Py_ssize_t names_size, fds_size, payload_size;
-    if (!PyArg_ParseTuple(args, "IKIIIy#KKKKKKIy#y#II", &entry, &generation, &kind, &flags, &slot, &names, &names_size,
+    if (!PyArg_ParseTuple(args, "IKIIIy#KKKKKKIy#y#IIK", &entry, &generation, &kind, &flags, &slot, &names, &names_size,
                           &serial, &offset, &nbytes, &total, &exposed, &inode, &fd_count, &fds, &fds_size, &payload,
-                          &payload_size, &device, &since))
+                          &payload_size, &device, &since, &within))
         return NULL;
     xp_entry *e = self->entries + (entry < XP_ENTRIES ? entry : 0);
     if (entry >= XP_ENTRIES || names_size != sizeof h.backend + sizeof h.device_uuid ||
@@ -354,6 +359,7 @@ static PyObject *own_enter(PyObject *object, PyObject *args)
     e->payload_nbytes = (uint32_t)payload_size;
     memset(e->fds, 0xff, sizeof e->fds);
     memcpy(e->fds, fds, (size_t)fds_size);
+    e->offset = within;
     e->device = device;
     e->since = since;
     memset(e->payload, 0, sizeof e->payload);

@@ -170,10 +170,11 @@ class PeerTable:
 
     def __init__(self, mapping: Mapping, domain: Domain, pidfd: int) -> None: ...
     def open(
-        self, fields: Fields, peer: Any, /
-    ) -> tuple[Mapping | None, Lease, int, int, bytes, tuple[int, ...]] | None:
-        """Check a handle's entry, hold it, and fetch what it has: (a mapping of its memfd if it is one, the hold,
-        nbytes and exposed_nbytes of the whole object, payload, fds otherwise). The fds are the caller's.
+        self, fields: Fields, peer: Any, mapped: bool, /
+    ) -> tuple[Mapping | None, Lease, int, int, bytes, tuple[int, ...], int, int] | None:
+        """Check a handle's entry, hold it, and fetch what it has: (a mapping of its memfd if it is one and `mapped`
+        wants that, the hold, nbytes and exposed_nbytes of the whole object, payload, fds otherwise, offset, flags). The
+        fds are the caller's.
 
         None, and nothing is left behind, for a dead exporter, and for anything but a live entry that is not counted and
         whose fds are there for the taking: what it is, is found out elsewhere."""
@@ -190,13 +191,13 @@ class OwnTable:
     def enter(
         self, entry: int, generation: int, kind: int, flags: int, slot: int, names: bytes, object: int, offset: int,
         nbytes: int, object_nbytes: int, exposed_nbytes: int, inode: int, fd_count: int, fds: bytes, payload: bytes,
-        device: int, since: int, /,
+        device: int, since: int, within: int, /,
     ) -> bytes:  # fmt: skip
         """Fill an entry in, with a new nonce, and return the handle of it, without its seal. The entry becomes live
         once its generation is stored.
 
-        `names` are backend and uuid of the device, 32 bytes; `fds` are int32 numbers; the last two are for `xpushare
-        ls`."""
+        `names` are backend and uuid of the device, 32 bytes; `fds` are int32 numbers; `within` is where the
+        object begins in what they are of."""
 
 # --- buffers and DLPack
 # -----------------------------------------------------------------------------------------------------

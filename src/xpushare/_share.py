@@ -19,6 +19,7 @@ from xpushare._queue import Queue
 from xpushare.core import memory
 from xpushare.core.event import open_ as open_event
 from xpushare.core.memory import Implicit, Range
+from xpushare.core.opening import opening_device
 from xpushare.core.ordering import Mark, Order, mark, work_on
 from xpushare.core.resources import Allocation
 
@@ -239,7 +240,7 @@ def attach(
     work = None
     chosen = None
     if device is not None or stream not in (None, _UNORDERED):
-        chosen = memory.opening_device(parts.memory, device, None)[0]
+        chosen = opening_device(parts.memory, device, None)[0]
     if stream is not None and stream != _UNORDERED:
         assert chosen is not None
         work = stream._use() if isinstance(stream, Queue) else work_on(chosen, stream)

@@ -15,6 +15,7 @@ __all__ = [
     "Reservation",
     "boot_id",
     "connect",
+    "dup",
     "eventfd",
     "fetch_mapping",
     "fstat",
@@ -41,6 +42,7 @@ F_SEAL_FUTURE_WRITE: Final = 16
 _F_ADD_SEALS: Final = 1033
 _F_GET_SEALS: Final = 1034
 
+dup = os.dup
 eventfd = os.eventfd
 fetch_mapping = Mapping.fetched
 import_mapping = Mapping.imported
@@ -50,6 +52,11 @@ resize = os.ftruncate
 range_map = Reservation.map
 range_unmap = Reservation.unmap
 range_protect = Reservation.protect
+
+
+def page_nbytes() -> int:
+    """Bytes of a page of memory, of which mappings are made: 4096 here, 65536 there."""
+    return os.sysconf("SC_PAGE_SIZE")
 
 
 _boot_id: list[bytes] = []

@@ -436,10 +436,13 @@ def test_used_up_exports_let_their_memory_go(peer: Child) -> None:
     assert len(node.current().allocations.all()) <= before
 
 
-def test_a_refused_attach_takes_no_open() -> None:
+def test_a_refused_attach_takes_no_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xs.Device("mock:0")._adapter, "imports", lambda _device, _physical: {})
     with xs.share(xs.empty(1), opens=1) as handle:
-        with pytest.raises(xs.InvalidArgumentError):
+        with pytest.raises(xs.FeatureNotSupportedError):
             xs.attach(handle, device="mock:0")
+        with pytest.raises(xs.InvalidArgumentError):
+            xs.attach(handle, device="native_cpu:7")
         with xs.attach(handle):
             pass
 

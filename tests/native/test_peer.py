@@ -72,7 +72,7 @@ class Table:
     def set(self, **values):
         base = self.mapping.address + AT["table.header"] + ENTRY * AT["entry.size"]
         for name, value in values.items():
-            wide = name in ("generation", "object", "nbytes", "exposed_nbytes", "inode")
+            wide = name in ("generation", "object", "nbytes", "exposed_nbytes", "inode", "offset")
             value = value if isinstance(value, bytes) else value.to_bytes(8 if wide else 4, "little")
             ctypes.memmove(base + AT["entry." + name], value, len(value))
 
@@ -82,7 +82,7 @@ class Table:
     def refuses(self, asked=None):
         fds = sorted(os.listdir("/proc/self/fd"))
         before = self.held()
-        assert self.table.open(asked or fields(), None) is None
+        assert self.table.open(asked or fields(), None, True) is None
         assert self.held() == before
         assert sorted(os.listdir("/proc/self/fd")) == fds
         return True
@@ -104,49 +104,60 @@ def mapped(mapping):
 def test_open(table):
     os.pwrite(table.fd, b"shared", 0)
     marker = object()
-    mapping, lease, nbytes, exposed, payload, fds = table.table.open(fields(), marker)
+    mapping, lease, nbytes, exposed, payload, fds, offset, flags = table.table.open(fields(), marker, True)
     assert (mapping.nbytes, nbytes, exposed, lease.peer) == (SIZE, 5000, SIZE, marker)
-    assert (payload, fds) == (b"", ())
+    assert (payload, fds, offset, flags) == (b"", (), 0, 8)
     assert isinstance(mapping, n.Mapping)
     assert isinstance(lease, n.Lease)
     assert ctypes.string_at(mapping.address, 6) == b"shared"
     assert table.held() == 1
-    again = table.table.open(fields(offset=0, nbytes=5000), marker)
+    again = table.table.open(fields(offset=0, nbytes=5000), marker, True)
     del lease
     assert table.held() == 1
     del again
     assert table.held() == 0
     assert mapped(mapping) == ["rw-s"]
     table.set(flags=9)
-    read_only = table.table.open(fields(flags=1), marker)
+    read_only = table.table.open(fields(flags=1), marker, True)
     assert mapped(read_only[0]) == ["r--s"]
     table.set(flags=8, inode=0)  # an entry need not name it
-    assert table.table.open(fields(), marker)
+    assert table.table.open(fields(), marker, True)
 
 
 def test_open_what_is_no_memfd(table):
     """The file descriptors and the payload, for somebody else to make something of."""
     table.set(flags=0, payload_nbytes=3, payload=b"abc")
-    mapping, lease, nbytes, exposed, payload, fds = table.table.open(fields(), None)
-    assert (mapping, nbytes, exposed, payload) == (None, 5000, SIZE, b"abc")
+    mapping, lease, nbytes, exposed, payload, fds, offset, flags = table.table.open(fields(), None, True)
+    assert (mapping, nbytes, exposed, payload, offset, flags) == (None, 5000, SIZE, b"abc", 0, 0)
     assert [os.fstat(fd).st_ino for fd in fds] == [os.fstat(table.fd).st_ino]
     assert not os.get_inheritable(fds[0])
     assert table.held() == 1
     del lease
     assert table.held() == 0
     os.close(fds[0])
-    eight = [os.dup(table.fd) for _ in range(8)]
-    table.set(fd_count=8, fds=struct.pack("8i", *eight), payload_nbytes=0)
-    many = table.table.open(fields(), None)
-    assert len({*many[5], *eight}) == 16
+    six = [os.dup(table.fd) for _ in range(6)]
+    table.set(fd_count=6, fds=struct.pack("6i", *six), payload_nbytes=0)
+    many = table.table.open(fields(), None, True)
+    assert len({*many[5], *six}) == 12
     for fd in many[5]:
         os.close(fd)
-    table.set(fds=struct.pack("8i", *eight[:7], 2**31 - 1))
+    table.set(fds=struct.pack("6i", *six[:5], 2**31 - 1))
     assert table.refuses(), "the last of them is not there"
-    for fd in eight:
+    for fd in six:
         os.close(fd)
     table.set(fd_count=0, payload_nbytes=128, payload=bytes(range(128)), inode=0)
-    assert table.table.open(fields(), None)[4:] == (bytes(range(128)), ())
+    assert table.table.open(fields(), None, True)[4:] == (bytes(range(128)), (), 0, 0)
+
+
+def test_open_says_form_and_offset(table):
+    table.set(flags=16, offset=SIZE - 5000, inode=0)
+    found = table.table.open(fields(), None, True)
+    assert (found[0], len(found[5]), *found[6:]) == (None, 1, SIZE - 5000, 16)
+    os.close(found[5][0])
+    table.set(flags=8, offset=0)
+    mapping, *_, (fd,), _offset, flags = table.table.open(fields(), None, False)
+    assert (mapping, flags, os.fstat(fd).st_ino) == (None, 8, os.fstat(table.fd).st_ino), "a memfd, as its fd"
+    os.close(fd)
 
 
 def test_hold(table):
@@ -179,11 +190,12 @@ def test_open_refuses_handles_that_do_not_fit(table, asked):
 
 @pytest.mark.parametrize(
     "entry",
-    [{"generation": 0}, {"generation": 6}, {"flags": 12}, {"flags": 10}, {"flags": 24}, {"fd_count": 0},
+    [{"generation": 0}, {"generation": 6}, {"flags": 12}, {"flags": 10}, {"flags": 40}, {"fd_count": 0},
      {"fd_count": 2}, {"payload_nbytes": 1}, {"nbytes": SIZE + 1}, {"nbytes": 115}, {"exposed_nbytes": SIZE + 1},
      {"exposed_nbytes": 2**64 - 1, "nbytes": 2**64 - 1}, {"inode": 1}, {"fds": 2**31 - 1}, {"fds": 2**32 - 1},
-     {"flags": 0, "inode": 1}, {"flags": 0, "fds": 2**31 - 1}, {"flags": 0, "fd_count": 9}, {"flags": 4},
-     {"flags": 0, "payload_nbytes": 129}, {"flags": 16}],
+     {"flags": 0, "inode": 1}, {"flags": 0, "fds": 2**31 - 1}, {"flags": 0, "fd_count": 7}, {"flags": 4},
+     {"flags": 0, "payload_nbytes": 129}, {"flags": 64}, {"flags": 56}, {"offset": 1}, {"offset": 2**64 - 1},
+     {"flags": 16, "offset": SIZE - 4999}, {"flags": 16, "offset": 2**64 - 1}],
     ids=str,
 )  # fmt: skip
 def test_open_refuses_entries_that_are_not_plain(table, entry):
@@ -204,17 +216,17 @@ def test_open_refuses_what_could_shrink(table, seals):
 
 
 def test_open_without_a_living_peer_or_membership(table):
-    assert n.PeerTable(table.mapping, table.domain, -1).open(fields(), None) is None
+    assert n.PeerTable(table.mapping, table.domain, -1).open(fields(), None, True) is None
     child = os.fork()
     if not child:
         os._exit(0)
     pidfd = os.pidfd_open(child)
     os.waitpid(child, 0)
     dead = n.PeerTable(table.mapping, table.domain, pidfd)
-    assert dead.open(fields(), None) is None
+    assert dead.open(fields(), None, True) is None
     assert dead.hold(fields(), None) is None
     table.set(flags=0, fd_count=0)
-    assert dead.open(fields(), None) is None
+    assert dead.open(fields(), None, True) is None
     os.close(pidfd)
     table.domain.leave()
     assert table.refuses()
@@ -228,9 +240,9 @@ def test_peer_table_arguments(table):
     with pytest.raises(ValueError, match="table"):
         n.PeerTable(n.Mapping(table.fd, SIZE), table.domain, -1)
     with pytest.raises(TypeError):
-        table.table.open(bytes(256), None)
+        table.table.open(bytes(256), None, True)
     with pytest.raises(TypeError):
-        table.table.open(fields())
+        table.table.open(fields(), None)
     with pytest.raises(TypeError):
         table.table.hold(bytes(256), None)
 
@@ -243,7 +255,7 @@ def test_own_table(table):
     names = b"mock".ljust(16, b"\0") + bytes(range(16))
     inode = os.fstat(table.fd).st_ino
     fds = struct.pack("i", table.fd)
-    wanted = (ENTRY, 6, 1, 8, 0, names, 9, 16, 100, 5000, SIZE, inode, 1, fds, b"", 2, 3)
+    wanted = (ENTRY, 6, 1, 8, 0, names, 9, 16, 100, 5000, SIZE, inode, 1, fds, b"", 2, 3, 0)
     body = own.enter(*wanted)
     found = n.Fields(body + bytes(32))
     assert (found.magic, found.version, found.backend + found.device_uuid) == (b"XPUSHARE", 1, names)
@@ -255,10 +267,10 @@ def test_own_table(table):
     base = table.mapping.address + AT["table.header"] + ENTRY * AT["entry.size"]
     assert n.load64(base + AT["entry.generation"]) == 0
     assert n.load64(base + AT["entry.retired"]) == 3
-    assert table.table.open(found, None) is None
+    assert table.table.open(found, None, True) is None
     n.store64(base, 6)
-    assert table.table.open(found, None)
-    for at, wrong in ((0, 1 << 18), (5, names[1:]), (13, bytes(33)), (14, bytes(129))):
+    assert table.table.open(found, None, True)
+    for at, wrong in ((0, 1 << 18), (5, names[1:]), (13, bytes(25)), (14, bytes(129))):
         with pytest.raises(ValueError, match="entry"):
             own.enter(*wanted[:at], wrong, *wanted[at + 1 :])
     for mapping, text in ((n.Mapping(table.fd, SIZE), common), (table.mapping, common[1:])):

@@ -235,9 +235,27 @@ def test_handles_of_the_object_face(rt: Runtime) -> None:
         ur.urIPCPutMemHandleExp(rt.context, bytes(handle))
 
 
-def test_handle_of_another_backend(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handle_of_another_backend(rt: Runtime, mock: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "native_cpu:*;mock:*")
+    pointer = rt.memory(64)
+    rt.fill(pointer, b"abcd", 64)
+    data = ur.urIPCGetMemHandleExp(rt.context, pointer + 32)
+    opened = ur.urIPCOpenMemHandleExp(mock.context, mock.device, data)
+    assert mock.read(opened, 32) == b"abcd" * 8
+    assert ur.urUSMGetMemAllocInfo(mock.context, opened, U.TYPE) is ur.USMType.HOST
+    assert ur.urUSMGetMemAllocInfo(mock.context, opened, U.DEVICE) is mock.device
+    with refused(R.ERROR_INVALID_CONTEXT):
+        ur.urIPCCloseMemHandleExp(rt.context, opened)
+    ur.urIPCPutMemHandleExp(rt.context, data)
+    ur.urUSMFree(rt.context, pointer)
+    mock.fill(opened, b"x", 32)  # what is open stays
+    ur.urIPCCloseMemHandleExp(mock.context, opened)
+
+
+def test_handle_of_another_backend_that_cannot_be_imported(
+    rt: Runtime, mock: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mock.device._device._adapter, "imports", lambda _device, _physical: {})
     data = ur.urIPCGetMemHandleExp(rt.context, rt.memory())
-    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "mock:*")
-    other = Runtime("mock")
-    with refused(R.ERROR_INVALID_VALUE):
-        ur.urIPCOpenMemHandleExp(other.context, other.device, data)
+    with refused(R.ERROR_UNSUPPORTED_FEATURE):
+        ur.urIPCOpenMemHandleExp(mock.context, mock.device, data)

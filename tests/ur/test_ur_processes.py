@@ -24,6 +24,36 @@ def peer() -> Iterator[Child]:
         yield child
 
 
+def test_handles_of_another_backend(peer: Child, mock: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A context of another backend opens all three kinds, and the two processes then share them."""
+    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "native_cpu:*;mock:*")
+    data = peer.call(ur_peer.export_memory, bytes(range(64)))
+    pointer = ur.urIPCOpenMemHandleExp(mock.context, mock.device, data)
+    assert mock.read(pointer, 64) == bytes(range(64))
+    mock.fill(pointer, b"w", 64)
+    assert peer.call(ur_peer.content) == b"w" * 64
+    ur.urIPCCloseMemHandleExp(mock.context, pointer)
+
+    def export() -> tuple[bytes, bytes]:
+        pages = ur_peer.made["large"] = ur_peer.runtime.physical(mock_granule // ur_peer.runtime.granule)
+        event = ur_peer.made["crossing"] = ur_peer.runtime.event()
+        return ur.urIPCGetPhysMemHandleExp(ur_peer.runtime.context, pages), ur.urIPCGetEventHandleExp(event)
+
+    mock_granule = mock.granule
+    pages_data, event_data = peer.call(export)
+    pages = ur.urIPCOpenPhysMemHandleExp(mock.context, mock.device, pages_data)
+    start = mock.reserve()
+    ur.urVirtualMemMap(mock.context, start, mock.granule, pages, 0, ur.VirtualMemAccessFlags.READ_WRITE)
+    mock.fill(start, b"p", mock.granule)
+    ur.urVirtualMemUnmap(mock.context, start, mock.granule)
+    ur.urIPCClosePhysMemHandleExp(mock.context, pages)
+    event = ur.urIPCOpenEventHandleExp(mock.context, event_data)
+    ur.urEnqueueEventsWaitWithBarrierExt(mock.queue, None, [], event)
+    ur.urQueueFinish(mock.queue)
+    assert peer.call(lambda: ur_peer.runtime.status(ur_peer.made["crossing"])) is S.COMPLETE
+    ur.urEventRelease(event)
+
+
 def test_memory(rt: Runtime, peer: Child) -> None:
     data = peer.call(ur_peer.export_memory, bytes(range(64)))
     first = ur.urIPCOpenMemHandleExp(rt.context, rt.device, data)

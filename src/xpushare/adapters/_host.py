@@ -10,11 +10,10 @@ from typing import Any
 from xpushare import _system
 from xpushare._errors import InvalidHandleError, from_os_error
 from xpushare._fds import OwnedFd
-from xpushare.adapters.base import Access, DriverMemory, DriverPhysical, DriverRange, Export, Import
+from xpushare.adapters.base import Access, DriverMemory, DriverPhysical, DriverRange, Export, Form, Import
 
 __all__ = ["Calls", "HostMemory", "HostPhysical", "HostRange", "memfd_of"]
 
-_PAGE = 4096
 _PROTECTION = {"none": 0, "r": 1, "rw": 2}
 
 
@@ -35,7 +34,9 @@ class Calls:
 
 
 def pages(nbytes: int) -> int:
-    return max(_PAGE, (nbytes + _PAGE - 1) // _PAGE * _PAGE)
+    """Bytes of the whole pages that hold `nbytes`."""
+    page = _system.page_nbytes()
+    return max(page, (nbytes + page - 1) // page * page)
 
 
 def memfd_of(calls: Calls, doing: str, name: str, nbytes: int) -> OwnedFd:
@@ -76,17 +77,15 @@ class HostMemory(DriverMemory):
 
     host_accessible = True
 
-    def __init__(self, mapping: _system.Mapping, nbytes: int, fd: OwnedFd | None, inode: int, memfd: bool) -> None:
+    def __init__(self, mapping: _system.Mapping, nbytes: int, fd: OwnedFd | None, inode: int) -> None:
         self._mapping: _system.Mapping | None = mapping
         self._fd = fd
         self._inode = inode
-        self._memfd = memfd
         self.address = mapping.address
         self.nbytes = nbytes
 
     @classmethod
-    def allocate(cls, calls: Calls, nbytes: int, memfd: bool) -> HostMemory:
-        """`memfd`: importers may map the file by themselves, past their adapter."""
+    def allocate(cls, calls: Calls, nbytes: int) -> HostMemory:
         doing = f"allocating {nbytes} bytes"
         exposed = pages(nbytes)
         fd = memfd_of(calls, doing, "xpushare-memory", exposed)
@@ -96,7 +95,7 @@ class HostMemory(DriverMemory):
         except BaseException:
             fd.close()
             raise
-        return cls(mapping, nbytes, fd, inode, memfd)
+        return cls(mapping, nbytes, fd, inode)
 
     @classmethod
     def imported(cls, calls: Calls, what: Import) -> HostMemory:
@@ -105,12 +104,12 @@ class HostMemory(DriverMemory):
             doing = f"mapping {what.exposed_nbytes} bytes of another process"
             fd = check_imported(calls, doing, what)
             mapping = calls.checked(doing, "Mapping", fd, what.exposed_nbytes, 0, not what.read_only)
-        return cls(mapping, what.nbytes, None, 0, False)
+        return cls(mapping, what.nbytes, None, 0)
 
     def export(self, read_only: bool) -> Export:
         assert self._fd is not None
         assert self._mapping is not None
-        return Export(self.nbytes, self._mapping.nbytes, (self._fd.number,), self._inode, memfd=self._memfd)
+        return Export(self.nbytes, self._mapping.nbytes, (self._fd.number,), self._inode, form=Form.MEMFD)
 
     def release(self) -> None:
         self._mapping = None
@@ -144,7 +143,7 @@ class HostPhysical(DriverPhysical):
         return cls(OwnedFd(what.fds[0].take()), what.nbytes, inode)
 
     def export(self) -> Export:
-        return Export(self.nbytes, self.nbytes, (self.fd.number,), self._inode)
+        return Export(self.nbytes, self.nbytes, (self.fd.number,), self._inode, form=Form.MEMFD)
 
     def release(self) -> None:
         self.fd.close()
@@ -159,7 +158,7 @@ class HostRange(DriverRange):
         doing = f"reserving {nbytes} bytes of addresses" + (f" at {address:#x}" if address else "")
         self._calls = calls
         # The kernel aligns to pages; room for more is reserved with it, and skipped.
-        room = 0 if address else granularity - _PAGE
+        room = 0 if address else granularity - _system.page_nbytes()
         self._reservation: _system.Reservation | None = calls.checked(doing, "Reservation", nbytes + room, address)
         assert self._reservation is not None
         self._skip = -self._reservation.address % granularity if room else 0

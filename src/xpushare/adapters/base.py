@@ -19,6 +19,7 @@ forked child. 5. It may be called from several threads at once.
 from __future__ import annotations
 
 import abc
+import enum
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
@@ -37,16 +38,48 @@ __all__ = [
     "DriverRange",
     "Export",
     "Foreign",
+    "Form",
+    "Hardware",
     "Import",
     "NativeEvent",
     "OnDemand",
     "Profile",
     "Properties",
+    "Same",
     "UsmKind",
 ]
 
 UsmKind = Literal["device", "host", "shared"]
 Access = Literal["none", "r", "rw"]
+
+
+class Form(enum.IntEnum):
+    """What the file descriptors of an export are, which decides where it can be imported. Part of the table's entries:
+    docs/layout.md.
+    """
+
+    DRIVER = 0  # of the driver's own kind, or none at all: for the same backend only
+    MEMFD = 1  # one sealed memfd of exposed_nbytes, the memory at its start; a mapping is all that an importer needs
+    VMM_FD = 2  # of CUDA's virtual memory management
+    OPAQUE_FD = 3  # "opaque fds" of Vulkan's external memory
+    DMA_BUF = 4
+
+
+class Same(enum.Enum):
+    """What the device of an importer must have in common with the exporter's, which is of another backend."""
+
+    HOST = "host"
+    DEVICE = "device"
+    DRIVER = "driver"  # and the device
+
+
+class Hardware(NamedTuple):
+    """What tells whether devices of two backends are the same hardware."""
+
+    backend: str
+    uuid: str
+    pci: str
+    driver_uuid: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +92,15 @@ class DeviceInfo:
     uuid: str
     type: Literal["cpu", "gpu", "accelerator"]
     driver_version: str
+    # Of a whole device on the PCI bus, as sysfs writes it ("0000:3b:00.0"); "" for others, and for a part of one.
+    pci: str = field(default="", compare=False)
+    # Two devices with the same one understand each other's opaque fds; "" where the driver has none.
+    driver_uuid: str = field(default="", compare=False)
     native: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def hardware(self) -> Hardware:
+        return Hardware(self.backend, self.uuid, self.pci, self.driver_uuid)
 
 
 class Properties(NamedTuple):
@@ -81,7 +122,8 @@ class Export(NamedTuple):
     inode: int = 0  # of fds[0], where it tells that file from others
     payload: bytes = b""  # at most 128 bytes, the adapter's own
     on_demand: OnDemand | None = None
-    memfd: bool = False  # fds[0] is a sealed memfd of exposed_nbytes, and a mapping of it is all that an importer needs
+    form: Form = Form.DRIVER
+    offset: int = 0  # of the memory in the exposed_nbytes that the fds are of
 
 
 class OnDemand(NamedTuple):
@@ -106,7 +148,10 @@ class Import(NamedTuple):
     payload: bytes
     fds: Sequence[OwnedFd]
     read_only: bool
-    mapping: Mapping | None = None  # of an `Export.memfd`, checked; there are no fds then
+    mapping: Mapping | None = None  # of a `Form.MEMFD`, checked, where `Adapter.maps_memfds`; there are no fds then
+    form: Form = Form.DRIVER
+    offset: int = 0
+    exporter: Hardware | None = None  # of another backend, whose payload this is then; None: of this one
 
 
 class DriverMemory(abc.ABC):
@@ -239,6 +284,7 @@ class Adapter(abc.ABC):
     """One vendor. Made once a process, on the first question about its devices."""
 
     backend: str
+    maps_memfds: bool  # memory in a memfd comes to `import_memory` as a mapping of it, else as its fd
 
     @abc.abstractmethod
     def devices(self) -> list[DeviceInfo]:
@@ -260,6 +306,12 @@ class Adapter(abc.ABC):
     def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory: ...
     @abc.abstractmethod
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory: ...
+    @abc.abstractmethod
+    def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
+        """The forms in which `import_memory` (`physical`: `import_physical`) takes what another backend exported, and
+        what the two devices must have in common for that. The core checks it and asks for nothing else.
+        """
+
     @abc.abstractmethod
     def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
         """The allocation of another library that `address` lies in; None where this adapter's driver knows nothing of

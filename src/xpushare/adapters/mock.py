@@ -14,6 +14,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from xpushare import _system
 from xpushare._aspects import Aspect, Support
 from xpushare._errors import DeviceError
 from xpushare._native import Domain
@@ -29,8 +30,10 @@ from xpushare.adapters.base import (
     DriverRange,
     Export,
     Foreign,
+    Form,
     Import,
     Properties,
+    Same,
     UsmKind,
 )
 
@@ -91,7 +94,7 @@ class ForeignArray:
     """An array of "another library", whose memory the mock driver can export: what torch's tensors are to CUDA."""
 
     def __init__(self, nbytes: int) -> None:
-        self.memory = HostMemory.allocate(_driver, nbytes, memfd=False)
+        self.memory = HostMemory.allocate(_driver, nbytes)
         self.nbytes = nbytes
         _foreign.append(self)
 
@@ -155,6 +158,7 @@ class Mock(Adapter):
     """The adapter: each method is one or two scripted calls."""
 
     backend = "mock"
+    maps_memfds = False  # every call is one that the script can make fail
 
     def devices(self) -> list[DeviceInfo]:
         return [
@@ -181,13 +185,16 @@ class Mock(Adapter):
         return Properties("xpushare", 1, 1 << 40, 1 << 39, False)
 
     def granularity(self, device: DeviceInfo, recommended: bool) -> int:
-        return 1 << 16
+        return max(1 << 16, _system.page_nbytes())
 
     def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory:
-        return HostMemory.allocate(_driver, nbytes, memfd=False)
+        return HostMemory.allocate(_driver, nbytes)
 
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
         return HostMemory.imported(_driver, what)
+
+    def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
+        return {Form.MEMFD: Same.HOST}
 
     def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
         for array in _foreign:

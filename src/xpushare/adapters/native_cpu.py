@@ -8,6 +8,7 @@ import platform
 import uuid
 from typing import Any
 
+from xpushare import _system
 from xpushare._aspects import Aspect, Support
 from xpushare._native import Domain
 from xpushare._system import BOOT_ID, boot_id
@@ -21,8 +22,10 @@ from xpushare.adapters.base import (
     DriverQueue,
     DriverRange,
     Foreign,
+    Form,
     Import,
     Properties,
+    Same,
     UsmKind,
 )
 
@@ -54,6 +57,7 @@ class NativeCpu(Adapter):
 
     backend = "native_cpu"
     calls = Calls()
+    maps_memfds = True
 
     def devices(self) -> list[DeviceInfo]:
         try:
@@ -74,18 +78,22 @@ class NativeCpu(Adapter):
         return Support("no", _MISSING[aspect])
 
     def properties(self, device: DeviceInfo) -> Properties:
-        page = os.sysconf("SC_PAGE_SIZE")
+        page = _system.page_nbytes()
         total, free = (os.sysconf(name) * page for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
         return Properties(_vendor(), len(os.sched_getaffinity(0)), total, free, True)
 
     def granularity(self, device: DeviceInfo, recommended: bool) -> int:
-        return 1 << 21 if recommended else 4096
+        page = _system.page_nbytes()
+        return max(1 << 21, page) if recommended else page
 
     def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory:
-        return HostMemory.allocate(self.calls, nbytes, memfd=True)
+        return HostMemory.allocate(self.calls, nbytes)
 
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
         return HostMemory.imported(self.calls, what)
+
+    def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
+        return {Form.MEMFD: Same.HOST}
 
     def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
         return None

@@ -116,10 +116,9 @@ def _set(owner: Any, name: str, value: object) -> None:
 
 def _the_long_way() -> None:
     """Open nothing by the short cuts, which ask the exporter by themselves."""
-    from xpushare.core import memory
+    from xpushare.sharing.peers import Peers
 
-    _set(memory, "reopen", lambda _here, _handle: None)
-    _set(memory, "open_new", lambda _here, _handle: None)
+    _set(Peers, "acquire_known", lambda _self, _handle, _key, _opener: None)
 
 
 def _nothing(*_arguments: object, **_options: object) -> None:
@@ -230,13 +229,13 @@ def cache_not_rechecked() -> None:
     from xpushare.sharing.peers import Peers
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def acquire(self: Any, handle: Any, opened_as: Any, make: Any) -> Any:
-            key = (handle._fields.cookie, handle._fields.object, opened_as)
-            known = self._cache.get(key)
+        def acquire(self: Any, handle: Any, opener: Any) -> Any:
+            fields = handle._fields
+            known = self._cache.get((fields.cookie, fields.object, opener, fields.flags & 1))
             found = None if known is None else known()
             if found is not None:
                 return found, None
-            return original(self, handle, opened_as, make)
+            return original(self, handle, opener)
 
         return acquire
 
@@ -246,17 +245,17 @@ def cache_not_rechecked() -> None:
 
 @mutant("the short way to open again does not ask the exporter", "3.3g", "3.3i")
 def reopen_not_rechecked() -> None:
-    from xpushare.core import memory
+    from xpushare.sharing.peers import Peers
 
-    def reopen(here: Any, handle: Any) -> Any:
-        opener, allocation_ref, _peer, device, context = handle._hot
-        allocation = allocation_ref()
-        if allocation is None or opener is not here:
-            return None
-        fields = handle._fields
-        return memory.Range(allocation, fields.offset, fields.nbytes, device, context, handle.read_only, handle, None)
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def acquire_known(self: Any, handle: Any, key: Any, opener: Any) -> Any:
+            known = self._cache.get(key)
+            found = None if known is None else known()
+            return original(self, handle, key, opener) if found is None else (found, None)
 
-    _set(memory, "reopen", reopen)
+        return acquire_known
+
+    _wrap(Peers, "acquire_known", make)
 
 
 @mutant("a handle's sizes are not compared with the exporter's", "3.3k")
@@ -282,14 +281,14 @@ def same_handle() -> None:
     from xpushare.sharing.table import Table
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def export(self: Any, kind: str, backend: str, uuid: bytes, what: Any, source: Any, **options: Any) -> Any:
+        def export(self: Any, kind: str, device: Any, what: Any, source: Any, **options: Any) -> Any:
             for each in self._exports.values():
                 same = each.source is source or (isinstance(source, tuple) and each.source == source)
                 if same and (each.handle._fields.offset, each.handle.nbytes) == (
                     options.get("offset", 0), options.get("nbytes", 0)
                 ):  # fmt: skip
                     return each.handle
-            return original(self, kind, backend, uuid, what, source, **options)
+            return original(self, kind, device, what, source, **options)
 
         return export
 
@@ -586,31 +585,29 @@ def fork_allowed() -> None:
 
 @mutant("the importer's object is of the exporter's device", "3.0c", "3.3l")
 def device_ignored() -> None:
-    from xpushare.core import memory
-
-    original = memory.opening_device
+    from xpushare.core import memory, opening
 
     def opening_device(handle: Any, device: Any, context: Any) -> Any:
         del device, context
-        return original(handle, None, None)
+        return opening.opening_device(handle, None, None)
 
     _set(memory, "opening_device", opening_device)
 
 
-@mutant("another backend's device is accepted", "3.3l")
+@mutant("what is opened on another backend's device is of the exporter's", "3.3l")
 def backend_ignored() -> None:
-    from xpushare._device import Device, resolve_context
     from xpushare.core import memory
 
-    original = memory.opening_device
+    original = memory.open_
 
-    def opening_device(handle: Any, device: Any, context: Any) -> Any:
-        if device is None:
-            return original(handle, device, context)
-        found = Device(device)
-        return found, resolve_context(found, context)
+    def open_(handle: Any, device: Any = None, context: Any = None) -> Any:
+        found = original(handle, device, context)
+        named: Any = found.handle
+        if found.device.backend == named.backend:
+            return found
+        return found._replace(device=original(handle).device)
 
-    _set(memory, "opening_device", opening_device)
+    _set(memory, "open_", open_)
 
 
 @mutant("errors cannot be pickled", "3.12f")

@@ -23,6 +23,7 @@ from xpushare._native import DONE, LOST, PENDING, Domain, Slot
 from xpushare.adapters.base import Export, Profile
 from xpushare.core import memory
 from xpushare.core.declare import operation
+from xpushare.core.opening import event_device, own_export
 from xpushare.core.resources import Timeline
 from xpushare.sharing import node
 from xpushare.sharing.handle import Handle
@@ -123,7 +124,7 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
         .table()
         .export(
             "event",
-            *source.device._names,
+            source.device._info,
             _NO_MEMORY,
             timeline,
             serial=0,
@@ -150,14 +151,14 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
 def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, context: Context | None = None) -> Opened:
     """Open a handle: an event that shares its state with the exporter's, signalled and waited on from both ends."""
     found = memory.expect_kind(handle, "event")
-    chosen, chosen_context = memory.opening_device(found, device, context)
+    chosen, chosen_context = event_device(found, device, context)
     for each in chosen_context.devices:
         each.require(Aspect.ext_oneapi_ipc_event)
     one_way = refusal(chosen, Aspect.two_way_events)
     refusals = one_way, one_way or refusal(chosen, Aspect.host_signal_events)
     here = node.current()
     if here.is_own(found._fields.cookie):
-        return Opened(memory.own_source(here, found), chosen, chosen_context, False, None, found, None, *refusals)
+        return Opened(own_export(here, found).source, chosen, chosen_context, False, None, found, None, *refusals)
 
     def make(domain: Domain, index: int) -> Timeline:
         try:
@@ -165,7 +166,7 @@ def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, contex
         except ValueError as error:
             raise InvalidHandleError(f"the exporter's table names no event: {error}") from error
 
-    timeline, lease = here.acquire_slot(found, make)
+    timeline, lease = here.peers.acquire_slot(found, make)
     return Opened(timeline, chosen, chosen_context, False, None, found, lease, *refusals)
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, TypeAlias
-from weakref import ref
+from typing import Any, ClassVar, NamedTuple
 
 from xpushare._aspects import Aspect
-from xpushare._device import Context, Device, DeviceLike, device_for_handle, resolve, resolve_context
+from xpushare._device import Context, Device, DeviceLike, resolve, resolve_context
 from xpushare._errors import (
     DeviceError,
     FeatureNotSupportedError,
@@ -21,13 +19,13 @@ from xpushare._errors import (
     OutOfMemoryError,
     RouteError,
 )
-from xpushare._native import Lease, load64
-from xpushare.adapters.base import Import, UsmKind
+from xpushare.adapters.base import Form, Import, UsmKind
 from xpushare.core.declare import operation
+from xpushare.core.opening import Openers, import_own, opening_device, own_export
 from xpushare.core.resources import Allocation, End
 from xpushare.sharing import layout, node
-from xpushare.sharing.handle import COUNTED, KIND_NUMBERS, READ_ONLY, Handle
-from xpushare.sharing.peers import Peer
+from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, READ_ONLY, Handle
+from xpushare.sharing.peers import Opener
 
 __all__ = [
     "Implicit",
@@ -153,7 +151,7 @@ def get(
         .table()
         .export(
             "memory",
-            *device._names,
+            device._info,
             allocation.driver.export(read_only),
             allocation,
             serial=allocation.serial,
@@ -193,7 +191,7 @@ def _withdraw(handle: Handle) -> None:
 
 def expect_kind(handle: Handle | bytes | str, kind: str) -> Handle:
     """The verified handle, which must be of that kind."""
-    found = Handle(handle)
+    found = handle if isinstance(handle, Handle) else Handle.__new__(Handle, handle)  # calling the type is slower
     if found._fields.kind != KIND_NUMBERS[kind]:
         raise InvalidHandleError(f"this is a handle of {found.kind}, not of {kind}: open it with ipc.{found.kind}.open")
     return found
@@ -217,104 +215,53 @@ def expect_kind(handle: Handle | bytes | str, kind: str) -> Handle:
 def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, context: Context | None = None) -> Range:
     """Open a handle: that very range, mapped here. Cheap when this process has the allocation open already."""
     found = expect_kind(handle, "memory")
+    opener, chosen, chosen_context = opener_for(found, device, context)
     fields = found._fields
     here = node.current()
-    if device is None and context is None:
-        ready = None if found._hot is None else reopen(here, found)
-        if ready is None:
-            ready = open_new(here, found)
-        if ready is not None:
-            return ready
-    chosen, chosen_context = opening_device(found, device, context)
-    if here.is_own(fields.cookie):
-        allocation: Allocation = own_source(here, found)
-        lease = None
-    else:
-
-        def make(what: Import) -> Allocation:
-            chosen.require(Aspect.ext_oneapi_ipc_memory)
-            return import_on(chosen, what)
-
-        allocation, lease = here.acquire(found, (id(chosen), fields.flags & READ_ONLY), make)
-        if fields.offset + fields.nbytes > allocation.nbytes:  # a cached one: nobody has compared yet
+    allocation: Allocation
+    lease: Any = None
+    if not here.is_own(fields.cookie):
+        allocation, lease = here.peers.acquire(found, opener)
+        if fields.offset + fields.nbytes > allocation.nbytes:  # what another handle of the object has opened
             raise InvalidHandleError(f"the handle does not fit what process {fields.pid} exports under it")
-        if device is None and context is None and not fields.flags & COUNTED:
-            found._hot = (here, ref(allocation), ref(lease.peer), chosen, chosen_context)
-            _importers[found._raw[NAMES_DEVICE]] = (id(chosen), partial(import_on, chosen), chosen, chosen_context)
-    return Range(allocation, fields.offset, fields.nbytes, chosen, chosen_context, found.read_only, found, lease)
-
-
-# What an open found, kept on its handle (`Handle._hot`) so that the next one is cheap. Holds nothing open.
-Hot: TypeAlias = tuple[node.Node, "ref[Allocation]", "ref[Peer]", Device, Context]
-
-# By what handles name their device with, once one was opened on that: the id of the device and what imports there.
-NAMES_DEVICE = slice(16, 48)
-_importers: dict[bytes, tuple[int, Callable[[Import], Allocation], Device, Context]] = {}
-
-
-def import_on(device: Device, what: Import) -> Allocation:
-    """The allocation of an import, on a device that can."""
-    return Allocation(device, device._adapter.import_memory(device._info, what), "device", imported=True)
-
-
-def open_new(here: node.Node, handle: Handle) -> Range | None:
-    """The range, if it is one that `Peers.acquire_new` opens; else None: take the long way."""
-    known = _importers.get(handle._raw[NAMES_DEVICE])
-    if known is None:
-        return None
-    device_id, importer, device, context = known
-    fields = handle._fields
-    read_only = fields.flags & READ_ONLY
-    acquired = here.peers.acquire_new(handle, (device_id, read_only), importer)
-    if acquired is None:
-        return None
-    allocation, lease = acquired
-    handle._hot = (here, ref(allocation), ref(lease.peer), device, context)
+    else:
+        exported = own_export(here, found)
+        allocation = exported.source
+        if opener.admit is not None:
+            lease = exported if exported.foreign else None
+            export = partial(allocation.driver.export, found.read_only)
+            allocation = import_own(here, found, opener, allocation, export)
+    read_only = bool(fields.flags & READ_ONLY)
     made: Range = _new(  # past the named tuple's own, which is slower
-        Range, (allocation, fields.offset, fields.nbytes, device, context, bool(read_only), handle, lease)
+        Range, (allocation, fields.offset, fields.nbytes, chosen, chosen_context, read_only, found, lease)
     )
     return made
 
 
-def reopen(here: node.Node, handle: Handle) -> Range | None:
-    """The range again, if it is still open here and its exporter still stands by the handle; else None: take the long
-    way.
-    """
-    hot: Hot = handle._hot
-    opener, allocation_ref, peer_ref, device, context = hot
-    allocation = allocation_ref()
-    peer = peer_ref()
-    if allocation is None or peer is None or opener is not here:
-        return None
-    fields = handle._fields
-    lease = Lease(peer.domain, fields.entry, peer)
-    here.peers.sweep()
-    if not here.peers.knows(peer) or load64(peer.entry_address(fields.entry)) != fields.generation:
-        return None
-    read_only = bool(fields.flags & READ_ONLY)
-    return Range(allocation, fields.offset, fields.nbytes, device, context, read_only, handle, lease)
+def import_on(device: Device, what: Import) -> Allocation:
+    """The allocation of an import."""
+    kind: UsmKind = "host" if what.exporter is not None and what.form is Form.MEMFD else "device"
+    return Allocation(device, device._adapter.import_memory(device._info, what), kind, imported=True)
 
 
-def opening_device(handle: Handle, device: DeviceLike | None, context: Context | None) -> tuple[Device, Context]:
-    """The device to open on: the asked one, else the one of the context, else the one that the handle names."""
-    if device is not None:
-        chosen = Device(device)
-    else:
-        chosen = device_for_handle(handle.backend, handle._fields.device_uuid)
-        if context is not None and isinstance(context, Context) and chosen not in context.devices:
-            chosen = context.devices[0]
-    if chosen.backend != handle.backend:
-        raise InvalidArgumentError(f"the handle is of backend {handle.backend}; it cannot be opened on {chosen}")
-    return chosen, resolve_context(chosen, context)
+_openers = Openers(Aspect.ext_oneapi_ipc_memory, import_on)
+# What was decided before, by what handles name their device with: for opens that ask for nothing else.
+_decided: dict[bytes, tuple[Opener, Device, Context]] = {}
 
 
-def own_source(here: node.Node, handle: Handle) -> Any:
-    """The object behind a handle of this very process."""
-    table = here.table()
-    exported = table.find(handle)
-    if handle._fields.flags & COUNTED and not table.domain.take_open(handle._fields.entry):
-        raise HandleExpiredError(f"the handle has expired: {layout.REASONS[layout.REASON_OPENS]}")
-    return exported.source
+def opener_for(handle: Handle, device: DeviceLike | None, context: Context | None) -> tuple[Opener, Device, Context]:
+    """Where a handle is opened, and how."""
+    names = None
+    if device is None and context is None:
+        names = handle._raw[NAMES_DEVICE]
+        known = _decided.get(names)
+        if known is not None:
+            return known
+    chosen, chosen_context = opening_device(handle, device, context)
+    found = _openers.on(chosen, handle), chosen, chosen_context
+    if names is not None:
+        _decided[names] = found
+    return found
 
 
 @operation(

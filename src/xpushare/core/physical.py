@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import uuid
 from bisect import bisect_right
 from typing import Any, NamedTuple, final
 
@@ -23,6 +22,7 @@ from xpushare._native import forks
 from xpushare.adapters.base import Access, DriverRange, Import
 from xpushare.core import memory
 from xpushare.core.declare import operation
+from xpushare.core.opening import Openers, import_own, opening_device, own_export
 from xpushare.core.resources import Pages, Resource
 from xpushare.sharing import node
 from xpushare.sharing.handle import Handle
@@ -96,8 +96,7 @@ def get(source: Held, context: Context | None = None, implicit: bool = False) ->
     table = node.current().table()
     return table.export(
         "physical_memory",
-        pages.device.backend,
-        uuid.UUID(pages.device.uuid).bytes,
+        pages.device._info,
         what,
         (pages, source.lease),
         serial=pages.serial,
@@ -126,18 +125,29 @@ def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, contex
     exported again.
     """
     found = memory.expect_kind(handle, "physical_memory")
-    chosen, chosen_context = memory.opening_device(found, device, context)
-    chosen.require(Aspect.ext_oneapi_ipc_physical_memory)
+    chosen, chosen_context = opening_device(found, device, context)
+    opener = _openers.on(chosen, found)
     here = node.current()
-    if here.is_own(found._fields.cookie):
-        pages, lease = memory.own_source(here, found)
-        return Held(pages, chosen, chosen_context, found, lease)
-
-    def make(what: Import) -> Pages:
-        return Pages(chosen, chosen._adapter.import_physical(chosen._info, what), ipc_enabled=True, imported=True)
-
-    pages, lease = here.acquire(found, (chosen, "physical"), make)
+    if not here.is_own(found._fields.cookie):
+        pages, lease = here.peers.acquire(found, opener)
+    else:
+        pages, lease = own_export(here, found).source
+        if opener.admit is not None:
+            pages = import_own(here, found, opener, pages, pages.driver.export)
     return Held(pages, chosen, chosen_context, found, lease)
+
+
+def import_on(device: Device, what: Import) -> Pages:
+    """The physical memory of an import."""
+    granularity = 1 if what.exporter is None else device.memory_granularity()
+    if what.nbytes % granularity:
+        raise FeatureNotSupportedError(
+            f"{what.nbytes} bytes of physical memory cannot be opened on {device}, whose granularity is {granularity}"
+        )
+    return Pages(device, device._adapter.import_physical(device._info, what), ipc_enabled=True, imported=True)
+
+
+_openers = Openers(Aspect.ext_oneapi_ipc_physical_memory, import_on)
 
 
 @operation(

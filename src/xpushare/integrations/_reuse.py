@@ -43,7 +43,7 @@ def empty(shape: int | tuple[int, ...], dtype: Any = float) -> xs.SharedArray:
     }
     block = _spare.take(lambda each: nbytes <= each.nbytes <= 2 * nbytes and each.serial not in held)
     if block is None:
-        block = cast("_Block", _Block.allocate(Calls(), nbytes, memfd=True))
+        block = cast("_Block", _Block.allocate(Calls(), nbytes))
         block.serial = table.new_object()
     device = xs.Device("native_cpu:0")
     allocation = Allocation(device, block, "device")

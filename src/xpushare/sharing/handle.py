@@ -28,6 +28,7 @@ _RESERVED: Final = bytes(56)
 _BEGINNING: Final = MAGIC + VERSION.to_bytes(2, "little")
 _BODY: Final = slice(0, 256 - SEAL_NBYTES)
 _SEAL: Final = slice(256 - SEAL_NBYTES, 256)
+NAMES_DEVICE: Final = slice(16, 48)  # backend and uuid
 _BACKENDS: Final = {
     name.encode().ljust(16, b"\0"): name for name in ("native_cpu", "cuda", "level_zero", "hip", "opencl", "mock")
 }
@@ -117,12 +118,11 @@ class Handle:
     process.
     """
 
-    __slots__ = ("_fields", "_hot", "_raw")
+    __slots__ = ("_fields", "_raw")
     NBYTES: Final = 256
 
     _fields: Fields
     _raw: bytes
-    _hot: Any  # what the last open of this handle found, for `core.memory.open_`
 
     def __new__(cls, handle: Handle | bytes | bytearray | memoryview | str, /) -> Handle:
         if isinstance(handle, bytes):
@@ -148,7 +148,6 @@ class Handle:
         self = object.__new__(cls)
         self._raw = raw
         self._fields = fields
-        self._hot = None
         return self
 
     @classmethod

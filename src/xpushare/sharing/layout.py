@@ -12,8 +12,8 @@ TABLE_VERSION: Final = 1
 # magic, version, pid, cookie, pid namespace, commons fd, bell fd, commons inode
 TABLE: Final = struct.Struct("<8sII16sQIIQ")
 TABLE_ENTRIES: Final = 4096
-TABLE_DEVICES: Final = 64  # the devices that the entries name, for `ls`: backend, uuid
-DEVICE: Final = struct.Struct("<16s16s")
+TABLE_DEVICES: Final = 64  # the devices that the entries name: backend, uuid, PCI address, uuid of the driver
+DEVICE: Final = struct.Struct("<16s16s16s16s")
 DEVICE_COUNT: Final = (TABLE_ENTRIES - TABLE_DEVICES) // DEVICE.size
 ENTRY_NBYTES: Final = 256
 ENTRY_COUNT: Final = 1 << 18
@@ -28,21 +28,22 @@ HOLDERS: Final = 0x100000
 HOLDER_NBYTES: Final = MEMBER_COUNT // 8
 LIFE: Final = 0x40000000  # member i is alive while it locks byte LIFE + i of the commons
 
-FDS_INLINE: Final = 8
+FDS_INLINE: Final = 6
 PAYLOAD_NBYTES: Final = 128
 # generation, retired, reason, kind, flags, slot, nonce, object, nbytes, exposed, inode, fd_count, payload_nbytes, fds,
-# payload
+# offset, device, payload
 FDS: Final = struct.Struct(f"<{FDS_INLINE}i")
-ENTRY: Final = struct.Struct(f"<QQIIII16sQQQQII{4 * FDS_INLINE}s8x{PAYLOAD_NBYTES}s")
+ENTRY: Final = struct.Struct(f"<QQIIII16sQQQQII{4 * FDS_INLINE}sQI4x{PAYLOAD_NBYTES}s")
 RETIRED_AT: Final = 8  # retired, reason: <QI
-ABOUT_AT: Final = 120  # for `ls`: 1 + index of the device (0: not said), seconds since the epoch
+ABOUT_AT: Final = 120  # 1 + index of the device (0: not said), seconds since the epoch
 ABOUT: Final = struct.Struct("<II")
 assert ENTRY.size == ENTRY_NBYTES
 
 ENTRY_READ_ONLY: Final = 1
 ENTRY_COUNTED: Final = 2
 ENTRY_ON_DEMAND: Final = 4
-ENTRY_MEMFD: Final = 8  # the one fd is a sealed memfd of exposed_nbytes: an importer may map it right away
+ENTRY_FORM_BIT: Final = 3  # from here on three bits are the `Form` of the export
+ENTRY_FLAGS: Final = 7 | 7 << ENTRY_FORM_BIT
 
 REASON_PUT: Final = 1
 REASON_FREED: Final = 2

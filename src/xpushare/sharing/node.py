@@ -12,7 +12,6 @@ from typing import Any, final
 from weakref import WeakValueDictionary, ref
 
 from xpushare import _native
-from xpushare._native import Lease
 from xpushare.sharing.peers import Peers
 from xpushare.sharing.table import Table
 
@@ -66,7 +65,7 @@ class Node:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._table: Table | None = None
-        self.peers = Peers()
+        self.peers = Peers(_at_exit)  # a process that has met others leaves them cleanly
         self.allocations = AddressMap()
         self.foreign: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()  # other libraries' allocations
 
@@ -86,16 +85,6 @@ class Node:
     def is_own(self, cookie: bytes) -> bool:
         return self._table is not None and self._table.cookie == cookie
 
-    def acquire(self, *arguments: Any, **options: Any) -> tuple[Any, Lease]:
-        """`Peers.acquire`, for a process that leaves cleanly."""
-        _at_exit()
-        return self.peers.acquire(*arguments, **options)
-
-    def acquire_slot(self, *arguments: Any) -> tuple[Any, Lease]:
-        """`Peers.acquire_slot`, likewise."""
-        _at_exit()
-        return self.peers.acquire_slot(*arguments)
-
     def leave(self) -> None:
         """Clean exit: owe nothing silently, hold nothing."""
         self.peers.leave()
@@ -104,7 +93,6 @@ class Node:
         _native.close_warden()
 
 
-_node = Node()
 left: list[bool] = []  # not empty once this process has left: what dies after that is the kernel's to clean up
 at_leave: list[Callable[[], None]] = []  # what else has to be done at this process's clean exit, first
 _exit_registered = False
@@ -130,6 +118,9 @@ def _at_exit() -> None:
         util = sys.modules.get("multiprocessing.util")
         if util is not None:
             util.Finalize(None, _leave, exitpriority=0)
+
+
+_node = Node()
 
 
 def _after_fork() -> None:

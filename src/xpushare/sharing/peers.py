@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import errno
+import re
 import struct
 import threading
+import uuid
 from collections.abc import Callable, Hashable
 from typing import Any, Final, NamedTuple, TypeVar, final
 from weakref import ref
 
 from xpushare import _native, _system
-from xpushare._errors import HandleExpiredError, InvalidHandleError, OutOfMemoryError, XpuShareError, from_os_error
+from xpushare._errors import (
+    FeatureNotSupportedError,
+    HandleExpiredError,
+    InvalidHandleError,
+    OutOfMemoryError,
+    XpuShareError,
+    from_os_error,
+)
 from xpushare._fds import OwnedFd, close_all
-from xpushare._native import Lease, load64
-from xpushare.adapters.base import Import
+from xpushare._native import Fields, Lease, load64
+from xpushare.adapters.base import Export, Form, Hardware, Import
 from xpushare.sharing import layout, routes
 from xpushare.sharing.handle import COUNTED, READ_ONLY, Handle
 
-__all__ = ["Peer", "Peers"]
+__all__ = ["Opener", "Peer", "Peers"]
 
 T = TypeVar("T")
 _IN_BOTH: Final = layout.ENTRY_READ_ONLY | layout.ENTRY_COUNTED  # these bits mean the same in handles
+_FORMS: Final = tuple(Form)  # by their numbers
+_PCI: Final = re.compile(rb"(?:[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])?")
 _TABLE_SEALS: Final = _system.F_SEAL_SHRINK | _system.F_SEAL_FUTURE_WRITE
 
 
@@ -41,7 +52,48 @@ class Entry(NamedTuple):
     fd_count: int
     payload_nbytes: int
     fds: bytes
+    offset: int
+    device: int
     payload: bytes
+
+    @property
+    def form_number(self) -> int:
+        return self.flags >> layout.ENTRY_FORM_BIT & 7
+
+    @property
+    def form(self) -> Form:
+        return _FORMS[self.form_number]
+
+    def fits(self) -> bool:
+        """What the entry says goes together, as far as that can be seen without its fds."""
+        if self.nbytes > self.exposed_nbytes or self.offset > self.exposed_nbytes - self.nbytes:
+            return False
+        if self.flags & ~layout.ENTRY_FLAGS or self.form_number >= len(_FORMS):
+            return False
+        if self.payload_nbytes > layout.PAYLOAD_NBYTES:
+            return False
+        on_demand = bool(self.flags & layout.ENTRY_ON_DEMAND)
+        if self.form is Form.MEMFD and (self.fd_count != 1 or self.offset or on_demand):
+            return False
+        return on_demand or self.fd_count <= layout.FDS_INLINE
+
+
+@final
+class Opener:
+    """How this process opens exports of one kind on one device. A part of the cache's keys, by its identity.
+
+    `make` imports. `admit`, where the exporter's device is of another backend, raises unless exports of that form and
+    hardware can be imported; it is asked before anything is fetched. `maps`: memory in a memfd comes mapped.
+    """
+
+    __slots__ = ("admit", "make", "maps")
+
+    def __init__(
+        self, make: Callable[[Import], Any], admit: Callable[[Form, Hardware], None] | None, maps: bool
+    ) -> None:
+        self.make = make
+        self.admit = admit
+        self.maps = maps
 
 
 _new: Any = tuple.__new__
@@ -136,12 +188,24 @@ class Peer:
             or entry.object != fields.object
             or entry.flags & _IN_BOTH != fields.flags
             or fields.offset + fields.nbytes > entry.nbytes
-            or entry.nbytes > entry.exposed_nbytes
-            or entry.payload_nbytes > layout.PAYLOAD_NBYTES
-            or (entry.fd_count > layout.FDS_INLINE and not entry.flags & layout.ENTRY_ON_DEMAND)
+            or not entry.fits()
         ):
             raise InvalidHandleError(f"the handle does not fit what process {self.pid} exports under it")
         return entry
+
+    def hardware(self, handle: Handle, entry: Entry) -> Hardware:
+        """The device that the entry is of; it is the one that the handle names."""
+        fields = handle._fields
+        if not entry.device:  # the header was full
+            return Hardware(handle.backend, handle.device_uuid, "", "")
+        if entry.device <= layout.DEVICE_COUNT:
+            at = layout.TABLE_DEVICES + (entry.device - 1) * layout.DEVICE.size
+            backend, device_uuid, pci, driver_uuid = layout.DEVICE.unpack_from(self._view, at)
+            pci = pci.rstrip(b"\0")
+            if (backend, device_uuid) == (fields.backend, fields.device_uuid) and _PCI.fullmatch(pci):
+                driver = str(uuid.UUID(bytes=driver_uuid)) if any(driver_uuid) else ""
+                return Hardware(handle.backend, handle.device_uuid, pci.decode(), driver)
+        raise InvalidHandleError(f"process {self.pid} says of the handle's device what cannot be")
 
     def fetch(self, handle: Handle, entry: Entry) -> list[OwnedFd]:
         """The entry's fds, certainly those of this handle."""
@@ -201,7 +265,9 @@ class Peers:
     counts by references, so it never evicts what is in use and keeps nothing that is not.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, meet: Callable[[], None]) -> None:
+        """`meet` is called when an exporter is met."""
+        self._meet = meet
         self._lock = threading.RLock()  # re-entrant: what dies while it is held may call `forget`
         self._peers: dict[bytes, Peer] = {}
         self._cache: dict[Hashable, ref[Any]] = {}
@@ -234,6 +300,7 @@ class Peers:
         )
 
     def _attach(self, handle: Handle) -> Peer:
+        self._meet()
         peer = self._peers[handle._fields.cookie] = Peer(handle)
         self._know()
         return peer
@@ -281,11 +348,16 @@ class Peers:
             if known is not None and known() is None:
                 del self._cache[key]
 
-    def acquire(self, handle: Handle, opened_as: Hashable, make: Callable[[Import], T]) -> tuple[T, Lease]:
-        """What `make` made of the handle's object, now or for an earlier open, and the lease that goes with it."""
-        self.sweep()
+    def acquire(self, handle: Handle, opener: Opener) -> tuple[Any, Lease]:
+        """What `opener` made of the handle's object, now or for an earlier open, and the lease that goes with it."""
         fields = handle._fields
-        new = fields.cookie not in self._peers
+        cookie = fields.cookie
+        key = (cookie, fields.object, opener, fields.flags & READ_ONLY)
+        acquired = self.acquire_known(handle, key, opener)
+        if acquired is not None:
+            return acquired
+        self.sweep()
+        new = cookie not in self._peers
         peer = self.peer(handle)
         lease = Lease(peer.domain, fields.entry, peer)
         counted = False
@@ -296,8 +368,7 @@ class Peers:
                 if not counted:
                     peer.expect_live(handle)
                     raise HandleExpiredError(f"the handle has expired: {layout.REASONS[layout.REASON_OPENS]}")
-            key = (fields.cookie, fields.object, opened_as)
-            found = self._cached(key, lambda: self._make(peer, handle, make))
+            found = self._cached(key, lambda: self._import(peer, handle, opener))
             peer.entry(handle)  # it is live still; and what was cached by another handle was not compared with this one
         except BaseException:
             if counted:
@@ -308,79 +379,122 @@ class Peers:
             raise
         return found, lease
 
-    def known(self, handle: Handle) -> Peer | None:
-        """The exporter of `handle` if this process has met it, and as far as it knows it lives."""
+    def known(self, cookie: bytes) -> Peer | None:
+        """The exporter with that table if this process has met it, and as far as it knows it lives."""
         if len(self._peers) > 1:  # if the only one is dead, what is asked of its table meets it
             self.sweep()
-        return self._peers.get(handle._fields.cookie)
+        return self._peers.get(cookie)
 
     @staticmethod
-    def _stands(peer: Peer, handle: Handle) -> bool:
+    def _stands(peer: Peer, fields: Fields) -> bool:
         """The entry is the handle's still."""
-        fields = handle._fields
         return load64(peer.entry_address(fields.entry)) == fields.generation
 
-    def acquire_new(self, handle: Handle, opened_as: Hashable, make: Callable[[Import], T]) -> tuple[T, Lease] | None:
-        """`acquire` of what a known exporter has, by one native call. None: `acquire` has to do it."""
-        fields = handle._fields
-        peer = self.known(handle)
+    def acquire_known(self, handle: Handle, key: Any, opener: Opener) -> tuple[Any, Lease] | None:
+        """What a known exporter has, by one native call. None where that declines: `acquire` goes the long way."""
+        peer = self.known(key[0])
         if peer is None:
             return None
-        key = (peer.cookie, fields.object, opened_as)
+        fields = handle._fields
         cached = self._cache.get(key)
         if cached is not None:
-            found: T | None = cached()
+            found = cached()
             held = None if found is None else peer.table.hold(fields, peer)
-            return None if found is None or held is None else (found, held[0])
+            return None if held is None else (found, held[0])
+        if opener.admit is not None:
+            return None
         turn = threading.Lock()
         with turn:
             if self._busy.setdefault(key, turn) is not turn:
                 return None  # somebody is at it
             try:
-                opened = None if key in self._cache else peer.table.open(fields, peer)
+                opened = None if key in self._cache else peer.table.open(fields, peer, opener.maps)
                 if opened is None:
                     return None
-                mapping, lease, nbytes, exposed_nbytes, payload, numbers = opened
+                mapping, lease, nbytes, exposed_nbytes, payload, numbers, offset, flags = opened
                 fds = [OwnedFd(number) for number in numbers] if numbers else ()
-                what = _new(Import, (nbytes, exposed_nbytes, payload, fds, bool(fields.flags & READ_ONLY), mapping))
+                form = _FORMS[flags >> layout.ENTRY_FORM_BIT]
+                read_only = bool(flags & layout.ENTRY_READ_ONLY)
+                what = _new(Import, (nbytes, exposed_nbytes, payload, fds, read_only, mapping, form, offset, None))
                 try:
-                    made = make(what)
+                    made = opener.make(what)
                 except BaseException:
                     del opened, mapping, lease, what  # here, not with the traceback
                     raise
                 finally:
                     close_all(fds)
-                if mapping is None and not self._stands(peer, handle):
+                if mapping is None and not self._stands(peer, fields):
                     return None  # withdrawn meanwhile: a driver may have taken it for something else
                 return self._remember(key, made), lease
             finally:
                 del self._busy[key]
 
-    def _make(self, peer: Peer, handle: Handle, make: Callable[[Import], T]) -> T:
+    def _import(self, peer: Peer, handle: Handle, opener: Opener) -> Any:
         entry = peer.entry(handle)
+        form = entry.form
+        exporter = None
+        if opener.admit is not None:
+            exporter = peer.hardware(handle, entry)
+            opener.admit(form, exporter)
+        mapped = form is Form.MEMFD and opener.maps
+        mapping = peer.map(handle, entry) if mapped else None
+        fds = [] if mapped else peer.fetch(handle, entry)
         payload = entry.payload[: entry.payload_nbytes]
         read_only = bool(entry.flags & layout.ENTRY_READ_ONLY)
-        if entry.flags & layout.ENTRY_MEMFD:
-            return make(Import(entry.nbytes, entry.exposed_nbytes, payload, (), read_only, peer.map(handle, entry)))
-        fds = peer.fetch(handle, entry)
+        what = Import(
+            entry.nbytes, entry.exposed_nbytes, payload, fds, read_only, mapping, form, entry.offset, exporter
+        )
         try:
-            return make(Import(entry.nbytes, entry.exposed_nbytes, payload, fds, read_only))
+            return opener.make(what)
+        finally:
+            close_all(fds)
+
+    def acquire_own(self, handle: Handle, export: Export, exporter: Hardware, opener: Opener) -> Any:
+        """What `opener`, of another backend, made of an export of this very process, now or for an earlier open."""
+        fields = handle._fields
+        key = (fields.cookie, fields.object, opener, fields.flags & READ_ONLY)
+        return self._cached(key, lambda: self._import_own(handle, export, exporter, opener))
+
+    @staticmethod
+    def _import_own(handle: Handle, export: Export, exporter: Hardware, opener: Opener) -> Any:
+        nbytes, exposed_nbytes, numbers, inode, payload, on_demand, form, offset = export
+        if opener.admit is not None:
+            opener.admit(form, exporter)
+        if on_demand is not None:
+            raise FeatureNotSupportedError(
+                f"{nbytes} bytes of this very process lie over several allocations, which another backend cannot open "
+                "here"
+            )
+        mapping: _native.Mapping | None = None
+        fds: list[OwnedFd] = []
+        try:
+            if form is Form.MEMFD and opener.maps:
+                mapping = _system.import_mapping(numbers[0], inode, exposed_nbytes, not handle.read_only)
+            else:
+                fds += (OwnedFd(_system.dup(number)) for number in numbers)
+            what = Import(nbytes, exposed_nbytes, payload, fds, handle.read_only, mapping, form, offset, exporter)
+            return opener.make(what)
+        except OSError as error:
+            if isinstance(error, XpuShareError):
+                raise
+            raise from_os_error(error, f"opening {exposed_nbytes} bytes of this process") from error
         finally:
             close_all(fds)
 
     def acquire_slot(self, handle: Handle, make: Callable[[_native.Domain, int], T]) -> tuple[T, Lease]:
         """What `make` made of the event's slot, now or for an earlier open. Needs no fds."""
-        known = self.known(handle)
-        held = None if known is None else known.table.hold(handle._fields, known)
+        fields = handle._fields
+        known = self.known(fields.cookie)
+        held = None if known is None else known.table.hold(fields, known)
         if known is not None and held is not None:
             lease, index = held
             found = self._cached((known.cookie, "slot", index), lambda: make(known.domain, index))
-            if self._stands(known, handle):
+            if self._stands(known, fields):
                 return found, lease
         self.sweep()
-        new = handle._fields.cookie not in self._peers
+        new = fields.cookie not in self._peers
         peer = self.peer(handle)
-        lease = Lease(peer.domain, handle._fields.entry, peer)
+        lease = Lease(peer.domain, fields.entry, peer)
         try:
             index = peer.entry(handle).slot
             found = self._cached((peer.cookie, "slot", index), lambda: make(peer.domain, index))

@@ -191,7 +191,7 @@ def _device(table: int, index: int) -> tuple[str | None, str | None]:
     if not 1 <= index <= layout.DEVICE_COUNT:
         return None, None
     at = layout.TABLE_DEVICES + (index - 1) * layout.DEVICE.size
-    backend, raw = layout.DEVICE.unpack(os.pread(table, layout.DEVICE.size, at))
+    backend, raw, _pci, _driver = layout.DEVICE.unpack(os.pread(table, layout.DEVICE.size, at))
     name = backend.rstrip(b"\0")
     if not name.isalnum() and not name.replace(b"_", b"").isalnum():
         return None, None

@@ -7,13 +7,14 @@ import secrets
 import struct
 import threading
 import time
+import uuid
 from collections import deque
 from typing import Any, Final, final
 
 from xpushare import _native, _system
 from xpushare._errors import HandleExpiredError, InvalidArgumentError, OutOfMemoryError, from_os_error
 from xpushare._fds import OwnedFd
-from xpushare.adapters.base import Export
+from xpushare.adapters.base import DeviceInfo, Export
 from xpushare.sharing import identity, layout
 from xpushare.sharing.handle import KIND_NUMBERS, Handle, pack
 
@@ -56,7 +57,7 @@ class Table:
         self._object = 0
         self._used = 0
         self._free: deque[int] = deque()
-        self._devices: dict[tuple[str, bytes], tuple[bytes, int]] = {}
+        self._devices: dict[tuple[str, str], tuple[bytes, int]] = {}
         self._exports: dict[int, Exported] = {}
         self._put: dict[int, int] = {}  # generation -> reason, for the exporter's own message
         self._lingering: dict[int, Any] = {}  # entry -> foreign source that importers still have open
@@ -108,8 +109,7 @@ class Table:
     def export(
         self,
         kind: str,
-        backend: str,
-        device_uuid: bytes,
+        device: DeviceInfo,
         what: Export,
         source: Any,
         *,
@@ -133,7 +133,7 @@ class Table:
             (layout.ENTRY_READ_ONLY if read_only else 0)
             | (layout.ENTRY_COUNTED if opens is not None else 0)
             | (layout.ENTRY_ON_DEMAND if on_demand is not None else 0)
-            | (layout.ENTRY_MEMFD if what.memfd else 0)
+            | what.form << layout.ENTRY_FORM_BIT
         )
         fds = () if on_demand is not None else what.fds
         ended: list[Any] = []  # let go outside the lock: their release may call us
@@ -143,12 +143,13 @@ class Table:
             entry = self._take_entry()
             self._generation = generation = self._generation + 1
             try:
-                names, device = self._device(backend, device_uuid)
+                names, number = self._device(device)
                 handle = Handle._seal(
                     self._entries.enter(
                         entry, generation, KIND_NUMBERS[kind], flags, slot, names, serial, offset, nbytes, what.nbytes,
                         what.exposed_nbytes, what.inode, len(fds if on_demand is None else on_demand.objects),
-                        struct.pack(f"{len(fds)}i", *fds), what.payload, device, int(time.time()),
+                        struct.pack(f"{len(fds)}i", *fds), what.payload, number, int(time.time()),
+                        what.offset,
                     )
                 )  # fmt: skip
                 if opens is not None:
@@ -175,17 +176,21 @@ class Table:
     def _entry_address(self, entry: int) -> int:
         return self.address + layout.TABLE_ENTRIES + entry * layout.ENTRY_NBYTES
 
-    def _device(self, backend: str, device_uuid: bytes) -> tuple[bytes, int]:
+    def _device(self, device: DeviceInfo) -> tuple[bytes, int]:
         """What handles name the device with, and 1 + its index in the table's header; 0 when that is full."""
-        found = self._devices.get((backend, device_uuid))
+        found = self._devices.get((device.backend, device.uuid))
         if found is None:
-            names = layout.DEVICE.pack(backend.encode(), device_uuid)
+            driver_uuid = uuid.UUID(device.driver_uuid).bytes if device.driver_uuid else b""
+            raw = layout.DEVICE.pack(
+                device.backend.encode(), uuid.UUID(device.uuid).bytes, device.pci.encode(), driver_uuid
+            )
+            names = raw[:32]
             index = len(self._devices)
             if index >= layout.DEVICE_COUNT:
                 return names, 0
             at = layout.TABLE_DEVICES + index * layout.DEVICE.size
-            self._view[at : at + layout.DEVICE.size] = names
-            found = self._devices[backend, device_uuid] = names, 1 + index
+            self._view[at : at + layout.DEVICE.size] = raw
+            found = self._devices[device.backend, device.uuid] = names, 1 + index
         return found
 
     def _take_entry(self) -> int:

@@ -10,11 +10,21 @@ from typing import Any, Final
 
 from xpushare._aspects import Aspect, Support
 from xpushare._errors import DeviceError, InvalidArgumentError, XpuShareError
-from xpushare.adapters.base import DeviceInfo, DriverMemory, DriverQueue, Foreign, Import, Properties, UsmKind
+from xpushare.adapters.base import (
+    DeviceInfo,
+    DriverMemory,
+    DriverQueue,
+    Foreign,
+    Form,
+    Import,
+    Properties,
+    Same,
+    UsmKind,
+)
 from xpushare.adapters.cuda import _memory
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import FEATURES, Context, Driver, Gpu
-from xpushare.adapters.cuda._listing import driver_version, list_gpus
+from xpushare.adapters.cuda._listing import driver_version, list_gpus, pci_address
 from xpushare.adapters.cuda._numbers import Attribute
 from xpushare.adapters.cuda._protocols import (
     BACKEND,
@@ -60,6 +70,7 @@ class Cuda(VirtualMemoryAdapter):
     """NVIDIA GPUs."""
 
     backend = BACKEND
+    maps_memfds = False  # the driver has to know their pages
 
     def __init__(self, api: Any = None) -> None:
         """`api` stands in for `cuda.bindings.driver` in tests."""
@@ -87,7 +98,7 @@ class Cuda(VirtualMemoryAdapter):
 
     @staticmethod
     def _info(gpu: Gpu, version: str) -> DeviceInfo:
-        return DeviceInfo(BACKEND, gpu.ordinal, gpu.name(), gpu.uuid, "gpu", version)
+        return DeviceInfo(BACKEND, gpu.ordinal, gpu.name(), gpu.uuid, "gpu", version, pci_address(gpu.uuid))
 
     @staticmethod
     def _list_unstarted(version: str) -> tuple[list[DeviceInfo], str]:
@@ -97,7 +108,8 @@ class Cuda(VirtualMemoryAdapter):
         if gpus and not _has_binding():
             return [], f"there are GPUs, but cuda-bindings is not installed: {INSTALL}"
         return [
-            DeviceInfo(BACKEND, ordinal, gpu.name, gpu.uuid, "gpu", version) for ordinal, gpu in enumerate(gpus)
+            DeviceInfo(BACKEND, ordinal, gpu.name, gpu.uuid, "gpu", version, pci_address(gpu.uuid))
+            for ordinal, gpu in enumerate(gpus)
         ], why
 
     def devices(self) -> list[DeviceInfo]:
@@ -150,6 +162,10 @@ class Cuda(VirtualMemoryAdapter):
         self, info: DeviceInfo, kind: int, doing: str, what: Import, description: bytes
     ) -> tuple[int, Callable[[], object]]:
         return _memory.open_own(self.device(info), kind, doing, what, description)
+
+    def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
+        """Memfds, as host memory. The VMM fds of others do not say what `PhysicalPages` and `DeviceMemory` need."""
+        return {} if physical else {Form.MEMFD: Same.HOST}
 
     def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
         """With `nbytes`, only as much of a run of allocations as an array of that size needs."""

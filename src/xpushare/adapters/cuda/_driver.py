@@ -22,7 +22,7 @@ from xpushare._errors import (
 )
 from xpushare._fds import OwnedFd
 from xpushare._native import Mapping, forks
-from xpushare.adapters.base import Access, DeviceInfo, OnDemand
+from xpushare.adapters.base import Access, DeviceInfo, Form, OnDemand
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._numbers import Attribute, Error, Pointer
 from xpushare.adapters.cuda._protocols import INSTALL
@@ -32,7 +32,6 @@ __all__ = ["Context", "Driver", "Gpu", "struct_bytes", "struct_from"]
 
 _VALUE64_VERSION: Final = 12000  # from 11.7 on the functions have their second form
 _STREAM_VERSION: Final = 10000
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _FORKED: Final = (
     "CUDA was started before this process was forked, and cannot be used in the child: start it with the spawn or "
     "forkserver method"
@@ -317,6 +316,7 @@ class Gpu:
         self._granularities: dict[bool, int] = {}
         self._peers: dict[int, bool] = {}  # ordinal -> whether this device reaches its memory
         self.codes = CODES
+        self.form = Form.VMM_FD
 
     def __str__(self) -> str:
         return f"GPU {self.ordinal}"
@@ -366,15 +366,16 @@ class Gpu:
         measured).
         """
         doing = f"waiting for the work on {self}"
+        nbytes = _system.page_nbytes()
         with self.current():
             page, self._page = self._page, None
             if page is None:
                 fd = OwnedFd(_system.memfd("xpushare-page"))
-                _system.resize(fd.number, _PAGE)
-                page = _system.Mapping(fd.number, _PAGE)
-                self.driver(doing, "cuMemHostRegister", page.address, _PAGE, 0)
+                _system.resize(fd.number, nbytes)
+                page = _system.Mapping(fd.number, nbytes)
+                self.driver(doing, "cuMemHostRegister", page.address, nbytes, 0)
             self.driver(doing, "cuMemHostUnregister", page.address)
-            self.driver(doing, "cuMemHostRegister", page.address, _PAGE, 0)
+            self.driver(doing, "cuMemHostRegister", page.address, nbytes, 0)
             self._page = page
 
     def reach(self, doing: str, address: int, nbytes: int, read_only: bool) -> None:

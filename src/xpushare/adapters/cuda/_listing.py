@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from xpushare.adapters.stream.listing import ask_child
 
-__all__ = ["Listed", "driver_version", "list_gpus"]
+__all__ = ["Listed", "driver_version", "list_gpus", "pci_address"]
 
 _PROC: Final = Path("/proc/driver/nvidia")
 _DEVICES: Final = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-ctrl-gpu")  # Linux, WSL, Tegra
@@ -55,6 +55,17 @@ def driver_version() -> str:
         return ""
     found = re.search(r"\b(\d{2,}\.\d+(?:\.\d+)*)\b", text)
     return found[1] if found else ""
+
+
+def pci_address(gpu_uuid: str) -> str:
+    """The GPU's address on the PCI bus; "" where the driver does not say, and for a MIG instance, which has none."""
+    for file in _PROC.glob("gpus/*/information"):
+        try:
+            if f"GPU-{gpu_uuid}" in file.read_text():
+                return file.parent.name
+        except OSError:
+            pass
+    return ""
 
 
 def _from_proc() -> list[Listed] | None:

@@ -7,7 +7,7 @@ from typing import Any, Final, final
 from xpushare._errors import FeatureNotSupportedError
 from xpushare._fds import OwnedFd
 from xpushare.adapters._host import Calls, check_imported, memfd_of, pages
-from xpushare.adapters.base import DriverMemory, Export, Import
+from xpushare.adapters.base import DriverMemory, Export, Form, Import
 from xpushare.adapters.stream import payload
 from xpushare.adapters.stream.engine import Engine
 from xpushare.adapters.stream.hooks import Device, Feature
@@ -68,7 +68,9 @@ class HostMemory(DriverMemory):
     def export(self, read_only: bool) -> Export:
         assert self._fd is not None
         assert self._mapping is not None
-        return payload.described(payload.HOST, self.nbytes, self._mapping.nbytes, (self._fd.number,), inode=self._inode)
+        return payload.described(
+            payload.HOST, self.nbytes, self._mapping.nbytes, (self._fd.number,), inode=self._inode, form=Form.MEMFD
+        )
 
     def release(self) -> None:
         mapping, self._mapping = self._mapping, None

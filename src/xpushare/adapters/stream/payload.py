@@ -6,7 +6,7 @@ import struct
 from typing import Final
 
 from xpushare._errors import InvalidHandleError
-from xpushare.adapters.base import Export, Import, OnDemand
+from xpushare.adapters.base import Export, Form, Import, OnDemand
 
 __all__ = ["ALLOCATION", "HOST", "OWN_NBYTES", "SEGMENTS", "described", "read_head"]
 
@@ -25,9 +25,10 @@ def described(
     inode: int = 0,
     own: bytes = b"",
     on_demand: OnDemand | None = None,
+    form: Form = Form.DRIVER,
 ) -> Export:
     """An export of `nbytes`, of which the importer maps `mapped`; `own` is what the kind adds to the payload."""
-    return Export(nbytes, mapped, fds, inode, _HEAD.pack(kind, mapped) + own, on_demand)
+    return Export(nbytes, mapped, fds, inode, _HEAD.pack(kind, mapped) + own, on_demand, form)
 
 
 def read_head(doing: str, what: Import) -> tuple[int, bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from xpushare.adapters.base import Access, OnDemand
+from xpushare.adapters.base import Access, Form, OnDemand
 from xpushare.adapters.stream.hooks import Device
 
 __all__ = ["VirtualMemory"]
@@ -17,6 +17,8 @@ class VirtualMemory(Device, Protocol):
     An allocation lies at a *location*, the ordinal of a device. It lives as long as a handle or a mapping of it does.
     No device uses what is unmapped or freed here at that time.
     """
+
+    form: Form  # of the file descriptors of allocations
 
     # Bytes of which allocations and mappings are multiples. Cheap; needs nothing current.
     def granularity(self, recommended: bool) -> int: ...

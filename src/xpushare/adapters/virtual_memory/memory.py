@@ -190,7 +190,7 @@ class DeviceMemory(Mapped):
         if read_only:
             _require_read_only(self._engine, self._device, self._exporting)
         fd = self._fd.number(self._make_fd)
-        return payload.described(payload.ALLOCATION, self.nbytes, self._mapped, (fd,))
+        return payload.described(payload.ALLOCATION, self.nbytes, self._mapped, (fd,), form=self._device.form)
 
     @property
     def _exporting(self) -> str:
@@ -254,10 +254,14 @@ class SegmentedMemory(DriverMemory):
             if len(self._sizes) == 1:
                 if self._fd is None:
                     self._fd = OwnedFd(self._device.export_fd(doing, self._handles[0]))
-                return payload.described(payload.ALLOCATION, self.nbytes, self.nbytes, (self._fd.number,))
+                fds = (self._fd.number,)
+                form = self._device.form
+                return payload.described(payload.ALLOCATION, self.nbytes, self.nbytes, fds, form=form)
         own = _write_sizes(doing, self._sizes)
         demand = self._device.export_on_demand(self._handles)
-        return payload.described(payload.SEGMENTS, self.nbytes, self.nbytes, own=own, on_demand=demand)
+        return payload.described(
+            payload.SEGMENTS, self.nbytes, self.nbytes, own=own, on_demand=demand, form=self._device.form
+        )
 
     def release(self) -> None:
         handles, self._handles = self._handles, []
@@ -289,7 +293,9 @@ def _read_sizes(doing: str, raw: bytes, mapped: int, count: int) -> list[int]:
 
 
 def import_memory(engine: Engine, device: VirtualMemory, what: Import, open_own: OpenOwn) -> DriverMemory:
-    """Map another process's memory; the payload says of which kind it is."""
+    """Map another process's memory; the payload says of which kind it is. Of another backend it is host memory."""
+    if what.exporter is not None:
+        return HostMemory.imported(engine, device, what)
     doing = f"mapping {what.exposed_nbytes} bytes of another process on {device}"
     kind, own = payload.read_head(doing, what)
     if kind == payload.HOST:

@@ -64,7 +64,9 @@ class PhysicalPages(DriverPhysical):
             if self._fd is None:
                 with self._device.current():
                     self._fd = OwnedFd(self._device.export_fd(doing, self.handle))
-            return payload.described(payload.ALLOCATION, self.nbytes, self.nbytes, (self._fd.number,))
+            fds = (self._fd.number,)
+            form = self._device.form
+            return payload.described(payload.ALLOCATION, self.nbytes, self.nbytes, fds, form=form)
 
     def release(self) -> None:
         self._device.release("releasing physical memory", self.handle)  # mappings keep the pages

@@ -1,0 +1,123 @@
+"""Which device opens a handle, whether it can, and how: what is the same for memory, physical memory and events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from xpushare._aspects import Aspect
+from xpushare._device import Context, Device, DeviceLike, device_for_handle, devices, resolve_context
+from xpushare._errors import FeatureNotSupportedError, HandleExpiredError, InvalidArgumentError
+from xpushare.adapters.base import Export, Form, Hardware, Import, Same
+from xpushare.core.resources import Resource
+from xpushare.sharing import layout
+from xpushare.sharing.handle import COUNTED, Handle
+from xpushare.sharing.node import Node
+from xpushare.sharing.peers import Opener
+from xpushare.sharing.table import Exported
+
+__all__ = ["FORM_NAMES", "Openers", "event_device", "expect_importable", "import_own", "opening_device", "own_export"]
+
+FORM_NAMES: Final = {
+    Form.DRIVER: "the driver's own handle",
+    Form.MEMFD: "a memfd",
+    Form.VMM_FD: "a VMM fd",
+    Form.OPAQUE_FD: "an opaque fd",
+    Form.DMA_BUF: "a dma-buf",
+}
+
+
+def opening_device(handle: Handle, device: DeviceLike | None, context: Context | None) -> tuple[Device, Context]:
+    """The device to open on: the asked one, else the one that the handle names, if it is one of the context, else the
+    context's first.
+    """
+    names = handle.backend, handle._fields.device_uuid
+    if device is not None:
+        chosen = Device(device)
+    elif isinstance(context, Context):
+        chosen = next((each for each in context.devices if each._names == names), context.devices[0])
+    else:
+        chosen = device_for_handle(*names)
+    return chosen, resolve_context(chosen, context)
+
+
+def event_device(handle: Handle, device: DeviceLike | None, context: Context | None) -> tuple[Device, Context]:
+    """`opening_device` of an event, which every device can open: the host where the named one is not visible here."""
+    try:
+        return opening_device(handle, device, context)
+    except InvalidArgumentError:
+        if device is not None or context is not None or handle.backend == "native_cpu":
+            raise
+        for host in devices("native_cpu:*"):
+            return host, host.context
+        raise
+
+
+def expect_importable(device: Device, physical: bool, form: Form, exporter: Hardware) -> None:
+    """`FeatureNotSupportedError`, with the reason, unless what another backend exported can be imported on `device`."""
+    here: Hardware = device._info.hardware
+    common: Same | None = device._adapter.imports(device._info, physical).get(form)
+    same_device = here.uuid == exporter.uuid or bool(here.pci and here.pci == exporter.pci)
+    if common is None:
+        why = f"it comes as {FORM_NAMES[form]}, which {here.backend} does not import"
+    elif common is not Same.HOST and not same_device:
+        why = (
+            f"{FORM_NAMES[form]} is imported on the same hardware only: it is on the device with uuid {exporter.uuid}, "
+            f"PCI address {exporter.pci or 'unknown'}, this one is {here.uuid}, {here.pci or 'unknown'}"
+        )
+    elif common is Same.DRIVER and not (here.driver_uuid and here.driver_uuid == exporter.driver_uuid):
+        why = (
+            f"{FORM_NAMES[form]} is imported by the same driver only: its driver has the uuid "
+            f"{exporter.driver_uuid or 'unknown'}, this one {here.driver_uuid or 'unknown'}"
+        )
+    else:
+        return
+    what = "physical memory" if physical else "memory"
+    raise FeatureNotSupportedError(f"{what} of {exporter.backend} cannot be opened on {device}: {why}")
+
+
+class Openers:
+    """How exports of one kind are opened on each device: `make` imports there. `aspect` is what the exporter's own
+    backend needs for that; another one says by `Adapter.imports` what it can.
+    """
+
+    def __init__(self, aspect: Aspect, make: Callable[[Device, Import], Any]) -> None:
+        self._aspect = aspect
+        self._make = make
+        self._known: dict[tuple[int, bool], Opener] = {}  # by the id of the device, which the opener holds
+
+    def on(self, device: Device, handle: Handle) -> Opener:
+        """The one for handles like this; always the same, as the key of a cache has to be."""
+        abroad = device.backend != handle.backend
+        found = self._known.get((id(device), abroad))
+        if found is None:
+            physical = self._aspect is Aspect.ext_oneapi_ipc_physical_memory
+            if not abroad:
+                device.require(self._aspect)
+            found = Opener(
+                partial(self._make, device),
+                partial(expect_importable, device, physical) if abroad else None,
+                device._adapter.maps_memfds and not physical,
+            )
+            found = self._known.setdefault((id(device), abroad), found)
+        return found
+
+
+def own_export(here: Node, handle: Handle) -> Exported:
+    """The export behind a handle of this very process; takes one of its opens, where they are counted."""
+    table = here.table()
+    exported = table.find(handle)
+    if handle._fields.flags & COUNTED and not table.domain.take_open(handle._fields.entry):
+        raise HandleExpiredError(f"the handle has expired: {layout.REASONS[layout.REASON_OPENS]}")
+    return exported
+
+
+def import_own(here: Node, handle: Handle, opener: Opener, source: Resource, export: Callable[[], Export]) -> Any:
+    """What a device of another backend makes of an object of this very process."""
+    try:
+        return here.peers.acquire_own(handle, export(), source.device._info.hardware, opener)
+    except BaseException:
+        if handle._fields.flags & COUNTED:
+            here.table().domain.give_open(handle._fields.entry)
+        raise
