@@ -23,7 +23,10 @@ import xpushare as xs
 from harness import Child, kept
 from xpushare import adapters
 from xpushare.adapters.cuda import _adapter, _listing
+from xpushare.adapters.cuda import _doctor as cuda
+from xpushare.adapters.vendor import Check
 from xpushare.cli import doctor
+from xpushare.cli.doctor import folder, kernel, routes, sharing
 
 DEVICE = "native_cpu:0"
 PR_SET_DUMPABLE = 4
@@ -51,7 +54,7 @@ class Result(NamedTuple):
 
     status: int
     wrong: list[str]
-    checks: dict[str, doctor.Check]
+    checks: dict[str, Check]
 
     def state(self, name: str) -> str:
         return self.checks[name].state
@@ -77,7 +80,7 @@ def examine(
     assert done.stdout, done.stderr
     found = json.loads(done.stdout)
     assert found["works"] == (done.returncode == 0) == (not found["wrong"])
-    checks = [doctor.Check(**each) for each in found["checks"]]
+    checks = [Check(**each) for each in found["checks"]]
     for check in checks:
         assert check.state in ("works", "note", "limited", "fails", "absent", "skipped")
         assert check.why
@@ -123,8 +126,8 @@ def test_all_is_well(tmp_path: Path) -> None:
     assert found.status == 0
     for name in ("kernel", "/proc", "memfd_create", "address space", "pidfd_getfd", "socket", "futex", "death"):
         assert found.state(name) == "works", found.checks[name]
-    for kind in doctor.KINDS:
-        assert found.checks[kind] == doctor.Check(DEVICE, kind, "works", "by pidfd_getfd and socket")
+    for kind in sharing.KINDS:
+        assert found.checks[kind] == Check(DEVICE, kind, "works", "by pidfd_getfd and socket")
     assert found.state(f"fork, {DEVICE}") == "works"
     assert "still read its memory" in found.checks["death"].why
     assert not list(tmp_path.iterdir())  # neither a folder of its own nor the user's is left, or made
@@ -175,7 +178,7 @@ def test_no_route_at_all() -> None:
     assert found.status == 1
     assert found.wrong == [f"{DEVICE}: memory", f"{DEVICE}: event"]
     assert found.state("pidfd_getfd") == found.state("socket") == "fails"
-    for kind in doctor.KINDS:
+    for kind in sharing.KINDS:
         assert "pidfd_getfd" in found.checks[kind].why
         assert "socket" in found.checks[kind].why
 
@@ -338,7 +341,7 @@ def test_a_process_in_another_pid_namespace() -> None:
 )
 def test_yama(yama: str, text: str) -> None:
     status = {"Uid": "7 7 7 7", "CapPrm": "0"}
-    why, fix = doctor.why_no_getfd({"open": 0, "self": 0, "get": errno.EPERM}, status, status, 1, yama)
+    why, fix = routes.why_no_getfd({"open": 0, "self": 0, "get": errno.EPERM}, status, status, 1, yama)
     assert text in why
     assert ("ptrace_scope=0" in fix) == (yama != "3")
 
@@ -390,18 +393,18 @@ def test_memory_limit_of_a_cgroup(tmp_path: Path) -> None:
     root = tmp_path / "cgroup"
     (root / "a" / "b").mkdir(parents=True)
     own.write_text("0::/a/b\n")
-    assert doctor.memory_limit(root, own) is None
+    assert kernel.memory_limit(root, own) is None
     (root / "a" / "b" / "memory.max").write_text("max\n")
-    assert doctor.memory_limit(root, own) is None
+    assert kernel.memory_limit(root, own) is None
     (root / "a" / "memory.max").write_text("1048576\n")  # of a group above: it counts, too
-    assert doctor.memory_limit(root, own) == 1 << 20
+    assert kernel.memory_limit(root, own) == 1 << 20
     own.write_text("5:cpu,memory:/c\n0::/\n")
     (root / "memory" / "c").mkdir(parents=True)
     (root / "memory" / "c" / "memory.limit_in_bytes").write_text("4096\n")
-    assert doctor.memory_limit(root, own) == 4096
+    assert kernel.memory_limit(root, own) == 4096
     (root / "memory" / "c" / "memory.limit_in_bytes").write_text("9223372036854771712\n")  # version 1: no limit
-    assert doctor.memory_limit(root, own) is None
-    assert doctor.memory_limit(root, tmp_path / "none") is None
+    assert kernel.memory_limit(root, own) is None
+    assert kernel.memory_limit(root, tmp_path / "none") is None
 
 
 @pytest.mark.parametrize(
@@ -409,7 +412,7 @@ def test_memory_limit_of_a_cgroup(tmp_path: Path) -> None:
     [((5, 0), "fails"), ((5, 2), "fails"), ((5, 5), "limited"), ((5, 6), "works"), ((6, 1), "works")],
 )
 def test_kernels(version: tuple[int, int], state: str) -> None:
-    found = doctor.kernel(version, "5.x")
+    found = kernel.kernel(version, "5.x")
     assert found.state == state
     assert (found.fix is None) == (state == "works")
 
@@ -471,7 +474,7 @@ def test_folder_and_key(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for name, value in folder_case(tmp_path, case).items():
         monkeypatch.setenv(name, value)
     name, fix = FOLDER_CASES[case]
-    found = {check.name: check for check in doctor._folder_and_key()}
+    found = {check.name: check for check in folder.examine()}
     assert found[name].state == "fails"
     assert fix in str(found[name].fix)
 
@@ -512,7 +515,7 @@ GPU = _listing.Listed("6f2ab2f5-0000-4000-8000-000000000001", "NVIDIA H200")
 def nvidia(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """A machine with two GPUs, by what its driver's folder and device files say; and no binding."""
 
-    def prepare(why: str = "", binding: bool = False) -> dict[str, doctor.Check]:
+    def prepare(why: str = "", binding: bool = False) -> dict[str, Check]:
         monkeypatch.setitem(adapters._adapters, "cuda", _adapter.Cuda())
         if not binding:
             monkeypatch.setattr(sys, "meta_path", [NoCuda, *sys.meta_path])
@@ -520,10 +523,10 @@ def nvidia(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
                 monkeypatch.delitem(sys.modules, name)
         else:
             monkeypatch.setattr(_adapter, "_has_binding", lambda: True)
-            monkeypatch.setattr(doctor, "_has_binding", lambda: True)
+            monkeypatch.setattr(cuda, "_has_binding", lambda: True)
         if why:
             monkeypatch.setattr(_adapter, "list_gpus", lambda: ([], why))
-        return {check.name: check for check in doctor.cuda()}
+        return {check.name: check for check in cuda.examine()}
 
     device = tmp_path / "nvidiactl"
     device.touch()
@@ -545,7 +548,7 @@ def nvidia(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 def test_the_extra_is_missing(nvidia: Any) -> None:
     found = nvidia()["cuda"]
     assert (found.state, found.fix) == ("fails", "pip install 'xpushare[cuda]'")
-    assert doctor._bad([found])
+    assert doctor.wrong_with([found])
 
 
 def test_cuda_visible_devices_hides_all(nvidia: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -582,9 +585,9 @@ def test_no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(_listing, "_PROC", tmp_path)
     monkeypatch.setattr(_listing, "_DEVICES", (str(tmp_path / "none"),))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    (found,) = doctor.cuda()
+    (found,) = cuda.examine()
     assert found.state == "absent"
-    assert not [text for text in doctor._bad([found]) if "cuda" in text]
+    assert not [text for text in doctor.wrong_with([found]) if "cuda" in text]
 
 
 @pytest.mark.parametrize(
@@ -593,7 +596,7 @@ def test_no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
      ("580.65.06", "13.0.1", False), ("", "13.0.1", False), ("470.57.02", "", False), ("470.1", "99.0", False)],
 )  # fmt: skip
 def test_drivers(driver: str, binding: str, old: bool) -> None:
-    assert (doctor.old_driver(driver, binding) is not None) == old
+    assert (cuda.old_driver(driver, binding) is not None) == old
 
 
 def test_the_filter_is_eight_bytes_an_instruction() -> None:

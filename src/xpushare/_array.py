@@ -7,6 +7,7 @@ import math
 import operator
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, final
 
+from xpushare import adapters
 from xpushare._errors import ForkError, InvalidArgumentError
 from xpushare._native import BufferBase, Span, dlpack_capsule, forks
 from xpushare.core.memory import FORK_ADVICE, Range, piece
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from xpushare._array_handle import ArrayHandle
     from xpushare._device import Device
     from xpushare._memory import Memory
+    from xpushare.adapters.vendor import ArrayInterface
     from xpushare.core.ordering import Order
     from xpushare.core.queue import Work
 
@@ -32,8 +34,6 @@ DLPACK_NAMED: Final = {
     "float8_e5m2fnuz": (13, 8),
     "float8_e8m0fnu": (14, 8),
 }
-_LEGACY_STREAM: Final = 1  # as __cuda_array_interface__ and DLPack count CUDA's streams
-_CPU_TYPES: Final = (1, 3, 11)  # kDLCPU, kDLCUDAHost, kDLROCMHost: the host reads them
 
 
 def as_dtype(dtype: Any) -> Any:
@@ -94,7 +94,7 @@ def in_elements(strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 def same_device(found: tuple[int, int], wanted: tuple[int, int]) -> bool:
-    return found == wanted or (found[0] in _CPU_TYPES and wanted[0] in _CPU_TYPES)
+    return found == wanted or (adapters.on_host(found[0]) and adapters.on_host(wanted[0]))
 
 
 @final
@@ -317,7 +317,7 @@ class SharedArray(BufferBase):
         found = self._use()
         here = self.__dlpack_device__()
         if stream is not None or self._order is not None:
-            self._order_dlpack(found, here[0] in _CPU_TYPES, stream)
+            self._order_dlpack(found, adapters.on_host(here[0]), stream)
         kind = dlpack_type(self._dtype)
         steps = in_elements(self._strides, self._dtype.itemsize)
         owner, read_only = found.hold()
@@ -355,8 +355,20 @@ class SharedArray(BufferBase):
             **more,
         }
 
-    @property
-    def __array_interface__(self) -> dict[str, Any]:
+    if not TYPE_CHECKING:  # else every name would be an attribute to type checkers
+
+        def __getattr__(self, name: str) -> Any:
+            """The array interfaces: NumPy's of host-accessible memory, and those of the device's vendor."""
+            if name == "__array_interface__":
+                return self._host_interface()
+            if name.endswith("_interface__"):
+                record = adapters.vendor(self._use().device.backend)
+                for protocol in record.interfaces:
+                    if protocol.name == name and protocol.given:
+                        return self._given(protocol)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _host_interface(self) -> dict[str, Any]:
         if not self._use().allocation.host_accessible:
             raise AttributeError("__array_interface__ is for host-accessible memory")
         if not named_by_typestr(self._dtype):
@@ -364,14 +376,26 @@ class SharedArray(BufferBase):
         self._before_host()
         return self._interface()
 
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        if self._use().device.backend != "cuda":
-            raise AttributeError("__cuda_array_interface__ is for CUDA memory")
-        if self._order is None:
-            return self._interface(stream=None)
-        self._order_dlpack(self._use(), False, _LEGACY_STREAM)
-        return self._interface(stream=_LEGACY_STREAM)  # the consumer waits for that one
+    def _given(self, protocol: ArrayInterface) -> dict[str, Any]:
+        """What an array interface says; its consumer waits for the stream that it names, else this does."""
+        found = self._use()
+        stream = None
+        if protocol.stream is None:
+            self._before_host()
+        elif self._order is not None:
+            stream = protocol.stream
+            self._order_dlpack(found, False, stream)
+        if protocol.layout == "numpy":
+            return self._interface(stream=stream)
+        itemsize = self._dtype.itemsize
+        if not named_by_typestr(self._dtype) or any(step % itemsize for step in self._strides):
+            raise AttributeError(f"{protocol.name} cannot tell of {self._dtype} with strides {self._strides}")
+        return self._interface(
+            strides=in_elements(self._strides, itemsize),
+            offset=0,
+            version=1,
+            syclobj=protocol.syclobj(found.device._info),
+        )
 
     def __repr__(self) -> str:
         if self._range is None:

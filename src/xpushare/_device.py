@@ -9,8 +9,10 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal, NamedTuple, final
 
+from xpushare import adapters
 from xpushare._aspects import Aspect, Support
 from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError
+from xpushare.adapters.vendor import UR_BACKENDS, Vendor
 
 __all__ = [
     "Context",
@@ -24,7 +26,6 @@ __all__ = [
 ]
 
 _TYPES: Final = {"cpu": "cpu", "gpu": "gpu", "fpga": "accelerator", "accelerator": "accelerator"}
-_KNOWN_BACKENDS: Final = frozenset({"cuda", "hip", "level_zero", "opencl", "native_cpu", "mock", "offload", "*"})
 _ELSEWHERE: Final = "the native part of xpushare is built for Linux only: there are no devices on this platform"
 
 
@@ -58,6 +59,10 @@ class _Selector(NamedTuple):
         return False
 
 
+def _is_backend(name: str) -> bool:
+    return name in UR_BACKENDS or adapters.known(name)
+
+
 def _parse(text: str) -> _Selector:
     """`term(;term)*`, term `[!]backend:filter(,filter)*`, filter `*|number|cpu|gpu|fpga[.sub[.subsub]]`; case does not
     matter.
@@ -77,7 +82,7 @@ def _parse(text: str) -> _Selector:
         if body.count(":") != 1:
             raise wrong(f"{term.strip()!r} needs one colon")
         backend, _, filters = body.partition(":")
-        if backend not in _KNOWN_BACKENDS:
+        if backend != "*" and not _is_backend(backend):
             raise wrong(f"there is no backend {backend!r}")
         if discard and not out:
             raise wrong("terms that discard (!) come after those that accept")
@@ -98,7 +103,7 @@ def _parse(text: str) -> _Selector:
 
 @final
 class Device:
-    """One device: `Device("cuda:0")`, `Device("gpu")`, `Device("cpu")` or `Device("<uuid>")`.
+    """One device: `Device("native_cpu:0")`, `Device("gpu")`, `Device("cpu")` or `Device("<uuid>")`.
 
     Equal when backend and uuid are: the same physical device has the same uuid under any ordinal. Picklable (by backend
     and uuid). Raises `InvalidArgumentError` where no visible device is meant. Making one starts no driver.
@@ -118,7 +123,9 @@ class Device:
         if isinstance(name, Device):
             return name
         if not isinstance(name, str):
-            raise InvalidArgumentError(f"a device is named by a string such as 'cuda:0', not {type(name).__name__}")
+            raise InvalidArgumentError(
+                f"a device is named by a string such as 'native_cpu:0', not {type(name).__name__}"
+            )
         return _named(name)
 
     @property
@@ -235,17 +242,15 @@ def _device(adapter: Any, info: Any) -> Device:
 
 
 def _backend_devices(backend: str) -> list[Device]:
-    from xpushare import adapters
-
-    adapter = adapters.adapter(backend)
-    return [_device(adapter, info) for info in adapter.devices()]
+    infos = adapters.listed(backend)
+    return [_device(adapters.adapter(backend), info) for info in infos]
 
 
 def devices(selector: str | None = None) -> list[Device]:
     """The devices of this process, in the order of their backends.
 
-    `selector` has the grammar of `ONEAPI_DEVICE_SELECTOR`, which is honoured too: a device must match both. Backend
-    `mock` exists only when one of them names it. Starts no driver that would make a later fork unsafe. Raises
+    `selector` has the grammar of `ONEAPI_DEVICE_SELECTOR`, which is honoured too: a device must match both. Some
+    backends (`mock`) exist only when one of them names it. Starts no driver that would make a later fork unsafe. Raises
     `InvalidArgumentError` for a selector that does not parse.
     """
     selectors, backends = _choice(os.environ.get("ONEAPI_DEVICE_SELECTOR") or None, selector)
@@ -261,15 +266,14 @@ def _choice(*texts: str | None) -> tuple[list[_Selector], list[str]]:
     selectors = [_parse(text) for text in texts if text is not None]
     if sys.platform != "linux":
         return selectors, []
-    from xpushare import adapters
-
-    backends: list[str] = []
-    for backend in (*adapters.BACKENDS, *adapters.SELECTED_ONLY):
-        named = [backend in one.named for one in selectors]
-        if not any(named) and backend in adapters.SELECTED_ONLY:
-            continue
-        if all(by_name or "*" in one.named for by_name, one in zip(named, selectors, strict=True)):
-            backends.append(backend)
+    named = [one.named for one in selectors]
+    exact = [names for names in named if "*" not in names]  # then there is no need to look for every adapter
+    backends = [
+        record.backend
+        for record in adapters.vendors(exact[0] if exact else None)
+        if all(record.backend in names or "*" in names for names in named)
+        and (not record.selected_only or any(record.backend in names for names in named))
+    ]
     return selectors, backends
 
 
@@ -283,11 +287,15 @@ def _named(name: str) -> Device:
     for device in devices():
         if device._names[1] == wanted.bytes:
             return device
+    hiding = _variables(adapters.vendors())
     raise InvalidArgumentError(
-        f"device {wanted} is not visible to this process; it may exist (CUDA_VISIBLE_DEVICES and "
-        "ONEAPI_DEVICE_SELECTOR hide "
-        f"devices). Visible: {_listing()}"
+        f"device {wanted} is not visible to this process; it may exist ({hiding} hide devices). Visible: {_listing()}"
     )
+
+
+def _variables(vendors: Iterable[Vendor]) -> str:
+    """What of the environment hides devices of these vendors."""
+    return " and ".join([*(name for each in vendors for name in each.variables), "ONEAPI_DEVICE_SELECTOR"])
 
 
 @functools.lru_cache(256)
@@ -309,20 +317,17 @@ def _selected(text: str) -> Device:
                 return device
         raise InvalidArgumentError(f"there is no {text} here. Visible: {_listing()}")
     backend, _, ordinal = text.partition(":")
-    if backend not in _KNOWN_BACKENDS or backend == "*":
+    if not _is_backend(backend):
         raise InvalidArgumentError(
-            f"{text!r} names no device (say 'cuda:0', 'gpu', 'cpu' or a uuid). Visible: {_listing()}"
+            f"{text!r} names no device (say 'native_cpu:0', 'gpu', 'cpu' or a uuid). Visible: {_listing()}"
         )
     found = devices(f"{backend}:{ordinal or '*'}")
     if not found:
-        from xpushare import adapters
-
         why = ""
-        if backend in (*adapters.BACKENDS, *adapters.SELECTED_ONLY):
-            if not _backend_devices(backend):
-                why = f" ({adapters.adapter(backend).why_none()})"
-        else:
-            why = " (this version has no adapter for that backend)"
+        if not adapters.known(backend):
+            why = " (no adapter for that backend is installed)"
+        elif not _backend_devices(backend):
+            why = f" ({adapters.why_none(backend)})"
         raise InvalidArgumentError(f"there is no device {text!r} here{why}. Visible: {_listing()}")
     return found[0]
 
@@ -337,11 +342,10 @@ def default_device() -> Device:
         return found[0]
     if sys.platform != "linux":
         raise FeatureNotSupportedError(_ELSEWHERE)
-    from xpushare import adapters
-
-    if any(map(_backend_devices, adapters.BACKENDS)):
+    everywhere = [record.backend for record in adapters.vendors() if not record.selected_only]
+    if any(map(_backend_devices, everywhere)):
         raise FeatureNotSupportedError("ONEAPI_DEVICE_SELECTOR leaves no device to this process")
-    why = "; ".join(f"{backend}: {adapters.adapter(backend).why_none()}" for backend in adapters.BACKENDS)
+    why = "; ".join(f"{backend}: {adapters.why_none(backend)}" for backend in everywhere)
     raise FeatureNotSupportedError(f"this process has no device ({why})")
 
 
@@ -350,14 +354,16 @@ def device_for_handle(backend: str, device_uuid: bytes) -> Device:
     found = _named_by_handles.get((backend, device_uuid))
     if found is not None:
         return found
+    record = adapters.vendor(backend)
+    if record is None:
+        raise InvalidArgumentError(f"the handle is for a device of {backend!r}, for which no adapter is installed here")
     for device in devices(f"{backend}:*"):
         if device._names[1] == device_uuid:
             _named_by_handles[backend, device_uuid] = device
             return device
     raise InvalidArgumentError(
         f"the handle is for device {uuid.UUID(bytes=device_uuid)} of {backend}, which this process may not see: check "
-        "CUDA_VISIBLE_DEVICES and "
-        f"ONEAPI_DEVICE_SELECTOR, or pass device= to open it on one that can reach it. Visible: {_listing()}"
+        f"{_variables([record])}, or pass device= to open it on one that can reach it. Visible: {_listing()}"
     )
 
 

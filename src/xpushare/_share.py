@@ -8,7 +8,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from xpushare import arrays
+from xpushare import adapters, arrays
 from xpushare._array import SharedArray, as_dtype, as_shape, c_strides, extent
 from xpushare._array_handle import NDIM_MAX, ArrayHandle, check_dtype
 from xpushare._device import Device
@@ -17,6 +17,7 @@ from xpushare._memory import Memory
 from xpushare._native import forks
 from xpushare._queue import Queue
 from xpushare.core import memory
+from xpushare.core import queue as queues
 from xpushare.core.event import open_ as open_event
 from xpushare.core.memory import Implicit, Range
 from xpushare.core.opening import opening_device
@@ -104,7 +105,8 @@ def share(
             source, copied = _copied(array, found, stream)
     work = None
     if stream != _UNORDERED:
-        work = work_on(source.covered.device, _native_stream(stream, found, array), array)
+        device = source.covered.device
+        work = work_on(device, _native_stream(stream, found, array, device), array)
         if work is not None and not isinstance(stream, Queue) and not copied and work.driver.idle():
             work = None  # the content is there: readers have nothing to wait for
     handle = _export(source, work, read_only, count, copied)
@@ -168,7 +170,7 @@ def _copied(array: Any, found: arrays.Described | None, stream: Any) -> tuple[_S
 
     if found is None or found.backend is None:
         values = numpy.asarray(array) if found is None else _host_view(array, found)
-        target = _allocate(values.shape, values.dtype, Device("native_cpu:0"))
+        target = _allocate(values.shape, values.dtype, Device(f"{adapters.HOST}:0"))
         numpy.copyto(numpy.asarray(target), values)
         return _whole(target), target.nbytes
     low, high = extent(found.shape, found.strides, found.itemsize)
@@ -179,9 +181,11 @@ def _copied(array: Any, found: arrays.Described | None, stream: Any) -> tuple[_S
         )
     device = arrays.device_of(array, found)
     place = memory.allocate("device", high - low, device, None)
-    work = work_on(device, None if stream == _UNORDERED else _native_stream(stream, found, array), array)
-    assert work is not None  # it has a backend because its device has streams
-    work.driver.copy(place.address, found.address + low, high - low, (place, array))
+    work = work_on(device, None if stream == _UNORDERED else _native_stream(stream, found, array, device), array)
+    own = queues.create(device, None) if work is None else work  # the content is there where the device has no streams
+    own.driver.copy(place.address, found.address + low, high - low, (place, array))
+    if work is None:
+        queues.synchronize(own, None)
     return _Source(place, -low, found.shape, found.strides, found.dtype), high - low
 
 
@@ -195,7 +199,7 @@ def _host_view(array: Any, found: arrays.Described) -> Any:
     return numpy.ndarray(found.shape, found.dtype, base, -low, found.strides)
 
 
-def _native_stream(stream: Any, found: arrays.Described | None, array: Any) -> Any:
+def _native_stream(stream: Any, found: arrays.Described | None, array: Any, device: Device) -> Any:
     """What the caller or the array's protocol says of its stream; None to ask the adapter."""
     if isinstance(stream, Queue):
         return stream._use()
@@ -203,7 +207,9 @@ def _native_stream(stream: Any, found: arrays.Described | None, array: Any) -> A
         return stream
     if found is not None and found.stream is not None:
         return found.stream
-    return array if callable(getattr(array, "__cuda_stream__", None)) else None
+    record = adapters.vendor(device.backend)
+    assert record is not None
+    return array if any(callable(getattr(array, name, None)) for name in record.stream_methods) else None
 
 
 def _export(source: _Source, work: Work | None, read_only: bool, opens: int | None, copied: int) -> ArrayHandle:

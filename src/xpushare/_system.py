@@ -20,6 +20,7 @@ __all__ = [
     "fetch_mapping",
     "fstat",
     "import_mapping",
+    "is_wsl",
     "memfd",
     "pidfd_getfd",
     "pidfd_open",
@@ -103,3 +104,10 @@ def receive(connection: socket.socket, nbytes: int, fds: int) -> tuple[bytes, li
     """One packet and the fds that came with it (close-on-exec)."""
     data, received, _flags, _address = socket.recv_fds(connection, nbytes, fds, socket.MSG_CMSG_CLOEXEC)
     return data, received
+
+
+def is_wsl() -> bool:
+    """Whether this Linux runs in Windows."""
+    import platform  # slow to import
+
+    return "microsoft" in platform.release().lower() or os.path.exists("/dev/dxg")

@@ -9,10 +9,6 @@ from typing import Any
 
 import xpushare as xs
 from harness import kept
-from xpushare import adapters
-
-if "cuda" not in adapters.BACKENDS:
-    adapters.BACKENDS = (*adapters.BACKENDS, "cuda")  # type: ignore[misc]
 
 
 def queue(device: str = "cuda:0") -> xs.Queue:

@@ -32,7 +32,7 @@ def cuda(driver: ScriptedDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cu
     made = Cuda(driver)
     yield made
     gc.collect()
-    assert made._later.settle(5)
+    assert made.engine.teardown.settle(5)
     assert not driver.live["registration"]
 
 

@@ -17,7 +17,8 @@ import xpushare as xs
 from xpushare import _native
 from xpushare._fds import OwnedFd
 from xpushare.adapters.base import DeviceInfo, Export, Import
-from xpushare.adapters.cuda import Cuda, _listing
+from xpushare.adapters.cuda import _listing
+from xpushare.adapters.cuda._adapter import Cuda
 from xpushare.sharing import node
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")

@@ -1,24 +1,208 @@
-"""The adapters by name. A new vendor is one module here that fills in `base.py`, and its name in `BACKENDS`."""
+"""The vendors, found: each folder here with a module `vendor`, and the entry points of the group `xpushare.adapters`.
+
+Finding a vendor imports its record alone; its adapter is made at the first need.
+"""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import threading
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from xpushare.adapters.base import Adapter
+from xpushare._errors import FeatureNotSupportedError
+from xpushare.adapters.vendor import DLPACK_NAMES, ArrayInterface, DLPackType, Vendor
 
-__all__ = ["BACKENDS", "SELECTED_ONLY", "adapter", "loaded"]
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
-# In the order in which devices are listed; all of these exist for a process unless ONEAPI_DEVICE_SELECTOR says
-# otherwise.
-BACKENDS: Final = ("cuda", "native_cpu")
-# Exist only when a selector names them.
-SELECTED_ONLY: Final = ("mock",)
+    from xpushare.adapters.base import Adapter, DeviceInfo
 
+__all__ = [
+    "GROUP",
+    "HOST",
+    "Problem",
+    "adapter",
+    "dlpack_owner",
+    "interfaces",
+    "known",
+    "listed",
+    "loaded",
+    "on_host",
+    "problems",
+    "search",
+    "vendor",
+    "vendors",
+    "why_none",
+]
+
+GROUP: Final = "xpushare.adapters"
+HOST: Final = "native_cpu"  # the backend of the host itself, whose memory is every process's
+
+
+class Problem(NamedTuple):
+    """Why an adapter from another package cannot be used."""
+
+    name: str  # of the entry point
+    why: str
+    fix: str
+
+
+_folders: list[str] | None = None
+_records: dict[str, Vendor] = {}  # of the folders
+_others: dict[str, Vendor] | None = None  # of entry points, by their names
+_owners: dict[int, tuple[Vendor, DLPackType]] = {}  # by DLPack's device type
+_on_host: dict[int, bool] = {}
+_problems: dict[str, Problem] = {}
 _adapters: dict[str, Adapter] = {}
-_lock = threading.Lock()
+_lock = threading.RLock()
+
+
+def _own_names() -> list[str]:
+    """The folders here that have a record."""
+    global _folders
+    if _folders is None:
+        import pkgutil  # slow to import
+
+        packages = [each.name for each in pkgutil.iter_modules(__path__) if each.ispkg]
+        _folders = [name for name in packages if "vendor" in {each.name for each in pkgutil.iter_modules(
+            [os.path.join(folder, name) for folder in __path__])}]  # fmt: skip
+    return _folders
+
+
+def _own(name: str) -> Vendor:
+    """The record of a folder here."""
+    found = _records.get(name)
+    if found is None:
+        found = _records[name] = importlib.import_module(f"{__name__}.{name}.vendor").vendor
+    return found
+
+
+def _elsewhere() -> dict[str, Vendor]:
+    """The vendors of other packages. What is wrong with one is a `Problem` and a warning in the log, no more."""
+    global _others
+    if _others is None:  # no lock: whoever comes at the same time finds the same, and imports under a lock can deadlock
+        from importlib import metadata  # slow to import
+
+        found: dict[str, Vendor] = {}
+        for point in metadata.entry_points(group=GROUP):
+            if point.name in _own_names() or point.name in found:
+                _report(point, "there is another adapter of that name, which is used", "uninstall one of them")
+                continue
+            record = _load(point)
+            if record is not None:
+                found[record.backend] = record
+        _others = found
+    return _others
+
+
+def _load(point: EntryPoint) -> Vendor | None:
+    try:
+        loaded = point.load()
+        record = loaded if isinstance(loaded, Vendor) else getattr(loaded, "vendor", None)
+    except Exception as error:
+        _report(point, f"its record cannot be loaded ({type(error).__name__}: {error})")
+        return None
+    if not isinstance(record, Vendor):
+        _report(point, f"{point.value} is no xpushare.adapters.vendor.Vendor")
+    elif record.backend != point.name:
+        _report(point, f"its record is for backend {record.backend!r}, whose name the entry point must have")
+    else:
+        return record
+    return None
+
+
+def _report(point: EntryPoint, why: str, fix: str = "") -> None:
+    package = point.dist.name if point.dist is not None else point.value
+    _problem(point.name, f"{why} (from {package})", fix or f"update or uninstall {package}")
+
+
+def _problem(name: str, why: str, fix: str) -> None:
+    if name not in _problems:
+        _problems[name] = Problem(name, why, fix)
+        import logging  # at the first need: slow to import
+
+        logging.getLogger("xpushare").warning("adapter %s cannot be used: %s", name, why)
+
+
+def problems() -> list[Problem]:
+    """What is wrong with adapters from other packages, as far as this process has found out."""
+    _elsewhere()
+    return list(_problems.values())
+
+
+def search() -> Iterator[Vendor]:
+    """All vendors, those of this package first: who finds a match there need not look for other packages."""
+    for name in _own_names():
+        yield _own(name)
+    yield from _elsewhere().values()
+
+
+def vendors(backends: Iterable[str] | None = None) -> list[Vendor]:
+    """All vendors, or those of these backends that have an adapter, in the order in which devices are listed."""
+    found = search() if backends is None else filter(None, map(vendor, backends))
+    return sorted(found, key=lambda each: (each.order, each.backend))
+
+
+def known(backend: str) -> bool:
+    """Whether there is an adapter of that name."""
+    return backend in _own_names() or backend in _elsewhere()
+
+
+def vendor(backend: str) -> Vendor | None:
+    """The record of that name; None where no adapter is installed for it."""
+    return _own(backend) if backend in _own_names() else _elsewhere().get(backend)
+
+
+@functools.cache
+def _interfaces(own: bool) -> tuple[tuple[Vendor, ArrayInterface], ...]:
+    records = map(_own, _own_names()) if own else _elsewhere().values()
+    return tuple((record, each) for record in records for each in record.interfaces)
+
+
+def interfaces() -> Iterator[tuple[Vendor, ArrayInterface]]:
+    """The array interfaces to look for, in the order of `search`."""
+    yield from _interfaces(True)
+    yield from _interfaces(False)
+
+
+def dlpack_owner(number: int) -> tuple[Vendor, DLPackType]:
+    """Whose the arrays of that DLPack device type are. `FeatureNotSupportedError` where no vendor knows it, or its
+    pointers are no addresses.
+    """
+    found = _owners.get(number)
+    if found is None:
+        matches = ((record, each) for record in search() for each in record.dlpack if each.foreign)
+        found = next((match for match in matches if match[1].number == number), None)
+        name = DLPACK_NAMES.get(number, "unknown")
+        if found is None:
+            known = ", ".join(
+                f"{each.number} ({each.name}, {record.backend})"
+                for record in vendors()
+                for each in record.dlpack
+                if each.foreign and each.address
+            )
+            raise FeatureNotSupportedError(
+                f"no adapter here knows DLPack's device type {number} ({name}); known: {known}"
+            )
+        if not found[1].address:
+            raise FeatureNotSupportedError(
+                f"the pointer of an array of DLPack's device type {number} ({name}) is a handle of the driver of "
+                f"{found[0].backend}, not an address"
+            )
+        _owners[number] = found
+    return found
+
+
+def on_host(number: int) -> bool:
+    """Whether the host reads and writes memory of that DLPack device type."""
+    found = _on_host.get(number)
+    if found is None:
+        types = (each for record in search() for each in record.dlpack if each.number == number)
+        found = _on_host[number] = any(each.host for each in types)
+    return found
 
 
 def loaded() -> list[Adapter]:
@@ -27,21 +211,51 @@ def loaded() -> list[Adapter]:
 
 
 def adapter(backend: str) -> Adapter:
-    """The adapter of that name; made once a process."""
+    """The adapter of that name, made once a process. `FeatureNotSupportedError`: there is none, or it is broken."""
     found = _adapters.get(backend)
     if found is None:
         with _lock:
             found = _adapters.get(backend)
             if found is None:
-                module = importlib.import_module(f"xpushare.adapters.{backend}")
-                found = _adapters[backend] = module.make()
+                found = _adapters[backend] = _make(backend)
     return found
+
+
+def _make(backend: str) -> Adapter:
+    record = vendor(backend)
+    if record is None:
+        raise FeatureNotSupportedError(f"there is no adapter for backend {backend!r}")
+    try:
+        return record.make()
+    except Exception as error:
+        if backend in _own_names():
+            raise
+        why = f"it cannot be started ({type(error).__name__}: {error})"
+        _problem(backend, why, "update or uninstall its package")
+        raise FeatureNotSupportedError(f"the adapter for {backend}: {why}") from error
+
+
+def listed(backend: str) -> list[DeviceInfo]:
+    """The devices of that backend; none where its adapter, from another package, is broken."""
+    try:
+        return adapter(backend).devices()
+    except Exception as error:
+        if backend in _own_names():
+            raise
+        _problem(backend, f"it cannot list its devices ({type(error).__name__}: {error})", "update or uninstall it")
+        return []
+
+
+def why_none(backend: str) -> str:
+    """Why there are no devices of that backend."""
+    broken = _problems.get(backend)
+    return broken.why if broken is not None else adapter(backend).why_none()
 
 
 def _renew_lock() -> None:
     """In a forked child: whoever held it is not there."""
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_renew_lock)

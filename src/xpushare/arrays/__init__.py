@@ -10,14 +10,13 @@ from xpushare._array import DLPACK_NAMED, SharedArray, as_dtype, c_strides, exte
 from xpushare._device import Device, _device
 from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
 from xpushare._native import DLTensor
+from xpushare.adapters.vendor import ArrayInterface, Vendor
 from xpushare.core.memory import Range
 from xpushare.core.resources import Allocation
 from xpushare.sharing import node
 
 __all__ = ["Described", "Located", "describe", "device_of", "locate", "range_at", "range_of"]
 
-_DLPACK_BACKENDS: Final = {2: "cuda", 3: "cuda", 13: "cuda"}
-_DLPACK_STREAMS: Final = {2: 1, 13: 1, 10: 0}  # device type -> its default stream, as DLPack numbers it
 _DLPACK_KINDS: Final = {0: "i", 1: "u", 2: "f", 5: "c"}
 _DLPACK_NAMES: Final = {(6, 8): "bool", **{number: name for name, number in DLPACK_NAMED.items()}}
 
@@ -77,17 +76,17 @@ def _asked(array: Any, name: str) -> Any:
 
 
 def describe(array: Any, ordered: bool = False) -> Described:
-    """What an array says of itself, by `__cuda_array_interface__`, `__array_interface__`, DLPack or the buffer
-    protocol.
+    """What an array says of itself, by the array interfaces that the vendors read, DLPack or the buffer protocol.
 
     `ordered`: a DLPack array on a device is asked to have its content ready on the device's default stream. Else
-    nothing is asked of its streams.
+    nothing is asked of its streams. `FeatureNotSupportedError`: it is on a device that no adapter here knows, or one
+    whose driver this process has not loaded.
     """
-    for name, backend in (("__cuda_array_interface__", "cuda"), ("__array_interface__", None)):
-        asked: object = _asked(array, name)
+    for record, protocol in adapters.interfaces():
+        asked: object = _asked(array, protocol.name)
         interface = cast("dict[str, Any]", asked) if isinstance(asked, dict) else {}
-        if isinstance(interface.get("data"), tuple):
-            found = _from_interface(array, interface, backend)
+        if isinstance(interface.get("data"), tuple) and protocol.mine(interface):
+            found = _from_interface(array, interface, record, protocol)
             if found is not None:
                 return found
     if hasattr(array, "__dlpack__"):
@@ -106,7 +105,22 @@ def describe(array: Any, ordered: bool = False) -> Described:
     )
 
 
-def _from_interface(array: Any, interface: dict[str, Any], backend: str | None) -> Described | None:
+def _backend(array: Any, record: Vendor) -> str | None:
+    """The backend of an array that is this vendor's; None for the host."""
+    if record.backend == adapters.HOST:
+        return None
+    if not record.in_use():
+        hint = f" ({record.install})" if record.install else ""
+        raise FeatureNotSupportedError(
+            f"this {type(array).__name__} says that it is on a device of {record.backend}, whose driver this process "
+            f"has not loaded{hint}"
+        )
+    return record.backend
+
+
+def _from_interface(
+    array: Any, interface: dict[str, Any], record: Vendor, protocol: ArrayInterface
+) -> Described | None:
     import numpy
 
     masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())
@@ -129,30 +143,38 @@ def _from_interface(array: Any, interface: dict[str, Any], backend: str | None) 
             kind = list(description)
     shape = tuple(interface["shape"])
     strides = interface.get("strides")
-    strides = c_strides(shape, itemsize) if strides is None else tuple(strides)
     address, read_only = interface["data"]
-    return Described(
-        address or 0, shape, strides, itemsize, kind, bool(read_only), backend, None, interface.get("stream")
-    )
+    address = address or 0
+    stream = interface.get("stream")
+    if protocol.layout == "sycl_usm":  # counts in elements
+        strides = None if strides is None else [step * itemsize for step in strides]
+        address += interface.get("offset", 0) * itemsize
+        on = interface.get("syclobj")
+        stream = None if record.stream_of(on) is None else on
+    strides = c_strides(shape, itemsize) if strides is None else tuple(strides)
+    backend = _backend(array, record)
+    return Described(address, shape, strides, itemsize, kind, bool(read_only), backend, None, stream)
 
 
 def _from_dlpack(array: Any, ordered: bool) -> Described:
     options: dict[str, Any] = {}
     try:
-        on, ordinal = array.__dlpack_device__()
-        if on in _DLPACK_STREAMS:
+        on, ordinal = map(int, array.__dlpack_device__())
+        default = adapters.dlpack_owner(on)[1].stream
+        if default is not None:
             # -1 asks for nothing; JAX takes it for a stream, and asks for nothing by None.
             nothing = None if type(array).__module__.partition(".")[0] in ("jax", "jaxlib") else -1
-            options["stream"] = _DLPACK_STREAMS[on] if ordered else nothing
+            options["stream"] = default if ordered else nothing
         try:
             capsule = array.__dlpack__(max_version=(1, 1), **options)
         except TypeError:  # a producer older than DLPack 1.0
             capsule = array.__dlpack__(**options)
+        tensor = DLTensor(capsule)
     except XpuShareError:
         raise
     except Exception as error:  # BufferError says why (it needs gradients, say); others raise others
         raise InvalidArgumentError(f"{type(array).__name__} does not hand out its memory: {error}") from error
-    tensor = DLTensor(capsule)
+    record = adapters.dlpack_owner(tensor.device[0])[0]  # what counts is what the capsule says
     itemsize = (tensor.dtype[1] * tensor.dtype[2] + 7) // 8
     steps = c_strides(tensor.shape, 1) if tensor.strides is None else tensor.strides
     return Described(
@@ -162,7 +184,7 @@ def _from_dlpack(array: Any, ordered: bool) -> Described:
         itemsize,
         tensor.dtype,
         tensor.read_only,
-        _DLPACK_BACKENDS.get(tensor.device[0]),
+        _backend(array, record),
         ordinal,
         None,
     )
@@ -171,7 +193,7 @@ def _from_dlpack(array: Any, ordered: bool) -> Described:
 def device_of(array: Any, found: Described) -> Device:
     """The device that an array lies on; the host where its protocol knows of no devices."""
     if found.backend is None:
-        return Device("native_cpu:0")
+        return Device(f"{adapters.HOST}:0")
     ordinal = found.ordinal
     if ordinal is None:
         ordinal = array.__dlpack_device__()[1] if hasattr(array, "__dlpack_device__") else 0
@@ -210,10 +232,7 @@ def range_at(where: Located, array: Any) -> Range:
         raise InvalidArgumentError(
             "imported memory cannot be exported again: send on the handle that it was opened from"
         )
-    if where.backend is None:
-        candidates = adapters.loaded()
-    else:
-        candidates = [adapters.adapter(where.backend)] if where.backend in adapters.BACKENDS else []
+    candidates = adapters.loaded() if where.backend is None else [adapters.adapter(where.backend)]
     for adapter in candidates:
         found = adapter.foreign(where.address, where.nbytes or None)
         if found is not None:

@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import xpushare
-from xpushare import Aspect, Device
+from xpushare import Aspect, Device, adapters
 
 __all__ = ["add_arguments", "collect", "run"]
 
 _VARIABLES = (
     "ONEAPI_DEVICE_SELECTOR",
-    "CUDA_VISIBLE_DEVICES",
     "XPUSHARE_RUNTIME_DIR",
     "XPUSHARE_KEY_FILE",
     "UR_ENABLE_LAYERS",
@@ -46,7 +45,7 @@ def collect(selector: str | None = None) -> dict[str, Any]:
             "machine": platform.machine(),
         },
         "runtime": _runtime() if sys.platform == "linux" else None,
-        "environment": {name: os.environ[name] for name in _VARIABLES if name in os.environ},
+        "environment": {name: os.environ[name] for name in _variables() if name in os.environ},
         "devices": [_device(device) for device in found],
         "backends_without_devices": _missing(),
     }
@@ -94,6 +93,11 @@ def _runtime() -> dict[str, Any]:
     }
 
 
+def _variables() -> list[str]:
+    """The environment variables that say what is here, ours and the vendors'."""
+    return [*_VARIABLES, *(name for record in adapters.vendors() for name in record.variables)]
+
+
 def _device(device: Device) -> dict[str, Any]:
     return {
         "device": str(device),
@@ -113,10 +117,8 @@ def _missing() -> dict[str, str]:
     """Backends of this version that have no device here, whatever the selector says, and why."""
     if sys.platform != "linux":
         return {"*": "the native part of xpushare is built for Linux only"}
-    from xpushare import adapters
-
-    every = {backend: adapters.adapter(backend) for backend in adapters.BACKENDS}
-    return {backend: adapter.why_none() for backend, adapter in every.items() if not adapter.devices()}
+    every = [record.backend for record in adapters.vendors() if not record.selected_only]
+    return {backend: adapters.why_none(backend) for backend in every if not adapters.listed(backend)}
 
 
 def _text(found: dict[str, Any]) -> str:

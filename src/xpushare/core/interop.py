@@ -18,8 +18,10 @@ __all__ = ["adopt_event", "record_native"]
 @operation("Event.from_native", raises=(FeatureNotSupportedError,), makes="event")
 def adopt_event(native: object) -> Opened:
     """An event whose one signal completes when the other library's event does, as it is recorded now."""
-    for backend in adapters.BACKENDS:
-        adapter = adapters.adapter(backend)
+    for record in adapters.search():
+        if record.event_of(native) is None:
+            continue
+        adapter = adapters.adapter(record.backend)
         found = adapter.adopt_event(native)
         if found is not None:
             info, raw = found

@@ -69,16 +69,17 @@ def adopt(native: object) -> Work:
     """A queue over another library's stream, ordered with what is queued there; the stream stays theirs."""
     from xpushare import adapters
 
-    for adapter in dict.fromkeys((*map(adapters.adapter, adapters.BACKENDS), *adapters.loaded())):
+    for record in adapters.search():
+        if record.stream_of(native) is None:
+            continue
+        adapter = adapters.adapter(record.backend)
         found = adapter.adopt_queue(native)
         if found is not None:
             info, driver = found
             device = _device(adapter, info)
             return Work(device, device.context, driver)
-    raise FeatureNotSupportedError(
-        f"{type(native).__name__} is no stream that an adapter here knows (torch and CuPy streams, "
-        "__cuda_stream__, a raw CUstream pointer)"
-    )
+    known = "; ".join(f"{record.backend}: {record.streams}" for record in adapters.vendors() if record.streams)
+    raise FeatureNotSupportedError(f"{type(native).__name__} is no stream that an adapter here knows ({known})")
 
 
 def _operand(

@@ -35,6 +35,7 @@ from distributed.comm.addressing import get_address_host
 from tornado.ioloop import PeriodicCallback
 
 import xpushare as xs
+from xpushare import adapters
 from xpushare.sharing import identity, node
 from xpushare.sharing.handle import keyed_hash
 
@@ -42,7 +43,6 @@ __all__ = ["XpushareSerialization", "dask_setup", "leases", "register"]
 
 FAMILY: Final = "xpushare"  # the family's name, and the key of what a process says of itself when it connects
 _LIBRARIES: Final = {"torch": "Tensor", "cupy": "ndarray"}
-_ON_HOST: Final = (1, 3)  # DLPack's kDLCPU and kDLCUDAHost
 _SWEEP_SECONDS: Final = 0.1
 _FETCH_SECONDS: Final = 0.5  # what a receiver gets between taking its open and having the memory
 _SPARE_SECONDS: Final = 10.0
@@ -291,7 +291,7 @@ def _export(x: Any, kind: str) -> tuple[xs.ArrayHandle, xs.Memory | None]:
     """In place where the memory can be shared, read-only where the library knows such arrays; else a copy, which is the
     receiver's own.
     """
-    on_host = x.__dlpack_device__()[0] in _ON_HOST if kind != "numpy" else True
+    on_host = adapters.on_host(x.__dlpack_device__()[0]) if kind != "numpy" else True
     if not on_host:
         return xs.share(x, copy=True, opens=1), None
     try:
@@ -345,7 +345,7 @@ _pickling = threading.local()
 
 
 def _values(array: xs.SharedArray) -> Any:
-    if array.device.backend != "native_cpu":
+    if array.device.backend != adapters.HOST:
         raise TypeError(
             f"a SharedArray on {array.device} cannot go by value: let tasks return torch or CuPy arrays over it "
             "(torch.from_dlpack, cupy.from_dlpack)"

@@ -33,7 +33,7 @@ from ray.util.scheduling_strategies import (  # type: ignore[import-not-found,un
 )
 
 import xpushare as xs
-from xpushare import arrays
+from xpushare import adapters, arrays
 from xpushare._array_handle import check_dtype
 from xpushare._share import _host_view
 from xpushare.integrations._reuse import attach, empty
@@ -41,7 +41,6 @@ from xpushare.integrations._reuse import attach, empty
 __all__ = ["Transport", "empty", "register"]
 
 ray: Any = importlib.import_module("ray")  # where Ray is missing, type checkers take `import ray` for this module
-_DEVICE_TYPES: Final = {"native_cpu": "cpu", "cuda": "cuda"}  # our backend -> Ray's (and torch's) device type
 _LIBRARIES: Final = ("numpy", "torch", "cupy", "jax", "jaxlib", "xpushare")
 _log: Final = logging.getLogger("xpushare")
 
@@ -63,7 +62,8 @@ def register(name: str = "XPUSHARE", data_type: type = np.ndarray) -> None:
     known = transport_manager_info.get(name)
     if known is None:
         transport = type(name, (Transport,), {"name": name})  # a class of its own, since Ray makes it without arguments
-        register_tensor_transport(name, list(_DEVICE_TYPES.values()), transport, data_type)
+        types = [record.torch_type for record in adapters.vendors() if record.torch_type is not None]
+        register_tensor_transport(name, list(dict.fromkeys(types)), transport, data_type)
     elif not issubclass(known.transport_manager_class, Transport) or known.data_type is not data_type:
         raise xs.InvalidArgumentError(
             f"{name} is registered already, for {known.data_type} by {known.transport_manager_class}: take another name"
@@ -141,14 +141,17 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
                 raise xs.InvalidArgumentError(
                     f"the arrays of one object are on devices of one kind, not of {', '.join(sorted(backends))}"
                 )
+            backend = next(iter(backends), adapters.HOST)
+            record = adapters.vendor(backend)
+            if record is None or record.torch_type is None:
+                raise xs.InvalidArgumentError(f"Ray has no type of device for {backend}")
         except BaseException:
             for handle in handles:
                 handle.close()
             raise
-        backend = next(iter(backends), "native_cpu")
         metadata = Metadata(
             tensor_meta=[(array.shape, array.dtype) for array in rdt_object],
-            tensor_device=_DEVICE_TYPES[backend],
+            tensor_device=record.torch_type,
             node_id=ray.get_runtime_context().get_node_id(),
             library=_library(type(rdt_object[0])) if rdt_object else "",
             backend=backend,
@@ -284,7 +287,7 @@ def _read(handles: tuple[bytes, ...]) -> list[Any]:
 
 def _read_one(handle: bytes) -> Any:
     where = xs.ArrayHandle(handle).handle
-    if where.backend == "native_cpu":
+    if where.backend == adapters.HOST:
         return np.asarray(xs.attach(handle))
     with xs.Queue(where.device_uuid) as queue:
         array = xs.attach(handle, stream=queue)
@@ -299,7 +302,7 @@ def _placed(elements: Any, backend: str) -> xs.SharedArray:
     """New memory with these elements, on the backend's first device."""
     host = empty(elements.shape, elements.dtype)
     np.asarray(host)[...] = elements
-    if backend == "native_cpu":
+    if backend == adapters.HOST:
         return host
     array = xs.empty(elements.shape, elements.dtype, device=f"{backend}:0")
     with xs.Queue(array.device) as queue:

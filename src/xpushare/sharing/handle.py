@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import struct
 import uuid
 from hmac import compare_digest
@@ -29,9 +30,6 @@ _BEGINNING: Final = MAGIC + VERSION.to_bytes(2, "little")
 _BODY: Final = slice(0, 256 - SEAL_NBYTES)
 _SEAL: Final = slice(256 - SEAL_NBYTES, 256)
 NAMES_DEVICE: Final = slice(16, 48)  # backend and uuid
-_BACKENDS: Final = {
-    name.encode().ljust(16, b"\0"): name for name in ("native_cpu", "cuda", "level_zero", "hip", "opencl", "mock")
-}
 
 # name, struct format; in order, without gaps
 FIELDS: Final = (
@@ -108,6 +106,11 @@ _verified: dict[bytes, Handle] = {}
 _VERIFIED_LIMIT: Final = 1024
 
 
+@functools.lru_cache(256)
+def _backend(field: bytes) -> str:
+    return field.rstrip(b"\0").decode()
+
+
 @final
 class Handle:
     """A handle, verified: 256 bytes that name one export of one process of this user on this host.
@@ -164,7 +167,7 @@ class Handle:
     @property
     def backend(self) -> str:
         """Backend of the exporter's device."""
-        return _BACKENDS.get(self._fields.backend) or self._fields.backend.rstrip(b"\0").decode()
+        return _backend(self._fields.backend)
 
     @property
     def device_uuid(self) -> str:

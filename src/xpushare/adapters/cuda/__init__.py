@@ -4,14 +4,3 @@ Device memory and physical memory are VMM allocations with POSIX fds, host memor
 registers with its driver, events are words in registered host pages that streams write and wait for. What the driver
 does where its documentation is silent was measured: docs/backends/cuda.md.
 """
-
-from __future__ import annotations
-
-from xpushare.adapters.base import Adapter
-from xpushare.adapters.cuda._adapter import Cuda
-
-__all__ = ["Cuda", "make"]
-
-
-def make() -> Adapter:
-    return Cuda()

@@ -37,10 +37,9 @@ from xpushare.adapters.base import (
     UsmKind,
 )
 
-__all__ = ["ForeignArray", "Mock", "MockStream", "ScriptedDriver", "driver", "make"]
+__all__ = ["ForeignArray", "Mock", "MockStream", "ScriptedDriver", "driver"]
 
 DEVICES: Final = 2
-_KDL_CPU: Final = 1
 
 
 class ScriptedDriver(Calls):
@@ -232,9 +231,6 @@ class Mock(Adapter):
     def adopt_domain(self, device: DeviceInfo, domain: Domain) -> None:
         pass
 
-    def dlpack_device(self, device: DeviceInfo, kind: UsmKind) -> tuple[int, int]:
-        return _KDL_CPU, 0
-
 
 _driver = ScriptedDriver()
 _foreign: list[ForeignArray] = []
@@ -245,7 +241,3 @@ _defaults: dict[int, MockStream] = {}
 def driver() -> ScriptedDriver:
     """The scripted driver of this process."""
     return _driver
-
-
-def make() -> Adapter:
-    return Mock()

@@ -29,9 +29,7 @@ from xpushare.adapters.base import (
     UsmKind,
 )
 
-__all__ = ["NativeCpu", "make"]
-
-_KDL_CPU = 1
+__all__ = ["NativeCpu"]
 
 _SUPPORT = {
     Aspect.ext_oneapi_ipc_memory: "memory is memfds",
@@ -125,9 +123,6 @@ class NativeCpu(Adapter):
     def adopt_domain(self, device: DeviceInfo, domain: Domain) -> None:
         pass  # the host reaches its own pages
 
-    def dlpack_device(self, device: DeviceInfo, kind: UsmKind) -> tuple[int, int]:
-        return _KDL_CPU, 0
-
 
 @functools.cache
 def _vendor() -> str:
@@ -137,7 +132,3 @@ def _vendor() -> str:
             if name.strip() in ("vendor_id", "CPU implementer"):
                 return value.strip()
     return "unknown"
-
-
-def make() -> Adapter:
-    return NativeCpu()

@@ -1,0 +1,131 @@
+"""The record of a vendor: what the package has to know of it before, or without, its driver.
+
+Each adapter's folder has a module `vendor` with a record of that name; an adapter in a package of its own names its
+record as an entry point of the group `xpushare.adapters`. Everything above the adapters reads these records and keeps
+no tables of vendors. Importing a record starts no driver and loads no binding.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from xpushare.adapters.base import Adapter, DeviceInfo, UsmKind
+
+__all__ = ["DLPACK_NAMES", "UR_BACKENDS", "ArrayInterface", "Check", "DLPackType", "Vendor"]
+
+# Unified Runtime's names for ONEAPI_DEVICE_SELECTOR: selectors may have them whether or not there is an adapter.
+UR_BACKENDS: Final = frozenset({"level_zero", "opencl", "cuda", "hip", "native_cpu", "offload"})
+
+# DLDeviceType of dlpack.h, for messages.
+DLPACK_NAMES: Final = {
+    1: "kDLCPU",
+    2: "kDLCUDA",
+    3: "kDLCUDAHost",
+    4: "kDLOpenCL",
+    7: "kDLVulkan",
+    8: "kDLMetal",
+    9: "kDLVPI",
+    10: "kDLROCM",
+    11: "kDLROCMHost",
+    12: "kDLExtDev",
+    13: "kDLCUDAManaged",
+    14: "kDLOneAPI",
+    15: "kDLWebGPU",
+    16: "kDLHexagon",
+    17: "kDLMAIA",
+    18: "kDLTrn",
+}
+
+
+class Check(NamedTuple):
+    """One thing that `xpushare doctor` looked at. `state`: works, note (nothing wrong), limited, fails, absent (not
+    offered here), skipped.
+    """
+
+    group: str
+    name: str
+    state: str
+    why: str
+    fix: str | None = None
+
+
+class DLPackType(NamedTuple):
+    """A DLPack device type that this vendor's memory bears, in our arrays or in those of other libraries."""
+
+    number: int
+    kinds: tuple[UsmKind, ...] = ()  # of our memory, that bear it
+    foreign: bool = True  # another library's array of this type is this vendor's
+    host: bool = False  # the host reads and writes this memory
+    stream: int | None = None  # DLPack's number of the default stream; None: arrays of this type have no streams
+    address: bool = True  # the array's pointer is an address, not a driver's handle
+
+    @property
+    def name(self) -> str:
+        return DLPACK_NAMES.get(self.number, "unnamed")
+
+
+def _every(_interface: Mapping[str, Any]) -> bool:
+    return True
+
+
+def _filter_string(device: DeviceInfo) -> object:
+    return f"{device.backend}:{device.type}:{device.ordinal}"
+
+
+class ArrayInterface(NamedTuple):
+    """An attribute by which arrays say where they lie: read from other libraries' arrays, given by ours on a device of
+    this vendor.
+    """
+
+    name: str
+    layout: Literal["numpy", "sycl_usm"] = "numpy"  # NumPy's version 3, or version 1 of SYCL's USM array interface
+    given: bool = True
+    stream: int | None = None  # the default stream, as the interface numbers it, where it has a stream at all
+    mine: Callable[[Mapping[str, Any]], bool] = _every  # tells whose array it is, where several vendors share the name
+    syclobj: Callable[[DeviceInfo], object] = _filter_string  # what says the device, in SYCL's
+
+
+def _yes() -> bool:
+    return True
+
+
+def _nothing(_native: object) -> object | None:
+    return None
+
+
+def _no_checks() -> Iterable[Check]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vendor:
+    """What is known of a vendor without its driver."""
+
+    backend: str  # lower case; at most 16 characters, as handles carry it
+    make: Callable[[], Adapter]  # imports and makes the adapter; called once a process, at the first need
+    order: int = 50  # devices are listed in ascending order of this, then of the backends' names
+    selected_only: bool = False  # the devices exist only when a selector names the backend
+    in_use: Callable[[], bool] = _yes  # whether this process has loaded the driver: else no array here is this vendor's
+    install: str = ""  # what to install where there is a device and no driver or binding for Python
+    modules: tuple[str, ...] = ()  # the binding's top-level modules
+    variables: tuple[str, ...] = ()  # of the environment, that choose among the devices
+    torch_type: str | None = None  # what torch (and with it Ray) calls this type of device
+    dlpack: tuple[DLPackType, ...] = ()
+    interfaces: tuple[ArrayInterface, ...] = ()
+    streams: str = ""  # what `stream_of` recognises, in words
+    stream_methods: tuple[str, ...] = ()  # by which an array or a stream object hands out its stream
+    stream_of: Callable[[object], object | None] = _nothing  # what another library's stream holds; None: no stream
+    event_of: Callable[[object], object | None] = _nothing  # likewise of an event
+    examine: Callable[[], Iterable[Check]] = _no_checks  # what `xpushare doctor` reports; may ask the adapter
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch("[a-z][a-z0-9_]{0,15}", self.backend):
+            raise ValueError(f"a backend's name is up to 16 of a-z, 0-9 and _, not {self.backend!r}")
+
+    def dlpack_type(self, kind: UsmKind) -> int:
+        """DLPack's device type of our memory of that kind."""
+        return next(each.number for each in self.dlpack if kind in each.kinds)

@@ -1,0 +1,110 @@
+"""What can and cannot be shared on this machine or in this container, tried for real, and what to change.
+
+Starts processes of its own that share memory, physical memory and events on each device by each route alone; they use
+a key and folder of their own, so nothing of yours changes. Exit status 0 when memory and events can be shared on every
+device by at least one route and the user's folder and key are sound, else 1. With --pid: can this process reach what
+that one shares, and if not, why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+
+import xpushare as xs
+from xpushare.adapters.vendor import Check
+from xpushare.cli.doctor import containers, devices, folder, kernel, routes
+from xpushare.cli.doctor.sharing import Trial
+
+__all__ = ["add_arguments", "run", "wrong_with"]
+
+
+def _everything(selector: str | None, timeout: float) -> Iterator[Check]:
+    orphan = containers.Orphan()
+    yield from kernel.examine()
+    yield from containers.examine()
+    yield from folder.examine()
+    found, checks = devices.examine(selector)
+    yield from checks
+    try:
+        scratch = tempfile.mkdtemp(prefix="xpushare-doctor-")
+    except OSError as error:
+        yield Check("processes", "start", "fails", f"no temporary folder: {error.strerror}", "set TMPDIR")
+        return
+    trial = Trial(found, timeout, scratch)
+    try:
+        yield from trial.run()
+    finally:
+        trial.close()
+        shutil.rmtree(scratch, ignore_errors=True)
+    yield orphan.fate()
+
+
+def wrong_with(checks: list[Check]) -> list[str]:
+    """What keeps memory or events from being shared; empty: nothing does."""
+    found = [f"{check.group}: {check.name}" for check in checks
+             if check.group in ("folder and key", "devices") and check.state == "fails"]  # fmt: skip
+    found += [f"{check.group}: {check.name}" for check in checks
+              if check.name in ("memory", "event") and check.state not in ("works", "limited")]  # fmt: skip
+    if not any(check.name == "memory" for check in checks) and not found:
+        found.append("no device was tried")
+    return found
+
+
+def _text(check: Check) -> str:
+    fix = f"\n{'':33}→ {check.fix}" if check.fix else ""
+    return f"  {check.state:<8} {check.name:<20}  {check.why}{fix}"
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no time: a positive number of seconds")
+    return value
+
+
+def _pid(text: str) -> int:
+    value = int(text)
+    if not 0 < value < 1 << 31:
+        raise argparse.ArgumentTypeError(f"{text} is no pid")
+    return value
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", metavar="SELECTOR", help="only these, as in ONEAPI_DEVICE_SELECTOR")
+    parser.add_argument("--pid", type=_pid, help="instead: can this process reach what that running one shares?")
+    parser.add_argument("--timeout", type=_positive, default=30.0, metavar="S", help="seconds per step (default: 30)")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 when memory and events can be shared on every device (with --pid: when a route reaches the process), else 1."""
+    if sys.platform != "linux":
+        raise xs.FeatureNotSupportedError("the native part of xpushare is built for Linux only")
+    one = arguments.pid is not None
+    source = routes.examine(arguments.pid) if one else _everything(arguments.device, arguments.timeout)
+    checks: list[Check] = []
+    group = ""
+    for check in source:
+        checks.append(check)
+        if not arguments.json:
+            if check.group != group:
+                print(f"{'' if not group else chr(10)}{check.group}")
+                group = check.group
+            print(_text(check), flush=True)
+    if one:
+        wrong = [] if any(check.state == "works" for check in checks) else [f"no route to process {arguments.pid}"]
+        well = f"process {arguments.pid} can be reached"
+    else:
+        wrong = wrong_with(checks)
+        well = "memory and events can be shared on every device"
+    if arguments.json:
+        print(json.dumps({"works": not wrong, "wrong": wrong, "checks": [each._asdict() for each in checks]}, indent=2))
+    else:
+        print(f"\n{well}" if not wrong else f"\nDOES NOT WORK: {', '.join(wrong)}")
+    return 1 if wrong else 0

@@ -1,0 +1,42 @@
+"""The devices to try, what each vendor has to say, and what hides devices."""
+
+from __future__ import annotations
+
+import os
+
+import xpushare as xs
+from xpushare import adapters
+from xpushare.adapters.vendor import Check
+
+__all__ = ["examine"]
+
+
+def examine(selector: str | None) -> tuple[list[xs.Device], list[Check]]:
+    """The devices to try, and what hides others."""
+    group = "devices"
+    checks: list[Check] = []
+    for record in adapters.vendors():
+        try:
+            checks += record.examine()
+        except Exception as error:  # an adapter from another package may do anything
+            why = f"its own examination failed ({type(error).__name__}: {error})"
+            checks.append(Check(group, f"adapter {record.backend}", "limited", why, "report it to whose adapter it is"))
+    every = sum(len(adapters.listed(record.backend)) for record in adapters.vendors() if not record.selected_only)
+    checks += [Check(group, f"adapter {each.name}", "limited", each.why, each.fix) for each in adapters.problems()]
+    variable = os.environ.get("ONEAPI_DEVICE_SELECTOR")
+    try:
+        found = xs.devices(selector)
+    except xs.InvalidArgumentError as error:
+        return [], [*checks, Check(group, "selector", "fails", str(error), "unset ONEAPI_DEVICE_SELECTOR")]
+    except OSError as error:
+        return [], [*checks, Check(group, "list", "fails", str(error), "mount -t proc proc /proc")]
+    if not found:
+        said = [f"ONEAPI_DEVICE_SELECTOR={variable}"] if variable else []
+        said += [f"--device {selector}"] if selector else []
+        fix = "unset ONEAPI_DEVICE_SELECTOR" if variable else "another --device"
+        why = f"{' and '.join(said)} leaves none of the {every} devices" if said else "there is no device"
+        checks.append(Check(group, "selector", "fails", why, fix))
+    elif variable and len(found) < every:
+        why = f"ONEAPI_DEVICE_SELECTOR={variable} leaves {len(found)} of {every}"
+        checks.append(Check(group, "selector", "note", why))
+    return found, checks

@@ -1,0 +1,71 @@
+"""The user's runtime folder and key."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import xpushare as xs
+from xpushare.adapters.vendor import Check
+
+__all__ = ["examine"]
+
+
+def _private_fix(path: Path, mode: str) -> str:
+    try:
+        found = path.lstat()
+    except OSError:
+        return "set XPUSHARE_RUNTIME_DIR to a folder of yours"
+    if stat.S_ISLNK(found.st_mode):
+        return f"replace the link {path} by what it points to, or name that in the environment"
+    if found.st_uid != os.geteuid():
+        return f"chown {os.geteuid()} {path}, or set XPUSHARE_RUNTIME_DIR to a folder of yours"
+    return f"chmod {mode} {path}"
+
+
+def examine() -> Iterator[Check]:
+    from xpushare.sharing import identity
+
+    group, elsewhere = "folder and key", "set XPUSHARE_RUNTIME_DIR to a folder of yours"
+    folder = identity._choose_dir()
+    explicit = os.environ.get("XPUSHARE_KEY_FILE")
+    key = Path(explicit) if explicit else folder / "key"
+    sound = True
+    try:
+        identity.check_folder(folder)
+        yield Check(group, "runtime folder", "works", f"{folder}, yours alone")
+    except FileNotFoundError:
+        sound = os.access(folder.parent, os.W_OK | os.X_OK)
+        if sound:
+            yield Check(group, "runtime folder", "works", f"{folder} is made by the first export")
+        else:
+            yield Check(group, "runtime folder", "fails", f"{folder} cannot be made in {folder.parent}", elsewhere)
+    except OSError as error:
+        sound = False
+        yield Check(group, "runtime folder", "fails", f"{folder}: {error.strerror}", elsewhere)
+    except xs.InvalidArgumentError as error:
+        sound = False
+        yield Check(group, "runtime folder", "fails", str(error), _private_fix(folder, "0700"))
+    if not sound and not explicit:
+        return  # without its folder there is no key
+    try:
+        identity._read_key(key)
+        yield Check(group, "key", "works", f"{key}, yours alone")
+    except xs.InvalidArgumentError as error:
+        make = f"(umask 077; head -c 32 /dev/urandom > {key})"
+        if error.native == errno.ENOENT and not explicit:
+            if not folder.exists() or os.access(folder, os.W_OK | os.X_OK):
+                yield Check(group, "key", "works", f"{key} is made by the first export")
+            else:
+                yield Check(group, "key", "fails", f"{key} cannot be made", elsewhere)
+        elif error.native is not None:
+            fix = make if error.native == errno.ENOENT else f"let this user read {key}, or unset XPUSHARE_KEY_FILE"
+            yield Check(group, "key", "fails", str(error), fix)
+        else:
+            fix = _private_fix(key, "0600")
+            if "32 raw" in str(error):
+                fix = make if explicit else f"rm {key}, and end the processes that use it"
+            yield Check(group, "key", "fails", str(error), fix)

@@ -1,0 +1,168 @@
+"""The kernel, /proc and the limits of this process."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import re
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from xpushare.adapters.vendor import Check
+
+__all__ = ["examine", "kernel", "kernel_version", "memory_limit"]
+
+_SMALL_MEMORY: Final = 256 << 20
+_FEW_FDS: Final = 256
+
+
+def examine() -> Iterator[Check]:
+    yield kernel(kernel_version(), platform.release())
+    yield _proc()
+    yield from _memfd()
+    yield _open_files()
+    yield _memory_limit()
+    yield _processors()
+
+
+def kernel_version() -> tuple[int, int]:
+    found = re.match(r"(\d+)\.(\d+)", platform.release())
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def kernel(version: tuple[int, int], release: str) -> Check:
+    """What a kernel of that version lacks."""
+    name = "kernel"
+    if version < (5, 1):
+        return Check("machine", name, "fails", f"{release} has no F_SEAL_FUTURE_WRITE (Linux 5.1)", "a newer kernel")
+    if version < (5, 3):
+        why = f"{release} has no pidfd_open (Linux 5.3), which every route needs"
+        return Check("machine", name, "fails", why, "a newer kernel")
+    if version < (5, 6):
+        why = f"{release} has no pidfd_getfd (Linux 5.6): only the socket route works"
+        return Check("machine", name, "limited", why, "a newer kernel")
+    return Check("machine", name, "works", release)
+
+
+def _proc() -> Check:
+    fix = "mount -t proc proc /proc (in the PID namespace of this process)"
+    try:
+        shown = os.readlink("/proc/self")
+        for kind in ("pid", "net"):
+            os.stat(f"/proc/self/ns/{kind}")
+        Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError as error:
+        why = f"{error.filename}: {error.strerror}; it names the boot, the namespaces and the devices"
+        return Check("machine", "/proc", "fails", why, fix)
+    if shown != str(os.getpid()):
+        why = f"/proc shows this process as {shown}, its pid is {os.getpid()}: it is that of another PID namespace"
+        return Check("machine", "/proc", "fails", why, fix)
+    return Check("machine", "/proc", "works", "shows this process and its namespaces")
+
+
+def _why_no_file(error: OSError) -> tuple[str, str]:
+    """What kept memfds of our size from being made, and what to change."""
+    text = error.strerror or str(error)
+    if error.errno == errno.EFBIG:
+        size = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        return f"{text}: RLIMIT_FSIZE is {size} bytes, sparse files of 98 MiB are needed", "ulimit -f unlimited"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return text, "ulimit -n 4096"
+    if error.errno == errno.ENOMEM:
+        size = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if size != resource.RLIM_INFINITY:
+            return f"{text}: RLIMIT_AS is {size} bytes, each peer takes 162 MiB of addresses", "ulimit -v unlimited"
+        return text, "free memory, or raise the container's limit (docker run --memory)"
+    return text, "allow memfd_create, ftruncate and fcntl(F_ADD_SEALS) in the seccomp profile or the LSM's policy"
+
+
+def _memfd() -> Iterator[Check]:
+    """Make, seal and map what an exporter needs."""
+    from xpushare import _system
+    from xpushare.sharing import layout
+
+    try:
+        fd = _system.memfd("xpushare-doctor")
+    except OSError as error:
+        text = error.strerror or str(error)
+        fix = "allow memfd_create in the seccomp profile"
+        try:
+            if Path("/proc/sys/vm/memfd_noexec").read_text().strip() == "2" and error.errno == errno.EACCES:
+                text, fix = f"{text}: vm.memfd_noexec is 2", "sysctl vm.memfd_noexec=1"
+        except OSError:
+            pass  # no such setting
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            fix = "ulimit -n 4096"
+        yield Check("machine", "memfd_create", "fails", text, fix)
+        return
+    try:
+        _system.resize(fd, layout.COMMONS_NBYTES)
+        _system.seal(
+            fd, _system.F_SEAL_SHRINK | _system.F_SEAL_GROW | _system.F_SEAL_FUTURE_WRITE | _system.F_SEAL_SEAL
+        )
+        yield Check("machine", "memfd_create", "works", "sparse files can be made and sealed")
+        first = _system.Mapping(fd, layout.COMMONS_NBYTES, 0, False)
+        second = _system.Mapping(fd, layout.TABLE_NBYTES, 0, False)
+        del first, second
+        yield Check("machine", "address space", "works", "there is room for the shared files of an exporter (162 MiB)")
+    except OSError as error:
+        why, fix = _why_no_file(error)
+        yield Check("machine", "address space" if error.errno == errno.ENOMEM else "memfd_create", "fails", why, fix)
+    finally:
+        os.close(fd)
+
+
+def _open_files() -> Check:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    why = f"{soft} per process; every allocation that is shared and every peer takes some"
+    if soft == resource.RLIM_INFINITY or soft >= _FEW_FDS:
+        return Check("machine", "open files", "works", why)
+    fix = f"ulimit -n {hard}" if hard >= _FEW_FDS else "raise the hard limit: docker run --ulimit nofile=65536"
+    return Check("machine", "open files", "limited", why, fix)
+
+
+def memory_limit(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int | None:
+    """Bytes that this process's cgroup, or one above it, may use; None where nothing says so."""
+    folders: list[tuple[Path, Path, str]] = []
+    try:
+        for line in own.read_text().splitlines():
+            number, controllers, path = line.split(":", 2)
+            if number == "0" and not controllers:
+                folders.append((root, root / path.lstrip("/"), "memory.max"))
+            elif "memory" in controllers.split(","):
+                top = root / "memory"
+                folders.append((top, top / path.lstrip("/"), "memory.limit_in_bytes"))
+    except (OSError, ValueError):
+        return None
+    found: list[int] = []
+    for top, folder, name in folders:
+        for each in (folder, *folder.parents):
+            if each != top and top not in each.parents:
+                break
+            try:
+                found.append(int((each / name).read_text()))
+            except (OSError, ValueError):
+                pass  # "max", or not shown in this container
+    limit = min(found, default=None)
+    return None if limit is None or limit >= 1 << 60 else limit  # version 1 says no limit with a huge number
+
+
+def _memory_limit() -> Check:
+    limit = memory_limit()
+    if limit is None:
+        return Check("machine", "memory limit", "works", "no cgroup limits this process's memory")
+    why = f"{limit >> 20} MiB for this cgroup: shared host memory counts for whoever touches it first"
+    if limit < _SMALL_MEMORY:
+        return Check("machine", "memory limit", "limited", why, "docker run --memory=1g; Kubernetes: resources.limits")
+    return Check("machine", "memory limit", "works", why)
+
+
+def _processors() -> Check:
+    count = len(os.sched_getaffinity(0))
+    if count == 1:
+        why = "one only: waits cannot spin, so an event costs a change of threads"
+        return Check("machine", "processors", "limited", why, "taskset, or docker run --cpuset-cpus, with two or more")
+    return Check("machine", "processors", "works", f"{count} for this process")
