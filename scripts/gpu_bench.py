@@ -687,7 +687,7 @@ def opens_child(pipe: Any, count: int) -> None:
     def settle() -> None:
         from xpushare import adapters
 
-        if not adapters.adapter("cuda")._later.settle(20):  # type: ignore[attr-defined]
+        if not adapters.adapter("cuda").engine.teardown.settle(20):  # type: ignore[attr-defined]
             raise RuntimeError("the teardowns have not come to an end")
 
     while (items := pipe.recv()) is not None:

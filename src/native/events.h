@@ -1,7 +1,8 @@
 /* Domains, slots and the warden: the C side, used by threads with and without the GIL.
  *
  * Mutexes, outermost first: xp_life_mu (start and stop of the warden), send_mu (serve.c), xp_mu (domain list, nodes,
- * due tokens), domain->mu (its fd, watches, reaping), warden_mu (warden.c: epoll). Nobody takes the GIL holding one. */
+ * due tokens), domain->mu (its fd, watches, reaping), warden_mu (warden.c: epoll), relay_mu (relay.c). Outermost of all is a
+ * queue's `order`, see queue.c. Nobody takes the GIL holding one. */
 #ifndef XP_EVENTS_H
 #define XP_EVENTS_H
 
@@ -53,24 +54,26 @@ typedef struct xp_slot {
     pthread_mutex_t mu;
     uint64_t last_point, last_queue; /* of this process's submits; mu */
     uint64_t last_host;              /* the newest of them that a host function completes; mu */
+    uint64_t handed; /* the newest of them whose store a driver has, and nothing that is still to be queued holds it up */
     uint64_t *released; /* points whose guard ended with a loss, until somebody asks; xp_mu */
     uint32_t released_count, released_room;
     uint32_t guards;            /* nodes that guard; xp_mu */
     uint64_t lost_at, lost_hi;  /* a loss that devices here are still to be let go for: since when, up to which point */
-    bool held;                  /* a lane here has still to lose what is queued behind it */
+    bool held;                  /* a queue here has still to lose what is queued behind it */
 } xp_slot;
 
-typedef struct xp_lane xp_lane;
+typedef struct xp_queue xp_queue;
 
-enum { XP_TOKEN, XP_GUARD, XP_MEND };
+enum { XP_TOKEN, XP_GUARD, XP_MEND, XP_HOLD, XP_HOLD_RECORDED /* a loss counts once it is recorded */ };
 
-typedef struct xp_node { /* a token to report; a device's wait to guard; late stores of a device to mend */
+/* A token to report; a device's wait to guard; late stores of a device to mend; a wait for which a queue holds work. */
+typedef struct xp_node {
     struct xp_node *next;
     xp_slot *slot;
-    uint64_t point, token; /* of a guard: where in its lane the wait is; of a mend: since when */
+    uint64_t point, token; /* of a guard: where in its queue the wait is; of a mend: since when */
     int kind;
-    bool lost, served; /* a guard: its point was seen lost; its lane has lost what is queued behind */
-    xp_lane *lane;     /* or NULL */
+    bool lost, served; /* a guard: its point was seen lost; its queue has lost what is queued behind */
+    xp_queue *queue;   /* or NULL */
 } xp_node;
 
 extern pthread_mutex_t xp_life_mu, xp_mu;
@@ -134,6 +137,8 @@ void xp_lose(xp_domain *d, xp_words *w, uint32_t cause, uint64_t pid);
 /* Likewise where a device may still store the points. With `from` only from that one on: false if earlier ones are
  * outstanding. */
 bool xp_lose_late(xp_slot *s, uint64_t from, uint32_t cause, uint64_t pid);
+/* Likewise where no device has a store of them. */
+bool xp_lose_from(xp_slot *s, uint64_t from, uint32_t cause, uint64_t pid);
 void xp_complete(xp_slot *s, uint64_t point);
 void xp_release(xp_words *w, uint64_t point); /* let devices go that wait for up to that lost point */
 bool xp_abandon(xp_slot *s, uint64_t point); /* lose a future point, for a device; false: not now */
@@ -149,7 +154,7 @@ int xp_as_point(PyObject *arg, uint64_t *point);
 /* Before a device waits for `point`: a loss shall release it. 0; 1: done or lost, there is nothing to wait for; or what
  * `xp_guarded` raises. No GIL needed. */
 #define XP_TOO_FAR (-2)
-int xp_guard(xp_slot *s, uint64_t point, xp_lane *lane, uint64_t at);
+int xp_guard(xp_slot *s, uint64_t point, xp_queue *queue, uint64_t at);
 int xp_guarded(int rc); /* 0, or -1 with an exception set */
 void xp_slot_ref(xp_slot *s);
 void xp_slot_unref(xp_slot *s);
@@ -163,21 +168,13 @@ void xp_unwatch(xp_domain *d, uint32_t m);        /* with d->mu */
 void xp_unwatch_bell(xp_domain *d);               /* with d->mu */
 int xp_watch_attached(xp_slot *s);                /* and those who owe; takes d->mu; the worst of xp_watch */
 /* 0, 1 already done or lost, -1 no memory, else errno + 1 */
-int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, int kind, xp_lane *lane);
-void xp_mend(xp_slot *s, xp_lane *lane);  /* with xp_mu: late stores of that lane may come */
-bool xp_mending(xp_slot *s, const xp_lane *lane, bool end);
+int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, int kind, xp_queue *queue);
+void xp_mend(xp_slot *s, xp_queue *queue); /* with xp_mu: late stores of that queue may come */
+bool xp_mending(xp_slot *s, const xp_queue *queue, bool end);
 void xp_node_cancel(xp_slot *s, uint64_t token);
 void xp_nodes_drop(xp_domain *d, xp_slot *s); /* with xp_mu: of a slot, or of all of d: tokens become due */
 
 int xp_warden_listen(const struct sockaddr_un *name, size_t size, const char **call); /* 0 or errno and who says so */
-
-/* --- lane.c ------------------------------------------------------------------------------------------------------- */
-void xp_lane_ref(xp_lane *lane);
-void xp_lane_unref(xp_lane *lane);
-void xp_lane_waits(xp_lane *lane, int more); /* waits that are guarded */
-/* Lose what was signalled behind the wait at `at`, for that cause (not 0). With xp_mu. False: an
- * earlier point of an event is still to be completed, or devices that wait for the lost ones are still held; come again. */
-bool xp_lane_lose(xp_lane *lane, uint64_t at, uint32_t cause, uint64_t pid);
 
 /* --- serve.c ------------------------------------------------------------------------------------------------------ */
 bool xp_answer(int fd, const void *packet, size_t size); /* false: the connection is of no more use */

@@ -65,7 +65,7 @@ static int module_exec(PyObject *module)
 {
     if (add_layout(module) < 0 || xp_init_process(module) < 0 || xp_init_memory(module) < 0 ||
         xp_init_span(module) < 0 || xp_init_dlpack(module) < 0 || xp_init_domain(module) < 0 ||
-        xp_init_peer(module) < 0 || xp_init_slot(module) < 0 || xp_init_lane(module) < 0 ||
+        xp_init_peer(module) < 0 || xp_init_slot(module) < 0 || xp_init_queue(module) < 0 ||
         xp_init_warden(module) < 0 || xp_init_serve(module) < 0)
         return -1;
     return 0;
@@ -88,6 +88,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(s->lease);
     Py_VISIT(s->mapping);
     Py_VISIT(s->span);
+    Py_VISIT(s->queue_calls);
     return 0;
 }
 
@@ -98,6 +99,7 @@ static int module_clear(PyObject *module)
     Py_CLEAR(s->lease);
     Py_CLEAR(s->mapping);
     Py_CLEAR(s->span);
+    Py_CLEAR(s->queue_calls);
     Py_CLEAR(s->range_name);
     return 0;
 }

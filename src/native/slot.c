@@ -259,6 +259,8 @@ bool xp_lose_late(xp_slot *s, uint64_t from, uint32_t cause, uint64_t pid)
     return lose(s->d, s->w, cause, pid, from);
 }
 
+bool xp_lose_from(xp_slot *s, uint64_t from, uint32_t cause, uint64_t pid) { return lose(s->d, s->w, cause, pid, from); }
+
 void xp_complete(xp_slot *s, uint64_t point)
 {
     xp_view v;
@@ -711,13 +713,13 @@ static PyObject *slot_notify(PyObject *self, PyObject *const *args, Py_ssize_t n
     return rc > 1 ? xp_oserror_of(rc - 1, "starting the warden") : rc < 0 ? PyErr_NoMemory() : PyBool_FromLong(rc);
 }
 
-int xp_guard(xp_slot *s, uint64_t point, xp_lane *lane, uint64_t at)
+int xp_guard(xp_slot *s, uint64_t point, xp_queue *queue, uint64_t at)
 {
     xp_view v;
     read_slot(s->w, &v);
     if (point > v.effective && point - v.effective > XP_OUTSTANDING_MAX)
         return XP_TOO_FAR;
-    return xp_node_add(s, point, at, XP_GUARD, lane);
+    return xp_node_add(s, point, at, XP_GUARD, queue);
 }
 
 int xp_guarded(int rc)

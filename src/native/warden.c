@@ -2,6 +2,9 @@
  * complete, reports tokens. */
 #include "events.h"
 
+#include "engine/queue.h"
+#include "engine/relay.h"
+
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -198,7 +201,7 @@ static bool serve_guard(xp_node *node)
     xp_slot *s = node->slot;
     uint32_t cause = XP_RELAXED(&s->w->cause); /* 0: not written yet */
     if (!node->served)
-        node->served = node->lane == NULL || xp_lane_lose(node->lane, node->token, cause ? cause : XP_CAUSE_DEATH,
+        node->served = node->queue == NULL || xp_queue_lose(node->queue, node->token, cause ? cause : XP_CAUSE_DEATH,
                                                           XP_RELAXED(&s->w->blame));
     return node->served;
 }
@@ -211,12 +214,14 @@ static void finish_node(xp_node *node)
         return;
     }
     if (node->kind == XP_GUARD) {
-        if (node->lane)
-            xp_lane_waits(node->lane, -1);
+        if (node->queue)
+            xp_queue_waits(node->queue, -1);
         guards_out(s);
     }
-    if (node->lane)
-        xp_lane_unref(node->lane);
+    if (node->kind == XP_HOLD || node->kind == XP_HOLD_RECORDED)
+        xp_queue_resume(node->queue);
+    else if (node->queue)
+        xp_queue_unref(node->queue);
     xp_slot_unref(s);
     free(node);
 }
@@ -242,9 +247,9 @@ void xp_nodes_drop(xp_domain *d, xp_slot *s)
     }
 }
 
-int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, int kind, xp_lane *lane)
+int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, int kind, xp_queue *queue)
 {
-    bool guard = kind == XP_GUARD;
+    bool guard = kind == XP_GUARD, deaths = kind == XP_TOKEN || kind == XP_HOLD;
     int rc = xp_warden_start();
     if (rc)
         return rc + 1;
@@ -252,7 +257,7 @@ int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, int kind, xp_lane *l
     xp_node *node = malloc(sizeof *node);
     if (node == NULL)
         return -1;
-    *node = (xp_node){.slot = s, .point = point, .token = token, .kind = kind, .lane = lane};
+    *node = (xp_node){.slot = s, .point = point, .token = token, .kind = kind, .queue = queue};
     pthread_mutex_lock(&xp_mu);
     if (XP_LOAD(&s->gone) || XP_LOAD(&d->left)) {
         pthread_mutex_unlock(&xp_mu);
@@ -272,7 +277,7 @@ int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, int kind, xp_lane *l
     XP_STORE(&s->w->async_waiters, 1);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     int watch = xp_watch_attached(s);
-    int state = xp_full_state(s, point, !guard);
+    int state = xp_full_state(s, point, deaths);
     if (state == XP_LOST && guard) {
         if (xp_abandon(s, point))
             xp_note_released(s, point);
@@ -281,10 +286,10 @@ int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, int kind, xp_lane *l
     }
     if (state == XP_PENDING) {
         xp_slot_ref(s);
-        if (lane) {
-            xp_lane_ref(lane);
-            xp_lane_waits(lane, 1);
-        }
+        if (queue)
+            xp_queue_ref(queue);
+        if (queue && guard)
+            xp_queue_waits(queue, 1);
         node->next = nodes;
         nodes = node;
     } else if (guard) {
@@ -331,25 +336,25 @@ void xp_node_cancel(xp_slot *s, uint64_t token)
     pthread_mutex_unlock(&xp_mu);
 }
 
-void xp_mend(xp_slot *s, xp_lane *lane)
+void xp_mend(xp_slot *s, xp_queue *queue)
 {
-    xp_node *node = !xp_usable(s->d) || XP_LOAD(&s->gone) || xp_mending(s, lane, false) ? NULL : malloc(sizeof *node);
+    xp_node *node = !xp_usable(s->d) || XP_LOAD(&s->gone) || xp_mending(s, queue, false) ? NULL : malloc(sizeof *node);
     if (node == NULL)
         return; /* of memory: a device that waits here for a completed point may have to wait for the next one */
-    *node = (xp_node){.next = nodes, .slot = s, .token = xp_now(), .kind = XP_MEND, .lane = lane};
+    *node = (xp_node){.next = nodes, .slot = s, .token = xp_now(), .kind = XP_MEND, .queue = queue};
     xp_view v;
     xp_read(s->w, &v);
     node->point = v.hi;
     xp_slot_ref(s);
-    xp_lane_ref(lane);
+    xp_queue_ref(queue);
     nodes = node;
 }
 
-bool xp_mending(xp_slot *s, const xp_lane *lane, bool end)
+bool xp_mending(xp_slot *s, const xp_queue *queue, bool end)
 {
     for (xp_node **p = &nodes; *p; p = &(*p)->next) {
         xp_node *node = *p;
-        if (node->kind != XP_MEND || node->slot != s || node->lane != lane)
+        if (node->kind != XP_MEND || node->slot != s || node->queue != queue)
             continue;
         if (end) {
             xp_finish(s->w);
@@ -369,7 +374,7 @@ static void mend(const xp_node *node)
         xp_release(node->slot->w, node->point);
 }
 
-/* Guards whose point is lost: first the lanes lose what is queued behind, then the devices are let go; at once where no
+/* Guards whose point is lost: first the queues lose what is queued behind, then the devices are let go; at once where no
  * other process has guards on the slot. True: come again. */
 static bool serve_losses(void)
 {
@@ -420,7 +425,7 @@ static bool serve_losses(void)
     return again;
 }
 
-/* What the nodes want next: 2 tokens that a device completes, or losses; 1 only guards; 0 none. */
+/* What the nodes want next: 2 tokens or held waits that a device completes, or losses; 1 only guards; 0 none. */
 static int service(bool polling)
 {
     int wanted = 0;
@@ -454,7 +459,7 @@ static int service(bool polling)
             if (node->kind == XP_MEND) {
                 mend(node);
             } else if (!node->lost) {
-                state = xp_full_state(s, node->point, node->kind == XP_TOKEN);
+                state = xp_full_state(s, node->point, node->kind == XP_TOKEN || node->kind == XP_HOLD);
                 if (node->kind == XP_GUARD && state == XP_LOST) {
                     node->lost = xp_abandon(s, node->point); /* else not now */
                     state = XP_PENDING;
@@ -466,7 +471,7 @@ static int service(bool polling)
         losses = losses || node->lost;
         if (state == XP_PENDING) {
             if (device && wanted < 2)
-                wanted = node->kind == XP_TOKEN ? 2 : 1;
+                wanted = node->kind == XP_GUARD || node->kind == XP_MEND ? 1 : 2;
             p = &node->next;
             continue;
         }
@@ -860,10 +865,12 @@ static void fork_prepare(void)
     pthread_mutex_lock(&xp_life_mu);
     pthread_mutex_lock(&xp_mu);
     pthread_mutex_lock(&warden_mu);
+    xp_relay_fork_prepare();
 }
 
 static void fork_parent(void)
 {
+    xp_relay_fork_parent();
     pthread_mutex_unlock(&warden_mu);
     pthread_mutex_unlock(&xp_mu);
     pthread_mutex_unlock(&xp_life_mu);
@@ -894,6 +901,7 @@ static void fork_child(void)
     nodes = due_first = NULL; /* the parent's; what they refer to is left mapped */
     due_last = &due_first;
     xp_serving_forked();
+    xp_relay_forked();
     pthread_mutex_init(&warden_mu, NULL);
     pthread_mutex_init(&xp_mu, NULL);
     pthread_mutex_init(&xp_life_mu, NULL);

@@ -69,7 +69,7 @@ PyObject *xp_dims_tuple(const int64_t *values, int n);
 
 /* What C makes objects of; each interpreter has its own. From a type: PyType_GetModuleState. */
 typedef struct {
-    PyTypeObject *fields, *lease, *mapping, *span;
+    PyTypeObject *fields, *lease, *mapping, *span, *queue_calls;
     PyObject *range_name; /* "_range" */
 } xp_types;
 xp_types *xp_types_of(PyObject *module);
@@ -95,7 +95,7 @@ int xp_init_dlpack(PyObject *module);
 int xp_init_domain(PyObject *module);
 int xp_init_peer(PyObject *module);
 int xp_init_slot(PyObject *module);
-int xp_init_lane(PyObject *module);
+int xp_init_queue(PyObject *module);
 int xp_init_warden(PyObject *module);
 int xp_init_serve(PyObject *module);
 

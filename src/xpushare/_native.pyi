@@ -6,7 +6,7 @@ holds the GIL while it blocks.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, Self, final
+from typing import Any, Final, Literal, Self, final
 
 # --- layout, for the test that compares both declarations: name -> offset or size
 # -------------------------------------------
@@ -416,42 +416,136 @@ class Slot:
         """Idempotent. Waits of other threads end with ValueError, tokens become due, guards are dropped; what is owed
         stays owed."""
 
-CAPTURED: Final = -1
+# --- stream queues
+# ------------------------------------------------------------------------------------------------------------------
+CAPTURED: Final = 1 << 32
+"""A code of `StreamQueue`: somebody captures the adopted queue, so nothing can be queued."""
+NOT_HELD: Final = 2 << 32
+"""A code of `StreamQueue`: the device cannot wait for this point now, and an adopted queue holds nothing."""
+SYSTEM: Final = 3 << 32
+"""Codes of `StreamQueue` from here on are this and an errno: the relay or the warden could not do what it should."""
+
+Argument = int | Literal["queue", "address", "point", "point_low", "function", "data", "out", "made", "status_out"]
+Step = tuple[int, tuple[Argument, ...]] | tuple[int, tuple[Argument, ...], bool]
+Recipe = Step | tuple[Step, ...]
 
 @final
-class Lane:
-    """A device's in-order queue, by functions of its driver, called by address without the GIL: the stream memory
-    operations `write(stream, address, value, 0)` and `wait(stream, address, value, wait_flags)`, and `host(stream,
-    function, data)`, which has the stream call `function(data)`. They return 0 or an error, as do `check`, `wait` and
-    `finish`.
+class QueueCalls:
+    """How a driver's functions are called, for all queues of a vendor. Every function returns an int, 0 for success.
 
-    `capturing(stream, &status)` tells whether somebody captures the stream, where somebody else has it."""
+    A step is `(address of the function, (argument, ...))`, with at most 10 arguments that are integers or pointers. An
+    argument is a number, or the name of what is filled in: "queue" (the handle), "address" (of the event's word on the
+    device), "point", "point_low" (its lower 32 bits), "function" and "data" (the host function and its argument), "out"
+    (the address of a temporary of 64 bits), "made" (what a step before has put there), "status_out" (the address of an
+    int). A recipe is a step, or a tuple of at most 4. After a step that fails the others are left out, but for those
+    that end with True, which clean the temporary up if there is one; the recipe's code is that of the first failure.
+
+    `host` has the queue call "function". Its data is parameter 0: `void f(void *data)`, or with `host_data` 2
+    parameter 2: `void f(event, int status, void *data)`, where a negative status loses the point. `store` writes
+    "point" to "address", `wait` waits until the word there is at least "point"; a driver without them completes points
+    by host functions, and its queues hold what waits. `captured` says whether an adopted queue is being captured.
+
+    `wait_bits` 32: the device compares only the lower half of the word, so the queue holds what cannot be told by
+    that. `store_bits` 32: the device stores only the lower half, so host functions store the upper one."""
 
     def __init__(
-        self, number: int, stream: int, write: int, wait: int, wait_flags: int, host: int, capturing: int = 0
+        self,
+        host: Recipe,
+        store: Recipe | None = None,
+        wait: Recipe | None = None,
+        captured: Recipe | None = None,
+        *,
+        wait_bits: int = 64,
+        store_bits: int = 64,
+        host_data: int = 0,
+    ) -> None: ...
+
+@final
+class StreamQueue:
+    """A device's in-order queue, by functions of its driver that are called by address, without the GIL, one at a time
+    and in the order in which points are submitted. Any of them may block.
+
+    `ordering` says which waits the device does. "device": all of them. "shared", where queues share hardware and a wait
+    blocks other queues: only those for points that a "shared" or "held" queue of this process has handed to the driver.
+    "held": none. What the device does not wait for the queue holds: that wait and every later operation are kept here.
+    A relay thread hands them to the driver when the point is done or lost. Points are submitted at once all the same.
+    What is signalled behind a wait that is lost never reaches the driver: it is lost, with the same cause.
+
+    `adopted`: somebody else has the queue, too. It holds nothing.
+
+    A code is 0, the driver's error, or one of the constants above. When the driver refuses an operation that was held,
+    the queue has failed: what was held behind is dropped, its points are lost (cause 2) once earlier points of their
+    events are settled, and `signal` and `wait` return the failure's code from then on. Points that the driver has may
+    still complete: `Slot.fail` where the code says that they cannot. ValueError from every method in a forked child."""
+
+    def __init__(
+        self,
+        number: int,
+        handle: int,
+        calls: QueueCalls,
+        ordering: Literal["device", "shared", "held"] = "device",
+        adopted: bool = False,
     ) -> None: ...
     def check(self) -> int:
-        """CAPTURED while the stream is being captured."""
+        """CAPTURED while the adopted queue is being captured."""
 
     def wait(self, slot: Slot, address: int, point: int) -> int:
-        """`Slot.guard`, whose ValueError this raises, and the `wait` for the point, unless it is done or lost already.
+        """What comes later starts when the point is done or lost. Nothing is queued when it is already.
 
-        When the point is lost, what this lane signals from here until then is lost before the device is let go."""
+        Where the device waits: `Slot.guard`, whose ValueError this raises. When the point is lost, what this queue
+        signals from here until then is lost before the device is let go. When a wait that was held is lost,
+        `Slot.released` says so once, too."""
+
     def signal(self, slot: Slot, address: int) -> tuple[int, int, int]:
-        """`check`, `Slot.submit` for this lane's number as a device, and the `write` of the point, or a `host` function
-        that completes it where a store that comes late could do harm: (point, after, code).
+        """`check`, `Slot.submit` for this queue's number as a device, and the `store` of the point, or a `host`
+        function that completes it where a store that comes late could do harm: (point, after, code).
 
         Point 0: the check refused, nothing was submitted. `after` not 0: that point has to come first: wait for it,
-        then `finish`. ValueError as in `Slot.submit`."""
+        then `finish`; a queue that holds sees to that by itself, and `after` is 0. ValueError as in `Slot.submit`."""
 
     def finish(self, slot: Slot, point: int) -> int:
         """Queue the `host` function that completes a point with `after`. It holds the slot's memory until it ran."""
 
+    def submit(self, calls: Sequence[tuple[int, ...]]) -> tuple[int, int]:
+        """Other work, and marks behind it: calls `(address of the function, argument, ...)`, done in order up to the
+        first that fails: (place in the queue, code). Held, and 0, while anything is held. What the arguments point to
+        must stay until the driver has done the call (`handed`), or longer, as the driver says.
+
+        This goes on working when the queue has failed, so that a mark can tell when what it has done is finished."""
+
+    @property
+    def handed(self) -> int:
+        """Operations up to this place have reached the driver, or were dropped (`failure`). A mark that was not handed
+        yet tells nothing."""
+
+    @property
+    def held(self) -> int:
+        """How many operations are held."""
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Wait until nothing is held; False on time-out. Signals run their Python handlers."""
+
+    def failure(self) -> tuple[int, int] | None:
+        """The place of the held operation that the driver refused, and its code. That one may have been done in part,
+        those behind it were not."""
+
     def late(self, slot: Slot) -> bool:
-        """Points were lost here whose stores this lane still has queued. Until `landed`, or the slot is detached, the
-        warden mends what those do to the value."""
+        """Points were lost here whose stores this queue's driver still has. Until `landed`, or the slot is detached,
+        the warden mends what those do to the value."""
 
     def landed(self, slot: Slot) -> bool: ...
+
+# Native threads that never take the GIL and call drivers: they hand over what queues have held. The first starts when a
+# queue first holds something, more while drivers keep one; a fork leaves the child without any.
+def relay(calls: Sequence[tuple[int, ...]]) -> None:
+    """Have a relay thread do these calls, as in `StreamQueue.submit`: releases that may block. Nobody is told of
+    failures.
+    """
+
+def relay_running() -> bool: ...
+def close_relay(timeout: float | None = 1.0) -> bool:
+    """Stop the relay's threads; what is held stays so until something starts one again. False: a driver still keeps
+    one at the time-out, which does nothing more once the driver returns. Runs by itself at the interpreter's exit."""
 
 # --- the warden
 # ----------------------------------------------------------------------------------------------------------------

@@ -211,7 +211,7 @@ def let_go() -> None:
     """Only the other library's array is left; what the adapter tears down for that is torn down."""
     kept.pop("array").close()
     if "cuda" in [adapter.backend for adapter in adapters.loaded()]:
-        assert adapters.adapter("cuda")._later.settle(10)
+        assert adapters.adapter("cuda").engine.teardown.settle(10)
 
 
 # --- both

@@ -16,7 +16,8 @@ import xpushare as xs
 from harness import Child, kept
 from xpushare import _device
 from xpushare.adapters.base import Form, Hardware, Same
-from xpushare.adapters.cuda import Cuda, _listing
+from xpushare.adapters.cuda import _listing
+from xpushare.adapters.cuda._adapter import Cuda
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
@@ -32,7 +33,7 @@ def cuda(driver: ScriptedDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cu
     made = Cuda(driver)
     yield made
     gc.collect()
-    assert made._later.settle(5)
+    assert made.engine.teardown.settle(5)
     assert not driver.live["registration"]
 
 

@@ -47,7 +47,7 @@ def gpu(cuda: Cuda) -> DeviceInfo:
 
 def settled(cuda: Cuda) -> None:
     gc.collect()
-    assert cuda._later.settle(5)
+    assert cuda.engine.teardown.settle(5)
 
 
 def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
@@ -462,7 +462,7 @@ def test_what_is_signalled_behind_a_lost_wait_is_lost(
     assert driver.functions_run == 1
     gate.signal()
     driver.settle()
-    until(lambda: not queue._owed and not queue._lane.late(behind))  # type: ignore[attr-defined]
+    until(lambda: not queue._owed and not queue._native.late(behind))  # type: ignore[attr-defined]
 
 
 def test_the_host_completes_what_takes_its_turn(

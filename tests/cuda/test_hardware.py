@@ -552,7 +552,7 @@ def test_captures_are_left_alone(gpu: xs.Device) -> None:
                     with xs.PhysicalMemory(MIB2, gpu, enable_ipc=True) as p, xs.VirtualRange(MIB2, gpu) as r:
                         r.map(p)
                         r.unmap(0, MIB2)
-                assert adapter()._later.settle(10)
+                assert adapter().engine.teardown.settle(10)
                 time.sleep(0.5)  # the watch has its turn
             except BaseException as error:
                 failures.append(error)
@@ -597,7 +597,7 @@ def test_unmapping_waits_for_work_that_nobody_told_us_of(gpu: xs.Device) -> None
         gate.signal()
         held.synchronize(10)
         assert bytes(memoryview(target)) == b"\x05" * 4096
-        assert adapter()._later.settle(10)
+        assert adapter().engine.teardown.settle(10)
         held.close()
         driver.cuDevicePrimaryCtxRelease(0)
 

@@ -72,9 +72,12 @@ class Device:
         )
         threading.Thread(target=self.run, daemon=True).start()
 
-    def lane(self, number):
+    def stream_queue(self, number):
         write, wait, host = (ctypes.cast(f, ctypes.c_void_p).value for f in self.functions)
-        return n.Lane(number, 0, write, wait, 0, host)
+        word = ("queue", "address", "point", 0)
+        return n.StreamQueue(
+            number, 0, n.QueueCalls((host, ("queue", "function", "data")), (write, word), (wait, word))
+        )
 
     def put(self, name, function, *arguments):
         self.calls.append(name)

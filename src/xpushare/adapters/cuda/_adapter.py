@@ -5,18 +5,15 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, Final
 
 from xpushare._aspects import Aspect, Support
-from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError
-from xpushare._native import Domain
+from xpushare._errors import DeviceError, InvalidArgumentError, XpuShareError
 from xpushare.adapters.base import (
-    Adapter,
     DeviceInfo,
     DriverMemory,
-    DriverPhysical,
     DriverQueue,
-    DriverRange,
     Foreign,
     Form,
     Import,
@@ -26,24 +23,21 @@ from xpushare.adapters.base import (
 )
 from xpushare.adapters.cuda import _memory
 from xpushare.adapters.cuda import _numbers as n
-from xpushare.adapters.cuda._driver import (
+from xpushare.adapters.cuda._driver import FEATURES, Context, Driver, Gpu
+from xpushare.adapters.cuda._listing import driver_version, list_gpus, pci_address
+from xpushare.adapters.cuda._numbers import Attribute
+from xpushare.adapters.cuda._protocols import (
     BACKEND,
     INSTALL,
-    Context,
-    Driver,
-    Gpu,
     RawStream,
     current_stream,
     event_of,
     in_use_here,
     stream_of,
 )
-from xpushare.adapters.cuda._events import Words
-from xpushare.adapters.cuda._later import Later, Watch
-from xpushare.adapters.cuda._listing import driver_version, list_gpus, pci_address
-from xpushare.adapters.cuda._numbers import Attribute
-from xpushare.adapters.cuda._queue import CudaQueue, Streams
-from xpushare.adapters.cuda._virtual import AddressRange, PhysicalPages
+from xpushare.adapters.cuda._stream import Stream
+from xpushare.adapters.virtual_memory.adapter import VirtualMemoryAdapter
+from xpushare.adapters.virtual_memory.engine import Engine
 
 __all__ = ["Cuda"]
 
@@ -53,8 +47,8 @@ _KDL_CUDA_MANAGED: Final = 13
 
 # What each aspect needs of the device, by the driver's own answer.
 _VMM: Final = (Attribute.VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,)
-_SHARED_VMM: Final = (*_VMM, Attribute.HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)
-_STREAM_WORDS: Final = (Attribute.CAN_USE_64_BIT_STREAM_MEM_OPS, Attribute.HOST_REGISTER_SUPPORTED)
+_SHARED_VMM: Final = (*_VMM, *FEATURES["shareable memory"])
+_STREAM_WORDS: Final = FEATURES["event slots"]
 _NEEDS: Final = {
     Aspect.ext_oneapi_ipc_memory: _SHARED_VMM,
     Aspect.ext_oneapi_ipc_physical_memory: _SHARED_VMM,
@@ -74,7 +68,7 @@ _MISSING: Final = {
 }
 
 
-class Cuda(Adapter):
+class Cuda(VirtualMemoryAdapter):
     """NVIDIA GPUs."""
 
     backend = BACKEND
@@ -84,10 +78,7 @@ class Cuda(Adapter):
         """`api` stands in for `cuda.bindings.driver` in tests."""
         self._given = api is not None
         self._driver = Driver(api)
-        self._later = Later(self._driver)
-        self._watch = Watch()
-        self._words = Words(self._later)
-        self._streams = Streams(self._words, self._later, self._watch)
+        super().__init__(Engine(BACKEND, self._driver.gpus))
         self._infos: dict[str, DeviceInfo] = {}  # by uuid, of the devices that the driver runs
         self._listed: tuple[tuple[str | None, str | None], list[DeviceInfo], str] | None = None
 
@@ -129,6 +120,9 @@ class Cuda(Adapter):
     def why_none(self) -> str:
         return self._list()[1]
 
+    def device(self, info: DeviceInfo) -> Gpu:
+        return self._driver.gpu(info)
+
     def info_of(self, gpu: Gpu) -> DeviceInfo:
         """The listed device that a device of the driver is."""
         found = self._infos.get(gpu.uuid)
@@ -158,9 +152,6 @@ class Cuda(Adapter):
         integrated = bool(gpu.attribute(Attribute.INTEGRATED))
         return Properties("NVIDIA Corporation", gpu.attribute(Attribute.MULTIPROCESSOR_COUNT), total, free, integrated)
 
-    def granularity(self, device: DeviceInfo, recommended: bool) -> int:
-        return _memory.granularity(self._driver.gpu(device), recommended)
-
     def dlpack_device(self, device: DeviceInfo, kind: UsmKind) -> tuple[int, int]:
         if kind == "host":
             return _KDL_CUDA_HOST, 0
@@ -168,16 +159,13 @@ class Cuda(Adapter):
 
     # --- memory --------------------------------------------------------------------------------------------
 
-    def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory:
-        gpu = self._driver.gpu(device)
-        if kind == "host":
-            return _memory.HostUsm.allocate(gpu, self._later, nbytes)
-        if kind == "shared":
-            return _memory.ManagedMemory(gpu, self._later, nbytes)
-        return _memory.DeviceMemory.allocate(gpu, self._later, nbytes)
+    def allocate_shared(self, info: DeviceInfo, nbytes: int) -> DriverMemory:
+        return _memory.ManagedMemory(self.memory_engine, self.device(info), nbytes)
 
-    def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
-        return _memory.import_memory(self._driver.gpu(device), self._later, what)
+    def open_own(
+        self, info: DeviceInfo, kind: int, doing: str, what: Import, description: bytes
+    ) -> tuple[int, Callable[[], object]]:
+        return _memory.open_own(self.device(info), kind, doing, what, description)
 
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
         """Memfds, as host memory. The VMM fds of others do not say what `PhysicalPages` and `DeviceMemory` need."""
@@ -185,21 +173,12 @@ class Cuda(Adapter):
 
     def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
         """With `nbytes`, only as much of a run of allocations as an array of that size needs."""
-        return _memory.locate(self._driver, self.info_of, address, nbytes)
-
-    def physical(self, device: DeviceInfo, nbytes: int, enable_ipc: bool) -> DriverPhysical:
-        return PhysicalPages.create(self._driver.gpu(device), nbytes, enable_ipc)
-
-    def import_physical(self, device: DeviceInfo, what: Import) -> DriverPhysical:
-        return PhysicalPages.imported(self._driver.gpu(device), what)
-
-    def reserve(self, device: DeviceInfo, nbytes: int, address: int) -> DriverRange:
-        return AddressRange(self._driver.gpu(device), self._later, nbytes, address)
+        return _memory.locate(self.memory_engine, self._driver, self.info_of, address, nbytes)
 
     # --- queues and events ---------------------------------------------------------------------------------
 
-    def queue(self, device: DeviceInfo) -> DriverQueue:
-        return CudaQueue.create(self._driver.gpu(device).context, self._words, self._later, self._watch)
+    def new_stream(self, info: DeviceInfo, doing: str) -> Stream:
+        return Stream.create(self.device(info).context, doing)
 
     def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:
         if not self._given and not in_use_here():
@@ -211,7 +190,8 @@ class Cuda(Adapter):
         self._driver.start()
         stream = self._driver.api.CUstream(raw)
         context = self._context_of(raw, stream, ordinal)
-        return self.info_of(context.gpu), self._streams.queue(context, stream, native)
+        adopted = Stream(context, stream, native)
+        return self.info_of(context.gpu), self.adopted.queue(adopted.identity(), adopted, adopted.lasting)
 
     def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
         ordinal = self._driver.gpu(device).ordinal
@@ -248,20 +228,8 @@ class Cuda(Adapter):
         finally:
             driver.api.cuCtxPopCurrent()
 
-    def settle(self) -> None:
-        self._later.let_go()
-
-    def adopt_domain(self, device: DeviceInfo, domain: Domain) -> None:
-        gpu = self._driver.gpu(device)
-        lacking = [attribute.name for attribute in _STREAM_WORDS if not gpu.attribute(attribute)]
-        if lacking:
-            raise FeatureNotSupportedError(
-                f"GPU {gpu.ordinal} cannot signal or wait for events: it lacks {', '.join(lacking)}"
-            )
-        self._words.adopt(domain)
-
     def adopt_event(self, native: object) -> tuple[DeviceInfo, int] | None:
-        """(device, raw event) of another library's CUDA event, for `CudaQueue.wait_native`; None where it is none."""
+        """(device, raw event) of another library's CUDA event, for `DriverQueue.wait_native`; None where it is none."""
         if not self._given and not in_use_here():
             return None
         raw = event_of(native)

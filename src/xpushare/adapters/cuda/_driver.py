@@ -1,54 +1,69 @@
-"""The driver of this process: loaded at the first real need, its errors, its devices and their primary contexts."""
+"""The driver of this process: loaded at the first real need, its errors, its devices and their contexts."""
 
 from __future__ import annotations
 
-import bisect
 import ctypes
 import importlib
-import sys
+import os
+import stat
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, final
 
+from xpushare import _native, _system
 from xpushare._errors import (
-    DeviceError,
     FeatureNotSupportedError,
     ForkError,
     InvalidArgumentError,
-    OutOfMemoryError,
+    InvalidHandleError,
     XpuShareError,
 )
-from xpushare._native import Lane, forks
-from xpushare._result import Result
-from xpushare.adapters.base import Access, DeviceInfo
+from xpushare._fds import OwnedFd
+from xpushare._native import Mapping, forks
+from xpushare.adapters.base import Access, DeviceInfo, Form, OnDemand
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._numbers import Attribute, Error, Pointer
+from xpushare.adapters.cuda._protocols import INSTALL
+from xpushare.adapters.stream.hooks import Codes, Feature, QueueCalls
 
-__all__ = ["BACKEND", "Context", "Driver", "Gpu", "in_use_here", "struct_bytes", "struct_from"]
+__all__ = ["Context", "Driver", "Gpu", "struct_bytes", "struct_from"]
 
-BACKEND: Final = "cuda"
 _VALUE64_VERSION: Final = 12000  # from 11.7 on the functions have their second form
 _STREAM_VERSION: Final = 10000
-INSTALL: Final = "install the binding with: pip install 'xpushare[cuda]'"
 _FORKED: Final = (
     "CUDA was started before this process was forked, and cannot be used in the child: start it with the spawn or "
     "forkserver method"
 )
-_ADVICE: Final = {
-    Error.OUT_OF_MEMORY: "free memory of the device, or ask for less",
-    Error.DEINITIALIZED: "this process is exiting",
-    Error.NO_DEVICE: "nvidia-smi shows whether the driver has one; CUDA_VISIBLE_DEVICES may hide it",
-    Error.NOT_PERMITTED: "the driver forbids it to this process: look at the container's devices and capabilities",
-    Error.INVALID_CONTEXT: "no context of this device is usable here",
-    35: "the driver is older than the binding needs: update it, or install an older cuda-bindings",
-    46: "another process has the device in exclusive mode (nvidia-smi -q -d COMPUTE)",
-    700: "earlier work on this device broke its context: end this process",
-    719: "earlier work on this device broke its context: end this process",
-    712: "another library of this process has registered these pages",
-    802: "the fabric manager is not running: start nvidia-fabricmanager",
-    803: "driver and kernel module differ: reload the module or restart the machine",
+CODES: Final = Codes(
+    out_of_memory=frozenset({Error.OUT_OF_MEMORY}),
+    unsupported=frozenset({Error.NOT_SUPPORTED}),
+    # ECC, NVLink and contained errors, kernels that failed, a context that is gone, "unknown".
+    fatal=frozenset({4, 214, 220, 226, 304, 700, 702, 709, 710, *range(714, 722), 999}),
+    captured=frozenset(range(900, 909)),
+    wrong_size=frozenset({Error.INVALID_VALUE, Error.NOT_SUPPORTED}),
+    advice={
+        Error.OUT_OF_MEMORY: "free memory of the device, or ask for less",
+        Error.DEINITIALIZED: "this process is exiting",
+        Error.NO_DEVICE: "nvidia-smi shows whether the driver has one; CUDA_VISIBLE_DEVICES may hide it",
+        Error.NOT_PERMITTED: "the driver forbids it to this process: look at the container's devices and capabilities",
+        Error.INVALID_CONTEXT: "no context of this device is usable here",
+        35: "the driver is older than the binding needs: update it, or install an older cuda-bindings",
+        46: "another process has the device in exclusive mode (nvidia-smi -q -d COMPUTE)",
+        700: "earlier work on this device broke its context: end this process",
+        719: "earlier work on this device broke its context: end this process",
+        712: "another library of this process has registered these pages",
+        802: "the fabric manager is not running: start nvidia-fabricmanager",
+        803: "driver and kernel module differ: reload the module or restart the machine",
+    },
+)
+# What each feature needs of a device.
+FEATURES: Final[dict[Feature, tuple[Attribute, ...]]] = {
+    "shareable memory": (Attribute.HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,),
+    "event slots": (Attribute.CAN_USE_64_BIT_STREAM_MEM_OPS, Attribute.HOST_REGISTER_SUPPORTED),
+    "host registration": (Attribute.HOST_REGISTER_SUPPORTED,),
+    "read-only host registration": (Attribute.READ_ONLY_HOST_REGISTER_SUPPORTED,),
 }
 
 
@@ -60,25 +75,6 @@ def struct_bytes(struct: Any, nbytes: int = 64) -> bytes:
 def struct_from(struct: Any, raw: bytes) -> Any:
     ctypes.memmove(int(struct.getPtr()), raw, len(raw))
     return struct
-
-
-_loaded: list[bool] = []  # libcuda was found in this process; it never leaves
-
-
-def in_use_here() -> bool:
-    """Whether somebody in this process has loaded libcuda: else no pointer and no stream here is CUDA's."""
-    if _loaded:
-        return True
-    import _ctypes
-    import os
-
-    try:
-        handle = _ctypes.dlopen("libcuda.so.1", os.RTLD_NOLOAD | os.RTLD_LAZY)
-    except OSError:
-        return False
-    _ctypes.dlclose(handle)
-    _loaded.append(True)
-    return True
 
 
 @final
@@ -94,8 +90,7 @@ class Driver:
         self.api: Any = None
         self.relaxed_mode: Any = None
         self._pointer_attributes: dict[int, Any] = {}
-        self._lane_functions: tuple[int, int, int, int] | None = None
-        self.reach = Reach(self)
+        self._calls: QueueCalls | None = None
         self.legacy: dict[int, tuple[Gpu, int, int]] = {}  # buffer id -> cudaMalloc allocation of another library
 
     @property
@@ -158,6 +153,13 @@ class Driver:
             raise self.error(doing, name, int(code))
         return values[0] if len(values) == 1 else tuple(values)
 
+    def ready(self, doing: str, name: str, *arguments: Any) -> bool:
+        """What a call that asks whether something has finished answers."""
+        code = int(getattr(self.api, name)(*arguments)[0])
+        if code in (0, Error.NOT_READY):
+            return not code
+        raise self.error(doing, name, code)
+
     def error(self, doing: str, name: str, code: int) -> XpuShareError:
         """Our error for a driver's code: which call, the driver's name and number for it, and the next step."""
         try:
@@ -165,13 +167,7 @@ class Driver:
             text = known.decode() if isinstance(known, bytes) else str(known)
         except ValueError:  # a code that this version of the binding does not know
             text = "an error that cuda-bindings does not know"
-        advice = _ADVICE.get(code)
-        message = f"{doing}: {name} failed with {text} ({code})" + (f"; {advice}" if advice else "")
-        if code == Error.OUT_OF_MEMORY:
-            return OutOfMemoryError(message, native=code, result=Result.ERROR_OUT_OF_DEVICE_MEMORY)
-        if code == Error.NOT_SUPPORTED:
-            return FeatureNotSupportedError(message, native=code)
-        return DeviceError(message, native=code)
+        return CODES.error(doing, name, text, code)
 
     def gpus(self) -> list[Gpu]:
         self.start()
@@ -216,73 +212,23 @@ class Driver:
         """The address of a driver function as that version of CUDA has it."""
         return int(self(f"finding {name}", "cuGetProcAddress", name.encode(), version, 0)[0])
 
-    def lane(self, number: int, stream: int, shared: bool) -> Lane:
-        """A stream's operations on event slots; `shared`: somebody else has the stream, too."""
-        if self._lane_functions is None:
-            self._lane_functions = (
-                self.function("cuStreamWriteValue64", _VALUE64_VERSION),
-                self.function("cuStreamWaitValue64", _VALUE64_VERSION),
-                self.function("cuLaunchHostFunc", _STREAM_VERSION),
-                self.function("cuStreamIsCapturing", _STREAM_VERSION),
+    def queue_calls(self) -> QueueCalls:
+        """What native code calls on streams."""
+        if self._calls is None:
+            names = "cuLaunchHostFunc", "cuStreamWriteValue64", "cuStreamWaitValue64", "cuStreamIsCapturing"
+            versions = _STREAM_VERSION, _VALUE64_VERSION, _VALUE64_VERSION, _STREAM_VERSION
+            host, store, wait, captured = map(self.function, names, versions)
+            native = _native.QueueCalls(
+                host=(host, ("queue", "function", "data")),
+                store=(store, ("queue", "address", "point", 0)),
+                wait=(wait, ("queue", "address", "point", n.STREAM_WAIT_VALUE_GEQ)),
+                captured=(captured, ("queue", "status_out")),
             )
-        write, wait, host, capturing = self._lane_functions
-        return Lane(number, stream, write, wait, n.STREAM_WAIT_VALUE_GEQ, host, capturing if shared else 0)
+            self._calls = QueueCalls(native, *names)
+        return self._calls
 
     def posix_fd(self) -> Any:
         return self.api.CUmemAllocationHandleType(n.POSIX_FD)
-
-
-@final
-class Reach:
-    """Which devices may use which mapping of VMM memory, where the process has several devices."""
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        self._lock = threading.Lock()
-        self._starts: list[int] = []
-        # start -> size, the device it lies on, access, ordinals of the devices that have it
-        self._mapped: dict[int, tuple[int, int, Access, frozenset[int]]] = {}
-
-    def note(self, address: int, nbytes: int, location: int, access: Access, ordinals: frozenset[int]) -> None:
-        """Access was set so. Earlier notes of the same bytes count no more."""
-        self.forget(address, nbytes)
-        with self._lock:
-            bisect.insort(self._starts, address)
-            self._mapped[address] = (nbytes, location, access, ordinals)
-
-    def forget(self, address: int, nbytes: int) -> None:
-        """What lies in these bytes was unmapped."""
-        with self._lock:
-            for start in self._within(address, nbytes):
-                size, location, access, ordinals = self._mapped.pop(start)
-                self._starts.remove(start)
-                # What sticks out on either side stays known.
-                for low, high in ((start, address), (address + nbytes, start + size)):
-                    if low < high:
-                        bisect.insort(self._starts, low)
-                        self._mapped[low] = (high - low, location, access, ordinals)
-
-    def _within(self, address: int, nbytes: int) -> list[int]:
-        """The notes that touch these bytes."""
-        first = max(bisect.bisect_right(self._starts, address) - 1, 0)
-        last = bisect.bisect_left(self._starts, address + nbytes)
-        return [start for start in self._starts[first:last] if start + self._mapped[start][0] > address]
-
-    def ensure(self, gpu: Gpu, address: int, nbytes: int) -> None:
-        """Let `gpu` use what is mapped at these bytes, where it is VMM memory that it may not use yet."""
-        with self._lock:
-            for start in self._within(address, nbytes):
-                size, location, access, ordinals = self._mapped[start]
-                if gpu.ordinal in ordinals or not gpu.reachable_from(location):
-                    continue
-                driver = self._driver
-                one = driver.api.CUmemAccessDesc()
-                one.location.type = driver.api.CUmemLocationType(n.LOCATION_DEVICE)
-                one.location.id = gpu.ordinal
-                one.flags = driver.api.CUmemAccess_flags(n.ACCESS[access])
-                doing = f"giving GPU {gpu.ordinal} access to memory of GPU {location}"
-                driver(doing, "cuMemSetAccess", start, size, [one], 1)
-                self._mapped[start] = (size, location, access, ordinals | {gpu.ordinal})
 
 
 class _Scope:
@@ -324,14 +270,14 @@ class _Scope:
 class Context:
     """A CUDA context: a device's primary one, or that of an adopted stream."""
 
-    __slots__ = ("_pulse", "driver", "gpu", "handle", "number")
+    __slots__ = ("_idle_stream", "driver", "gpu", "handle", "number")
 
     def __init__(self, driver: Driver, gpu: Gpu, handle: Any) -> None:
         self.driver = driver
         self.gpu = gpu
         self.handle = handle
         self.number = int(handle)
-        self._pulse: Any = None
+        self._idle_stream: Any = None
 
     def current(self) -> _Scope:
         """`with context.current():` this context is current and captures are left alone; then the caller's again."""
@@ -341,21 +287,18 @@ class Context:
         """Likewise, for calls that no capture minds."""
         return _Scope(self.driver, self.handle, False)
 
-    def pulse(self) -> int:
-        """0, or the error that broke this context: a query of any stream answers it, so of an idle one of ours.
+    def check(self, doing: str) -> None:
+        """Raise the error that broke this context: a query of any stream answers it, so of an idle one of ours.
 
         Needs the context current."""
-        if self._pulse is None:
-            code, *stream = self.driver.api.cuStreamCreate(n.STREAM_NON_BLOCKING)
-            if code:
-                return int(code)
-            self._pulse = stream[0]
-        return int(self.driver.api.cuStreamQuery(self._pulse)[0])
+        if self._idle_stream is None:
+            self._idle_stream = self.driver(doing, "cuStreamCreate", n.STREAM_NON_BLOCKING)
+        self.driver.ready(doing, "cuStreamQuery", self._idle_stream)
 
 
 @final
 class Gpu:
-    """One device of the driver.
+    """One device of the driver, and the engine's hooks for it.
 
     Its primary context is retained when it is first used, and kept: ending a context waits for its work,
     for ever behind a wait that nobody releases (measured); the end of the process does not.
@@ -369,7 +312,14 @@ class Gpu:
         self._lock = threading.Lock()
         self._context: Context | None = None
         self._attributes: dict[int, int] = {}
-        self._answers: dict[object, Any] = {}
+        self._page: Mapping | None = None  # registered, for `drain`
+        self._granularities: dict[bool, int] = {}
+        self._peers: dict[int, bool] = {}  # ordinal -> whether this device reaches its memory
+        self.codes = CODES
+        self.form = Form.VMM_FD
+
+    def __str__(self) -> str:
+        return f"GPU {self.ordinal}"
 
     def name(self) -> str:
         raw = self.driver("asking a device's name", "cuDeviceGetName", 256, self.handle)
@@ -384,12 +334,6 @@ class Gpu:
             self._attributes[attribute] = found
         return found
 
-    def once(self, key: object, find: Callable[[], Any]) -> Any:
-        """What `find` finds, for good."""
-        if key not in self._answers:
-            self._answers[key] = find()
-        return self._answers[key]
-
     @property
     def context(self) -> Context:
         """The primary context, made now if nobody has made it."""
@@ -401,94 +345,131 @@ class Gpu:
                     self._context = Context(self.driver, self, handle)
         return self._context
 
-    @property
-    def used(self) -> bool:
-        """Whether this adapter has retained its context."""
-        return self._context is not None
-
     def active(self) -> bool:
         """Whether anybody in this process has made its primary context."""
         return bool(self.driver("asking for contexts", "cuDevicePrimaryCtxGetState", self.handle)[1])
 
-    def reachable_from(self, location: int) -> bool:
-        """Whether this device can read and write memory that lies on device `location`."""
+    def error(self, doing: str, call: str, code: int) -> XpuShareError:
+        return self.driver.error(doing, call, code)
+
+    def current(self) -> _Scope:
+        return self.context.current()
+
+    def lacking(self, feature: Feature) -> str:
+        needed = FEATURES[feature]
+        return ", ".join(f"{each.name} (attribute {each.value})" for each in needed if not self.attribute(each))
+
+    def drain(self) -> None:
+        """cuCtxSynchronize and cuCtxRecordEvent end any capture in the context, whatever this thread's capture mode.
+        What waits for all work and leaves captures alone is cuMemHostUnregister, of any page, so a page of ours is
+        unregistered and registered again. While it waits, no other thread can allocate or register memory (all
+        measured).
+        """
+        doing = f"waiting for the work on {self}"
+        nbytes = _system.page_nbytes()
+        with self.current():
+            page, self._page = self._page, None
+            if page is None:
+                fd = OwnedFd(_system.memfd("xpushare-page"))
+                _system.resize(fd.number, nbytes)
+                page = _system.Mapping(fd.number, nbytes)
+                self.driver(doing, "cuMemHostRegister", page.address, nbytes, 0)
+            self.driver(doing, "cuMemHostUnregister", page.address)
+            self.driver(doing, "cuMemHostRegister", page.address, nbytes, 0)
+            self._page = page
+
+    def reach(self, doing: str, address: int, nbytes: int, read_only: bool) -> None:
+        flags = n.HOST_REGISTER_PORTABLE | n.HOST_REGISTER_DEVICEMAP | (n.HOST_REGISTER_READ_ONLY if read_only else 0)
+        self.driver(doing, "cuMemHostRegister", address, nbytes, flags)
+
+    def reached(self, doing: str, address: int) -> int:
+        return int(self.driver(doing, "cuMemHostGetDevicePointer", address, 0))
+
+    def unreach(self, doing: str, address: int) -> None:
+        self.driver(doing, "cuMemHostUnregister", address)
+
+    # --- virtual memory management -------------------------------------------------------------------------
+
+    def _properties(self, shareable: bool) -> Any:
+        """CUmemAllocationProp of memory here."""
+        api = self.driver.api
+        properties = api.CUmemAllocationProp()
+        properties.type = api.CUmemAllocationType(n.ALLOCATION_PINNED)
+        properties.location.type = api.CUmemLocationType(n.LOCATION_DEVICE)
+        properties.location.id = self.ordinal
+        if shareable:
+            properties.requestedHandleTypes = self.driver.posix_fd()
+        return properties
+
+    def granularity(self, recommended: bool) -> int:
+        found = self._granularities.get(recommended)
+        if found is None:
+            option = self.driver.api.CUmemAllocationGranularity_flags(int(recommended))  # …_MINIMUM, …_RECOMMENDED
+            doing, call = "asking for the granularity", "cuMemGetAllocationGranularity"
+            found = self._granularities[recommended] = int(self.driver(doing, call, self._properties(True), option))
+        return found
+
+    def create(self, doing: str, nbytes: int, shareable: bool) -> Any:
+        return self.driver(doing, "cuMemCreate", nbytes, self._properties(shareable), 0)
+
+    def retain(self, doing: str, address: int) -> Any:
+        return self.driver(doing, "cuMemRetainAllocationHandle", address)
+
+    def release(self, doing: str, handle: Any) -> None:
+        self.driver(doing, "cuMemRelease", handle)
+
+    def export_fd(self, doing: str, handle: Any) -> int:
+        return int(self.driver(doing, "cuMemExportToShareableHandle", handle, self.driver.posix_fd(), 0))
+
+    def export_on_demand(self, handles: Sequence[Any]) -> OnDemand:
+        function = self.driver.function("cuMemExportToShareableHandle", 10020)
+        return OnDemand(function, [int(handle) for handle in handles], n.POSIX_FD, 0)
+
+    def import_fd(self, doing: str, fd: int) -> Any:
+        if not stat.S_ISCHR(os.fstat(fd).st_mode):
+            raise InvalidHandleError(f"{doing}: the exporter's file descriptor is not one of the NVIDIA driver")
+        return self.driver(doing, "cuMemImportFromShareableHandle", fd, self.driver.posix_fd())
+
+    def location(self, doing: str, handle: Any) -> int:
+        properties = self.driver(doing, "cuMemGetAllocationPropertiesFromHandle", handle)
+        ordinal = int(properties.location.id)
+        if int(properties.location.type) != n.LOCATION_DEVICE or not 0 <= ordinal < len(self.driver.gpus()):
+            raise FeatureNotSupportedError(f"{doing}: the memory is on a device that this process may not see")
+        return ordinal
+
+    def reaches(self, location: int) -> bool:
         if location == self.ordinal:
             return True
-
-        def ask() -> bool:
+        found = self._peers.get(location)
+        if found is None:
             other = self.driver.by_ordinal(location)
-            return bool(self.driver("asking for peer access", "cuDeviceCanAccessPeer", self.handle, other.handle))
+            found = bool(self.driver("asking for peer access", "cuDeviceCanAccessPeer", self.handle, other.handle))
+            self._peers[location] = found
+        return found
 
-        return bool(self.once(("peer", location), ask))
+    def reserve(self, doing: str, nbytes: int, address: int) -> int:
+        return int(self.driver(doing, "cuMemAddressReserve", nbytes, 0, address, 0))
 
+    def free(self, doing: str, address: int, nbytes: int) -> None:
+        self.driver(doing, "cuMemAddressFree", address, nbytes)
 
-class RawStream(NamedTuple):
-    """A stream by its handle, and the device that a default one is meant on."""
+    def map(self, doing: str, address: int, nbytes: int, handle: Any) -> None:
+        self.driver(doing, "cuMemMap", address, nbytes, 0, handle, 0)
 
-    handle: int
-    device_id: int
+    def unmap(self, doing: str, address: int, nbytes: int) -> None:
+        self.driver(doing, "cuMemUnmap", address, nbytes)
 
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.handle
+    def access_list(self, ordinals: Sequence[int], access: Access) -> list[Any]:
+        """CUmemAccessDesc of each device."""
+        api, found = self.driver.api, []
+        for ordinal in ordinals:
+            one = api.CUmemAccessDesc()
+            one.location.type = api.CUmemLocationType(n.LOCATION_DEVICE)
+            one.location.id = ordinal
+            one.flags = api.CUmemAccess_flags(n.ACCESS[access])
+            found.append(one)
+        return found
 
-
-def current_stream(array: object, ordinal: int) -> object:
-    """The stream that the library of `array` works on now; the legacy default one where it does not say."""
-    library = type(array).__module__.split(".")[0]
-    module = sys.modules.get(library)
-    if library == "torch" and module is not None:
-        return module.cuda.current_stream(ordinal)
-    if library == "cupy" and module is not None:
-        return module.cuda.get_current_stream(ordinal)
-    if library in ("jax", "jaxlib"):
-        array.__dlpack__(stream=n.LEGACY_STREAM)  # type: ignore[attr-defined]  # has that stream wait for its content
-        return RawStream(n.LEGACY_STREAM, ordinal)
-    interface = getattr(array, "__cuda_array_interface__", None)
-    said = interface.get("stream") if isinstance(interface, dict) else None
-    return RawStream(said if isinstance(said, int) and said > 0 else n.LEGACY_STREAM, ordinal)
-
-
-def stream_of(native: object) -> tuple[int, int | None] | None:
-    """(raw stream, device ordinal if it says) of another library's stream object; None where it is none."""
-    if isinstance(native, int) and not isinstance(native, bool):
-        return native, None
-    ordinal = getattr(getattr(native, "device", None), "index", None)
-    if ordinal is None:
-        ordinal = getattr(native, "device_id", None)
-    if not isinstance(ordinal, int) or ordinal < 0:
-        ordinal = None
-    raw = getattr(native, "cuda_stream", None)  # torch
-    if isinstance(raw, int):
-        return raw, ordinal
-    protocol = getattr(native, "__cuda_stream__", None)
-    if callable(protocol):
-        said = protocol()
-        if not (isinstance(said, tuple) and len(said) == 2 and said[0] == 0 and isinstance(said[1], int)):
-            raise InvalidArgumentError(f"__cuda_stream__ of {type(native).__name__} returned {said!r}, not (0, stream)")
-        return said[1], ordinal
-    raw = getattr(native, "ptr", None)  # CuPy before it had __cuda_stream__
-    if isinstance(raw, int) and type(native).__module__.split(".")[0] == "cupy":
-        return raw, ordinal
-    raw = getattr(native, "handle", None)  # numba
-    if isinstance(raw, ctypes.c_void_p) and type(native).__module__.split(".")[0] == "numba":
-        return raw.value or 0, ordinal
-    return None
-
-
-def event_of(native: object) -> int | None:
-    """The raw event of another library's event object; None where it is none, 0 where it was never recorded."""
-    raw = getattr(native, "cuda_event", None)  # torch
-    if isinstance(raw, int):
-        return raw
-    module = type(native).__module__.split(".")[0]
-    raw = getattr(native, "ptr", None)  # CuPy
-    if isinstance(raw, int) and module == "cupy":
-        return raw
-    raw = getattr(native, "handle", None)  # cuda.core, numba
-    if raw is not None and module in ("cuda", "numba", "numba_cuda"):
-        return int(raw.value or 0) if isinstance(raw, ctypes.c_void_p) else int(raw)
-    return None
-
-
-def exiting() -> bool:
-    return sys.is_finalizing()
+    def set_access(self, doing: str, address: int, nbytes: int, ordinals: Sequence[int], access: Access) -> None:
+        descriptors = self.access_list(ordinals, access)
+        self.driver(doing, "cuMemSetAccess", address, nbytes, descriptors, len(descriptors))

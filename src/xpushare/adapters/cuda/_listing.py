@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import subprocess
-import sys
 import uuid
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from xpushare.adapters.stream.listing import ask_child
 
 __all__ = ["Listed", "driver_version", "list_gpus", "pci_address"]
 
 _PROC: Final = Path("/proc/driver/nvidia")
 _DEVICES: Final = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-ctrl-gpu")  # Linux, WSL, Tegra
-_SECONDS: Final = 60.0
 
 # Runs in a process of its own, where cuInit harms nobody.
 _ASK: Final = """
@@ -111,13 +109,7 @@ def _visible(gpus: list[Listed], wanted: str) -> list[Listed] | None:
 
 def _ask_child() -> tuple[list[Listed], str]:
     """What the driver itself says, in a process of its own; and why there is nothing."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _ASK], capture_output=True, text=True, timeout=_SECONDS, check=False
-        )
-        answer = json.loads(done.stdout or done.stderr)
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        return [], f"asking the CUDA driver in a process of its own failed: {error}"
+    answer = ask_child(_ASK, "CUDA")
     if "why" in answer:
         return [], str(answer["why"])
     return [Listed(str(uuid.UUID(raw)), name) for name, raw in answer["gpus"]], "the CUDA driver has no device"

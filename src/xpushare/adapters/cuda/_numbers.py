@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-__all__ = ["CAPTURE_ERRORS", "Attribute", "Error", "Pointer"]
+__all__ = ["Attribute", "Error", "Pointer"]
 
 
 class Attribute(IntEnum):
@@ -16,13 +16,11 @@ class Attribute(IntEnum):
     UNIFIED_ADDRESSING = 41
     MANAGED_MEMORY = 83
     CONCURRENT_MANAGED_ACCESS = 89
-    CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM = 91
     HOST_REGISTER_SUPPORTED = 99
     VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102
     HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103
     READ_ONLY_HOST_REGISTER_SUPPORTED = 113
     CAN_USE_64_BIT_STREAM_MEM_OPS = 122
-    IPC_EVENT_SUPPORTED = 125
 
 
 class Pointer(IntEnum):
@@ -48,22 +46,14 @@ class Error(IntEnum):
     DEINITIALIZED = 4
     NO_DEVICE = 100
     INVALID_CONTEXT = 201
-    INVALID_HANDLE = 400
     NOT_READY = 600
     NOT_PERMITTED = 800
     NOT_SUPPORTED = 801
-    STREAM_CAPTURE_UNSUPPORTED = 900
-    STREAM_CAPTURE_IMPLICIT = 906
 
-
-# What a call on a stream answers because of somebody's capture: no failure of the device.
-CAPTURE_ERRORS: Final = frozenset(range(900, 909))
 
 POSIX_FD: Final = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 LOCATION_DEVICE: Final = 1  # CU_MEM_LOCATION_TYPE_DEVICE
 ALLOCATION_PINNED: Final = 1  # CU_MEM_ALLOCATION_TYPE_PINNED
-GRANULARITY_MINIMUM: Final = 0
-GRANULARITY_RECOMMENDED: Final = 1
 ACCESS: Final = {"none": 0, "r": 1, "rw": 3}  # CU_MEM_ACCESS_FLAGS_PROT_…
 CAPTURE_MODE_RELAXED: Final = 2
 STREAM_NON_BLOCKING: Final = 1

@@ -36,7 +36,7 @@ def consumer(peers, waits, signals):
     peer = peers()
     peer.run(f"w, b = n.Slot(d, {waits.index}), n.Slot(d, {signals.index})")
     peer.run("g = Device()")
-    peer.run("l = g.lane(1)")
+    peer.run("l = g.stream_queue(1)")
     assert peer.run("l.wait(w, w.address, 1), l.signal(b, b.address)") == (0, (1, 0, 0))
     return peer
 
@@ -49,22 +49,22 @@ def owing(peers, slot):
 
 def test_in_the_normal_way_nothing_but_stores_and_waits(make, device):
     ours, theirs = make(), make()
-    lane, other = device.lane(1), Device().lane(2)
+    queue, other = device.stream_queue(1), Device().stream_queue(2)
     for point in range(1, 200):
-        assert lane.wait(theirs, theirs.address, point) == 0
-        assert lane.signal(ours, ours.address) == (point, 0, 0)
+        assert queue.wait(theirs, theirs.address, point) == 0
+        assert queue.signal(ours, ours.address) == (point, 0, 0)
         assert other.signal(theirs, theirs.address) == (point, 0, 0)
         assert ours.wait(point, 10) == n.DONE
     assert "host" not in device.calls
-    assert not lane.late(ours)
+    assert not queue.late(ours)
     until(lambda: guards(theirs) == 0)
 
 
 def test_what_is_signalled_behind_a_lost_wait_is_lost(peers, make, device):
     gone, ours = make(), make()
-    peer, lane = owing(peers, gone), device.lane(1)
-    assert lane.wait(gone, gone.address, 1) == 0
-    assert [lane.signal(ours, ours.address) for _ in range(3)] == [(1, 0, 0), (2, 0, 0), (3, 0, 0)]
+    peer, queue = owing(peers, gone), device.stream_queue(1)
+    assert queue.wait(gone, gone.address, 1) == 0
+    assert [queue.signal(ours, ours.address) for _ in range(3)] == [(1, 0, 0), (2, 0, 0), (3, 0, 0)]
     assert guards(gone) == 1
     peer.kill()
     start = time.monotonic()
@@ -75,10 +75,10 @@ def test_what_is_signalled_behind_a_lost_wait_is_lost(peers, make, device):
     assert ours.blame() == gone.blame() == (1, peer.pid)
     until(lambda: guards(gone) == 0)
     assert gone.released(1)
-    assert lane.late(ours)
-    assert lane.landed(ours)
-    assert not lane.late(ours)
-    assert lane.signal(ours, ours.address) == (4, 0, 0)
+    assert queue.late(ours)
+    assert queue.landed(ours)
+    assert not queue.late(ours)
+    assert queue.signal(ours, ours.address) == (4, 0, 0)
     assert ours.wait(4, 5) == n.DONE
     assert device.calls[-1] == "host"
     assert ours.state(1) == n.DONE  # healed
@@ -92,9 +92,9 @@ def test_a_loss_goes_on_through_processes(peers, make):
         a = consumer(peers, first, second)
         b = consumer(peers, second, third)
         device = Device()
-        lane = device.lane(1)
-        assert lane.wait(third, third.address, 1) == 0
-        assert lane.signal(ours, ours.address) == (1, 0, 0)
+        queue = device.stream_queue(1)
+        assert queue.wait(third, third.address, 1) == 0
+        assert queue.signal(ours, ours.address) == (1, 0, 0)
         peer.kill()
         start = time.monotonic()
         assert [s.wait(1, 5) for s in (first, second, third, ours)] == [n.LOST] * 4
@@ -113,9 +113,9 @@ def test_several_wait_for_one_point(exporter, peers, make, device, end):
     ours = make()
     peer = owing(peers, gone)
     made = [consumer(peers, gone, slot) for slot in theirs]
-    lane = device.lane(1)
-    lane.wait(gone, gone.address, 1)
-    lane.signal(ours, ours.address)
+    queue = device.stream_queue(1)
+    queue.wait(gone, gone.address, 1)
+    queue.signal(ours, ours.address)
     assert guards(gone) == 5
     if end is not None:
         os.kill(made[0].pid, end)
@@ -137,11 +137,11 @@ def test_several_wait_for_one_point(exporter, peers, make, device, end):
 
 def test_another_wait_for_a_later_point_is_no_hindrance(peers, make, device):
     gone, ours, later = make(), make(), make()
-    peer, lane = owing(peers, gone), device.lane(1)
+    peer, queue = owing(peers, gone), device.stream_queue(1)
     other = Device()
-    second = other.lane(2)
-    lane.wait(gone, gone.address, 1)
-    lane.signal(ours, ours.address)
+    second = other.stream_queue(2)
+    queue.wait(gone, gone.address, 1)
+    queue.signal(ours, ours.address)
     second.wait(gone, gone.address, 3)
     second.signal(later, later.address)
     peers(gone.index)  # somebody may still signal
@@ -154,15 +154,15 @@ def test_another_wait_for_a_later_point_is_no_hindrance(peers, make, device):
     assert later.wait(1, 5) == n.DONE
 
 
-def test_two_lanes_of_a_process(peers, make):
+def test_two_queues_of_a_process(peers, make):
     gone = make()
     peer = owing(peers, gone)
-    devices, slots, lanes = [Device() for _ in range(3)], [make() for _ in range(3)], []
+    devices, slots, queues = [Device() for _ in range(3)], [make() for _ in range(3)], []
     for number, (device, slot) in enumerate(zip(devices, slots, strict=True), 1):
-        lanes.append(device.lane(number))
-        lanes[-1].wait(gone, gone.address, 1)
-        lanes[-1].signal(slot, slot.address)
-    del lanes  # the devices still hold their work
+        queues.append(device.stream_queue(number))
+        queues[-1].wait(gone, gone.address, 1)
+        queues[-1].signal(slot, slot.address)
+    del queues  # the devices still hold their work
     peer.kill()
     assert [slot.wait(1, 5) for slot in slots] == [n.LOST] * 3
     assert all(device.passed() for device in devices)
@@ -171,9 +171,9 @@ def test_two_lanes_of_a_process(peers, make):
 
 def test_a_future_point_that_nobody_signals(peers, make, device):
     future, ours = make(), make()
-    peer, lane = peers(future.index), device.lane(1)
-    lane.wait(future, future.address, 5)
-    lane.signal(ours, ours.address)
+    peer, queue = peers(future.index), device.stream_queue(1)
+    queue.wait(future, future.address, 5)
+    queue.signal(ours, ours.address)
     peer.kill()
     assert ours.wait(1, 5) == n.LOST
     assert device.passed()
@@ -182,11 +182,11 @@ def test_a_future_point_that_nobody_signals(peers, make, device):
 
 def test_signals_before_the_wait_are_not_lost(peers, make, device):
     gone, ours = make(), make()
-    peer, lane = owing(peers, gone), device.lane(1)
+    peer, queue = owing(peers, gone), device.stream_queue(1)
     device.go.clear()
-    lane.signal(ours, ours.address)
-    lane.wait(gone, gone.address, 1)
-    lane.signal(ours, ours.address)
+    queue.signal(ours, ours.address)
+    queue.wait(gone, gone.address, 1)
+    queue.signal(ours, ours.address)
     peer.kill()
     assert gone.wait(1, 5) == n.LOST
     assert ours.wait(2, 0.02) == n.PENDING  # put off
@@ -201,9 +201,9 @@ def test_from_one_commons_to_another(peers, make, device):
     gone, ours = make(), n.Slot(other.domain, other.domain.new_slot())
     watcher = other.peer(ours.index)
     try:
-        peer, lane = owing(peers, gone), device.lane(1)
-        lane.wait(gone, gone.address, 1)
-        lane.signal(ours, ours.address)
+        peer, queue = owing(peers, gone), device.stream_queue(1)
+        queue.wait(gone, gone.address, 1)
+        queue.signal(ours, ours.address)
         watcher.send("s.wait(1, 20)")
         peer.kill()
         assert watcher.result(2) == n.LOST
@@ -218,9 +218,9 @@ def test_a_loss_that_a_host_thread_notices(peers, make, device):
     """Whoever reaps first, the devices wait for their wardens."""
     for _ in range(10):
         gone, ours = make(), make()
-        peer, lane = owing(peers, gone), device.lane(1)
-        lane.wait(gone, gone.address, 1)
-        lane.signal(ours, ours.address)
+        peer, queue = owing(peers, gone), device.stream_queue(1)
+        queue.wait(gone, gone.address, 1)
+        queue.signal(ours, ours.address)
         peer.process.kill()
         while gone.wait(1, 0) != n.LOST:
             pass
@@ -230,10 +230,10 @@ def test_a_loss_that_a_host_thread_notices(peers, make, device):
 
 def test_closed_before_it_is_let_go(peers, make, device):
     gone, theirs, ours = make(), make(), make()
-    peer, lane = owing(peers, gone), device.lane(1)
+    peer, queue = owing(peers, gone), device.stream_queue(1)
     stopped = consumer(peers, gone, theirs)
-    lane.wait(gone, gone.address, 1)
-    lane.signal(ours, ours.address)
+    queue.wait(gone, gone.address, 1)
+    queue.signal(ours, ours.address)
     os.kill(stopped.pid, signal.SIGSTOP)
     peer.kill()
     assert ours.wait(1, 5) == n.LOST
@@ -245,29 +245,29 @@ def test_closed_before_it_is_let_go(peers, make, device):
 def test_a_chained_point_is_completed_by_the_host(peers, make, device):
     ours = make()
     peer = peers(ours.index)
-    lane = device.lane(1)
+    queue = device.stream_queue(1)
     assert peer.run("s.submit(1, device=True)") == (1, 0)
-    assert lane.signal(ours, ours.address) == (2, 1, 0)
-    assert lane.wait(ours, ours.address, 1) == 0
-    assert lane.finish(ours, 2) == 0
-    assert lane.signal(ours, ours.address) == (3, 0, 0)  # in order behind it, and by the host too
+    assert queue.signal(ours, ours.address) == (2, 1, 0)
+    assert queue.wait(ours, ours.address, 1) == 0
+    assert queue.finish(ours, 2) == 0
+    assert queue.signal(ours, ours.address) == (3, 0, 0)  # in order behind it, and by the host too
     assert device.calls == ["wait", "host", "host"]
     n.store64(ours.address, 1)
     assert ours.wait(3, 5) == n.DONE
     assert device.passed()
-    assert lane.signal(ours, ours.address) == (4, 0, 0)
+    assert queue.signal(ours, ours.address) == (4, 0, 0)
     assert device.calls[-1] == "write"
 
 
 def test_a_chained_point_behind_a_lost_wait_is_lost(peers, make, device):
     """The host function loses it, when its turn has come: the other signaller's point before it completes."""
     gone, ours = make(), make()
-    peer, other, lane = owing(peers, gone), peers(ours.index), device.lane(1)
-    lane.wait(gone, gone.address, 1)
+    peer, other, queue = owing(peers, gone), peers(ours.index), device.stream_queue(1)
+    queue.wait(gone, gone.address, 1)
     other.run("s.submit(1)")
-    assert lane.signal(ours, ours.address) == (2, 1, 0)
-    assert lane.wait(ours, ours.address, 1) == 0
-    assert lane.finish(ours, 2) == 0
+    assert queue.signal(ours, ours.address) == (2, 1, 0)
+    assert queue.wait(ours, ours.address, 1) == 0
+    assert queue.finish(ours, 2) == 0
     peer.kill()
     assert gone.wait(1, 5) == n.LOST
     assert ours.wait(1, 0.02) == n.PENDING
@@ -281,12 +281,12 @@ def test_a_chained_point_behind_a_lost_wait_is_lost(peers, make, device):
 def test_a_chained_point_that_was_lost_lowers_nothing(peers, make, device):
     ours, gate = make(), make()
     peer, other = peers(ours.index), peers(ours.index)
-    lane = device.lane(1)
-    assert lane.wait(gate, gate.address, 1) == 0
+    queue = device.stream_queue(1)
+    assert queue.wait(gate, gate.address, 1) == 0
     peer.run("s.submit(1, device=True)")
-    assert lane.signal(ours, ours.address) == (2, 1, 0)
-    assert lane.wait(ours, ours.address, 1) == 0
-    assert lane.finish(ours, 2) == 0
+    assert queue.signal(ours, ours.address) == (2, 1, 0)
+    assert queue.wait(ours, ours.address, 1) == 0
+    assert queue.finish(ours, 2) == 0
     peer.kill()
     assert ours.wait(2, 5) == n.LOST
     assert other.run("s.submit(1, device=True)") == (3, 0)
@@ -300,12 +300,12 @@ def test_a_late_store_is_mended(peers, make, device):
     """Our store of a lost point comes after a later signal of somebody else's."""
     gone, ours = make(), make()
     peer, other = owing(peers, gone), peers(ours.index)
-    lane = device.lane(1)
-    lane.wait(gone, gone.address, 1)
+    queue = device.stream_queue(1)
+    queue.wait(gone, gone.address, 1)
     hold = threading.Event()
     device.put("hold", hold.wait)
-    assert lane.signal(ours, ours.address) == (1, 0, 0)
-    assert lane.signal(ours, ours.address) == (2, 0, 0)
+    assert queue.signal(ours, ours.address) == (1, 0, 0)
+    assert queue.signal(ours, ours.address) == (2, 0, 0)
     peer.kill()
     assert ours.wait(2, 5) == n.LOST
     assert other.run("s.submit(1)") == (3, 0)
@@ -324,12 +324,12 @@ def test_what_is_lost_already_is_not_waited_for(peers, make, device):
     gone = make()
     owing(peers, gone).kill()
     assert gone.wait(1, 5) == n.LOST
-    assert device.lane(1).wait(gone, gone.address, 1) == 0
+    assert device.stream_queue(1).wait(gone, gone.address, 1) == 0
     assert device.calls == []
     assert gone.released(1)
     assert guards(gone) == 0
 
 
 def test_the_functions_are_wanted():
-    with pytest.raises(ValueError, match="functions"):
-        n.Lane(1, 0, 1, 1, 0, 0)
+    with pytest.raises(ValueError, match="address"):
+        n.QueueCalls((0, ("function", "data")))

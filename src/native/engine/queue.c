@@ -1,0 +1,832 @@
+/* A stream queue calls the functions of a vendor's driver by address, without the GIL, so that submitting a point and
+ * queueing its store is one step.
+ *
+ * What a queue signals behind a wait that is lost shall be lost, too. So while a queue has guarded waits it keeps a list
+ * of what it signals, for the warden to lose before the device is let go.
+ *
+ * Where the device cannot or must not wait for a point, the queue holds that wait and whatever comes behind it, and the
+ * relay hands it to the driver when the point is done or lost. docs/events-protocol.md, "Queues that hold".
+ *
+ * Two mutexes. `order` is held from a decision until the driver has the call, so that the driver sees the order in which
+ * points were submitted. It is outermost, and the warden never takes it. `mu` is never held while a driver is called,
+ * since the driver's host functions must go on; the warden takes it with xp_mu. */
+#include "events.h"
+
+#include "queue.h"
+#include "relay.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+/* --- calls -------------------------------------------------------------------------------------------------------- */
+
+#define U uint64_t
+
+static int invoke(const xp_call *c)
+{
+    const uint64_t *a = c->arguments;
+    uintptr_t f = (uintptr_t)c->function;
+    switch (c->count) {
+    case 0: return ((int (*)(void))f)();
+    case 1: return ((int (*)(U))f)(a[0]);
+    case 2: return ((int (*)(U, U))f)(a[0], a[1]);
+    case 3: return ((int (*)(U, U, U))f)(a[0], a[1], a[2]);
+    case 4: return ((int (*)(U, U, U, U))f)(a[0], a[1], a[2], a[3]);
+    case 5: return ((int (*)(U, U, U, U, U))f)(a[0], a[1], a[2], a[3], a[4]);
+    case 6: return ((int (*)(U, U, U, U, U, U))f)(a[0], a[1], a[2], a[3], a[4], a[5]);
+    case 7: return ((int (*)(U, U, U, U, U, U, U))f)(a[0], a[1], a[2], a[3], a[4], a[5], a[6]);
+    case 8: return ((int (*)(U, U, U, U, U, U, U, U))f)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]);
+    case 9: return ((int (*)(U, U, U, U, U, U, U, U, U))f)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8]);
+    default:
+        return ((int (*)(U, U, U, U, U, U, U, U, U, U))f)(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8], a[9]);
+    }
+}
+
+static int invoke_all(const xp_call *calls, uint32_t count)
+{
+    int code = 0;
+    for (uint32_t i = 0; i < count && code == 0; i++)
+        code = invoke(&calls[i]);
+    return code;
+}
+
+/* The driver's code. `values` by the kind of argument. `given`: the driver was given DATA, and will call FUNCTION. */
+static int perform(const xp_recipe *recipe, uint64_t *values, bool *given)
+{
+    uint64_t made = 0;
+    int code = 0;
+    for (uint32_t i = 0; i < recipe->count; i++) {
+        const xp_step *step = &recipe->steps[i];
+        if (code && !(step->cleanup && made))
+            continue;
+        xp_call call = {.function = step->call.function, .count = step->call.count};
+        bool gives = false;
+        values[XP_ARG_OUT] = (uintptr_t)&made;
+        values[XP_ARG_MADE] = made;
+        for (uint32_t k = 0; k < call.count; k++) {
+            uint8_t kind = step->kinds[k];
+            call.arguments[k] = kind == XP_ARG_FIXED ? step->call.arguments[k] : values[kind];
+            gives = gives || kind == XP_ARG_DATA;
+        }
+        int rc = invoke(&call);
+        if (gives && rc == 0)
+            *given = true;
+        code = code ? code : rc;
+    }
+    return code;
+}
+
+void xp_queue_calls_unref(xp_queue_calls *calls)
+{
+    if (calls && __atomic_sub_fetch(&calls->refs, 1, __ATOMIC_ACQ_REL) == 0)
+        free(calls);
+}
+
+typedef struct {
+    xp_job job;
+    uint32_t count;
+    xp_call calls[];
+} calls_job;
+
+static void run_calls(xp_job *job)
+{
+    calls_job *j = (calls_job *)job;
+    for (uint32_t i = 0; i < j->count; i++)
+        invoke(&j->calls[i]); /* a release that fails leaves nothing to be done */
+    free(j);
+}
+
+int xp_relay_calls(const xp_call *calls, uint32_t count)
+{
+    int rc = xp_relay_start();
+    calls_job *j = rc ? NULL : malloc(sizeof *j + count * sizeof *calls);
+    if (j == NULL)
+        return rc ? rc : ENOMEM;
+    j->job.run = run_calls;
+    j->count = count;
+    memcpy(j->calls, calls, count * sizeof *calls);
+    xp_relay_post(&j->job);
+    return 0;
+}
+
+/* --- the queue ---------------------------------------------------------------------------------------------------- */
+
+/* A point that a host function completes: the list's and the function's. */
+typedef struct {
+    unsigned refs;
+    uint32_t lost; /* a wait before it was, and why; by whom: */
+    uint64_t pid;
+    xp_slot *s;
+    uint64_t point;
+} completion;
+
+typedef struct {
+    xp_slot *s;
+    uint64_t point, at;
+    completion *completion; /* or NULL: the device stores it */
+} record;
+
+enum { HELD_WAIT, HELD_SIGNAL, HELD_CALLS };
+
+typedef struct operation {
+    struct operation *next;
+    int kind;
+    uint64_t at;
+    xp_slot *s;
+    uint64_t address, point;
+    bool host, handed; /* a signal: a host function completes it; it is in the list of records */
+    uint32_t lost;     /* a wait before it was, and why; by whom: */
+    uint64_t pid;
+    uint32_t count;
+    xp_call calls[];
+} operation;
+
+struct xp_queue {
+    xp_job job; /* to go on with what is held */
+    unsigned refs, waits, born;
+    uint64_t number, handle;
+    xp_queue_calls *calls;
+    int ordering;
+    bool adopted; /* somebody else has the queue, too */
+    pthread_mutex_t order;
+    pthread_mutex_t mu; /* what follows; what is held changes only with `order`, too */
+    uint64_t at;        /* counts operations */
+    record *records;    /* a ring */
+    uint32_t first_record, record_count, room;
+    operation *first, **last;
+    uint32_t held, drained; /* how many; a futex word */
+    uint64_t failed_at;
+    int64_t failed;
+};
+
+static void completion_unref(completion *c)
+{
+    if (c == NULL || __atomic_sub_fetch(&c->refs, 1, __ATOMIC_ACQ_REL))
+        return;
+    xp_slot_unref(c->s);
+    free(c);
+}
+
+static completion *completion_new(xp_slot *s, uint64_t point)
+{
+    completion *c = malloc(sizeof *c);
+    if (c) {
+        *c = (completion){.refs = 1, .s = s, .point = point};
+        xp_slot_ref(s);
+    }
+    return c;
+}
+
+/* The stream has come here, so whatever is before the point is complete or lost. A driver whose context breaks never
+ * runs this: then the completion stays. */
+static void complete(completion *c, bool failed)
+{
+    xp_slot *s = c->s;
+    xp_view v;
+    if (xp_usable(s->d)) { /* else what was owed was lost when this process left */
+        xp_read(s->w, &v);
+        uint32_t lost = XP_LOAD(&c->lost);
+        if (xp_state(&v, c->point) != XP_PENDING || c->point > v.top) {
+            /* lost, and a release is final */
+        } else if (lost || failed) {
+            xp_lose(s->d, s->w, lost ? lost : XP_CAUSE_QUEUE, lost ? c->pid : (uint64_t)getpid());
+        } else {
+            xp_complete(s, c->point);
+        }
+    }
+    completion_unref(c);
+}
+
+static void host_function(void *data) { complete(data, false); }
+
+static void event_callback(void *event, int32_t status, void *data)
+{
+    (void)event;
+    complete(data, status < 0);
+}
+
+static record *record_at(xp_queue *q, uint32_t i) { return &q->records[(q->first_record + i) % q->room]; }
+
+static int state_of(const xp_slot *s, uint64_t point)
+{
+    xp_view v;
+    xp_read(s->w, &v);
+    return xp_state(&v, point);
+}
+
+static int record_state(const record *r)
+{
+    return XP_LOAD(&r->s->gone) || !xp_usable(r->s->d) ? XP_DONE : state_of(r->s, r->point);
+}
+
+/* Its store is to come though it is lost, and would let devices go for which others have still something to lose. */
+static bool store_to_come(const record *r, int state)
+{
+    return state == XP_LOST && r->completion == NULL && XP_LOAD(&r->s->w->value) < r->point;
+}
+
+static void drop_first_record(xp_queue *q)
+{
+    record *r = record_at(q, 0);
+    completion_unref(r->completion);
+    xp_slot_unref(r->s);
+    q->first_record = (q->first_record + 1) % q->room;
+    q->record_count--;
+}
+
+/* Room for one more record. With q->mu. */
+static bool make_room(xp_queue *q)
+{
+    while (q->record_count) {
+        int state = record_state(record_at(q, 0));
+        if (state == XP_PENDING || store_to_come(record_at(q, 0), state))
+            break;
+        drop_first_record(q);
+    }
+    if (q->record_count < q->room)
+        return true;
+    uint32_t room = q->room ? 2 * q->room : 8;
+    record *grown = malloc(room * sizeof *grown);
+    if (grown == NULL)
+        return false;
+    for (uint32_t i = 0; i < q->record_count; i++)
+        grown[i] = *record_at(q, i);
+    free(q->records);
+    q->records = grown;
+    q->room = room;
+    q->first_record = 0;
+    return true;
+}
+
+/* With q->mu, and room for it. */
+static void add_record(xp_queue *q, xp_slot *s, uint64_t point, uint64_t at, completion *c)
+{
+    if (c)
+        c->refs++; /* nobody else has it yet */
+    xp_slot_ref(s);
+    *record_at(q, q->record_count++) = (record){s, point, at, c};
+}
+
+static operation *operation_new(int kind, xp_slot *s, uint64_t address, uint64_t point, uint32_t count)
+{
+    operation *op = malloc(sizeof *op + count * sizeof *op->calls);
+    if (op) {
+        *op = (operation){.kind = kind, .s = s, .address = address, .point = point, .count = count};
+        if (s)
+            xp_slot_ref(s);
+    }
+    return op;
+}
+
+static void operation_free(operation *op)
+{
+    if (op && op->s)
+        xp_slot_unref(op->s);
+    free(op);
+}
+
+/* With q->order and q->mu. */
+static void append(xp_queue *q, operation *op)
+{
+    op->at = ++q->at;
+    *q->last = op;
+    q->last = &op->next;
+    q->held++;
+}
+
+/* With q->order. */
+static uint64_t next_at(xp_queue *q)
+{
+    pthread_mutex_lock(&q->mu);
+    uint64_t at = ++q->at;
+    pthread_mutex_unlock(&q->mu);
+    return at;
+}
+
+/* With q->mu. */
+static void tell_drained(xp_queue *q)
+{
+    if (q->held)
+        return;
+    __atomic_fetch_add(&q->drained, 1, __ATOMIC_SEQ_CST);
+    xp_futex_wake(&q->drained, INT32_MAX);
+}
+
+/* With q->order: the first operation that is held was carried out. */
+static void pop(xp_queue *q)
+{
+    pthread_mutex_lock(&q->mu);
+    operation *op = q->first;
+    q->first = op->next;
+    if (q->first == NULL)
+        q->last = &q->first;
+    q->held--;
+    tell_drained(q);
+    pthread_mutex_unlock(&q->mu);
+    operation_free(op);
+}
+
+xp_queue *xp_queue_new(uint64_t number, uint64_t handle, xp_queue_calls *calls, int ordering, bool adopted)
+{
+    xp_queue *q = calloc(1, sizeof *q);
+    if (q == NULL)
+        return NULL;
+    *q = (xp_queue){.refs = 1, .born = xp_fork_count, .number = number, .handle = handle, .calls = calls,
+                    .ordering = ordering, .adopted = adopted, .last = &q->first};
+    __atomic_fetch_add(&calls->refs, 1, __ATOMIC_RELAXED);
+    pthread_mutex_init(&q->order, NULL);
+    pthread_mutex_init(&q->mu, NULL);
+    return q;
+}
+
+void xp_queue_ref(xp_queue *q) { __atomic_fetch_add(&q->refs, 1, __ATOMIC_RELAXED); }
+
+void xp_queue_unref(xp_queue *q)
+{
+    if (__atomic_sub_fetch(&q->refs, 1, __ATOMIC_ACQ_REL))
+        return;
+    while (q->record_count)
+        drop_first_record(q);
+    while (q->first) {
+        operation *op = q->first;
+        q->first = op->next;
+        operation_free(op);
+    }
+    free(q->records);
+    xp_queue_calls_unref(q->calls);
+    free(q);
+}
+
+bool xp_queue_forked(const xp_queue *q) { return q->born != XP_RELAXED(&xp_fork_count); }
+void xp_queue_waits(xp_queue *q, int more) { __atomic_fetch_add(&q->waits, (unsigned)more, __ATOMIC_SEQ_CST); }
+
+uint64_t xp_queue_handed(xp_queue *q)
+{
+    pthread_mutex_lock(&q->mu);
+    uint64_t at = q->first ? q->first->at - 1 : q->at;
+    pthread_mutex_unlock(&q->mu);
+    return at;
+}
+
+uint32_t xp_queue_held(xp_queue *q)
+{
+    pthread_mutex_lock(&q->mu);
+    uint32_t held = q->held;
+    pthread_mutex_unlock(&q->mu);
+    return held;
+}
+
+bool xp_queue_failure(xp_queue *q, uint64_t *at, int64_t *code)
+{
+    pthread_mutex_lock(&q->mu);
+    *at = q->failed_at;
+    *code = q->failed;
+    pthread_mutex_unlock(&q->mu);
+    return *code != 0;
+}
+
+uint32_t *xp_queue_drained(xp_queue *q) { return &q->drained; }
+
+/* --- losing ------------------------------------------------------------------------------------------------------- */
+
+/* Lose the signals that are held. What cannot be lost now, since an earlier point of its event is outstanding, is lost
+ * when its turn comes. With q->mu. */
+static void lose_held(xp_queue *q, uint32_t cause, uint64_t pid)
+{
+    for (operation *op = q->first; op; op = op->next) {
+        if (op->kind != HELD_SIGNAL || op->handed || op->lost)
+            continue;
+        op->lost = cause;
+        op->pid = pid;
+        if (xp_usable(op->s->d))
+            xp_lose_from(op->s, op->point, cause, pid);
+    }
+}
+
+bool xp_queue_lose(xp_queue *q, uint64_t at, uint32_t cause, uint64_t pid)
+{
+    bool all = true;
+    pthread_mutex_lock(&q->mu);
+    for (uint32_t i = 0; i < q->record_count; i++) {
+        record *r = record_at(q, i);
+        if (r->at < at)
+            continue;
+        int state = record_state(r);
+        if (state != XP_PENDING) {
+            all = all && !store_to_come(r, state);
+        } else if (r->completion) {
+            r->completion->pid = pid;
+            XP_STORE(&r->completion->lost, cause);
+        } else if (xp_lose_late(r->s, r->point, cause, pid)) {
+            xp_mend(r->s, q);
+            all = all && !store_to_come(r, XP_LOST);
+        } else {
+            all = false;
+        }
+    }
+    lose_held(q, cause, pid); /* it came after every wait that the device has */
+    pthread_mutex_unlock(&q->mu);
+    return all;
+}
+
+/* --- calling the driver (with q->order) --------------------------------------------------------------------------- */
+
+static int64_t check(const xp_queue *q)
+{
+    if (!q->adopted)
+        return 0;
+    int32_t status = 0;
+    bool given;
+    uint64_t values[XP_ARG_KINDS] = {[XP_ARG_QUEUE] = q->handle, [XP_ARG_STATUS_OUT] = (uintptr_t)&status};
+    int code = perform(&q->calls->captured, values, &given);
+    return code ? code : status ? XP_CODE_CAPTURED : 0;
+}
+
+int64_t xp_queue_check(xp_queue *q) { return check(q); } /* needs no order */
+
+static int word_operation(const xp_queue *q, const xp_recipe *recipe, uint64_t address, uint64_t point)
+{
+    bool given;
+    uint64_t values[XP_ARG_KINDS] = {[XP_ARG_QUEUE] = q->handle, [XP_ARG_ADDRESS] = address, [XP_ARG_POINT] = point,
+                                     [XP_ARG_POINT_LOW] = (uint32_t)point};
+    return perform(recipe, values, &given);
+}
+
+/* Queue the host function of a point; takes the reference over. */
+static int launch(const xp_queue *q, completion *c)
+{
+    bool given = false;
+    uintptr_t function = q->calls->event_callback ? (uintptr_t)event_callback : (uintptr_t)host_function;
+    uint64_t values[XP_ARG_KINDS] = {[XP_ARG_QUEUE] = q->handle, [XP_ARG_FUNCTION] = function,
+                                     [XP_ARG_DATA] = (uintptr_t)c};
+    int code = perform(&q->calls->host, values, &given);
+    if (!given)
+        completion_unref(c);
+    return code;
+}
+
+/* The device compares the lower halves only. It must not see an earlier value as later, so the upper halves are equal
+ * from now on: a store that comes late could change that. Nor must the value leave the point's half before the device
+ * looks: what is left of it is at least 2^31 signals. */
+static bool told_by_half(xp_slot *s, const xp_view *v, uint64_t point)
+{
+    uint64_t upper = point >> 32;
+    return (uint32_t)point < 1u << 31 && XP_LOAD(&s->w->value) >> 32 == upper &&
+           !(upper && (XP_LOAD(&s->w->device) & XP_LATE)) &&
+           (point <= v->effective || point - v->effective <= XP_OUTSTANDING_MAX);
+}
+
+/* May the device wait for that point, or must the queue hold what comes? */
+static bool device_may_wait(const xp_queue *q, xp_slot *s, uint64_t point)
+{
+    xp_view v;
+    xp_read(s->w, &v);
+    if (q->calls->wait.count == 0 || q->ordering == XP_ORDER_HELD)
+        return false;
+    if (q->calls->wait_bits == 32 && !told_by_half(s, &v, point))
+        return false;
+    if (q->ordering == XP_ORDER_DEVICE)
+        return true;
+    return q->adopted ? point <= v.top : point <= XP_LOAD(&s->handed);
+}
+
+/* The device stores the lower half only: the upper one is there already, however much of what is lost below the point
+ * has not been let go. */
+static bool host_completes(const xp_queue *q, uint64_t point)
+{
+    return q->calls->store.count == 0 ||
+           (q->calls->store_bits == 32 && point >> 32 && (uint32_t)point <= 2 * (uint32_t)XP_OUTSTANDING_MAX);
+}
+
+static void note_host(xp_slot *s, uint64_t point)
+{
+    pthread_mutex_lock(&s->mu);
+    s->last_host = s->last_host > point ? s->last_host : point;
+    pthread_mutex_unlock(&s->mu);
+}
+
+/* The driver has it, and a queue that never waits for what may never come. */
+static void note_handed(const xp_queue *q, xp_slot *s, uint64_t point)
+{
+    uint64_t old = XP_LOAD(&s->handed);
+    if (q->ordering != XP_ORDER_DEVICE && !q->adopted)
+        while (old < point && !XP_CAS(&s->handed, &old, point))
+            ;
+}
+
+/* --- what is held ------------------------------------------------------------------------------------------------- */
+
+#define HOLDING INT64_MIN /* for longer */
+
+/* Until then the queue holds what comes. 0: it settled already. */
+static int64_t hold(xp_queue *q, xp_slot *s, uint64_t point, int kind)
+{
+    int rc = xp_relay_start();
+    if (rc)
+        return XP_CODE_SYSTEM | rc;
+    rc = xp_node_add(s, point, 0, kind, q);
+    return rc == 0 ? HOLDING : rc == 1 ? 0 : XP_CODE_SYSTEM | (rc < 0 ? ENOMEM : rc - 1);
+}
+
+/* DONE or LOST of an event that was closed here, too: nobody can know any more. */
+static int settled(xp_slot *s, uint64_t point)
+{
+    if (!XP_LOAD(&s->gone) && xp_usable(s->d))
+        return xp_full_state(s, point, true);
+    return state_of(s, point) == XP_DONE ? XP_DONE : XP_LOST;
+}
+
+/* Carried out: 0, the driver's code, or HOLDING. *again: it is still to be done. */
+static int64_t held_wait(xp_queue *q, operation *op, bool *again)
+{
+    xp_slot *s = op->s;
+    if (!xp_usable(s->d))
+        return XP_CODE_SYSTEM | ESHUTDOWN; /* this process left: what waits for others must not run without them */
+    int state = settled(s, op->point);
+    if (state == XP_LOST) {
+        uint32_t cause = XP_RELAXED(&s->w->cause);
+        pthread_mutex_lock(&q->mu);
+        lose_held(q, cause ? cause : XP_CAUSE_DEATH, XP_RELAXED(&s->w->blame));
+        pthread_mutex_unlock(&q->mu);
+        pthread_mutex_lock(&xp_mu);
+        xp_note_released(s, op->point);
+        pthread_mutex_unlock(&xp_mu);
+    }
+    if (state != XP_PENDING)
+        return 0;
+    if (!device_may_wait(q, s, op->point)) {
+        int64_t code = hold(q, s, op->point, XP_HOLD);
+        *again = code == 0;
+        return code;
+    }
+    int rc = xp_guard(s, op->point, q, op->at);
+    *again = rc == 1;
+    if (rc)
+        return rc == 1 ? 0 : XP_CODE_SYSTEM | (rc == XP_TOO_FAR ? EOVERFLOW : rc < 0 ? ENOMEM : rc - 1);
+    return word_operation(q, &q->calls->wait, op->address, op->point);
+}
+
+static int64_t held_signal(xp_queue *q, operation *op, bool *again)
+{
+    xp_slot *s = op->s;
+    if (!xp_usable(s->d))
+        return 0; /* what was owed was lost when this process left */
+    bool host = op->host || host_completes(q, op->point) || (XP_LOAD(&s->w->device) & XP_LATE);
+    completion *c = host ? completion_new(s, op->point) : NULL;
+    if (host && c == NULL)
+        return XP_CODE_SYSTEM | ENOMEM;
+    pthread_mutex_lock(&q->mu); /* a loss finds it here, or in the list */
+    bool pending = state_of(s, op->point) == XP_PENDING, lost = pending && op->lost;
+    bool listed = pending && !lost && XP_LOAD(&q->waits) != 0, memory = !listed || make_room(q);
+    if (listed && memory)
+        add_record(q, s, op->point, op->at, c);
+    op->handed = pending && !lost && memory;
+    pthread_mutex_unlock(&q->mu);
+    if (!op->handed) {
+        completion_unref(c);
+        if (!lost || xp_lose_from(s, op->point, op->lost, op->pid))
+            return memory ? 0 : XP_CODE_SYSTEM | ENOMEM;
+        int64_t code = hold(q, s, op->point - 1, XP_HOLD_RECORDED);
+        *again = code == 0;
+        return code;
+    }
+    int code = c ? launch(q, c) : word_operation(q, &q->calls->store, op->address, op->point);
+    if (code == 0)
+        note_handed(q, s, op->point);
+    return code;
+}
+
+/* With q->order: carry out what is held, as far as it goes. 0, or what the first that is left failed with. */
+static int64_t advance(xp_queue *q)
+{
+    while (q->first) {
+        operation *op = q->first;
+        bool again = false;
+        int64_t code;
+        if (op->kind == HELD_WAIT)
+            code = held_wait(q, op, &again);
+        else if (op->kind == HELD_SIGNAL)
+            code = held_signal(q, op, &again);
+        else
+            code = invoke_all(op->calls, op->count);
+        if (code)
+            return code == HOLDING ? 0 : code;
+        if (!again)
+            pop(q);
+    }
+    return 0;
+}
+
+/* With q->order: the driver refused the first operation that is held. What is behind it is not done, and the points of
+ * that are lost; what the driver has may still complete, or Python knows better. */
+static void fail(xp_queue *q, int64_t code)
+{
+    pthread_mutex_lock(&q->mu);
+    q->failed = code;
+    q->failed_at = q->first->at;
+    q->first->handed = false; /* a signal: its store is not to come */
+    operation *held = q->first;
+    q->first = NULL;
+    q->last = &q->first;
+    while (held) {
+        operation *op = held;
+        held = op->next;
+        if (op->kind == HELD_SIGNAL) {
+            *q->last = op;
+            q->last = &op->next;
+            op->next = NULL;
+        } else {
+            operation_free(op);
+            q->held--;
+        }
+    }
+    tell_drained(q);
+    lose_held(q, XP_CAUSE_QUEUE, (uint64_t)getpid());
+    pthread_mutex_unlock(&q->mu);
+}
+
+/* On the relay. */
+static void resume(xp_job *job)
+{
+    xp_queue *q = (xp_queue *)job; /* its first member */
+    pthread_mutex_lock(&q->order);
+    int64_t code = advance(q);
+    if (code && q->failed == 0) {
+        fail(q, code);
+        code = advance(q); /* the driver is not called any more */
+    }
+    while (code && q->first) { /* no memory to wait until they can be lost in order */
+        xp_slot *s = q->first->s;
+        if (xp_usable(s->d) && state_of(s, q->first->point) == XP_PENDING)
+            xp_lose_late(s, 0, XP_CAUSE_QUEUE, (uint64_t)getpid());
+        pop(q);
+    }
+    pthread_mutex_unlock(&q->order);
+    xp_queue_unref(q);
+}
+
+void xp_queue_resume(xp_queue *q)
+{
+    q->job.run = resume;
+    xp_relay_post(&q->job);
+}
+
+/* With q->order: the caller's operations are the first that are held. Its code; nothing of them is held then. */
+static int64_t begin(xp_queue *q)
+{
+    int64_t code = advance(q);
+    while (code && q->first)
+        pop(q);
+    return code;
+}
+
+/* --- operations --------------------------------------------------------------------------------------------------- */
+
+int xp_queue_wait(xp_queue *q, xp_slot *s, uint64_t address, uint64_t point, int64_t *code)
+{
+    int rc = 0;
+    *code = 0;
+    pthread_mutex_lock(&q->order);
+    if (q->failed) {
+        *code = q->failed;
+    } else if (q->first == NULL && device_may_wait(q, s, point)) {
+        rc = xp_guard(s, point, q, next_at(q));
+        if (rc == 0)
+            *code = word_operation(q, &q->calls->wait, address, point);
+    } else if (settled(s, point) == XP_PENDING || q->first) {
+        operation *op = q->adopted ? NULL : operation_new(HELD_WAIT, s, address, point, 0);
+        if (op) {
+            bool alone = q->first == NULL;
+            pthread_mutex_lock(&q->mu);
+            append(q, op);
+            pthread_mutex_unlock(&q->mu);
+            *code = alone ? begin(q) : 0;
+        } else if (q->adopted) {
+            *code = XP_CODE_NOT_HELD;
+        } else {
+            rc = -1;
+        }
+    }
+    pthread_mutex_unlock(&q->order);
+    return rc;
+}
+
+/* With q->order. */
+static void signal_now(xp_queue *q, xp_slot *s, uint64_t address, xp_signalled *done)
+{
+    bool host = false, holds = q->first != NULL || (q->ordering != XP_ORDER_DEVICE && !q->adopted);
+    operation *before = NULL, *op = NULL;
+    completion *c = NULL;
+    if (holds) { /* before the point is submitted: it must not be lost for want of memory */
+        before = operation_new(HELD_WAIT, s, address, 0, 0);
+        op = operation_new(HELD_SIGNAL, s, address, 0, 0);
+    }
+    bool alone = q->first == NULL;
+    pthread_mutex_lock(&q->mu); /* a loss finds every point of ours that is submitted in the list */
+    bool listed = XP_LOAD(&q->waits) != 0;
+    done->memory = (!holds || (before && op)) && (!listed || make_room(q));
+    if (done->memory)
+        done->wrong = xp_submit(s, q->number, q->calls->store.count != 0, &done->point, &done->after, &host);
+    uint64_t point = done->point;
+    if (point) {
+        holds = holds && (!alone || done->after);
+        if (!host && host_completes(q, point)) {
+            host = true;
+            note_host(s, point);
+        }
+        if (holds) {
+            op->point = point;
+            op->host = host;
+            if (done->after) {
+                before->point = done->after;
+                append(q, before);
+                before = NULL;
+            }
+            append(q, op);
+            op = NULL;
+            done->after = 0; /* the queue sees to it */
+        } else if (host && (c = completion_new(s, point)) == NULL) {
+            xp_lose_late(s, 0, XP_CAUSE_QUEUE, (uint64_t)getpid());
+            done->memory = false;
+        } else {
+            uint64_t at = ++q->at;
+            if (listed)
+                add_record(q, s, point, at, c);
+        }
+    }
+    pthread_mutex_unlock(&q->mu);
+    operation_free(before);
+    operation_free(op);
+    if (point == 0 || !done->memory)
+        return;
+    if (holds) {
+        done->code = alone ? begin(q) : 0;
+    } else if (done->after) {
+        completion_unref(c); /* `finish` looks for it in the list */
+    } else {
+        done->code = c ? launch(q, c) : word_operation(q, &q->calls->store, address, point);
+        if (done->code == 0)
+            note_handed(q, s, point);
+    }
+}
+
+void xp_queue_signal(xp_queue *q, xp_slot *s, uint64_t address, xp_signalled *done)
+{
+    *done = (xp_signalled){.memory = true};
+    pthread_mutex_lock(&q->order);
+    done->code = q->failed ? q->failed : check(q);
+    if (done->code == 0)
+        signal_now(q, s, address, done);
+    pthread_mutex_unlock(&q->order);
+}
+
+bool xp_queue_finish(xp_queue *q, xp_slot *s, uint64_t point, int64_t *code)
+{
+    completion *c = NULL;
+    pthread_mutex_lock(&q->order);
+    if (q->first) {
+        operation *op = operation_new(HELD_SIGNAL, s, 0, point, 0);
+        if (op) {
+            op->host = true;
+            pthread_mutex_lock(&q->mu);
+            append(q, op);
+            pthread_mutex_unlock(&q->mu);
+        }
+        pthread_mutex_unlock(&q->order);
+        *code = 0;
+        return op != NULL;
+    }
+    pthread_mutex_lock(&q->mu);
+    for (uint32_t i = q->record_count; i-- && c == NULL;) {
+        record *r = record_at(q, i);
+        if (r->s == s && r->point == point && (c = r->completion))
+            __atomic_fetch_add(&c->refs, 1, __ATOMIC_RELAXED);
+    }
+    pthread_mutex_unlock(&q->mu);
+    if (c == NULL)
+        c = completion_new(s, point);
+    if (c)
+        *code = launch(q, c);
+    pthread_mutex_unlock(&q->order);
+    return c != NULL;
+}
+
+bool xp_queue_submit(xp_queue *q, const xp_call *calls, uint32_t count, uint64_t *at, int64_t *code)
+{
+    *code = 0;
+    pthread_mutex_lock(&q->order);
+    operation *op = q->first ? operation_new(HELD_CALLS, NULL, 0, 0, count) : NULL;
+    bool memory = op || q->first == NULL;
+    if (op) {
+        memcpy(op->calls, calls, count * sizeof *calls);
+        pthread_mutex_lock(&q->mu);
+        append(q, op);
+        *at = op->at;
+        pthread_mutex_unlock(&q->mu);
+    } else if (memory) {
+        *at = next_at(q);
+        *code = invoke_all(calls, count);
+    }
+    pthread_mutex_unlock(&q->order);
+    return memory;
+}

@@ -1,0 +1,103 @@
+/* Stream queues: another vendor's in-order queues as far as event slots go, over the functions of its driver. */
+#ifndef XP_QUEUE_H
+#define XP_QUEUE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct xp_slot xp_slot;
+typedef struct xp_queue xp_queue;
+
+/* --- how to call a driver ----------------------------------------------------------------------------------------- */
+
+#define XP_ARGUMENTS 10
+#define XP_STEPS 4
+
+typedef struct {
+    uint64_t function;
+    uint32_t count;
+    uint64_t arguments[XP_ARGUMENTS];
+} xp_call;
+
+/* What a recipe fills in. OUT is the address of a temporary, MADE what a step before has put there. */
+enum {
+    XP_ARG_FIXED,
+    XP_ARG_QUEUE,
+    XP_ARG_ADDRESS,
+    XP_ARG_POINT,
+    XP_ARG_POINT_LOW,
+    XP_ARG_FUNCTION,
+    XP_ARG_DATA,
+    XP_ARG_OUT,
+    XP_ARG_MADE,
+    XP_ARG_STATUS_OUT,
+    XP_ARG_KINDS
+};
+
+typedef struct {
+    xp_call call; /* its fixed arguments */
+    uint8_t kinds[XP_ARGUMENTS];
+    bool cleanup; /* done even if a step before failed, where there is a temporary */
+} xp_step;
+
+typedef struct {
+    uint32_t count; /* 0: the driver has no such thing */
+    xp_step steps[XP_STEPS];
+} xp_recipe;
+
+typedef struct {
+    unsigned refs;
+    xp_recipe store, wait, host, captured;
+    unsigned wait_bits, store_bits; /* of a point that the device compares, and stores: 64 or 32 */
+    bool event_callback; /* the host function is f(event, status, data), else f(data) */
+} xp_queue_calls;
+
+void xp_queue_calls_unref(xp_queue_calls *calls);
+
+/* --- queues ------------------------------------------------------------------------------------------------------- */
+
+enum { XP_ORDER_DEVICE, XP_ORDER_SHARED, XP_ORDER_HELD };
+
+/* Codes beside a driver's own, which have 32 bits. */
+#define XP_CODE_CAPTURED (1ll << 32)
+#define XP_CODE_NOT_HELD (2ll << 32) /* an adopted queue would have to hold its work */
+#define XP_CODE_SYSTEM (3ll << 32)   /* and errno */
+
+#define XP_QUEUE_FORKED (-3) /* from before a fork */
+
+typedef struct {
+    uint64_t point, after;
+    int64_t code;
+    const char *wrong; /* or NULL: nothing was submitted */
+    bool memory;       /* false: there was none */
+} xp_signalled;
+
+xp_queue *xp_queue_new(uint64_t number, uint64_t handle, xp_queue_calls *calls, int ordering, bool adopted);
+void xp_queue_ref(xp_queue *queue);
+void xp_queue_unref(xp_queue *queue);
+bool xp_queue_forked(const xp_queue *queue);
+
+/* All of these may block in the driver. */
+int64_t xp_queue_check(xp_queue *queue);
+int xp_queue_wait(xp_queue *queue, xp_slot *s, uint64_t address, uint64_t point, int64_t *code); /* as xp_guard, 0 or 1 */
+void xp_queue_signal(xp_queue *queue, xp_slot *s, uint64_t address, xp_signalled *done);
+bool xp_queue_finish(xp_queue *queue, xp_slot *s, uint64_t point, int64_t *code); /* false: no memory */
+bool xp_queue_submit(xp_queue *queue, const xp_call *calls, uint32_t count, uint64_t *at, int64_t *code);
+
+/* None of these does. */
+uint64_t xp_queue_handed(xp_queue *queue);
+uint32_t xp_queue_held(xp_queue *queue);
+bool xp_queue_failure(xp_queue *queue, uint64_t *at, int64_t *code);
+uint32_t *xp_queue_drained(xp_queue *queue); /* a futex word that changes when nothing is held any more */
+
+/* For the warden, with xp_mu. */
+void xp_queue_waits(xp_queue *queue, int more); /* waits that are guarded */
+/* Lose what was signalled behind the wait at `at`, for that cause (not 0). False: an earlier point of an event is still
+ * to be completed, or devices that wait for the lost ones are still held; come again. */
+bool xp_queue_lose(xp_queue *queue, uint64_t at, uint32_t cause, uint64_t pid);
+void xp_queue_resume(xp_queue *queue); /* the wait that it holds is over; takes the reference over */
+
+/* Calls of a driver that may block, on the relay: 0 or errno. */
+int xp_relay_calls(const xp_call *calls, uint32_t count);
+
+#endif

@@ -1,0 +1,200 @@
+/* A driver without hardware: in-order streams that run on threads, for tests of what is above a driver. Two devices.
+ * Its functions return 0 or a code. Streams may share a hardware queue, where a wait of one holds up the other. A test
+ * decides which call fails or stalls, and asks how many objects are alive. */
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { OK, INVALID, NOT_READY = 600, DEVICES = 2, NAMES = 64 };
+
+typedef struct { int streams, paused; struct op *first, **last; } hardware; /* a hardware queue, with a thread */
+typedef struct { int device, capturing; hardware *hw; } stream;
+
+typedef struct { /* a mark that is recorded anew, as CUDA's events, or a marker with a callback, as OpenCL's */
+    int refs, recorded, done;
+    stream *stream; /* that recorded it last */
+} event;
+
+typedef struct op {
+    struct op *next;
+    stream *stream;
+    enum { STORE64, STORE32, WAIT64, WAIT32, HOST, CALLBACK, COPY, FILL, MARK, END } kind;
+    uint64_t at, value, more; /* more: a mask, a size, a function */
+    event *event;
+} op;
+
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER; /* all that follows, and all objects */
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static int streams, events, names;
+static struct { char name[24]; int calls, at, code, stall; } books[NAMES]; /* the last three of call number `at` */
+
+static void lock(void) { pthread_mutex_lock(&mu); }
+
+static int unlock(int result)
+{
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&mu);
+    return result;
+}
+
+static int book(const char *name)
+{
+    int i = 0;
+    while (i < names && strcmp(books[i].name, name) != 0)
+        i++;
+    if (i == names && names++ < NAMES)
+        strncpy(books[i].name, name, sizeof books[i].name - 1);
+    return i;
+}
+
+static int enter(const char *name) /* leaves with mu, whatever it returns */
+{
+    lock();
+    int i = book(name);
+    if (++books[i].calls != books[i].at)
+        return OK;
+    while (books[i].stall)
+        pthread_cond_wait(&changed, &mu);
+    return books[i].code;
+}
+
+/* For the test: the nth call of that name from now on (1: the next) returns `code`; with `stall`, not before ss_go. */
+void ss_rule(const char *name, int nth, int code, int stall)
+{
+    lock();
+    int i = book(name);
+    books[i].at = books[i].calls + nth, books[i].code = code, books[i].stall = stall, unlock(OK);
+}
+
+void ss_go(const char *name) { lock(), books[book(name)].stall = 0, unlock(OK); }
+int ss_calls(const char *name) { return lock(), unlock(books[book(name)].calls); }
+int ss_streams(void) { return lock(), unlock(streams); }
+int ss_events(void) { return lock(), unlock(events); }
+void ss_pause(stream *s, int yes) { lock(), s->hw->paused = yes, unlock(OK); } /* all of its hardware queue */
+void ss_capture(stream *s, int yes) { lock(), s->capturing = yes, unlock(OK); }
+
+#define LOAD(type, at) __atomic_load_n((type *)(at), __ATOMIC_SEQ_CST)
+#define STORE(type, at, value) __atomic_store_n((type *)(at), (type)(value), __ATOMIC_SEQ_CST)
+static void carry_out(const op *o)
+{
+    void *at = (void *)(uintptr_t)o->at, *value = (void *)(uintptr_t)o->value;
+    switch (o->kind) {
+    case STORE64: STORE(uint64_t, at, o->value); break;
+    case STORE32: STORE(uint32_t, at, o->value); break;
+    case WAIT64: while ((LOAD(uint64_t, at) & o->more) < o->value) usleep(50); break;
+    case WAIT32: while (LOAD(uint32_t, at) < (uint32_t)o->value) usleep(50); break;
+    case HOST: ((void (*)(void *))(uintptr_t)o->more)(value); break;
+    case CALLBACK: ((void (*)(event *, int, void *))(uintptr_t)o->more)(o->event, (int)o->at, value); break;
+    case COPY: memmove(at, value, o->more); break;
+    case FILL: memset(at, (int)o->value, o->more); break;
+    default: break;
+    }
+}
+
+static void event_unref(event *e) { if (e && --e->refs == 0) free(e), events--; }
+
+static void *run(void *argument)
+{
+    hardware *hw = argument;
+    for (lock(); hw->streams;) {
+        op *o = hw->paused ? NULL : hw->first;
+        if (o == NULL && (pthread_cond_wait(&changed, &mu), 1))
+            continue;
+        hw->first = o->next;
+        hw->last = o->next ? hw->last : &hw->first;
+        unlock(OK);
+        carry_out(o);
+        lock();
+        if (o->kind == MARK)
+            o->event->done++;
+        else if (o->kind == END)
+            free(o->stream), streams--, hw->streams--;
+        event_unref(o->event);
+        free(o);
+    }
+    free(hw);
+    unlock(OK);
+    return NULL;
+}
+
+static int put(const char *name, op given)
+{
+    int code = enter(name);
+    if (code)
+        return unlock(code);
+    op *o = malloc(sizeof *o);
+    *o = given;
+    if (o->event)
+        o->event->refs++;
+    if (o->kind == MARK)
+        o->event->stream = o->stream, o->event->recorded++;
+    *o->stream->hw->last = o;
+    o->stream->hw->last = &o->next;
+    return unlock(OK);
+}
+
+int ss_stream_create(int device, stream *beside, stream **made) /* on the hardware queue of `beside`, or NULL */
+{
+    int code = enter("stream_create");
+    if (code || device < 0 || device >= DEVICES || (beside && beside->device != device))
+        return unlock(code ? code : INVALID);
+    pthread_t thread;
+    stream *s = *made = malloc(sizeof *s);
+    *s = (stream){device, 0, beside ? beside->hw : calloc(1, sizeof *s->hw)};
+    s->hw->last = beside ? s->hw->last : &s->hw->first;
+    s->hw->streams++, streams++;
+    if (beside == NULL && pthread_create(&thread, NULL, run, s->hw) == 0)
+        pthread_detach(thread);
+    return unlock(OK);
+}
+
+#define PUT(name, what, ...) { return put(name, (op){.stream = s, .kind = what, __VA_ARGS__}); }
+int ss_stream_destroy(stream *s) PUT("stream_destroy", END) /* when its work has finished */
+int ss_store64(stream *s, uint64_t at, uint64_t v) PUT("store64", STORE64, .at = at, .value = v)
+int ss_store32(stream *s, uint64_t at, uint32_t v) PUT("store32", STORE32, .at = at, .value = v)
+int ss_wait64_geq(stream *s, uint64_t at, uint64_t v) PUT("wait64_geq", WAIT64, .at = at, .value = v, .more = ~0ull)
+int ss_wait_masked(stream *s, uint64_t at, uint64_t v, unsigned flags, uint64_t mask) /* HIP's; flags 0 */
+    PUT(flags ? "flags" : "wait_masked", WAIT64, .at = at, .value = v, .more = mask)
+int ss_wait32_geq(stream *s, uint64_t at, uint32_t v) PUT("wait32_geq", WAIT32, .at = at, .value = v)
+int ss_host(stream *s, uint64_t f, uint64_t data) PUT("host", HOST, .value = data, .more = f)
+int ss_copy(stream *s, uint64_t to, uint64_t from, uint64_t n) PUT("copy", COPY, .at = to, .value = from, .more = n)
+int ss_fill(stream *s, uint64_t to, int v, uint64_t n) PUT("fill", FILL, .at = to, .value = (uint64_t)v, .more = n)
+int ss_mark_record(event *e, stream *s) PUT("mark_record", MARK, .event = e)
+int ss_flush(stream *s) { return (void)s, unlock(enter("flush")); }
+
+int ss_captured(stream *s, int *status)
+{
+    int code = enter("captured");
+    return *status = s->capturing, unlock(code);
+}
+
+int ss_mark_create(event **made)
+{
+    int code = enter("mark_create");
+    if (code == OK)
+        *made = calloc(1, sizeof **made), (*made)->refs = 1, events++;
+    return unlock(code);
+}
+
+int ss_mark_destroy(event *e)
+{
+    int code = enter("mark_destroy");
+    event_unref(code ? NULL : e);
+    return unlock(code);
+}
+
+int ss_mark_query(event *e) /* one that was never recorded is complete, as CUDA has it */
+{
+    int code = enter("mark_query");
+    return unlock(code ? code : e->recorded == e->done ? OK : NOT_READY);
+}
+
+/* OpenCL's: a mark, made and recorded; f(event, status, data) after it, with what the rule of "status" says. */
+int ss_marker(stream *s, event **made) { return ss_mark_create(made) ? INVALID : ss_mark_record(*made, s); }
+int ss_callback(event *e, uint64_t f, uint64_t data)
+{
+    int status = unlock(enter("status"));
+    return put("callback", (op){NULL, e->stream, CALLBACK, (uint64_t)status, data, f, e});
+}

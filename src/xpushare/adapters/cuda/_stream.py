@@ -1,0 +1,114 @@
+"""CUDA streams and events, as the stream engine drives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Final, Literal, final
+
+from xpushare.adapters.cuda import _numbers as n
+from xpushare.adapters.cuda._driver import Context, struct_bytes
+from xpushare.adapters.stream.hooks import Device, Scope
+
+__all__ = ["IpcEvent", "Stream"]
+
+_MEMSET: Final = {1: "cuMemsetD8Async", 2: "cuMemsetD16Async", 4: "cuMemsetD32Async"}
+
+
+@final
+class IpcEvent:
+    """A CUDA event that other processes can open by `handle` (cudaIpcOpenEventHandle)."""
+
+    def __init__(self, context: Context, event: Any, handle: bytes) -> None:
+        self._context = context
+        self._event = event
+        self.handle = handle
+
+    def release(self) -> None:
+        with self._context.current():
+            self._context.driver("destroying an IPC event", "cuEventDestroy", self._event)
+
+
+@final
+class Stream:
+    """A stream, and the engine's hooks for it; marks are events.
+
+    Stream calls need no current context (measured), except on the default streams, which are the current context's.
+    """
+
+    def __init__(self, context: Context, stream: Any, owner: object | None) -> None:
+        self._context = context
+        self._driver = context.driver
+        self._stream = stream
+        self.device: Device = context.gpu
+        self.handle = int(stream)
+        self.lasting = owner is not None and self.handle in (0, n.LEGACY_STREAM)  # the default one of the context
+        self.current: Callable[[], Scope] = context.current
+        self.relaxed: Callable[[], Scope] = context.driver.relaxed
+        self.ordering: Literal["device", "shared", "held"] = "device"
+        self.owner = context if self.lasting else owner
+        default = self.lasting or (owner is not None and self.handle == n.PER_THREAD_STREAM)
+        self.around_calls: Callable[[], Scope] | None = context.pushed if default else None
+        self.calls = context.driver.queue_calls()
+        self.fill_units: Sequence[int] = tuple(_MEMSET)
+
+    @classmethod
+    def create(cls, context: Context, doing: str) -> Stream:
+        context.driver.queue_calls()  # or fails before there is a stream
+        with context.current():
+            return cls(context, context.driver(doing, "cuStreamCreate", n.STREAM_NON_BLOCKING), None)
+
+    def identity(self) -> Hashable | None:
+        """Names the stream: its handle is used again after it was destroyed, its id is not.
+
+        None while somebody captures it: asking for its id would end the capture (measured)."""
+        context = self._context
+        if self.lasting:
+            return context.number, 0
+        with context.current():
+            code, status = self._driver.api.cuStreamIsCapturing(self._stream)[:2]
+            if code or int(status):
+                return None
+            return context.number, 1 + int(self._driver("adopting a stream", "cuStreamGetId", self._stream))
+
+    def new_mark(self, doing: str) -> Any:
+        return self._driver(doing, "cuEventCreate", n.EVENT_DISABLE_TIMING)
+
+    def mark(self, doing: str, mark: Any) -> None:
+        self._driver(doing, "cuEventRecord", mark, self._stream)
+
+    def query(self, doing: str, mark: Any) -> bool:
+        return self._driver.ready(doing, "cuEventQuery", mark)
+
+    def busy(self, doing: str) -> bool:
+        return not self._driver.ready(doing, "cuStreamQuery", self._stream)
+
+    def check_device(self, doing: str) -> None:
+        self._context.check(doing)
+
+    def copy(self, doing: str, dst: int, src: int, nbytes: int) -> None:
+        self._driver(doing, "cuMemcpyAsync", dst, src, nbytes, self._stream)
+
+    def fill(self, doing: str, dst: int, pattern: bytes, times: int) -> None:
+        self._driver(doing, _MEMSET[len(pattern)], dst, int.from_bytes(pattern, "little"), times, self._stream)
+
+    def wait_native(self, doing: str, event: int) -> None:
+        self._driver(doing, "cuStreamWaitEvent", self._stream, event, 0)
+
+    def record_native(self, doing: str) -> IpcEvent:
+        driver = self._driver
+        event = driver(doing, "cuEventCreate", n.EVENT_DISABLE_TIMING | n.EVENT_INTERPROCESS)
+        try:
+            driver(doing, "cuEventRecord", event, self._stream)
+            return IpcEvent(self._context, event, struct_bytes(driver(doing, "cuIpcGetEventHandle", event)))
+        except BaseException:
+            driver.api.cuEventDestroy(event)
+            raise
+
+    def destroy(self, marks: Sequence[Any]) -> None:
+        api = self._driver.api  # on a broken context there is nothing to destroy
+        for mark in marks:
+            api.cuEventDestroy(mark)
+        if self.owner is None:
+            api.cuStreamDestroy(self._stream)
+        else:
+            self.owner = ()

@@ -1,0 +1,5 @@
+"""The stream engine: what every vendor whose devices run in-order streams shares.
+
+A vendor fills in the hooks (`hooks`), and its adapter extends `adapter.StreamAdapter`. Nothing here names a vendor.
+docs/architecture.md says how each vendor's driver maps to the hooks.
+"""

@@ -1,0 +1,42 @@
+"""The driver contract of queues, as far as the stream engine and the hooks fill it in."""
+
+from __future__ import annotations
+
+import abc
+
+from xpushare._errors import FeatureNotSupportedError
+from xpushare._native import Domain
+from xpushare.adapters.base import Adapter, DeviceInfo, DriverQueue
+from xpushare.adapters.stream.engine import Engine
+from xpushare.adapters.stream.hooks import Device, Stream
+from xpushare.adapters.stream.queue import AdoptedQueues, DeviceQueue
+
+__all__ = ["StreamAdapter"]
+
+
+class StreamAdapter(Adapter):
+    """An adapter of devices that run streams."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.adopted = AdoptedQueues(engine)
+
+    @abc.abstractmethod
+    def device(self, info: DeviceInfo) -> Device:
+        """The driver's device that is listed so."""
+
+    @abc.abstractmethod
+    def new_stream(self, info: DeviceInfo, doing: str) -> Stream:
+        """A stream of ours, which waits for no other."""
+
+    def queue(self, device: DeviceInfo) -> DriverQueue:
+        return DeviceQueue(self.engine, self.new_stream(device, "making a queue"))
+
+    def settle(self) -> None:
+        self.engine.teardown.settle_queues()
+
+    def adopt_domain(self, device: DeviceInfo, domain: Domain) -> None:
+        found = self.device(device)
+        if lacking := found.lacking("event slots"):
+            raise FeatureNotSupportedError(f"{found} cannot signal or wait for events: it lacks {lacking}")
+        self.engine.slot_pages.adopt(domain)

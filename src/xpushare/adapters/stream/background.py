@@ -1,0 +1,248 @@
+"""What runs off the caller's thread: teardowns, and looking after queues that owe points or hold operands."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Protocol, final
+
+from xpushare._errors import XpuShareError
+from xpushare._native import LOST, PENDING, Slot, load64
+from xpushare.adapters.stream.hooks import Device
+
+__all__ = ["Teardown", "Waiter", "Watch", "Watched", "holds_device", "quietly"]
+
+_QUIET: Final = 5.0  # seconds in which a moment without any wait is looked for
+_NAP_FIRST: Final = 1e-4
+_NAP_MAX: Final = 0.02
+_GATHER: Final = 20e-3  # seconds in which further teardowns join one wait for the device, which is what costs
+_INTERVAL: Final = 0.2  # seconds between looks at the queues that owe something
+
+
+class _Worker:
+    """A daemon thread that starts with the first thing to do."""
+
+    def __init__(self, backend: str, name: str) -> None:
+        self._log = logging.getLogger(f"xpushare.{backend}")
+        self._name = f"xpushare-{backend}-{name}"
+        self._todo: SimpleQueue[Any] = SimpleQueue()  # its put may be called from a finaliser
+        self._starting = threading.RLock()
+        self._thread: threading.Thread | None = None
+
+    def _put(self, item: object) -> None:
+        if sys.is_finalizing():
+            return  # the end of the process frees everything, and nothing can wait for the device any more
+        self._todo.put(item)
+        if self._thread is None:
+            with self._starting:
+                if self._thread is None:
+                    thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                    try:
+                        thread.start()
+                    except RuntimeError:  # the interpreter is exiting
+                        return
+                    self._thread = thread
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+
+class Watched(Protocol):
+    """A queue that owes something."""
+
+    # Look after it; False when there is nothing more to look after.
+    def look_after(self) -> bool: ...
+
+
+@final
+class Watch(_Worker):
+    """Looks at queues now and then: a broken device is noticed though nobody asks."""
+
+    def __init__(self, backend: str) -> None:
+        super().__init__(backend, "watch")
+
+    def add(self, queue: Watched) -> None:
+        self._put(queue)
+
+    def _run(self) -> None:
+        watched: dict[int, Watched] = {}
+        next_look = 0.0
+        while True:
+            try:
+                queue = self._todo.get(timeout=max(next_look - time.monotonic(), 0.0) if watched else None)
+                if not watched:
+                    next_look = time.monotonic() + _INTERVAL
+                watched[id(queue)] = queue
+                del queue
+                continue
+            except Empty:
+                pass
+            next_look = time.monotonic() + _INTERVAL
+            for each in list(watched.values()):
+                try:
+                    keep = each.look_after()
+                except XpuShareError as error:
+                    self._log.warning("%s", error)
+                    keep = False
+                if not keep:
+                    del watched[id(each)]
+            each = None  # type: ignore[assignment]
+
+
+class Waiter(Protocol):
+    """A queue that may wait for points of events."""
+
+    # The points that it waits for now.
+    def waits(self) -> list[tuple[Slot, int]]: ...
+
+    # The place of its newest operation, and up to which place the driver has them; no wait for a device waits for what
+    # the queue holds.
+    place: int
+
+    def handed(self) -> int: ...
+    # Let go of the operands of finished operations.
+    def settle(self) -> None: ...
+
+
+@final
+class Teardown(_Worker):
+    """Runs teardowns, each after the device work submitted before it has finished.
+
+    What waits for a device (`Device.drain`) may hold up other threads' allocations, and one of those threads may be
+    about to signal what the work waits for. So the devices are drained when no queue of ours waits for a point.
+    """
+
+    def __init__(self, backend: str, devices: Callable[[], Sequence[Device]]) -> None:
+        super().__init__(backend, "teardown")
+        self._devices = devices
+        # Held during teardowns, and while a queue begins to wait for a point: a wait that began during a teardown would
+        # hold that up, and with it the allocations of the thread that is to signal the point.
+        self.wait_lock = threading.RLock()
+        self._waiters: weakref.WeakSet[Waiter] = weakref.WeakSet()
+        self._hurried = threading.Event()  # somebody is in `settle`
+        self._settling = 0
+
+    def register(self, queue: Waiter) -> None:
+        """Have teardowns wait, without holding anybody up, for what `queue` waits for."""
+        with self._starting:
+            self._waiters.add(queue)
+
+    def _queues(self) -> list[Waiter]:
+        with self._starting:
+            return list(self._waiters)
+
+    def settle_queues(self) -> None:
+        """Have every queue let go of the operands of finished operations."""
+        for queue in self._queues():
+            queue.settle()
+
+    def submit(self, device: Device, hook: Callable[..., object], *arguments: object) -> threading.Event:
+        """Have `hook` called with the device current, once the work submitted so far to any device has finished. The
+        event is set when that was tried.
+        """
+
+        def action() -> None:
+            with device.current():
+                hook(*arguments)
+
+        return self._submit(action)
+
+    def _submit(self, action: Callable[[], None]) -> threading.Event:
+        done = threading.Event()
+        self._put((action, done))
+        return done
+
+    def _run(self) -> None:
+        while True:
+            batch = [self._todo.get()]
+            self._hurried.wait(_GATHER)
+            while not self._todo.empty():
+                batch.append(self._todo.get())
+            self._pass_held()
+            end = time.monotonic() + _QUIET
+            while batch:
+                self._pass_waits(end)
+                with self.wait_lock:
+                    if time.monotonic() < end and any(map(_pending, self._waits())):
+                        continue  # a queue began to wait in between
+                    self._drain()
+                    while batch:
+                        self._try(*batch.pop(0))
+
+    def _try(self, action: Callable[[], None], done: threading.Event) -> None:
+        try:
+            action()
+        except XpuShareError as error:
+            # A broken device has torn its mappings down itself; nobody is left whom an exception could reach.
+            self._log.warning("%s", error)
+        finally:
+            done.set()
+
+    def _waits(self) -> list[tuple[Slot, int]]:
+        return [wait for queue in self._queues() for wait in queue.waits()]
+
+    def _pass_waits(self, end: float) -> None:
+        """Return once every point that queues wait for now has come; best at a moment when they wait for none."""
+        nap = _NAP_FIRST
+        while True:
+            waits = self._waits()
+            if not waits or time.monotonic() > end:
+                return
+            while any(map(_pending, waits)):
+                time.sleep(nap)
+                nap = min(2 * nap, _NAP_MAX)
+
+    def _pass_held(self) -> None:
+        """Return once the driver has every operation that queues hold now."""
+        places = [(queue, queue.place) for queue in self._queues()]
+        while any(queue.handed() < place for queue, place in places):
+            time.sleep(_NAP_MAX)
+
+    def _drain(self) -> None:
+        for device in self._devices():
+            try:
+                if device.active():
+                    device.drain()
+            except XpuShareError as error:
+                self._log.debug("%s", error)  # a broken device has no work left
+
+    def settle(self, timeout: float | None = None) -> bool:
+        """Wait for the teardowns asked for so far."""
+        if self._thread is None:
+            return True
+        with self._starting:
+            self._settling += 1
+            self._hurried.set()
+        try:
+            return self._submit(lambda: None).wait(timeout)
+        finally:
+            with self._starting:
+                self._settling -= 1
+                if not self._settling:
+                    self._hurried.clear()
+
+
+def holds_device(slot: Slot, point: int) -> bool:
+    """Whether a device that waits for the point is held: also by a lost one, until it is let go."""
+    state = slot.state(point)
+    return state == PENDING or (state == LOST and load64(slot.address) < point)
+
+
+def _pending(wait: tuple[Slot, int]) -> bool:
+    try:
+        return holds_device(*wait)
+    except ValueError:
+        return False  # the event was closed here
+
+
+def quietly(hook: Callable[..., object], *arguments: object) -> None:
+    """Undo one step after a failure, which is what the caller hears of."""
+    try:
+        hook(*arguments)
+    except XpuShareError:
+        pass

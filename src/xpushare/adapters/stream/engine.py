@@ -1,0 +1,37 @@
+"""The parts of the engine that all objects of one vendor share."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+
+from xpushare.adapters.stream.background import Teardown, Watch
+from xpushare.adapters.stream.hooks import Device
+from xpushare.adapters.stream.slot_pages import SlotPages
+
+__all__ = ["Engine", "OperandAccess"]
+
+
+class OperandAccess(abc.ABC):
+    """Gives devices access to the operands of queues, where they have it not by themselves."""
+
+    @abc.abstractmethod
+    def needed(self) -> bool:
+        """False while every device has access to everything."""
+
+    @abc.abstractmethod
+    def ensure(self, ordinal: int, address: int, nbytes: int) -> None:
+        """Let a device use what is mapped at these bytes. With the device current."""
+
+
+class Engine:
+    """`backend` names its threads and its log; `devices` returns all devices of the driver, by ordinal."""
+
+    def __init__(
+        self, backend: str, devices: Callable[[], Sequence[Device]], operand_access: OperandAccess | None = None
+    ) -> None:
+        self.devices = devices
+        self.operand_access = operand_access
+        self.teardown = Teardown(backend, devices)
+        self.watch = Watch(backend)
+        self.slot_pages = SlotPages(self.teardown)

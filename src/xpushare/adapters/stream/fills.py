@@ -1,0 +1,50 @@
+"""Pattern fills, by fills of a few lengths and copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+__all__ = ["Copy", "Fill", "fill_steps"]
+
+_PIECEWISE_MAX: Final = 64  # bytes of a pattern that is written piece by piece
+
+
+class Fill(NamedTuple):
+    """`times` patterns from `dst` on."""
+
+    dst: int
+    pattern: bytes
+    times: int
+
+
+class Copy(NamedTuple):
+    dst: int
+    src: int
+    nbytes: int
+
+
+def fill_steps(
+    dst: int, pattern: bytes, nbytes: int, units: Sequence[int], stage: Callable[[bytes], int]
+) -> list[Fill | Copy]:
+    """What to queue to fill `nbytes`, a multiple of the pattern, on a device that fills with patterns of `units` bytes.
+
+    `stage` puts a long pattern into memory that the device reads, and returns its address."""
+    if len(set(pattern)) == 1:
+        return [Fill(dst, pattern[:1], nbytes)]
+    length = len(pattern)
+    if length in units and dst % length == 0:
+        return [Fill(dst, pattern, nbytes // length)]
+    # Write the pattern once, then copy what is there behind itself.
+    steps: list[Fill | Copy]
+    if length > _PIECEWISE_MAX:
+        steps = [Copy(dst, stage(pattern), length)]
+    else:
+        unit = max(unit for unit in units if length % unit == 0 and dst % unit == 0)
+        steps = [Fill(dst + at, pattern[at : at + unit], 1) for at in range(0, length, unit)]
+    done = length
+    while done < nbytes:
+        part = min(done, nbytes - done)
+        steps.append(Copy(dst + done, dst, part))
+        done += part
+    return steps

@@ -1,0 +1,79 @@
+"""Host memory that devices use: pages of a memfd, reached by the driver of every process that maps them."""
+
+from __future__ import annotations
+
+from typing import Any, Final, final
+
+from xpushare._errors import FeatureNotSupportedError
+from xpushare._fds import OwnedFd
+from xpushare.adapters._host import Calls, check_imported, memfd_of, pages
+from xpushare.adapters.base import DriverMemory, Export, Form, Import
+from xpushare.adapters.stream import payload
+from xpushare.adapters.stream.engine import Engine
+from xpushare.adapters.stream.hooks import Device, Feature
+from xpushare.adapters.stream.slot_pages import unreach
+
+__all__ = ["HostMemory"]
+
+_CALLS: Final = Calls()
+
+
+@final
+class HostMemory(DriverMemory):
+    """A mapped memfd. The exporter keeps the fd to hand it out, an importer does not need it."""
+
+    host_accessible = True
+
+    def __init__(
+        self, engine: Engine, device: Device, fd: OwnedFd | None, inode: int, mapping: Any, nbytes: int
+    ) -> None:
+        self._engine = engine
+        self._device = device
+        self._fd = fd
+        self._inode = inode
+        self._mapping = mapping
+        self.address: int = mapping.address
+        self.nbytes = nbytes
+
+    @staticmethod
+    def _map(device: Device, doing: str, fd: int, nbytes: int, read_only: bool) -> Any:
+        needed: tuple[Feature, ...] = ("host registration", "read-only host registration")
+        for feature in needed[: 1 + read_only]:
+            if lacking := device.lacking(feature):
+                raise FeatureNotSupportedError(f"{doing}: {device} lacks {lacking}")
+        mapping = _CALLS.checked(doing, "Mapping", fd, nbytes, 0, not read_only)
+        with device.current():
+            device.reach(doing, mapping.address, nbytes, read_only)
+        return mapping
+
+    @classmethod
+    def allocate(cls, engine: Engine, device: Device, nbytes: int) -> HostMemory:
+        doing = f"allocating {nbytes} bytes of host memory"
+        mapped = pages(nbytes)
+        fd = memfd_of(_CALLS, doing, "xpushare-memory", mapped)
+        try:
+            inode = _CALLS.checked(doing, "fstat", fd.number).st_ino
+            return cls(engine, device, fd, inode, cls._map(device, doing, fd.number, mapped, False), nbytes)
+        except BaseException:
+            fd.close()
+            raise
+
+    @classmethod
+    def imported(cls, engine: Engine, device: Device, what: Import) -> HostMemory:
+        doing = f"mapping {what.exposed_nbytes} bytes of host memory of another process"
+        fd = check_imported(_CALLS, doing, what)
+        mapping = cls._map(device, doing, fd, what.exposed_nbytes, what.read_only)
+        return cls(engine, device, None, 0, mapping, what.nbytes)
+
+    def export(self, read_only: bool) -> Export:
+        assert self._fd is not None
+        assert self._mapping is not None
+        return payload.described(
+            payload.HOST, self.nbytes, self._mapping.nbytes, (self._fd.number,), inode=self._inode, form=Form.MEMFD
+        )
+
+    def release(self) -> None:
+        mapping, self._mapping = self._mapping, None
+        self._engine.teardown.submit(self._device, unreach, self._device, "unregistering host memory", mapping)
+        if self._fd is not None:
+            self._fd.close()

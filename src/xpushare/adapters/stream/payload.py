@@ -1,0 +1,41 @@
+"""The payload of an export: what the importer's adapter must know besides the sizes and the file descriptors."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from xpushare._errors import InvalidHandleError
+from xpushare.adapters.base import Export, Form, Import, OnDemand
+
+__all__ = ["ALLOCATION", "HOST", "OWN_NBYTES", "SEGMENTS", "described", "read_head"]
+
+# Kinds of memory. The other numbers are the vendors' own.
+ALLOCATION, SEGMENTS, HOST = 1, 4, 5
+_HEAD: Final = struct.Struct("<B7xQ")  # kind, bytes mapped; then the kind's own
+OWN_NBYTES: Final = 128 - _HEAD.size  # at most
+
+
+def described(
+    kind: int,
+    nbytes: int,
+    mapped: int,
+    fds: tuple[int, ...] = (),
+    *,
+    inode: int = 0,
+    own: bytes = b"",
+    on_demand: OnDemand | None = None,
+    form: Form = Form.DRIVER,
+) -> Export:
+    """An export of `nbytes`, of which the importer maps `mapped`; `own` is what the kind adds to the payload."""
+    return Export(nbytes, mapped, fds, inode, _HEAD.pack(kind, mapped) + own, on_demand, form)
+
+
+def read_head(doing: str, what: Import) -> tuple[int, bytes]:
+    """(kind, the kind's own) of a peer's payload."""
+    if len(what.payload) < _HEAD.size:
+        raise InvalidHandleError(f"{doing}: the exporter's table says nothing about the kind of memory")
+    kind, mapped = _HEAD.unpack_from(what.payload)
+    if mapped != what.exposed_nbytes or what.nbytes > mapped:
+        raise InvalidHandleError(f"{doing}: the exporter's table contradicts itself")
+    return kind, what.payload[_HEAD.size :]

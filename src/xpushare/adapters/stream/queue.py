@@ -1,0 +1,573 @@
+"""Queues: in-order streams of a device, ours or another library's."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, ParamSpec, TypeVar, final
+
+from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError, from_os_error
+from xpushare._native import CAPTURED, LOST, NOT_HELD, PENDING, SYSTEM, Slot, Span, StreamQueue
+from xpushare.adapters._host_queue import queue_numbers
+from xpushare.adapters.base import DriverQueue, NativeEvent, Profile
+from xpushare.adapters.stream.background import holds_device
+from xpushare.adapters.stream.engine import Engine
+from xpushare.adapters.stream.fills import Copy, Fill, fill_steps
+from xpushare.adapters.stream.hooks import Calls, Scope, Stream
+from xpushare.adapters.stream.host_memory import HostMemory
+from xpushare.timeline.loss import note_failure, peer_lost
+
+__all__ = ["AdoptedQueues", "DeviceQueue"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_QUEUE_FAILED: Final = 2  # cause in docs/events-protocol.md
+_WAITS_KEPT: Final = 64  # waits remembered before the settled ones are sorted out
+_SPIN: Final = 100e-6  # seconds of asking the driver again and again before sleeping
+_NAP_FIRST: Final = 20e-6
+_NAP_MAX: Final = 1e-3
+
+
+@final
+class DeviceQueue(DriverQueue):
+    """A stream. The engine's watch looks after what it owes (points) and holds (operands) until both are settled."""
+
+    def __init__(self, engine: Engine, stream: Stream) -> None:
+        self.number = next(queue_numbers)
+        self._engine = engine
+        self._stream = stream
+        self._device = stream.device
+        self._slot_pages = engine.slot_pages
+        self._wait_lock = engine.teardown.wait_lock
+        self._adopted = stream.owner is not None
+        self._native = StreamQueue(self.number, stream.handle, stream.calls.native, stream.ordering, self._adopted)
+        self._holds = stream.ordering != "device"  # `_native` may hold operations
+        # Points are submitted in the order in which they are queued. A full stream blocks whoever queues more.
+        self._order = threading.Lock()
+        around = stream.around_calls
+        self._turn: Any = self._order if around is None else _Turn(self._order, around)  # around a signal or a wait
+        self._state = threading.RLock()  # what follows; never held while anything blocks
+        self._marks: list[Any] = []  # to be used again
+        self._kept: deque[tuple[_Mark, object]] = deque()  # (mark after the operation, what it uses)
+        self._waits: deque[tuple[Slot, int]] = deque()
+        self._sort_at = _WAITS_KEPT
+        self._owed: dict[int, Slot] = {}  # by id; added to and taken from with `_order`
+        self._failures: deque[BaseException] = deque()
+        self._broken: DeviceError | None = None
+        self.place = 0  # of the newest operation, where `_native` may hold it
+        self._dropped = range(0)  # places of what was held when the driver refused a part of it
+        self._watched = False
+        self._released = False
+        self.drop_user: Callable[[], bool] | None = None  # of a queue with several users: whether this was the last
+        engine.teardown.register(self)
+
+    # --- failures ------------------------------------------------------------------------------------------
+
+    def _call(self, hook: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
+        """Call a hook; a failure of the device breaks the queue."""
+        try:
+            return hook(*arguments, **keywords)
+        except XpuShareError as error:
+            raise self._judged(error) from error.__cause__
+
+    def _judged(self, error: XpuShareError) -> XpuShareError:
+        """The error to raise for a driver's; what no later call will undo loses the points that are owed."""
+        codes = self._device.codes
+        if error.native in codes.captured:
+            return _capturing()
+        if isinstance(error, DeviceError) and error.native in codes.fatal:
+            self._break(error)
+        return error
+
+    def _failed(self, doing: str, call: str, code: int) -> XpuShareError:
+        """The error for a code of native code's queue."""
+        if code > SYSTEM:
+            return from_os_error(OSError(code - SYSTEM, os.strerror(code - SYSTEM)), doing)
+        if code == NOT_HELD:
+            return FeatureNotSupportedError(
+                f"{doing}: streams here share hardware, so one of another library can wait only for points that this "
+                "process has submitted: use a queue of this package"
+            )
+        return self._judged(self._device.error(doing, call, code))
+
+    def _break(self, error: DeviceError) -> None:
+        """The device is gone: what this queue owes is lost."""
+        with self._state:
+            if self._broken is None:
+                self._broken = error
+            owed, self._owed = list(self._owed.values()), {}
+        for slot in owed:
+            try:
+                self._note(slot, error)
+                slot.fail(_QUEUE_FAILED)
+            except ValueError:
+                pass  # the event was closed here: nobody can be told through it
+
+    def _note(self, slot: Slot, error: BaseException) -> None:
+        domain = self._slot_pages.domain(slot)
+        if domain is not None:
+            note_failure(domain, error)
+
+    def _check(self) -> None:
+        """Refuse what cannot be queued: on a broken device, or while somebody captures the stream."""
+        if self._broken is not None:
+            raise self._broken
+        if self._adopted:  # nobody else has a stream of ours: it is in no capture
+            self._expect_open(self._native.check())
+
+    def _expect_open(self, code: int) -> None:
+        if code == CAPTURED:
+            raise _capturing()
+        if code and self._holds:
+            raise self._failed("queueing", "what was held", code)
+        if code:
+            raise self._failed("looking for a capture", self._stream.calls.captured, code)
+
+    def _notice_refusal(self) -> None:
+        """What the driver refused of the work that was held comes out of `synchronize`, once."""
+        failure = self._native.failure() if self._holds and not self._dropped else None
+        if failure is not None:
+            place, code = failure
+            self._dropped = range(place, max(place, self.place) + 1)
+            self._failures.append(self._failed("queueing", "what was held", code))
+
+    # --- queueing ------------------------------------------------------------------------------------------
+
+    def _queue(self, hook: Callable[..., Calls], doing: str, *arguments: object) -> int:
+        """Queue an operation; its place, where the queue holds operations."""
+        try:
+            calls = hook(doing, *arguments)
+        except XpuShareError as error:
+            raise self._judged(error) from error.__cause__
+        if calls is None:
+            return 0
+        place, code = self._native.submit(calls)
+        if code:
+            raise self._failed(doing, hook.__name__, code)
+        with self._state:
+            self.place = max(self.place, place)
+        return place
+
+    def _mark(self, doing: str) -> _Mark:
+        """A mark set now. With the device current."""
+        with self._state:
+            mark = self._marks.pop() if self._marks else None
+        if mark is None:
+            mark = self._call(self._stream.new_mark, doing)
+        try:
+            return _Mark(mark, self._queue(self._stream.mark, doing, mark))
+        except BaseException:
+            self._give_back(mark)
+            raise
+
+    def _give_back(self, mark: Any) -> None:
+        with self._state:
+            self._marks.append(mark)
+
+    def _watch(self) -> None:
+        if not self._watched:
+            self._watched = True
+            self._engine.watch.add(self)
+
+    def _operate(self, doing: str, steps: Sequence[Fill | Copy], keep: object) -> None:
+        """Queue steps and hold `keep` until they have finished."""
+        stream = self._stream
+        with self._order, stream.current():
+            self._check()
+            self._reap()
+            try:
+                for step in steps:
+                    self._queue(stream.copy if isinstance(step, Copy) else stream.fill, doing, *step)
+            finally:  # also what was queued before a failure uses the operands
+                self._keep(self._mark(doing), keep)
+        self._watch()
+
+    def _keep(self, mark: _Mark, keep: object) -> None:
+        with self._state:
+            self._kept.append((mark, keep))
+
+    def _reach(self, *operands: tuple[int, int]) -> None:
+        """Let this queue's device use the mappings of the operands: (address, bytes)."""
+        access = self._engine.operand_access
+        if access is not None and access.needed():
+            with self._stream.current():
+                for operand in operands:
+                    access.ensure(self._device.ordinal, *operand)
+
+    def copy(self, dst: int, src: int, nbytes: int, keep: object) -> None:
+        self._reach((dst, nbytes), (src, nbytes))
+        self._operate(f"copying {nbytes} bytes", [Copy(dst, src, nbytes)], keep)
+
+    def fill(self, dst: int, pattern: bytes, nbytes: int, keep: object) -> None:
+        self._reach((dst, nbytes))
+        staged: list[_Staging] = []
+
+        def stage(pattern: bytes) -> int:
+            staged.append(_Staging(HostMemory.allocate(self._engine, self._device, len(pattern)), pattern))
+            return staged[0].address
+
+        steps = fill_steps(dst, pattern, nbytes, self._stream.fill_units, stage)
+        self._operate(f"filling {nbytes} bytes", steps, (keep, staged))
+
+    def call(self, function: Callable[[], object]) -> None:
+        raise FeatureNotSupportedError(
+            "a queue of a GPU runs no Python functions: wait for the event that it signals, or use a native_cpu queue"
+        )
+
+    def signal(self, slot: Slot, profile: Profile | None) -> int:
+        if profile is not None:
+            raise FeatureNotSupportedError("events of this device are not profiled: Event(enable_profiling=False)")
+        word = self._slot_pages.address(self._device, slot)
+        with self._turn:
+            if self._broken is not None:
+                raise self._broken
+            point, after, code = self._native.signal(slot, word)
+            if not point:
+                self._expect_open(code)
+            self._owed[id(slot)] = slot
+            if after or code or self._broken is not None:
+                self._finish_signal(slot, word, point, after, code)
+        if not self._watched:
+            self._watch()
+        return point
+
+    def _finish_signal(self, slot: Slot, word: int, point: int, after: int, code: int) -> None:
+        """The completion of a point that was submitted while another signaller's, `after`, was pending; and what went
+        wrong.
+        """
+        try:
+            if after and not code:
+                self._wait(slot, word, after)
+                code = self._native.finish(slot, point)
+            if code:
+                calls = self._stream.calls
+                raise self._failed("signalling", calls.host if after else calls.store, code)
+            if self._broken is not None:  # since before it was known what this queue owes
+                raise self._broken
+        except BaseException as error:
+            self._note(slot, error)
+            slot.fail(_QUEUE_FAILED)  # it was submitted, and will not come
+            raise
+
+    def _wait(self, slot: Slot, word: int, point: int) -> None:
+        with self._wait_lock:
+            code = self._native.wait(slot, word, point)
+            if code:
+                raise self._failed("waiting", self._stream.calls.wait, code)
+            self._waits.append((slot, point))
+        if len(self._waits) > self._sort_at:
+            self._sort_waits()
+            self._sort_at = max(_WAITS_KEPT, 2 * len(self._waits))
+
+    def wait(self, slot: Slot, point: int) -> None:
+        word = self._slot_pages.address(self._device, slot)
+        with self._turn:
+            if self._adopted or self._broken is not None:
+                self._check()
+            state = slot.state(point)
+            if state == PENDING:
+                try:
+                    self._wait(slot, word, point)
+                except ValueError as error:
+                    raise InvalidArgumentError(str(error)) from None
+            elif state == LOST:
+                with self._state:
+                    self._failures.append(peer_lost(slot, point))
+
+    def _sort_waits(self, passed: bool = False) -> None:
+        """Turn the waits that were lost into failures, one a slot, and forget those that are settled. A lost one holds
+        its event until the device was let go, as it is known to be where the stream has `passed` it.
+        """
+        with self._state:
+            lost: set[int] = set()
+            for _ in range(len(self._waits)):  # what is added meanwhile comes behind
+                slot, point = self._waits.popleft()
+                try:
+                    state = slot.state(point)
+                    waiting = holds_device(slot, point)
+                except ValueError:
+                    continue  # the event was closed here: its state cannot be known any more
+                released = slot.released(point)
+                if state == PENDING or (waiting and not released and not passed):
+                    self._waits.append((slot, point))
+                elif (released or state == LOST) and id(slot) not in lost:
+                    lost.add(id(slot))
+                    self._failures.append(peer_lost(slot, point))
+
+    def waits(self) -> list[tuple[Slot, int]]:
+        """The points that this queue waits for now."""
+        self._sort_waits()
+        with self._state:
+            return list(self._waits.copy())
+
+    def handed(self) -> int:
+        return self._native.handed if self.place else 0
+
+    def wait_native(self, event: Any, keep: object) -> None:
+        """Work queued later starts when another library's event has completed."""
+        doing = "waiting for an event of another library"
+        with self._order, self._stream.current():
+            self._check()
+            self._reap()
+            self._queue(self._stream.wait_native, doing, event)
+            self._keep(self._mark(doing), keep)
+        self._watch()
+
+    def record_native(self) -> NativeEvent:
+        with self._order, self._stream.current():
+            self._check()
+            if self._native.held:
+                raise FeatureNotSupportedError(
+                    "recording an IPC event: the queue waits for an event and holds what is behind"
+                )
+            return self._call(self._stream.record_native, "recording an IPC event")
+
+    # --- waiting and looking after -------------------------------------------------------------------------
+
+    def _reached(self, mark: _Mark) -> bool:
+        doing = "asking for an event"
+        if mark.place:
+            self._notice_refusal()
+            if mark.place in self._dropped:  # once more: what the driver has got before may still use its operands
+                mark.place = self._queue(self._stream.mark, doing, mark.mark)
+            if self._native.handed < mark.place:
+                return False
+        try:
+            return self._stream.query(doing, mark.mark)
+        except XpuShareError as error:
+            raise self._judged(error) from error.__cause__
+
+    def _reap(self) -> None:
+        """Let go of the operands of finished operations. With captures left alone."""
+        gone = []  # dropped outside the lock: their end may call us
+        with self._state:
+            while self._kept and self._reached(self._kept[0][0]):
+                mark, keep = self._kept.popleft()
+                self._marks.append(mark.mark)
+                gone.append(keep)
+        del gone
+
+    def settle(self) -> None:
+        """Let go of the operands of finished operations; on a broken device there is nothing to ask."""
+        if self._broken is None and self._kept:
+            with self._stream.current():
+                self._reap()
+
+    def synchronize(self, timeout: float | None) -> None:
+        start = time.monotonic()
+        with self._order, self._stream.current():
+            self._check()
+            mark = self._mark("synchronizing")
+        reached = False
+        try:
+            nap = _NAP_FIRST
+            while True:
+                with self._stream.relaxed():
+                    reached = self._reached(mark)
+                    if reached:
+                        break
+                waited = time.monotonic() - start
+                if timeout is not None and waited >= timeout:
+                    raise TimeoutError(f"the queue has not finished within {timeout:g} s")
+                if waited > _SPIN:  # in naps, so that Ctrl-C comes through
+                    time.sleep(nap if timeout is None else min(nap, max(timeout - waited, 0.0)))
+                    nap = min(nap * 1.25, _NAP_MAX)
+            with self._stream.relaxed():
+                self._reap()
+        finally:
+            if reached or not mark.place:
+                self._give_back(mark.mark)  # set anew when it is used again
+            else:
+                self._keep(mark, None)  # it may be held yet
+        self._sort_waits(True)
+        self._notice_refusal()
+        if self._failures:
+            raise self._failures.popleft()
+
+    def idle(self) -> bool:
+        if self._broken is not None:
+            return True
+        with self._stream.current():
+            self._check()
+            return not self._native.held and not self._call(self._stream.busy, "asking for a stream")
+
+    def look_after(self) -> bool:
+        """Look after what is owed and held; called by the watch. False when that is nothing."""
+        self._sort_waits()
+        self._notice_refusal()
+        if self._order.acquire(blocking=False):  # else somebody queues something: next time
+            try:
+                self._owed = {key: slot for key, slot in self._owed.items() if _owes(slot) or self._native.late(slot)}
+                self._keep_late()
+            finally:
+                self._order.release()
+        if self._broken is None and (self._kept or self._owed or self._released):
+            with self._stream.current():
+                try:
+                    self._stream.check_device("looking after a queue")
+                except XpuShareError as error:
+                    self._judged(error)
+                else:
+                    self._reap()
+        with self._state:
+            if self._broken is not None:
+                self._kept.clear()  # a broken device runs nothing any more
+            busy = bool(self._kept or self._owed or (self._released and self._unfinished()))
+            self._watched = busy
+        if self._released and not busy:
+            self._end()
+        return busy
+
+    def _keep_late(self) -> None:
+        """Hold the events whose points were lost while the stream still had their stores, until these have come. With
+        `_order`.
+        """
+        late = {key: slot for key, slot in self._owed.items() if not _owes(slot)}
+        if not late or self._broken is not None or (self._adopted and self._native.check()):
+            return
+        try:
+            with self._stream.current():
+                mark = self._mark("looking after a queue")
+        except XpuShareError:
+            return  # next time; a broken device has no stores to come
+        with self._state:
+            self._kept.append((mark, _LateStores(self._native, list(late.values()))))
+            for key in late:
+                del self._owed[key]
+
+    def _unfinished(self) -> bool:
+        """Whether the stream still has work that needs this object: the events it waits for must not go before."""
+        if self._broken is not None:
+            return False
+        if self._adopted:
+            return bool(self._waits)
+        try:
+            with self._stream.relaxed():
+                return self._native.held > 0 or self._stream.busy("looking after a queue")
+        except XpuShareError:
+            return False
+
+    def release(self) -> None:
+        if self.drop_user is not None and not self.drop_user():
+            return
+        if self._adopted and not (self._watched or self._marks or self._kept or self._waits):
+            return  # nothing was queued on the other library's stream: there is nothing to end
+        self._released = True
+        self._watched = True
+        self._engine.watch.add(self)
+
+    def _end(self) -> None:
+        """The work has finished: give the marks and our own stream up."""
+        self._released = False
+        marks, self._marks = self._marks, []
+        with self._stream.current():
+            self._stream.destroy(marks)
+
+
+@dataclass(slots=True)
+class _Mark:
+    """A mark of the stream, and its place in the queue where that holds operations: it tells nothing before it was
+    handed to the driver.
+    """
+
+    mark: Any
+    place: int
+
+
+@final
+class AdoptedQueues:
+    """The queues over other libraries' streams: one for each stream, so that what it signals is one signaller's."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lock = threading.RLock()  # re-entrant: a finaliser may release a queue at any moment
+        self._used: dict[Hashable, tuple[DeviceQueue, int]] = {}  # identity of a stream -> queue, users
+
+    def queue(self, identity: Hashable | None, stream: Stream, lasting: bool = False) -> DeviceQueue:
+        """The queue over a stream; every call has a `release` of its own.
+
+        `identity` names the stream: one that has its handle later has another; None where it cannot be told now.
+        `lasting`: the stream lives as long as the process, and so does its queue."""
+        if identity is None:
+            return DeviceQueue(self._engine, stream)
+        with self._lock:
+            found, users = self._used.get(identity, (None, int(lasting)))
+            if found is None:
+                found = DeviceQueue(self._engine, stream)
+                found.drop_user = functools.partial(self._drop_user, identity)
+            self._used[identity] = found, users + 1
+            return found
+
+    def _drop_user(self, identity: Hashable) -> bool:
+        with self._lock:
+            found, users = self._used.pop(identity)
+            if users > 1:
+                self._used[identity] = found, users - 1
+            return users == 1
+
+
+@final
+class _Turn:
+    """A lock, and under it what calls by recipe need around them."""
+
+    __slots__ = ("_around", "_lock", "_scope")
+
+    def __init__(self, lock: threading.Lock, around: Callable[[], Scope]) -> None:
+        self._lock = lock
+        self._around = around
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        try:
+            self._scope = self._around()
+            self._scope.__enter__()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def __exit__(self, *_exc: object) -> None:
+        self._scope.__exit__(None, None, None)
+        self._lock.release()
+
+
+class _LateStores:
+    """Events that late stores may still go to; dropped when these have come."""
+
+    def __init__(self, native: StreamQueue, slots: list[Slot]) -> None:
+        self._native = native
+        self._slots = slots
+
+    def __del__(self) -> None:
+        for slot in self._slots:
+            self._native.landed(slot)
+
+
+class _Staging:
+    """Host memory that a fill reads; given back with the last reference."""
+
+    def __init__(self, memory: HostMemory, content: bytes) -> None:
+        self._memory = memory
+        self.address = memory.address
+        memoryview(Span(memory.address, len(content), False, memory))[:] = content
+
+    def __del__(self) -> None:
+        self._memory.release()
+
+
+def _owes(slot: Slot) -> bool:
+    try:
+        return slot.owes()
+    except ValueError:
+        return False  # the event was closed here
+
+
+def _capturing() -> InvalidArgumentError:
+    return InvalidArgumentError(
+        "the stream is being captured into a graph: signals, waits and copies of this package cannot be part of one"
+    )

@@ -1,0 +1,119 @@
+"""Event slots for devices: the pages of a commons that hold slots in use, made reachable for the devices."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, Final, final
+
+from xpushare import _system
+from xpushare._errors import InvalidArgumentError, from_os_error
+from xpushare._native import LAYOUT, Domain, Mapping, Slot
+from xpushare.adapters.stream.background import Teardown, quietly
+from xpushare.adapters.stream.hooks import Device
+
+__all__ = ["SlotPages", "unreach"]
+
+_CHUNK: Final = 1 << 21  # reaching pages pins them, so no more than needed: 8192 events at a time
+_SLOTS: Final = LAYOUT["commons.slots"]
+_WORDS_MAX: Final = 4096  # slots whose words are found at once
+_SLOTS_NBYTES: Final = LAYOUT["commons.size"] - _SLOTS
+
+
+@final
+class _Commons:
+    """The reached chunks of one commons; mappings of our own, which can outlive the process's mapping of it."""
+
+    def __init__(self, domain: Domain, gone: Callable[[_Commons], None]) -> None:
+        self.start = domain.address + _SLOTS
+        self.end = self.start + _SLOTS_NBYTES
+        self.domain = weakref.ref(domain, lambda _domain: gone(self))
+        self.addresses: dict[int, int] = {}  # chunk -> its address for devices
+        self.mappings: list[tuple[Device, Mapping]] = []
+
+    def holds(self, address: int) -> bool:
+        return self.start <= address < self.end
+
+
+@final
+class SlotPages:
+    """Where devices find the value words of slots."""
+
+    def __init__(self, teardown: Teardown) -> None:
+        self._teardown = teardown
+        self._lock = threading.RLock()
+        self._known: tuple[_Commons, ...] = ()  # replaced as a whole: to go through without the lock
+        self._words: dict[int, int] = {}  # slot -> its word for devices: what was asked for before
+
+    def adopt(self, domain: Domain) -> None:
+        """Get to know a commons; when it goes, so does what was reached of it."""
+        with self._lock:
+            if not any(commons.domain() is domain for commons in self._known):
+                self._known = (*self._known, _Commons(domain, self._forget))
+
+    def _forget(self, commons: _Commons) -> None:
+        with self._lock:
+            self._known = tuple(each for each in self._known if each is not commons)
+            for slot in [slot for slot in self._words if commons.holds(slot)]:
+                del self._words[slot]
+        for device, mapping in commons.mappings:
+            self._teardown.submit(device, unreach, device, "unregistering event pages", mapping)
+
+    def address(self, device: Device, slot: Slot) -> int:
+        """The value word of a slot, as devices address it."""
+        at = slot.address
+        known = self._words.get(at)
+        return self._find(device, at) if known is None else known
+
+    def _find(self, device: Device, at: int) -> int:
+        commons = self._holding(at)
+        if commons is None:
+            raise InvalidArgumentError("the event's pages were not made known to this device")
+        chunk, within = divmod(at - commons.start, _CHUNK)
+        start = commons.addresses.get(chunk)
+        if start is None:
+            start = self._reach(device, commons, chunk)
+        with self._lock:
+            if commons in self._known:  # else it has gone in between
+                if len(self._words) >= _WORDS_MAX:
+                    self._words.clear()
+                self._words[at] = start + within
+        return start + within
+
+    def _holding(self, address: int) -> _Commons | None:
+        return next((commons for commons in self._known if commons.holds(address)), None)
+
+    def domain(self, slot: Slot) -> Domain | None:
+        """The commons that a slot is in."""
+        commons = self._holding(slot.address)
+        return commons.domain() if commons else None
+
+    def _reach(self, device: Device, commons: _Commons, chunk: int) -> int:
+        doing = "registering event pages"
+        with self._lock:
+            found = commons.addresses.get(chunk)
+            if found is not None:
+                return found
+            domain = commons.domain()
+            if domain is None or domain.fd < 0:
+                raise InvalidArgumentError("the process that made the event has left")
+            try:
+                mapping: Any = _system.Mapping(domain.fd, _CHUNK, _SLOTS + chunk * _CHUNK)
+            except OSError as error:
+                raise from_os_error(error, f"{doing}: mmap") from error
+            with device.current():
+                device.reach(doing, mapping.address, _CHUNK, False)
+                try:
+                    found = device.reached(doing, mapping.address)
+                except BaseException:
+                    quietly(device.unreach, doing, mapping.address)
+                    raise
+            commons.mappings.append((device, mapping))
+            commons.addresses[chunk] = found
+            return found
+
+
+def unreach(device: Device, doing: str, mapping: Mapping) -> None:
+    """Undo `Device.reach` of a mapping, which stays until then."""
+    device.unreach(doing, mapping.address)

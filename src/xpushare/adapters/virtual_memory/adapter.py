@@ -1,0 +1,61 @@
+"""The driver contract of memory, as far as virtual memory fills it in."""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Callable
+
+from xpushare.adapters.base import DeviceInfo, DriverMemory, DriverPhysical, DriverRange, Import, UsmKind
+from xpushare.adapters.stream.adapter import StreamAdapter
+from xpushare.adapters.stream.host_memory import HostMemory
+from xpushare.adapters.virtual_memory.engine import Engine
+from xpushare.adapters.virtual_memory.hooks import VirtualMemory
+from xpushare.adapters.virtual_memory.memory import DeviceMemory, import_memory
+from xpushare.adapters.virtual_memory.ranges import AddressRange, PhysicalPages
+
+__all__ = ["VirtualMemoryAdapter"]
+
+
+class VirtualMemoryAdapter(StreamAdapter):
+    """An adapter of devices that run streams and have virtual memory."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self.memory_engine = engine
+
+    @abc.abstractmethod
+    def device(self, info: DeviceInfo) -> VirtualMemory: ...
+    @abc.abstractmethod
+    def allocate_shared(self, info: DeviceInfo, nbytes: int) -> DriverMemory:
+        """Memory that moves between the host and the devices."""
+
+    @abc.abstractmethod
+    def open_own(
+        self, info: DeviceInfo, kind: int, doing: str, what: Import, description: bytes
+    ) -> tuple[int, Callable[[], object]]:
+        """Map a peer's memory of a kind that only this vendor has: its address, and what closes it, called with the
+        device current. `InvalidHandleError` for a kind that it has not."""
+
+    def granularity(self, device: DeviceInfo, recommended: bool) -> int:
+        return self.device(device).granularity(recommended)
+
+    def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory:
+        if kind == "host":
+            return HostMemory.allocate(self.engine, self.device(device), nbytes)
+        if kind == "shared":
+            return self.allocate_shared(device, nbytes)
+        return DeviceMemory.allocate(self.memory_engine, self.device(device), nbytes)
+
+    def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
+        open_own = functools.partial(self.open_own, device)
+        return import_memory(self.memory_engine, self.device(device), what, open_own)
+
+    def physical(self, device: DeviceInfo, nbytes: int, enable_ipc: bool) -> DriverPhysical:
+        return PhysicalPages.create(self.device(device), nbytes, enable_ipc)
+
+    def import_physical(self, device: DeviceInfo, what: Import) -> DriverPhysical:
+        return PhysicalPages.imported(self.memory_engine, self.device(device), what)
+
+    def reserve(self, device: DeviceInfo, nbytes: int, address: int) -> DriverRange:
+        return AddressRange(self.memory_engine, self.device(device), nbytes, address)

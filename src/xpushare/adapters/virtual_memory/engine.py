@@ -1,0 +1,20 @@
+"""The stream engine's parts, and what virtual memory adds to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import final
+
+from xpushare.adapters.stream import engine
+from xpushare.adapters.virtual_memory.hooks import VirtualMemory
+from xpushare.adapters.virtual_memory.peer_access import PeerAccess
+
+__all__ = ["Engine"]
+
+
+@final
+class Engine(engine.Engine):
+    def __init__(self, backend: str, devices: Callable[[], Sequence[VirtualMemory]]) -> None:
+        self.peer_access = PeerAccess(devices)
+        super().__init__(backend, devices, self.peer_access)
+        self.read_only: dict[int, bool] = {}  # ordinal -> whether the device maps memory read-only, once it was tried

@@ -1,0 +1,46 @@
+"""The hooks of the virtual memory family. What holds for all hooks is told in `adapters.stream.hooks`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from xpushare.adapters.base import Access, Form, OnDemand
+from xpushare.adapters.stream.hooks import Device
+
+__all__ = ["VirtualMemory"]
+
+
+class VirtualMemory(Device, Protocol):
+    """The memory of a device, by the family of calls that create, export, import and map allocations.
+
+    An allocation lies at a *location*, the ordinal of a device. It lives as long as a handle or a mapping of it does.
+    No device uses what is unmapped or freed here at that time.
+    """
+
+    form: Form  # of the file descriptors of allocations
+
+    # Bytes of which allocations and mappings are multiples. Cheap; needs nothing current.
+    def granularity(self, recommended: bool) -> int: ...
+    # Whether this device can use memory at a location. Likewise.
+    def reaches(self, location: int) -> bool: ...
+
+    def create(self, doing: str, nbytes: int, shareable: bool) -> Any: ...
+    # One more handle of the allocation that is mapped at an address. This and the next three need nothing current.
+    def retain(self, doing: str, address: int) -> Any: ...
+    def release(self, doing: str, handle: Any) -> None: ...
+    # A file descriptor of a shareable allocation, closed on exec; for many allocations, native code makes them.
+    def export_fd(self, doing: str, handle: Any) -> int: ...
+    def export_on_demand(self, handles: Sequence[Any]) -> OnDemand: ...
+    # A handle of the allocation behind a peer's file descriptor, which may be anything and stays the caller's.
+    def import_fd(self, doing: str, fd: int) -> Any: ...
+    def location(self, doing: str, handle: Any) -> int: ...
+
+    # Addresses: those at `address`, or others where these are taken or it is 0.
+    def reserve(self, doing: str, nbytes: int, address: int) -> int: ...
+    def free(self, doing: str, address: int, nbytes: int) -> None: ...
+    # An allocation from its start; nobody has access yet. One of `Codes.wrong_size` where it is smaller than `nbytes`.
+    def map(self, doing: str, address: int, nbytes: int, handle: Any) -> None: ...
+    def unmap(self, doing: str, address: int, nbytes: int) -> None: ...
+    # Of the devices with these ordinals; the others' stays.
+    def set_access(self, doing: str, address: int, nbytes: int, ordinals: Sequence[int], access: Access) -> None: ...

@@ -1,0 +1,309 @@
+"""Device memory over `VirtualMemory`: ours, other processes', and that of other libraries in this process."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from itertools import groupby
+from typing import Any, Final, NamedTuple, final
+
+from xpushare._errors import (
+    DeviceError,
+    FeatureNotSupportedError,
+    InvalidArgumentError,
+    InvalidHandleError,
+    OutOfMemoryError,
+)
+from xpushare._fds import OwnedFd
+from xpushare.adapters.base import Access, DriverMemory, Export, Import
+from xpushare.adapters.stream import payload
+from xpushare.adapters.stream.background import quietly
+from xpushare.adapters.stream.host_memory import HostMemory
+from xpushare.adapters.virtual_memory.engine import Engine
+from xpushare.adapters.virtual_memory.hooks import VirtualMemory
+
+__all__ = ["DeviceMemory", "Mapped", "OpenOwn", "SegmentedMemory", "import_memory", "require_shareable"]
+
+# `VirtualMemoryAdapter.open_own` of a device.
+OpenOwn = Callable[[int, str, Import, bytes], tuple[int, Callable[[], object]]]
+_RUN: Final = struct.Struct("<QI")  # segments of one size, one after the other: bytes each, how many
+_RUNS_MAX: Final = payload.OWN_NBYTES // _RUN.size
+_TEARDOWN: Final = 5.0  # seconds that an allocation waits for teardowns when memory is short
+
+
+class _Piece(NamedTuple):
+    """One allocation of a mapping."""
+
+    handle: Any
+    nbytes: int
+
+
+def _map(
+    engine: Engine, device: VirtualMemory, doing: str, pieces: Sequence[_Piece], location: int, access: Access
+) -> int:
+    """Map allocations side by side; the address. With the device current. The pieces stay the caller's."""
+    total = sum(piece.nbytes for piece in pieces)
+    with ExitStack() as undo:
+        address = at = device.reserve(doing, total, 0)
+        undo.callback(quietly, device.free, doing, address, total)
+        for piece in pieces:
+            device.map(doing, at, piece.nbytes, piece.handle)
+            undo.callback(quietly, device.unmap, doing, at, piece.nbytes)
+            at += piece.nbytes
+        engine.peer_access.grant(device, doing, address, total, location, access)
+        undo.pop_all()
+    return address
+
+
+def _unmap(engine: Engine, device: VirtualMemory, address: int, sizes: Sequence[int]) -> None:
+    """Undo `_map`, once no work uses it. With the device current."""
+    total = sum(sizes)
+    doing = f"unmapping {total} bytes"
+    engine.peer_access.forget(address, total)
+    at = address
+    for nbytes in sizes:
+        device.unmap(doing, at, nbytes)
+        at += nbytes
+    device.free(doing, address, total)
+
+
+def require_shareable(device: VirtualMemory, doing: str) -> None:
+    if lacking := device.lacking("shareable memory"):
+        raise FeatureNotSupportedError(f"{doing}: {device} has no memory that other processes can map: {lacking}")
+
+
+def _require_read_only(engine: Engine, device: VirtualMemory, doing: str) -> None:
+    """Refuse where the driver maps no memory read-only for a device; tried once."""
+    if device.ordinal not in engine.read_only:
+        engine.read_only[device.ordinal] = _maps_read_only(engine, device)
+    if not engine.read_only[device.ordinal]:
+        raise FeatureNotSupportedError(f"{doing}: this driver does not map memory read-only on {device}")
+
+
+def _maps_read_only(engine: Engine, device: VirtualMemory) -> bool:
+    doing = "trying a read-only mapping"
+    nbytes = device.granularity(False)
+    with device.current():
+        handle = device.create(doing, nbytes, True)
+        try:
+            address = _map(engine, device, doing, [_Piece(handle, nbytes)], device.ordinal, "r")
+        except (DeviceError, FeatureNotSupportedError):
+            return False
+        finally:
+            quietly(device.release, doing, handle)
+        _unmap(engine, device, address, [nbytes])
+    return True
+
+
+class Mapped(DriverMemory):
+    """Memory that `close` ends, once no work uses it."""
+
+    host_accessible = False
+
+    def __init__(
+        self, engine: Engine, device: VirtualMemory, address: int, nbytes: int, close: Callable[..., object], *what: Any
+    ) -> None:
+        self._engine = engine
+        self._device = device
+        self._close = close, what
+        self.address = address
+        self.nbytes = nbytes
+
+    def export(self, read_only: bool) -> Export:
+        raise InvalidArgumentError("imported memory cannot be exported again")
+
+    def release(self) -> None:
+        close, what = self._close
+        self._engine.teardown.submit(self._device, close, *what)
+
+
+class _SharedFd:
+    """The fd of an allocation, made at the first export."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._fd: OwnedFd | None = None
+
+    def number(self, make: Callable[[], int]) -> int:
+        with self._lock:
+            if self._fd is None:
+                self._fd = OwnedFd(make())
+            return self._fd.number
+
+    def close(self) -> None:
+        if self._fd is not None:
+            self._fd.close()
+
+
+@final
+class DeviceMemory(Mapped):
+    """Allocations mapped side by side: one of ours, or those of another process."""
+
+    def __init__(self, engine: Engine, device: VirtualMemory, address: int, nbytes: int, sizes: Sequence[int]) -> None:
+        super().__init__(engine, device, address, nbytes, _unmap, engine, device, address, sizes)
+        self._engine = engine
+        self._mapped = sum(sizes)
+        self._fd = _SharedFd()
+
+    @classmethod
+    def allocate(cls, engine: Engine, device: VirtualMemory, nbytes: int) -> DeviceMemory:
+        doing = f"allocating {nbytes} bytes on {device}"
+        require_shareable(device, doing)
+        unit = device.granularity(False)
+        mapped = (nbytes + unit - 1) // unit * unit
+        with device.current():
+            try:
+                handle = device.create(doing, mapped, True)
+            except OutOfMemoryError:  # once more, after the teardowns under way
+                if not engine.teardown.settle(_TEARDOWN):
+                    raise
+                handle = device.create(doing, mapped, True)
+            try:
+                address = _map(engine, device, doing, [_Piece(handle, mapped)], device.ordinal, "rw")
+            finally:
+                quietly(device.release, doing, handle)  # the mapping keeps the memory
+        return cls(engine, device, address, nbytes, [mapped])
+
+    @classmethod
+    def imported(cls, engine: Engine, device: VirtualMemory, what: Import, sizes: Sequence[int]) -> DeviceMemory:
+        doing = f"mapping {what.exposed_nbytes} bytes of another process on {device}"
+        if sum(sizes) != what.exposed_nbytes or len(what.fds) != len(sizes):
+            raise InvalidHandleError(f"{doing}: the exporter's table contradicts itself")
+        if what.read_only:
+            _require_read_only(engine, device, doing)
+        pieces: list[_Piece] = []
+        with device.current():
+            try:
+                for fd, nbytes in zip(what.fds, sizes, strict=True):
+                    pieces.append(_Piece(device.import_fd(doing, fd.number), nbytes))
+                    fd.close()  # the handle holds the memory; many fds would be too many
+                location = device.location(doing, pieces[0].handle)
+                address = _map(engine, device, doing, pieces, location, "r" if what.read_only else "rw")
+            finally:
+                for piece in pieces:
+                    quietly(device.release, doing, piece.handle)
+        return cls(engine, device, address, what.nbytes, sizes)
+
+    def export(self, read_only: bool) -> Export:
+        if read_only:
+            _require_read_only(self._engine, self._device, self._exporting)
+        fd = self._fd.number(self._make_fd)
+        return payload.described(payload.ALLOCATION, self.nbytes, self._mapped, (fd,), form=self._device.form)
+
+    @property
+    def _exporting(self) -> str:
+        return f"exporting {self.nbytes} bytes of {self._device}"
+
+    def _make_fd(self) -> int:
+        device, doing = self._device, self._exporting
+        with device.current():
+            handle = device.retain(doing, self.address)
+            try:
+                return device.export_fd(doing, handle)
+            finally:
+                quietly(device.release, doing, handle)
+
+    def release(self) -> None:
+        super().release()
+        self._fd.close()
+
+
+@final
+class SegmentedMemory(DriverMemory):
+    """Memory of another library here: one allocation, or several that it mapped side by side.
+
+    From the first export on this holds them, whatever the library does with its mappings."""
+
+    host_accessible = False
+
+    def __init__(self, engine: Engine, device: VirtualMemory, address: int, sizes: Sequence[int]) -> None:
+        self._engine = engine
+        self._device = device
+        self._sizes = tuple(sizes)
+        self._handles: list[Any] = []
+        self._lock = threading.Lock()
+        self._fd: OwnedFd | None = None
+        self.address = address
+        self.nbytes = sum(sizes)
+
+    def _hold(self, doing: str) -> None:
+        if self._handles:
+            return
+        at, found = self.address, []
+        try:
+            for nbytes in self._sizes:
+                found.append(self._device.retain(doing, at))
+                at += nbytes
+        except BaseException:
+            self._give_up(doing, found)
+            raise
+        self._handles = found
+
+    def _give_up(self, doing: str, handles: Sequence[Any]) -> None:
+        for handle in handles:
+            quietly(self._device.release, doing, handle)
+
+    def export(self, read_only: bool) -> Export:
+        doing = f"exporting {self.nbytes} bytes of another library on {self._device}"
+        if read_only:
+            _require_read_only(self._engine, self._device, doing)
+        with self._lock:
+            self._hold(doing)
+            if len(self._sizes) == 1:
+                if self._fd is None:
+                    self._fd = OwnedFd(self._device.export_fd(doing, self._handles[0]))
+                fds = (self._fd.number,)
+                form = self._device.form
+                return payload.described(payload.ALLOCATION, self.nbytes, self.nbytes, fds, form=form)
+        own = _write_sizes(doing, self._sizes)
+        demand = self._device.export_on_demand(self._handles)
+        return payload.described(
+            payload.SEGMENTS, self.nbytes, self.nbytes, own=own, on_demand=demand, form=self._device.form
+        )
+
+    def release(self) -> None:
+        handles, self._handles = self._handles, []
+        self._give_up("releasing memory of another library", handles)
+        if self._fd is not None:
+            self._fd.close()
+
+
+def _write_sizes(doing: str, sizes: Sequence[int]) -> bytes:
+    """The sizes of segments that lie side by side, as runs of one size."""
+    runs = [(nbytes, len(list(same))) for nbytes, same in groupby(sizes)]
+    if len(runs) > _RUNS_MAX:
+        raise FeatureNotSupportedError(
+            f"{doing}: it lies over allocations of too many sizes ({len(runs)} runs of one size, at most "
+            f"{_RUNS_MAX}): copy it (share(copy=True))"
+        )
+    return b"".join(_RUN.pack(*run) for run in runs)
+
+
+def _read_sizes(doing: str, raw: bytes, mapped: int, count: int) -> list[int]:
+    """The sizes of `count` segments, from a peer's runs."""
+    sizes: list[int] = []
+    for at in range(0, len(raw) - _RUN.size + 1, _RUN.size):
+        nbytes, times = _RUN.unpack_from(raw, at)
+        if times > count - len(sizes) or nbytes * times > mapped:
+            raise InvalidHandleError(f"{doing}: the exporter's segments do not fit its memory")
+        sizes += [nbytes] * times
+    return sizes
+
+
+def import_memory(engine: Engine, device: VirtualMemory, what: Import, open_own: OpenOwn) -> DriverMemory:
+    """Map another process's memory; the payload says of which kind it is. Of another backend it is host memory."""
+    if what.exporter is not None:
+        return HostMemory.imported(engine, device, what)
+    doing = f"mapping {what.exposed_nbytes} bytes of another process on {device}"
+    kind, own = payload.read_head(doing, what)
+    if kind == payload.HOST:
+        return HostMemory.imported(engine, device, what)
+    if kind == payload.ALLOCATION:
+        return DeviceMemory.imported(engine, device, what, [what.exposed_nbytes])
+    if kind == payload.SEGMENTS:
+        sizes = _read_sizes(doing, own, what.exposed_nbytes, len(what.fds))
+        return DeviceMemory.imported(engine, device, what, sizes)
+    address, close = open_own(kind, doing, what, own)
+    return Mapped(engine, device, address, what.nbytes, close)

@@ -1,0 +1,96 @@
+"""Which devices may use which mapping, where the process has several devices."""
+
+from __future__ import annotations
+
+import bisect
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, final
+
+from xpushare._errors import FeatureNotSupportedError
+from xpushare.adapters.base import Access
+from xpushare.adapters.stream.engine import OperandAccess
+from xpushare.adapters.virtual_memory.hooks import VirtualMemory
+
+__all__ = ["PeerAccess"]
+
+
+class _Granted(NamedTuple):
+    """What was granted on the bytes that start here."""
+
+    nbytes: int
+    location: int  # the device that they lie on
+    access: Access
+    ordinals: frozenset[int]  # of the devices that have it
+
+
+@final
+class PeerAccess(OperandAccess):
+    """Grants access to mappings, and remembers it: giving it to one more device costs much more than looking here."""
+
+    def __init__(self, devices: Callable[[], Sequence[VirtualMemory]]) -> None:
+        self._devices = devices
+        self._lock = threading.Lock()
+        self._starts: list[int] = []
+        self._granted: dict[int, _Granted] = {}  # by start
+
+    def grant(
+        self, device: VirtualMemory, doing: str, address: int, nbytes: int, location: int, access: Access
+    ) -> None:
+        """Let `device` use a mapping, and every device in use here that reaches memory at `location`.
+
+        A device that nobody here has used yet gets access when a queue on it first uses the mapping (`ensure`). With
+        the device current."""
+        if not device.reaches(location):
+            raise FeatureNotSupportedError(
+                f"{doing}: {device} cannot reach memory of {self._devices()[location]} (no peer access): "
+                "open it on that one"
+            )
+        devices = self._devices()
+        reaching = [device.ordinal]
+        if len(devices) > 1:
+            reaching += [
+                each.ordinal for each in devices if each is not device and each.active() and each.reaches(location)
+            ]
+        device.set_access(doing, address, nbytes, reaching, access)
+        if len(devices) > 1:
+            self.note(address, nbytes, location, access, frozenset(reaching))
+
+    def note(self, address: int, nbytes: int, location: int, access: Access, ordinals: frozenset[int]) -> None:
+        """Access was set so. Earlier notes of the same bytes count no more."""
+        self.forget(address, nbytes)
+        with self._lock:
+            bisect.insort(self._starts, address)
+            self._granted[address] = _Granted(nbytes, location, access, ordinals)
+
+    def forget(self, address: int, nbytes: int) -> None:
+        """What lies in these bytes was unmapped."""
+        with self._lock:
+            for start in self._within(address, nbytes):
+                granted = self._granted.pop(start)
+                self._starts.remove(start)
+                # What sticks out on either side stays known.
+                for low, high in ((start, address), (address + nbytes, start + granted.nbytes)):
+                    if low < high:
+                        bisect.insort(self._starts, low)
+                        self._granted[low] = granted._replace(nbytes=high - low)
+
+    def _within(self, address: int, nbytes: int) -> list[int]:
+        """The notes that touch these bytes."""
+        first = max(bisect.bisect_right(self._starts, address) - 1, 0)
+        last = bisect.bisect_left(self._starts, address + nbytes)
+        return [start for start in self._starts[first:last] if start + self._granted[start].nbytes > address]
+
+    def needed(self) -> bool:
+        return len(self._devices()) > 1
+
+    def ensure(self, ordinal: int, address: int, nbytes: int) -> None:
+        device = self._devices()[ordinal]
+        with self._lock:
+            for start in self._within(address, nbytes):
+                granted = self._granted[start]
+                if device.ordinal in granted.ordinals or not device.reaches(granted.location):
+                    continue
+                doing = f"giving {device} access to memory of {self._devices()[granted.location]}"
+                device.set_access(doing, start, granted.nbytes, [device.ordinal], granted.access)
+                self._granted[start] = granted._replace(ordinals=granted.ordinals | {device.ordinal})

@@ -1,0 +1,168 @@
+"""Physical memory and address ranges over `VirtualMemory`."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, final
+
+from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, InvalidHandleError, XpuShareError
+from xpushare._fds import OwnedFd
+from xpushare.adapters.base import Access, DriverPhysical, DriverRange, Export, Import
+from xpushare.adapters.stream import payload
+from xpushare.adapters.stream.background import quietly
+from xpushare.adapters.virtual_memory.engine import Engine
+from xpushare.adapters.virtual_memory.hooks import VirtualMemory
+from xpushare.adapters.virtual_memory.memory import require_shareable
+
+__all__ = ["AddressRange", "PhysicalPages"]
+
+
+@final
+class PhysicalPages(DriverPhysical):
+    """An allocation. An import keeps the fd it came by: that is what it is exported again by."""
+
+    def __init__(self, device: VirtualMemory, handle: Any, nbytes: int, location: int, fd: OwnedFd | None) -> None:
+        self._device = device
+        self._lock = threading.Lock()
+        self._fd = fd
+        self.handle = handle
+        self.nbytes = nbytes
+        self.location = location
+
+    @classmethod
+    def create(cls, device: VirtualMemory, nbytes: int, shareable: bool) -> PhysicalPages:
+        doing = f"creating {nbytes} bytes of physical memory on {device}"
+        if shareable:
+            require_shareable(device, doing)
+        with device.current():
+            handle = device.create(doing, nbytes, shareable)
+        return cls(device, handle, nbytes, device.ordinal, None)
+
+    @classmethod
+    def imported(cls, engine: Engine, device: VirtualMemory, what: Import) -> PhysicalPages:
+        doing = f"importing {what.nbytes} bytes of physical memory on {device}"
+        kind, _ = payload.read_head(doing, what)
+        if len(what.fds) != 1 or kind != payload.ALLOCATION or what.nbytes != what.exposed_nbytes:
+            raise InvalidHandleError(f"{doing}: the exporter's table contradicts itself")
+        with device.current():
+            handle = device.import_fd(doing, what.fds[0].number)
+            try:
+                location = device.location(doing, handle)
+                if not device.reaches(location):
+                    where = engine.devices()[location]
+                    raise FeatureNotSupportedError(f"{doing}: it is memory of {where}, which it cannot reach")
+                _check_size(device, doing, handle, what.nbytes)
+                fd = OwnedFd(what.fds[0].take())
+            except BaseException:
+                quietly(device.release, doing, handle)
+                raise
+        return cls(device, handle, what.nbytes, location, fd)
+
+    def export(self) -> Export:
+        doing = f"exporting {self.nbytes} bytes of physical memory"
+        with self._lock:
+            if self._fd is None:
+                with self._device.current():
+                    self._fd = OwnedFd(self._device.export_fd(doing, self.handle))
+            fds = (self._fd.number,)
+            form = self._device.form
+            return payload.described(payload.ALLOCATION, self.nbytes, self.nbytes, fds, form=form)
+
+    def release(self) -> None:
+        self._device.release("releasing physical memory", self.handle)  # mappings keep the pages
+        if self._fd is not None:
+            self._fd.close()
+
+
+def _check_size(device: VirtualMemory, doing: str, handle: Any, nbytes: int) -> None:
+    """An import carries no size, but the driver maps no more than there is: try."""
+    address = device.reserve(doing, nbytes, 0)
+    try:
+        device.map(doing, address, nbytes, handle)
+        quietly(device.unmap, doing, address, nbytes)
+    except XpuShareError as error:
+        if error.native not in device.codes.wrong_size:
+            raise
+        raise InvalidHandleError(
+            f"{doing}: the exporter's table says {nbytes} bytes, its memory has another size"
+        ) from error
+    finally:
+        quietly(device.free, doing, address, nbytes)
+
+
+@final
+class AddressRange(DriverRange):
+    """Reserved addresses. What is unmapped stays mapped until no work uses it; a new mapping over it waits for that."""
+
+    host_accessible = False
+
+    def __init__(self, engine: Engine, device: VirtualMemory, nbytes: int, address: int) -> None:
+        doing = f"reserving {nbytes} bytes of addresses" + (f" at {address:#x}" if address else "")
+        self._engine = engine
+        self._device = device
+        self._lock = threading.Lock()
+        self._locations: dict[int, tuple[int, int]] = {}  # start of each mapping -> device whose memory it is, bytes
+        self._leaving: dict[int, tuple[int, threading.Event]] = {}  # start -> (bytes, its teardown)
+        with device.current():
+            found = device.reserve(doing, nbytes, address)
+            if address and found != address:
+                quietly(device.free, doing, found, nbytes)
+                raise InvalidArgumentError(f"{doing}: these addresses are taken (the driver offers {found:#x})")
+        self.address = found
+        self.nbytes = nbytes
+
+    def map(self, at: int, physical: DriverPhysical, offset: int, nbytes: int, access: Access) -> None:
+        doing = f"mapping {nbytes} bytes"
+        if not isinstance(physical, PhysicalPages):
+            raise InvalidArgumentError(f"{doing}: this physical memory is not of this device's backend")
+        if offset or nbytes != physical.nbytes:
+            raise InvalidArgumentError(f"{doing}: this device maps whole physical memory objects only")
+        self._wait_for_teardown(at, nbytes)
+        device, address = self._device, self.address + at
+        with device.current():
+            device.map(doing, address, nbytes, physical.handle)
+            try:
+                if access != "none":  # a new mapping has none
+                    self._engine.peer_access.grant(device, doing, address, nbytes, physical.location, access)
+            except BaseException:
+                quietly(device.unmap, doing, address, nbytes)
+                raise
+        with self._lock:
+            self._locations[at] = physical.location, nbytes
+
+    def _wait_for_teardown(self, at: int, nbytes: int) -> None:
+        """Wait until what was unmapped from this place has left."""
+        with self._lock:
+            for start in [start for start, (_, job) in self._leaving.items() if job.is_set()]:
+                del self._leaving[start]
+            leaving = [job for start, (size, job) in self._leaving.items() if start < at + nbytes and at < start + size]
+        for job in leaving:
+            while not job.wait(0.05):  # in pieces, so that Ctrl-C comes through
+                pass
+
+    def unmap(self, at: int, nbytes: int) -> None:
+        with self._lock:
+            self._locations.pop(at, None)
+            job = self._engine.teardown.submit(self._device, self._take_down, self.address + at, nbytes)
+            self._leaving[at] = (nbytes, job)
+
+    def _take_down(self, address: int, nbytes: int) -> None:
+        self._engine.peer_access.forget(address, nbytes)
+        self._device.unmap(f"unmapping {nbytes} bytes", address, nbytes)
+
+    def set_access(self, at: int, nbytes: int, access: Access) -> None:
+        doing = f"setting the access of {nbytes} bytes"
+        with self._lock:
+            mapped = [(start, *found) for start, found in self._locations.items()]
+        with self._device.current():
+            for start, location, size in mapped:
+                low, high = max(at, start), min(at + nbytes, start + size)
+                if low < high:
+                    self._engine.peer_access.grant(
+                        self._device, doing, self.address + low, high - low, location, access
+                    )
+
+    def release(self) -> None:
+        # After the unmaps asked for before.
+        device = self._device
+        self._engine.teardown.submit(device, device.free, "giving addresses back", self.address, self.nbytes)
