@@ -382,9 +382,13 @@ def test_points_that_the_driver_has_complete_though_the_queue_has_failed(make, d
     until(queue.native.failure)
     assert [ours.state(p) for p in (1, 2)] == [n.PENDING] * 2
     assert queue.native.held == 1
+    failure = queue.native.failure()
+    driver.rule("copy", 1, 2)
+    queue.copy(0, 0, 0)
     queue.pause(False)
     assert (ours.wait(1, 5), ours.wait(2, 5)) == (n.DONE, n.LOST)
     assert queue.native.drain(5)
+    assert queue.native.failure() == failure
     assert n.load64(ours.address) in (1, 2)
 
 

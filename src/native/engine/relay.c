@@ -10,7 +10,7 @@
 #include <sys/prctl.h>
 #include <time.h>
 
-#define MOST_THREADS 64 /* a driver that stalls keeps one each */
+#define MOST_THREADS 32 /* a driver that stalls keeps one each */
 #define IDLE_NS 1000000000u
 
 static pthread_mutex_t relay_mu = PTHREAD_MUTEX_INITIALIZER; /* innermost: nothing is called with it */
