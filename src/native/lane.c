@@ -3,7 +3,7 @@
  *
  * What a lane signals behind a wait that is lost shall be lost, too. So while it has guarded waits it keeps a list of what
  * it signals, for the warden to lose before the device is let go. */
-#include "events.h"
+#include "python/objects.h"
 
 #include <stdlib.h>
 #include <unistd.h>

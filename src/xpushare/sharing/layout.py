@@ -1,4 +1,4 @@
-"""Offsets in the table and the commons; docs/layout.md explains them, src/native/layout.h has the C side."""
+"""Offsets in the table and the commons; docs/layout.md explains them, src/native/engine/layout.h has the C side."""
 
 from __future__ import annotations
 

@@ -1,13 +1,8 @@
 /* Processes, lock bytes, atomics and futexes as module functions. */
-#include "xp.h"
+#include "objects.h"
 
 #include <poll.h>
-#include <sys/syscall.h>
 #include <unistd.h>
-
-#ifndef SYS_pidfd_getfd
-#define SYS_pidfd_getfd 438
-#endif
 
 static PyObject *forks(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
 {
@@ -19,7 +14,7 @@ static PyObject *pidfd_getfd(PyObject *Py_UNUSED(m), PyObject *const *args, Py_s
     int pidfd, fd;
     if (xp_arity("pidfd_getfd", n, 2, 2) < 0 || xp_as_int(args[0], &pidfd) < 0 || xp_as_int(args[1], &fd) < 0)
         return NULL;
-    int got = (int)syscall(SYS_pidfd_getfd, pidfd, fd, 0);
+    int got = xp_pidfd_getfd(pidfd, fd);
     return got < 0 ? xp_oserror("pidfd_getfd") : PyLong_FromLong(got);
 }
 

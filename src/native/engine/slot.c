@@ -306,58 +306,37 @@ void xp_slot_unref(xp_slot *s)
     free(s);
 }
 
-typedef struct {
-    PyObject_HEAD
-    PyObject *weakrefs, *domain;
-    xp_slot *s;
-} xp_slot_object;
-
-static inline xp_slot *slot(PyObject *self)
+xp_slot *xp_attach(xp_domain *d, uint32_t index, xp_error *error)
 {
-    xp_slot *s = ((xp_slot_object *)self)->s;
-    if (XP_LIKELY(!XP_RELAXED(&s->gone)) && xp_usable(s->d))
-        return s;
-    bool detached = XP_RELAXED(&s->gone) || XP_RELAXED(&s->d->left);
-    PyErr_SetString(PyExc_ValueError, detached ? "the slot is detached" : "the slot is from before a fork");
-    return NULL;
-}
-
-static PyObject *slot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"domain", "index", NULL};
-    PyObject *o_domain, *o_index;
-    uint32_t index;
-    xp_domain *d;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO", names, &o_domain, &o_index) ||
-        (d = xp_domain_of(o_domain)) == NULL || xp_as_u32(o_index, &index) < 0)
-        return NULL;
     if (index >= XP_SLOTS || index >= XP_LOAD(&((xp_commons *)d->base)->slots_used)) {
-        PyErr_SetString(PyExc_ValueError, "no such slot");
+        xp_failed(error, 0, "no such slot");
         return NULL;
     }
-    xp_slot_object *self = (xp_slot_object *)PyType_GenericAlloc(type, 0);
-    xp_slot *s = self ? calloc(1, sizeof *s) : NULL;
-    if (s == NULL) {
-        Py_XDECREF((PyObject *)self);
-        return self ? PyErr_NoMemory() : NULL;
+    xp_slot *s = calloc(1, sizeof *s);
+    xp_words *w = xp_words_at(d, index);
+    if (s == NULL || !xp_count_in(d, &d->attaches, XP_SLOTS, index, w->attached)) {
+        free(s);
+        xp_failed(error, ENOMEM, NULL);
+        return NULL;
     }
     s->refs = 1;
     s->index = index;
     s->d = d;
-    s->w = xp_words_at(d, index);
+    s->w = w;
     pthread_mutex_init(&s->mu, NULL);
     xp_domain_ref(d);
-    self->domain = Py_NewRef(o_domain);
-    self->s = s;
-    if (!xp_count_in(d, &d->attaches, XP_SLOTS, index, s->w->attached)) {
-        Py_DECREF(self);
-        return PyErr_NoMemory();
-    }
-    wake(d, s->w); /* sleepers must get to know of the new member */
-    return (PyObject *)self;
+    wake(d, w); /* sleepers must get to know of the new member */
+    return s;
 }
 
-static void detach(xp_slot *s)
+const char *xp_slot_wrong(const xp_slot *s)
+{
+    if (XP_LIKELY(!XP_RELAXED(&s->gone)) && xp_usable(s->d))
+        return NULL;
+    return XP_RELAXED(&s->gone) || XP_RELAXED(&s->d->left) ? "the slot is detached" : "the slot is from before a fork";
+}
+
+void xp_detach(xp_slot *s)
 {
     if (XP_EXCHANGE(&s->gone, 1) || !xp_usable(s->d))
         return;
@@ -368,73 +347,24 @@ static void detach(xp_slot *s)
     wake(s->d, s->w);
 }
 
-static void slot_dealloc(PyObject *self)
+const char *xp_signal(xp_slot *s, uint64_t *point)
 {
-    xp_slot_object *o = (xp_slot_object *)self;
-    xp_clear_weakrefs(self, o->weakrefs);
-    if (o->s) {
-        Py_BEGIN_ALLOW_THREADS
-        detach(o->s);
-        xp_slot_unref(o->s);
-        Py_END_ALLOW_THREADS
-    }
-    Py_XDECREF(o->domain);
-    xp_free(self);
-}
-
-static PyObject *slot_detach(PyObject *self, PyObject *Py_UNUSED(a))
-{
-    Py_BEGIN_ALLOW_THREADS
-    detach(((xp_slot_object *)self)->s);
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
-}
-
-int xp_as_point(PyObject *arg, uint64_t *point)
-{
-    if (xp_as_u64(arg, point) < 0)
-        return -1;
-    if (*point <= XP_POINT_MAX)
-        return 0;
-    PyErr_SetString(PyExc_ValueError, "a point has 43 bits");
-    return -1;
-}
-
-static PyObject *slot_state(PyObject *self, PyObject *arg)
-{
-    xp_slot *s = slot(self);
-    uint64_t point;
-    if (s == NULL || xp_as_point(arg, &point) < 0)
-        return NULL;
-    return PyLong_FromLong(xp_full_state(s, point, false));
-}
-
-static PyObject *exhausted(const char *what)
-{
-    PyErr_SetString(PyExc_ValueError, what);
-    return NULL;
-}
-
-static PyObject *slot_signal(PyObject *self, PyObject *Py_UNUSED(a))
-{
-    xp_slot *s = slot(self);
-    if (s == NULL)
-        return NULL;
     for (int i = 0; i < XP_TRIES; i++) {
         xp_view v;
         read_slot(s->w, &v);
         if (v.top > v.effective)
-            return exhausted("another signaller's point is pending");
+            return "another signaller's point is pending";
         if (v.top >= XP_POINT_MAX)
-            return exhausted("no points left");
-        uint64_t old = v.pending, point = v.top + 1;
-        if (!XP_CAS(&s->w->pending, &old, point << 21 | INSTANT | s->d->member))
+            return "no points left";
+        uint64_t old = v.pending;
+        *point = v.top + 1;
+        if (!XP_CAS(&s->w->pending, &old, *point << 21 | INSTANT | s->d->member))
             continue;
-        raise_value(s->w, point);
+        raise_value(s->w, *point);
         wake(s->d, s->w);
-        return PyLong_FromUnsignedLongLong(point);
+        return NULL;
     }
-    return exhausted("a peer does not let this event be signalled");
+    return "a peer does not let this event be signalled";
 }
 
 /* Record that `pending`'s member submitted its point, before another member's point hides it. False: no room. */
@@ -495,87 +425,16 @@ const char *xp_submit(xp_slot *s, uint64_t queue, bool device, uint64_t *point, 
     return wrong;
 }
 
-static PyObject *slot_submit(PyObject *self, PyObject *args, PyObject *kwargs)
+void xp_fail(xp_slot *s, uint32_t cause)
 {
-    static char *names[] = {"queue", "device", NULL};
-    xp_slot *s = slot(self);
-    PyObject *o_queue;
-    uint64_t queue, point = 0, after = 0;
-    int device = 0;
-    bool host;
-    if (s == NULL || !PyArg_ParseTupleAndKeywords(args, kwargs, "O|p", names, &o_queue, &device) ||
-        xp_as_u64(o_queue, &queue) < 0)
-        return NULL;
-    if (queue == 0)
-        return exhausted("a queue's number is not 0");
-    const char *wrong = xp_submit(s, queue, device, &point, &after, &host);
-    return wrong ? exhausted(wrong) : Py_BuildValue("(KK)", (unsigned long long)point, (unsigned long long)after);
-}
-
-static PyObject *slot_complete(PyObject *self, PyObject *arg)
-{
-    xp_slot *s = slot(self);
-    uint64_t point;
-    if (s == NULL || xp_as_point(arg, &point) < 0)
-        return NULL;
-    if (point > XP_LOAD(&s->w->pending) >> 21)
-        return exhausted("a point that nobody submitted");
-    xp_complete(s, point);
-    Py_RETURN_NONE;
-}
-
-static PyObject *slot_fail(PyObject *self, PyObject *arg)
-{
-    xp_slot *s = slot(self);
-    int cause;
-    if (s == NULL || xp_as_int(arg, &cause) < 0)
-        return NULL;
-    if (cause != XP_CAUSE_QUEUE && cause != XP_CAUSE_EXIT)
-        return exhausted("cause must be 2 or 3");
     xp_view v;
     read_slot(s->w, &v);
-    if (xp_owes(s->w, &v, s->d->member)) {
-        if (XP_LOAD(&s->w->device)) /* a device that still works may store some of them */
-            xp_lose_late(s, 0, (uint32_t)cause, (uint64_t)getpid());
-        else
-            xp_lose(s->d, s->w, (uint32_t)cause, (uint64_t)getpid());
-    }
-    Py_RETURN_NONE;
-}
-
-static PyObject *slot_owes(PyObject *self, PyObject *Py_UNUSED(a))
-{
-    xp_slot *s = slot(self);
-    if (s == NULL)
-        return NULL;
-    xp_view v;
-    read_slot(s->w, &v);
-    return PyBool_FromLong(xp_owes(s->w, &v, s->d->member));
-}
-
-static PyObject *slot_blame(PyObject *self, PyObject *Py_UNUSED(a))
-{
-    xp_slot *s = slot(self);
-    if (s == NULL)
-        return NULL;
-    return Py_BuildValue("(IK)", XP_RELAXED(&s->w->cause), (unsigned long long)XP_RELAXED(&s->w->blame));
-}
-
-static PyObject *slot_attached(PyObject *self, PyObject *Py_UNUSED(a))
-{
-    xp_slot *s = slot(self);
-    PyObject *list = s ? PyList_New(0) : NULL;
-    for (uint32_t i = 0; list && i < XP_MASK_WORDS; i++)
-        XP_EACH_BIT(XP_LOAD(&s->w->attached[i]), bits) {
-            PyObject *v = PyLong_FromUnsignedLong(i * 64 + (unsigned long)__builtin_ctzll(bits));
-            int rc = v ? PyList_Append(list, v) : -1;
-            Py_XDECREF(v);
-            if (rc < 0) {
-                Py_CLEAR(list);
-                break;
-            }
-        }
-    return list;
+    if (!xp_owes(s->w, &v, s->d->member))
+        return;
+    if (XP_LOAD(&s->w->device)) /* a device that still works may store some of them */
+        xp_lose_late(s, 0, cause, (uint64_t)getpid());
+    else
+        xp_lose(s->d, s->w, cause, (uint64_t)getpid());
 }
 
 /* --- waiting ------------------------------------------------------------------------------------------------------ */
@@ -601,8 +460,7 @@ static int spin_for(xp_slot *s, uint64_t point, uint64_t until)
     return XP_PENDING;
 }
 
-/* One sleep at most: the state if it is no longer pending; else *rc is futex_wait's result. No GIL. */
-static int sleep_once(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, int *rc)
+int xp_sleep(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, int *rc)
 {
     xp_words *w = s->w;
     *rc = 0;
@@ -627,88 +485,17 @@ static int sleep_once(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, 
     return state_of(&v, point);
 }
 
-static PyObject *wait_slow(PyObject *self, xp_slot *s, uint64_t point, uint64_t timeout, double spin)
+/* After misses in a row a spin gets short: the other side is slow, or wants the CPU that the spin keeps. Now and then a
+ * whole one finds out whether that has changed. */
+int xp_spin(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, uint64_t full)
 {
-    uint64_t start = xp_now(), end = timeout == XP_FOREVER ? XP_FOREVER : start + timeout;
-    int state = XP_PENDING;
-    uint64_t full = spin > 0 ? (uint64_t)(spin < 1 ? spin * 1e9 : 1e9) : 0;
-    /* After misses in a row a spin gets short: the other side is slow, or wants the CPU that the spin keeps. Now and
-     * then a whole one finds out whether that has changed. */
+    if (full == 0 || !xp_may_spin())
+        return XP_PENDING;
     unsigned misses = XP_RELAXED(&s->misses);
-    if (full && xp_may_spin()) {
-        uint64_t until = start + (misses % 64 < 4 ? full >> misses % 64 * 2 : 0);
-        Py_BEGIN_ALLOW_THREADS
-        state = spin_for(s, point, until < end ? until : end);
-        Py_END_ALLOW_THREADS
-        XP_STORE_RELAXED(&s->misses, state == XP_PENDING ? misses + 1 : 0);
-    }
-    while (state == XP_PENDING) { /* also where there is no time to sleep: deaths are seen */
-        int rc;
-        Py_BEGIN_ALLOW_THREADS
-        state = sleep_once(s, point, start, end, &rc);
-        Py_END_ALLOW_THREADS
-        if (rc && rc != EAGAIN && rc != EINTR && rc != ETIMEDOUT)
-            return xp_oserror_of(rc, "futex");
-        if (state == XP_PENDING && PyErr_CheckSignals() < 0)
-            return NULL;
-        if (state == XP_PENDING && slot(self) == NULL)
-            return NULL;
-        if (state == XP_PENDING && xp_now() >= end)
-            break;
-    }
-    return PyLong_FromLong(state);
-}
-
-static PyObject *slot_wait(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names)
-{
-    xp_slot *s = slot(self);
-    PyObject *timeout = NULL, *o_spin = NULL;
-    uint64_t point;
-    if (s == NULL || xp_arity("wait", n, 1, 3) < 0 || xp_as_point(args[0], &point) < 0)
-        return NULL;
-    if (n > 1)
-        timeout = args[1];
-    if (n > 2)
-        o_spin = args[2];
-    for (Py_ssize_t i = 0, k = names ? PyTuple_Size(names) : 0; i < k; i++) {
-        PyObject *name = PyTuple_GetItem(names, i);
-        if (PyUnicode_CompareWithASCIIString(name, "timeout") == 0 && timeout == NULL) {
-            timeout = args[n + i];
-        } else if (PyUnicode_CompareWithASCIIString(name, "spin") == 0 && o_spin == NULL) {
-            o_spin = args[n + i];
-        } else {
-            PyErr_Format(PyExc_TypeError, "wait() got an unexpected argument '%U'", name);
-            return NULL;
-        }
-    }
-    xp_view v;
-    read_slot(s->w, &v);
-    int state = state_of(&v, point);
-    if (state != XP_PENDING)
-        return PyLong_FromLong(state);
-    double spin = 50e-6;
-    uint64_t ns;
-    if (xp_seconds(timeout, &ns) < 0)
-        return NULL;
-    if (o_spin) {
-        spin = PyFloat_AsDouble(o_spin);
-        if (spin == -1.0 && PyErr_Occurred())
-            return NULL;
-    }
-    return wait_slow(self, s, point, ns, spin);
-}
-
-static PyObject *slot_notify(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    xp_slot *s = slot(self);
-    uint64_t point, token;
-    if (s == NULL || xp_arity("notify", n, 2, 2) < 0 || xp_as_point(args[0], &point) < 0 || xp_as_u64(args[1], &token) < 0)
-        return NULL;
-    int rc;
-    Py_BEGIN_ALLOW_THREADS
-    rc = xp_node_add(s, point, token, XP_TOKEN, NULL);
-    Py_END_ALLOW_THREADS
-    return rc > 1 ? xp_oserror_of(rc - 1, "starting the warden") : rc < 0 ? PyErr_NoMemory() : PyBool_FromLong(rc);
+    uint64_t until = start + (misses % 64 < 4 ? full >> misses % 64 * 2 : 0);
+    int state = spin_for(s, point, until < end ? until : end);
+    XP_STORE_RELAXED(&s->misses, state == XP_PENDING ? misses + 1 : 0);
+    return state;
 }
 
 int xp_guard(xp_slot *s, uint64_t point, xp_lane *lane, uint64_t at)
@@ -718,32 +505,6 @@ int xp_guard(xp_slot *s, uint64_t point, xp_lane *lane, uint64_t at)
     if (point > v.effective && point - v.effective > XP_OUTSTANDING_MAX)
         return XP_TOO_FAR;
     return xp_node_add(s, point, at, XP_GUARD, lane);
-}
-
-int xp_guarded(int rc)
-{
-    if (rc == XP_TOO_FAR)
-        exhausted("a device cannot wait for a point so far ahead");
-    else if (rc < 0)
-        PyErr_NoMemory();
-    else if (rc > 1)
-        xp_oserror_of(rc - 1, "starting the warden");
-    return rc == 0 || rc == 1 ? 0 : -1;
-}
-
-static PyObject *slot_guard(PyObject *self, PyObject *arg)
-{
-    xp_slot *s = slot(self);
-    uint64_t point;
-    if (s == NULL || xp_as_point(arg, &point) < 0)
-        return NULL;
-    int rc;
-    Py_BEGIN_ALLOW_THREADS
-    rc = xp_guard(s, point, NULL, 0);
-    Py_END_ALLOW_THREADS
-    if (xp_guarded(rc) < 0)
-        return NULL;
-    Py_RETURN_NONE;
 }
 
 /* A later signal may heal the loss before anybody asks: what was released by it is remembered. */
@@ -760,12 +521,8 @@ void xp_note_released(xp_slot *s, uint64_t point)
     s->released[s->released_count++] = point;
 }
 
-static PyObject *slot_released(PyObject *self, PyObject *arg)
+bool xp_take_released(xp_slot *s, uint64_t point)
 {
-    xp_slot *s = ((xp_slot_object *)self)->s;
-    uint64_t point;
-    if (xp_as_point(arg, &point) < 0)
-        return NULL;
     bool found = false;
     pthread_mutex_lock(&xp_mu);
     for (uint32_t i = 0; i < s->released_count && !found; i++)
@@ -774,113 +531,5 @@ static PyObject *slot_released(PyObject *self, PyObject *arg)
             found = true;
         }
     pthread_mutex_unlock(&xp_mu);
-    return PyBool_FromLong(found);
-}
-
-static PyObject *slot_watch(PyObject *self, PyObject *Py_UNUSED(a))
-{
-    xp_slot *s = slot(self);
-    if (s == NULL)
-        return NULL;
-    int rc;
-    Py_BEGIN_ALLOW_THREADS
-    rc = xp_warden_start();
-    if (rc == 0)
-        xp_watch_attached(s);
-    Py_END_ALLOW_THREADS
-    if (rc)
-        return xp_oserror_of(rc, "starting the warden");
-    Py_RETURN_NONE;
-}
-
-static PyObject *slot_cancel(PyObject *self, PyObject *arg)
-{
-    uint64_t token;
-    if (xp_as_u64(arg, &token) < 0)
-        return NULL;
-    xp_slot *s = ((xp_slot_object *)self)->s; /* also of a detached slot: its tokens are due */
-    Py_BEGIN_ALLOW_THREADS
-    xp_node_cancel(s, token);
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
-}
-
-static PyObject *slot_domain(PyObject *self, void *Py_UNUSED(c)) { return Py_NewRef(((xp_slot_object *)self)->domain); }
-
-static PyObject *slot_index(PyObject *self, void *Py_UNUSED(c))
-{
-    return PyLong_FromUnsignedLong(((xp_slot_object *)self)->s->index);
-}
-
-static PyObject *slot_address(PyObject *self, void *Py_UNUSED(c))
-{
-    return PyLong_FromUnsignedLongLong((uintptr_t)((xp_slot_object *)self)->s->w);
-}
-
-static PyObject *slot_value(PyObject *self, void *Py_UNUSED(c))
-{
-    xp_slot *s = slot(self);
-    if (s == NULL)
-        return NULL;
-    xp_view v;
-    read_slot(s->w, &v);
-    return PyLong_FromUnsignedLongLong(v.effective);
-}
-
-static PyObject *slot_pending(PyObject *self, void *Py_UNUSED(c))
-{
-    xp_slot *s = slot(self);
-    return s ? PyLong_FromUnsignedLongLong(XP_ACQUIRE(&s->w->pending) >> 21) : NULL;
-}
-
-static PyGetSetDef slot_getset[] = {
-    {"domain", slot_domain, NULL, NULL, NULL},
-    {"index", slot_index, NULL, NULL, NULL},
-    {"address", slot_address, NULL, NULL, NULL},
-    {"value", slot_value, NULL, NULL, NULL},
-    {"pending", slot_pending, NULL, NULL, NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-
-static PyMethodDef slot_methods[] = {
-    {"state", slot_state, METH_O, NULL},
-    {"signal", slot_signal, METH_NOARGS, NULL},
-    {"submit", XP_FAST(slot_submit), METH_VARARGS | METH_KEYWORDS, NULL},
-    {"complete", slot_complete, METH_O, NULL},
-    {"fail", slot_fail, METH_O, NULL},
-    {"owes", slot_owes, METH_NOARGS, NULL},
-    {"wait", XP_FAST(slot_wait), METH_FASTCALL | METH_KEYWORDS, NULL},
-    {"blame", slot_blame, METH_NOARGS, NULL},
-    {"attached", slot_attached, METH_NOARGS, NULL},
-    {"notify", XP_FAST(slot_notify), METH_FASTCALL, NULL},
-    {"cancel", slot_cancel, METH_O, NULL},
-    {"guard", slot_guard, METH_O, NULL},
-    {"released", slot_released, METH_O, NULL},
-    {"watch", slot_watch, METH_NOARGS, NULL},
-    {"detach", slot_detach, METH_NOARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyMemberDef slot_members[] = {XP_WEAKREFS(xp_slot_object), {NULL, 0, 0, 0, NULL}};
-
-static PyType_Slot slot_slots[] = {
-    {Py_tp_new, slot_new},         {Py_tp_dealloc, slot_dealloc}, {Py_tp_getset, slot_getset},
-    {Py_tp_methods, slot_methods}, {Py_tp_members, slot_members}, {0, NULL},
-};
-static PyType_Spec slot_spec = {"xpushare._native.Slot", sizeof(xp_slot_object), 0, Py_TPFLAGS_DEFAULT, slot_slots};
-
-xp_slot *xp_slot_of(PyObject *object)
-{
-    if (PyType_GetSlot(Py_TYPE(object), Py_tp_dealloc) == (void *)slot_dealloc)
-        return slot(object);
-    PyErr_SetString(PyExc_TypeError, "a Slot is wanted");
-    return NULL;
-}
-
-int xp_init_slot(PyObject *module)
-{
-    if (PyModule_AddIntConstant(module, "PENDING", XP_PENDING) < 0 ||
-        PyModule_AddIntConstant(module, "DONE", XP_DONE) < 0 || PyModule_AddIntConstant(module, "LOST", XP_LOST) < 0)
-        return -1;
-    return xp_add_type(module, &slot_spec);
+    return found;
 }

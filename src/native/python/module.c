@@ -1,5 +1,5 @@
 /* The module: puts the parts together and tells the layout. */
-#include "xp.h"
+#include "objects.h"
 
 static int add_layout(PyObject *module)
 {

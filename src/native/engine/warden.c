@@ -675,8 +675,9 @@ static int wait_events(struct epoll_event *events, int most, uint64_t ns)
     return epoll_wait(W.epoll, events, most, (int)((ns + 999999u) / 1000000u));
 }
 
-static void *run(void *Py_UNUSED(arg))
+static void *run(void *arg)
 {
+    (void)arg;
     prctl(PR_SET_NAME, "xpushare-warden");
     prctl(PR_SET_TIMERSLACK, 1000);
     uint64_t poll_at = XP_FOREVER, step = POLL_FIRST_NS, locks_at = XP_FOREVER, retry = RETRY_NS;
@@ -805,7 +806,7 @@ int xp_warden_start(void)
     return rc;
 }
 
-static void stop(void)
+void xp_warden_stop(void)
 {
     pthread_mutex_lock(&xp_life_mu);
     if (W.running) {
@@ -901,74 +902,37 @@ static void fork_child(void)
 
 static void install_fork_handlers(void) { pthread_atfork(fork_prepare, fork_parent, fork_child); }
 
-/* --- functions ---------------------------------------------------------------------------------------------------- */
-
-static PyObject *notification_fd(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
+void xp_engine_init(void)
 {
-    int fd, error = 0;
-    Py_BEGIN_ALLOW_THREADS
-    pthread_mutex_lock(&xp_mu);
-    if (notify_fd < 0) {
-        notify_fd = eventfd(due_first ? 1 : 0, EFD_CLOEXEC | EFD_NONBLOCK);
-        error = errno;
-    }
-    fd = notify_fd;
-    pthread_mutex_unlock(&xp_mu);
-    Py_END_ALLOW_THREADS
-    return fd < 0 ? xp_oserror_of(error, "eventfd") : PyLong_FromLong(fd);
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, install_fork_handlers);
 }
 
-static PyObject *due(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
+/* --- what is due -------------------------------------------------------------------------------------------------- */
+
+int xp_notification_fd(void)
 {
-    xp_node *list;
+    pthread_mutex_lock(&xp_mu);
+    if (notify_fd < 0)
+        notify_fd = eventfd(due_first ? 1 : 0, EFD_CLOEXEC | EFD_NONBLOCK);
+    int fd = notify_fd, error = errno;
+    pthread_mutex_unlock(&xp_mu);
+    errno = error;
+    return fd;
+}
+
+xp_node *xp_due(void)
+{
     uint64_t drained;
-    Py_BEGIN_ALLOW_THREADS
     pthread_mutex_lock(&xp_mu);
     if (notify_fd >= 0 && read(notify_fd, &drained, sizeof drained) < 0) {
         /* EAGAIN: nothing new */
     }
-    list = due_first;
+    xp_node *list = due_first;
     due_first = NULL;
     due_last = &due_first;
     pthread_mutex_unlock(&xp_mu);
-    Py_END_ALLOW_THREADS
-    PyObject *tokens = PyList_New(0);
-    while (list) {
-        xp_node *node = list;
-        list = node->next;
-        PyObject *v = tokens ? PyLong_FromUnsignedLongLong(node->token) : NULL;
-        if (tokens && (v == NULL || PyList_Append(tokens, v) < 0))
-            Py_CLEAR(tokens);
-        Py_XDECREF(v);
-        free(node);
-    }
-    return tokens;
+    return list;
 }
 
-static PyObject *warden_running(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
-{
-    return PyBool_FromLong(XP_LOAD(&W.running));
-}
-
-static PyObject *close_warden(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
-{
-    Py_BEGIN_ALLOW_THREADS
-    stop();
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
-}
-
-static PyMethodDef functions[] = {
-    {"notification_fd", notification_fd, METH_NOARGS, NULL},
-    {"due", due, METH_NOARGS, NULL},
-    {"warden_running", warden_running, METH_NOARGS, NULL},
-    {"close_warden", close_warden, METH_NOARGS, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
-int xp_init_warden(PyObject *module)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, install_fork_handlers);
-    return PyModule_AddFunctions(module, functions);
-}
+bool xp_warden_running(void) { return XP_LOAD(&W.running); }

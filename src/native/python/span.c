@@ -1,5 +1,5 @@
 /* Span, a buffer that keeps its owner alive, and BufferBase, whose views are views of a Span. */
-#include "xp.h"
+#include "objects.h"
 
 typedef struct {
     PyObject_HEAD

@@ -1,5 +1,6 @@
 /* What the warden answers: fds of live entries, made on demand where their number could not be kept open. */
 #include "events.h"
+#include "table.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,24 +10,13 @@
 #define FDS_AT_ONCE 253u /* SCM_MAX_FD */
 enum { OK = 0, MALFORMED, OTHER_USER, NOT_LIVE, BUSY, DRIVER_ERROR };
 
-typedef int (*make_fd)(int *fd, uint64_t object, int64_t a, uint64_t b);
-typedef struct offer {
-    struct offer *next;
-    uint32_t entry, count;
-    uint64_t generation;
-    make_fd make;
-    int64_t a;
-    uint64_t b;
-    uint64_t objects[];
-} offer;
-
 #define OFFER_BUCKETS 256u
 static pthread_mutex_t send_mu = PTHREAD_MUTEX_INITIALIZER; /* held while fds of an entry are on their way out */
 static struct {
     xp_table *table;
     int table_fd;
     xp_domain *domain;
-    offer *offers[OFFER_BUCKETS];
+    xp_offer *offers[OFFER_BUCKETS];
 } serving;
 
 /* --- answering ---------------------------------------------------------------------------------------------------- */
@@ -58,9 +48,9 @@ static bool reply(int fd, uint32_t status, const int *fds, uint32_t count, uint3
     return false;
 }
 
-static offer **find_offer(uint32_t entry)
+static xp_offer **find_offer(uint32_t entry)
 {
-    offer **p = &serving.offers[entry % OFFER_BUCKETS];
+    xp_offer **p = &serving.offers[entry % OFFER_BUCKETS];
     while (*p && (*p)->entry != entry)
         p = &(*p)->next;
     return p;
@@ -82,7 +72,7 @@ static bool send_hello(int fd)
 
 static bool send_made(int fd, const xp_request *q)
 {
-    const offer *o = *find_offer(q->entry);
+    const xp_offer *o = *find_offer(q->entry);
     if (o == NULL || o->generation != q->generation)
         return reply(fd, NOT_LIVE, NULL, 0, 0);
     if (q->first >= o->count)
@@ -109,7 +99,7 @@ static bool answer(int fd, const xp_request *q, size_t size)
         return reply(fd, MALFORMED, NULL, 0, 0);
     if (serving.table == NULL || q->entry >= XP_ENTRIES || memcmp(q->cookie, serving.domain->cookie, XP_COOKIE) != 0)
         return reply(fd, NOT_LIVE, NULL, 0, 0);
-    const xp_entry *e = (const xp_entry *)((char *)serving.table + XP_TABLE_HEADER) + q->entry;
+    const xp_entry *e = xp_entry_at((const char *)serving.table, q->entry);
     uint8_t differs = 0;
     if (q->generation == 0 || XP_LOAD(&e->generation) != q->generation)
         return reply(fd, NOT_LIVE, NULL, 0, 0);
@@ -157,21 +147,22 @@ void xp_serving_forked(void)
     pthread_mutex_init(&send_mu, NULL);
 }
 
-/* --- functions ---------------------------------------------------------------------------------------------------- */
+/* --- exporting ---------------------------------------------------------------------------------------------------- */
 
-static int serve_on(xp_table *table, int table_fd, xp_domain *d, const char **call)
+bool xp_serve(xp_table *table, int table_fd, xp_domain *d, xp_error *error)
 {
-    *call = "starting the warden";
+    if (!d->owner || memcmp(table->cookie, d->cookie, XP_COOKIE) != 0)
+        return xp_failed(error, 0, "not the table of this process and its own domain");
     int rc = xp_warden_start();
     if (rc)
-        return rc;
+        return xp_failed(error, rc, "starting the warden");
     struct sockaddr_un name = {.sun_family = AF_UNIX};
     int at = 1 + (int)strlen(strcpy(name.sun_path + 1, "xpushare/"));
     for (unsigned i = 0; i < XP_COOKIE; i++)
         at += snprintf(name.sun_path + at, 3, "%02x", d->cookie[i]);
+    const char *call = "serve (this process does already)";
     pthread_mutex_lock(&send_mu);
-    *call = "serve (this process does already)";
-    rc = serving.table ? EALREADY : xp_warden_listen(&name, offsetof(struct sockaddr_un, sun_path) + (size_t)at, call);
+    rc = serving.table ? EALREADY : xp_warden_listen(&name, offsetof(struct sockaddr_un, sun_path) + (size_t)at, &call);
     if (rc == 0) {
         xp_domain_ref(d);
         serving.table = table;
@@ -179,46 +170,12 @@ static int serve_on(xp_table *table, int table_fd, xp_domain *d, const char **ca
         serving.domain = d;
     }
     pthread_mutex_unlock(&send_mu);
-    return rc;
+    return rc ? xp_failed(error, rc, call) : true;
 }
 
-static PyObject *serve(PyObject *Py_UNUSED(m), PyObject *args, PyObject *kwargs)
+void xp_withdraw(xp_entry *e, uint32_t reason)
 {
-    static char *names[] = {"table_address", "table_fd", "domain", NULL};
-    PyObject *o_address, *o_domain;
-    uint64_t address;
-    int table_fd, rc;
-    xp_domain *d;
-    const char *call;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OiO", names, &o_address, &table_fd, &o_domain) ||
-        xp_as_u64(o_address, &address) < 0 || (d = xp_domain_of(o_domain)) == NULL)
-        return NULL;
-    xp_table *table = (xp_table *)(uintptr_t)address;
-    if (address < 4096 || address % 8 || !d->owner || memcmp(table->cookie, d->cookie, XP_COOKIE) != 0) {
-        PyErr_SetString(PyExc_ValueError, "not the table of this process and its own domain");
-        return NULL;
-    }
-    Py_BEGIN_ALLOW_THREADS
-    rc = serve_on(table, table_fd, d, &call);
-    Py_END_ALLOW_THREADS
-    if (rc)
-        return xp_oserror_of(rc, call);
-    Py_RETURN_NONE;
-}
-
-static PyObject *withdraw(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
-{
-    uint64_t address;
-    uint32_t reason;
-    if (xp_arity("withdraw", n, 2, 2) < 0 || xp_as_u64(args[0], &address) < 0 || xp_as_u32(args[1], &reason) < 0)
-        return NULL;
-    if (address < 4096 || address % 8) {
-        PyErr_SetString(PyExc_ValueError, "no entry's address");
-        return NULL;
-    }
-    xp_entry *e = (xp_entry *)(uintptr_t)address;
-    offer *ended = NULL;
-    Py_BEGIN_ALLOW_THREADS
+    xp_offer *ended = NULL;
     pthread_mutex_lock(&send_mu);
     uint64_t generation = XP_LOAD(&e->generation);
     if (generation) {
@@ -226,71 +183,22 @@ static PyObject *withdraw(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssiz
         XP_STORE(&e->retired, generation);
         XP_STORE(&e->generation, 0);
     }
-    for (unsigned i = 0; i < OFFER_BUCKETS && serving.table; i++) {
-        uint64_t first = (uint64_t)(uintptr_t)serving.table + XP_TABLE_HEADER, entry = (address - first) / sizeof *e;
-        if (address < first || entry >= XP_ENTRIES)
-            break;
-        offer **p = find_offer((uint32_t)entry);
+    const xp_entry *first = serving.table ? xp_entry_at((const char *)serving.table, 0) : NULL;
+    if (first && (uintptr_t)e >= (uintptr_t)first && (uintptr_t)e < (uintptr_t)(first + XP_ENTRIES)) {
+        xp_offer **p = find_offer((uint32_t)(e - first));
         if ((ended = *p))
             *p = ended->next;
-        break;
     }
     pthread_mutex_unlock(&send_mu);
-    Py_END_ALLOW_THREADS
     free(ended);
-    Py_RETURN_NONE;
 }
 
-static PyObject *add_offer(PyObject *Py_UNUSED(m), PyObject *args, PyObject *kwargs)
+void xp_make_offer(xp_offer *o)
 {
-    static char *names[] = {"entry", "generation", "function", "objects", "a", "b", NULL};
-    PyObject *o_entry, *o_generation, *o_function, *objects, *o_a, *o_b;
-    uint64_t generation, function, b;
-    uint32_t entry;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOOOO", names, &o_entry, &o_generation, &o_function, &objects,
-                                     &o_a, &o_b) ||
-        xp_as_u32(o_entry, &entry) < 0 || xp_as_u64(o_generation, &generation) < 0 ||
-        xp_as_u64(o_function, &function) < 0 || xp_as_u64(o_b, &b) < 0)
-        return NULL;
-    int64_t a = PyLong_AsLongLong(o_a);
-    Py_ssize_t count = a == -1 && PyErr_Occurred() ? -1 : PySequence_Size(objects);
-    if (count < 0)
-        return NULL;
-    if (entry >= XP_ENTRIES || generation == 0 || function < 4096 || count == 0 || count > INT32_MAX) {
-        PyErr_SetString(PyExc_ValueError, "no such entry, generation or function, or no objects");
-        return NULL;
-    }
-    offer *o = malloc(sizeof *o + (size_t)count * sizeof *o->objects);
-    if (o == NULL)
-        return PyErr_NoMemory();
-    *o = (offer){NULL, entry, (uint32_t)count, generation, (make_fd)(uintptr_t)function, a, b};
-    for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *item = PySequence_GetItem(objects, i);
-        int rc = item ? xp_as_u64(item, &o->objects[i]) : -1;
-        Py_XDECREF(item);
-        if (rc < 0) {
-            free(o);
-            return NULL;
-        }
-    }
-    offer *old;
-    Py_BEGIN_ALLOW_THREADS
     pthread_mutex_lock(&send_mu);
-    offer **p = find_offer(entry);
-    old = *p;
+    xp_offer **p = find_offer(o->entry), *old = *p;
     o->next = old ? old->next : NULL;
     *p = o;
     pthread_mutex_unlock(&send_mu);
-    Py_END_ALLOW_THREADS
     free(old);
-    Py_RETURN_NONE;
 }
-
-static PyMethodDef functions[] = {
-    {"serve", XP_FAST(serve), METH_VARARGS | METH_KEYWORDS, NULL},
-    {"withdraw", XP_FAST(withdraw), METH_FASTCALL, NULL},
-    {"offer", XP_FAST(add_offer), METH_VARARGS | METH_KEYWORDS, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
-int xp_init_serve(PyObject *module) { return PyModule_AddFunctions(module, functions); }

@@ -1,7 +1,8 @@
-/* Domains, slots and the warden: the C side, used by threads with and without the GIL.
+/* Domains, slots and the warden.
  *
  * Mutexes, outermost first: xp_life_mu (start and stop of the warden), send_mu (serve.c), xp_mu (domain list, nodes,
- * due tokens), domain->mu (its fd, watches, reaping), warden_mu (warden.c: epoll). Nobody takes the GIL holding one. */
+ * due tokens), domain->mu (its fd, watches, reaping), warden_mu (warden.c: epoll). Whoever calls this from Python
+ * holds no GIL where it says so, and nobody takes the GIL holding one. */
 #ifndef XP_EVENTS_H
 #define XP_EVENTS_H
 
@@ -105,8 +106,23 @@ static inline bool xp_usable(const xp_domain *d)
 }
 
 /* --- domain.c ----------------------------------------------------------------------------------------------------- */
-xp_domain *xp_domain_of(PyObject *object); /* borrowed; NULL with TypeError, or ValueError where it is not usable */
-PyObject *xp_lease_new(PyTypeObject *type, PyObject *domain, uint32_t entry, PyObject *peer);
+/* Become a member; takes both fds over. NULL: they stay the caller's. Blocks. */
+xp_domain *xp_join(int fd, int bell, const uint8_t *cookie, bool owner, xp_error *error);
+void xp_leave(xp_domain *d); /* the clean exit; in a forked child nothing but the mapping is left. Blocks */
+const char *xp_domain_wrong(const xp_domain *d); /* why it may not touch shared memory, NULL if it may */
+bool xp_look(xp_domain *d, uint32_t m, int *pid, uint64_t *since, bool *alive); /* false: nobody has the index */
+long xp_reap_all(xp_domain *d);
+bool xp_idle(xp_domain *d); /* holds nothing and is attached to nothing */
+bool xp_hold(xp_domain *d, uint32_t entry); /* false: no memory */
+void xp_drop(xp_domain *d, uint32_t entry);
+uint32_t xp_holders(xp_domain *d, uint32_t entry, uint32_t *found); /* the other living ones, at most XP_MEMBERS */
+void xp_set_opens(xp_domain *d, uint32_t entry, int32_t count);
+bool xp_take_open(xp_domain *d, uint32_t entry);
+void xp_give_open(xp_domain *d, uint32_t entry);
+int32_t xp_opens_left(xp_domain *d, uint32_t entry);
+uint32_t xp_new_slot(xp_domain *d); /* the owner's; XP_SLOTS: none is left */
+bool xp_release_slot(xp_domain *d, uint32_t index); /* false: not in use */
+void xp_close_received(int fd); /* an fd that a peer gave us */
 void xp_domain_ref(xp_domain *d);
 void xp_domain_unref(xp_domain *d);
 bool xp_count_in(xp_domain *d, uint32_t **counts, uint32_t length, uint32_t i, uint64_t *mask); /* takes d->mu */
@@ -141,23 +157,33 @@ void xp_wake_all(xp_words *w); /* also those whose waker died half-way */
 void xp_ring(xp_domain *d);
 void xp_finish(xp_words *w); /* raise the value to what is complete, and lost without guards: somebody may have died half-way */
 void xp_note_released(xp_slot *s, uint64_t point); /* with xp_mu */
-xp_slot *xp_slot_of(PyObject *object); /* borrowed; NULL with TypeError, or ValueError where it is not usable */
+xp_slot *xp_attach(xp_domain *d, uint32_t index, xp_error *error); /* NULL: `error` */
+void xp_detach(xp_slot *s);
+const char *xp_slot_wrong(const xp_slot *s); /* why it may not be used, NULL if it may */
+const char *xp_signal(xp_slot *s, uint64_t *point); /* from the host; NULL, or what is wrong */
+void xp_fail(xp_slot *s, uint32_t cause); /* lose what this process owes, if anything */
+/* Wait by spinning for `full` ns at most. A state, as from the following. */
+int xp_spin(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, uint64_t full);
+/* One sleep at most: the state if it is no longer pending; else *rc is 0 or the futex's errno. Call it again until `end`. */
+int xp_sleep(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, int *rc);
+bool xp_take_released(xp_slot *s, uint64_t point); /* was a device let go for that lost point? once for each */
 /* NULL, or what is wrong; `after`: the point to wait for before, or 0; `host`: no device may complete it by a plain
- * store. Blocks nobody. No GIL needed. */
+ * store. Blocks nobody. */
 const char *xp_submit(xp_slot *s, uint64_t queue, bool device, uint64_t *point, uint64_t *after, bool *host);
-int xp_as_point(PyObject *arg, uint64_t *point);
-/* Before a device waits for `point`: a loss shall release it. 0; 1: done or lost, there is nothing to wait for; or what
- * `xp_guarded` raises. No GIL needed. */
+/* Before a device waits for `point`: a loss shall release it. 0; 1: done or lost, there is nothing to wait for; -1 no
+ * memory, XP_TOO_FAR, else errno + 1. */
 #define XP_TOO_FAR (-2)
 int xp_guard(xp_slot *s, uint64_t point, xp_lane *lane, uint64_t at);
-int xp_guarded(int rc); /* 0, or -1 with an exception set */
 void xp_slot_ref(xp_slot *s);
 void xp_slot_unref(xp_slot *s);
 
 /* --- warden.c ----------------------------------------------------------------------------------------------------- */
 enum { XP_WATCHED, XP_RETRY, XP_POLLED };
 
+void xp_engine_init(void);                        /* first of all, and as often as one likes */
 int xp_warden_start(void);                        /* 0 or errno */
+void xp_warden_stop(void);
+bool xp_warden_running(void);
 int xp_watch(xp_domain *d, uint32_t m);           /* with d->mu: one of the above; XP_WATCHED also of the dead */
 void xp_unwatch(xp_domain *d, uint32_t m);        /* with d->mu */
 void xp_unwatch_bell(xp_domain *d);               /* with d->mu */
@@ -169,6 +195,8 @@ bool xp_mending(xp_slot *s, const xp_lane *lane, bool end);
 void xp_node_cancel(xp_slot *s, uint64_t token);
 void xp_nodes_drop(xp_domain *d, xp_slot *s); /* with xp_mu: of a slot, or of all of d: tokens become due */
 
+int xp_notification_fd(void); /* made at the first call; -1 and errno */
+xp_node *xp_due(void);        /* a list for the caller to free; clears the notification */
 int xp_warden_listen(const struct sockaddr_un *name, size_t size, const char **call); /* 0 or errno and who says so */
 
 /* --- lane.c ------------------------------------------------------------------------------------------------------- */
@@ -180,6 +208,21 @@ void xp_lane_waits(xp_lane *lane, int more); /* waits that are guarded */
 bool xp_lane_lose(xp_lane *lane, uint64_t at, uint32_t cause, uint64_t pid);
 
 /* --- serve.c ------------------------------------------------------------------------------------------------------ */
+/* Makes one fd of an entry on demand; 0 is success. */
+typedef int (*xp_make_fd)(int *fd, uint64_t object, int64_t a, uint64_t b);
+typedef struct xp_offer {
+    struct xp_offer *next;
+    uint32_t entry, count;
+    uint64_t generation;
+    xp_make_fd make;
+    int64_t a;
+    uint64_t b;
+    uint64_t objects[];
+} xp_offer;
+
+bool xp_serve(xp_table *table, int table_fd, xp_domain *d, xp_error *error); /* once per process */
+void xp_withdraw(xp_entry *e, uint32_t reason);
+void xp_make_offer(xp_offer *o); /* takes it over: malloc's */
 bool xp_answer(int fd, const void *packet, size_t size); /* false: the connection is of no more use */
 void xp_refuse(int fd);
 void xp_serving_end(void);

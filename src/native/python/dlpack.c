@@ -1,6 +1,6 @@
 /* DLPack: capsules that keep an owner alive, and what other libraries' capsules say.
  * The structs are the ABI of DLPack 1.x. */
-#include "xp.h"
+#include "objects.h"
 
 #include <stdlib.h>
 

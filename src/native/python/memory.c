@@ -1,15 +1,8 @@
 /* Copies, mappings of fds and reserved address space. */
-#include "xp.h"
+#include "objects.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
-
-#ifndef SYS_pidfd_getfd
-#define SYS_pidfd_getfd 438
-#endif
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
@@ -236,48 +229,6 @@ static PyMethodDef reservation_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-/* Map a peer's memfd, seen to be as large as its table says and unable to shrink. NULL: `m` says why. */
-static char *map_memfd(xp_memfd *m, int fd)
-{
-    struct stat found;
-    int seals;
-    char *base = NULL;
-    m->call = "mmap";
-    if (fstat(fd, &found) < 0)
-        m->error = errno;
-    else if ((seals = fcntl(fd, F_GET_SEALS)) < 0)
-        m->wrong = "the exporter's file descriptor is no memfd";
-    else if (!(seals & F_SEAL_SHRINK))
-        m->wrong = "the exporter's memory could shrink (no F_SEAL_SHRINK)";
-    else if (m->inode && found.st_ino != m->inode)
-        m->wrong = "the exporter's file descriptor number was used again";
-    else if (m->nbytes == 0 || (uint64_t)found.st_size < m->nbytes)
-        m->wrong = "the exporter's file is smaller than its table says";
-    else if ((base = mmap(NULL, m->nbytes, m->writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0)) ==
-             MAP_FAILED) {
-        m->error = errno;
-        base = NULL;
-    }
-    return base;
-}
-
-/* pidfd_getfd, checks and mmap at one go. ESTALE unless `*generation` is as expected once the fd is here. */
-char *xp_fetch_memfd(xp_memfd *m, int pidfd, int fd, const uint64_t *generation, uint64_t expected)
-{
-    char *base = NULL;
-    m->call = "pidfd_getfd";
-    int got = (int)syscall(SYS_pidfd_getfd, pidfd, fd, 0);
-    if (got < 0)
-        m->error = errno;
-    else if (XP_LOAD(generation) != expected)
-        m->error = ESTALE;
-    else
-        base = map_memfd(m, got);
-    if (got >= 0)
-        xp_close_received(got);
-    return base;
-}
-
 PyObject *xp_mapping_new(PyTypeObject *type, char *base, uint64_t nbytes) { return range_new(type, base, nbytes); }
 
 const char *xp_mapping_base(PyObject *mapping, uint64_t *nbytes)
@@ -286,28 +237,19 @@ const char *xp_mapping_base(PyObject *mapping, uint64_t *nbytes)
     return ((xp_range *)mapping)->base;
 }
 
-static PyObject *mapped(PyTypeObject *type, char *base, const xp_memfd *m)
-{
-    if (base)
-        return range_new(type, base, m->nbytes);
-    if (m->wrong == NULL)
-        return xp_oserror_of(m->error, m->call);
-    PyErr_SetString(PyExc_ValueError, m->wrong);
-    return NULL;
-}
-
 static PyObject *mapping_imported(PyObject *cls, PyObject *args)
 {
     int fd, writable;
     unsigned long long inode, nbytes;
     char *base;
+    xp_error error;
     if (!PyArg_ParseTuple(args, "iKKp", &fd, &inode, &nbytes, &writable))
         return NULL;
-    xp_memfd m = {.inode = inode, .nbytes = nbytes, .writable = writable};
+    xp_memfd wanted = {.inode = inode, .nbytes = nbytes};
     Py_BEGIN_ALLOW_THREADS
-    base = map_memfd(&m, fd);
+    base = xp_map_memfd(fd, &wanted, writable, &error);
     Py_END_ALLOW_THREADS
-    return mapped((PyTypeObject *)cls, base, &m);
+    return base ? range_new((PyTypeObject *)cls, base, nbytes) : xp_raise(&error);
 }
 
 static PyObject *mapping_fetched(PyObject *cls, PyObject *args)
@@ -315,13 +257,14 @@ static PyObject *mapping_fetched(PyObject *cls, PyObject *args)
     int pidfd, fd, writable;
     unsigned long long inode, nbytes, address, generation;
     char *base;
+    xp_error error;
     if (!PyArg_ParseTuple(args, "iiKKpKK", &pidfd, &fd, &inode, &nbytes, &writable, &address, &generation))
         return NULL;
-    xp_memfd m = {.inode = inode, .nbytes = nbytes, .writable = writable};
+    xp_memfd wanted = {.inode = inode, .nbytes = nbytes};
     Py_BEGIN_ALLOW_THREADS
-    base = xp_fetch_memfd(&m, pidfd, fd, (const uint64_t *)(uintptr_t)address, generation);
+    base = xp_fetch_memfd(pidfd, fd, &wanted, writable, (const uint64_t *)(uintptr_t)address, generation, &error);
     Py_END_ALLOW_THREADS
-    return mapped((PyTypeObject *)cls, base, &m);
+    return base ? range_new((PyTypeObject *)cls, base, nbytes) : xp_raise(&error);
 }
 
 static PyMethodDef mapping_methods[] = {

@@ -1,5 +1,6 @@
 /* Membership in a commons: claiming an index, telling the living from the dead, reaping, holders and slots. */
 #include "events.h"
+#include "table.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -224,36 +225,28 @@ static int claim(xp_domain *d, uint32_t m)
     return ours;
 }
 
-/* What is wrong with the file; NULL if nothing: then it is mapped, or errno says why not. */
-static const char *map_commons(xp_domain *d, const uint8_t *cookie)
+static bool map_commons(xp_domain *d, xp_error *error)
 {
+    xp_memfd wanted = {.nbytes = XP_COMMONS_SIZE, .exact = true};
     struct stat st;
+    if ((d->base = xp_map_memfd(d->fd, &wanted, true, error)) == NULL)
+        return false;
     if (fstat(d->fd, &st) < 0)
-        return "fstat fails on the commons";
-    int seals = fcntl(d->fd, F_GET_SEALS);
-    if (seals < 0 || !(seals & F_SEAL_SHRINK))
-        return "the commons is no memfd sealed against shrinking";
-    if (st.st_size != (off_t)XP_COMMONS_SIZE)
-        return "the commons has the wrong size";
+        return xp_failed(error, errno, "fstat");
     d->dev = st.st_dev;
     d->ino = st.st_ino;
-    d->base = mmap(NULL, XP_COMMONS_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, d->fd, 0);
-    if (d->base == MAP_FAILED) {
-        d->base = NULL;
-        return NULL;
-    }
     xp_commons *c = (xp_commons *)d->base;
     if (d->owner) {
-        memcpy(c->cookie, cookie, XP_COOKIE);
+        memcpy(c->cookie, d->cookie, XP_COOKIE);
         c->version = XP_VERSION;
         __atomic_thread_fence(__ATOMIC_SEQ_CST);
         memcpy(c->magic, "XPUSHCOM", 8);
     } else if (memcmp(c->magic, "XPUSHCOM", 8) != 0 || c->version != XP_VERSION) {
-        return "not a commons of this version";
-    } else if (memcmp(c->cookie, cookie, XP_COOKIE) != 0) {
-        return "the commons of another exporter (its cookie differs)";
+        return xp_failed(error, 0, "not a commons of this version");
+    } else if (memcmp(c->cookie, d->cookie, XP_COOKIE) != 0) {
+        return xp_failed(error, 0, "the commons of another exporter (its cookie differs)");
     }
-    return NULL;
+    return true;
 }
 
 static void unlist(xp_domain *d)
@@ -265,31 +258,28 @@ static void unlist(xp_domain *d)
         }
 }
 
-/* 0; or errno; or -1 with *wrong set. Everything but the object itself; no GIL. */
-static int join(xp_domain *d, const uint8_t *cookie, const char **wrong)
+static bool join(xp_domain *d, xp_error *error)
 {
-    if ((*wrong = map_commons(d, cookie)))
-        return -1;
-    if (d->base == NULL)
-        return errno;
+    if (!map_commons(d, error))
+        return false;
+    bool known = false;
     pthread_mutex_lock(&xp_mu);
-    for (xp_domain *o = xp_domains; o; o = o->next)
-        if (o->dev == d->dev && o->ino == d->ino)
-            *wrong = "this process is a member of that commons already";
-    if (*wrong == NULL) {
+    for (xp_domain *o = xp_domains; o && !known; o = o->next)
+        known = o->dev == d->dev && o->ino == d->ino;
+    if (!known) {
         d->next = xp_domains;
         xp_domains = d;
     }
     pthread_mutex_unlock(&xp_mu);
-    if (*wrong)
-        return -1;
+    if (known)
+        return xp_failed(error, 0, "this process is a member of that commons already");
     int rc = 0;
     pthread_mutex_lock(&d->mu);
     if (d->owner)
         rc = claim(d, 0);
     for (uint32_t m = 1; m < XP_MEMBERS && !d->owner && rc == 0; m++)
         rc = claim(d, m);
-    int error = rc < 0 ? errno : d->owner ? EAGAIN : ENOSPC;
+    int code = rc < 0 ? errno : d->owner ? EAGAIN : ENOSPC;
     if (rc == 1) {
         /* An exec must end the membership, whoever passed the fds on. */
         fcntl(d->fd, F_SETFD, FD_CLOEXEC);
@@ -298,15 +288,53 @@ static int join(xp_domain *d, const uint8_t *cookie, const char **wrong)
     }
     pthread_mutex_unlock(&d->mu);
     if (rc == 1)
-        return 0;
+        return true;
     pthread_mutex_lock(&xp_mu);
     unlist(d);
     pthread_mutex_unlock(&xp_mu);
-    return error;
+    return xp_failed(error, code, "joining the commons");
 }
 
-/* The clean exit; also what ends a domain that this process got by a fork. No GIL needed. */
-static void leave(xp_domain *d)
+xp_domain *xp_join(int fd, int bell, const uint8_t *cookie, bool owner, xp_error *error)
+{
+    static uint64_t serials;
+    xp_domain *d = calloc(1, sizeof *d);
+    if (d == NULL) {
+        xp_failed(error, ENOMEM, NULL);
+        return NULL;
+    }
+    d->refs = 1;
+    d->left = 1;
+    d->owner = owner;
+    d->member = XP_NO_MEMBER;
+    d->fd = fd;
+    d->born = XP_RELAXED(&xp_fork_count);
+    d->serial = __atomic_add_fetch(&serials, 1, __ATOMIC_RELAXED);
+    memcpy(d->cookie, cookie, XP_COOKIE);
+    pthread_mutex_init(&d->mu, NULL);
+    for (uint32_t i = 0; i < XP_MEMBERS; i++)
+        d->pidfds[i] = -1;
+    if (owner) {
+        d->released = malloc(XP_SLOTS * sizeof *d->released);
+        d->slots_live = calloc(XP_SLOTS / 64, sizeof *d->slots_live);
+    }
+    bool good = owner && (d->released == NULL || d->slots_live == NULL) ? xp_failed(error, ENOMEM, NULL) : true;
+    d->bell = bell;
+    if (good && join(d, error))
+        return d;
+    d->bell = -1; /* the fds stay the caller's */
+    xp_domain_unref(d);
+    return NULL;
+}
+
+const char *xp_domain_wrong(const xp_domain *d)
+{
+    if (xp_usable(d))
+        return NULL;
+    return XP_RELAXED(&d->left) ? "this process has left the domain" : "the domain is from before a fork";
+}
+
+void xp_leave(xp_domain *d)
 {
     if (d->born != XP_RELAXED(&xp_fork_count))
         return; /* the fork handler closed the fds; the mapping goes with the last reference */
@@ -356,197 +384,31 @@ void xp_close_received(int fd)
     pthread_mutex_unlock(&d->mu);
     xp_domain_unref(d);
 }
-
-static PyObject *close_received(PyObject *Py_UNUSED(module), PyObject *arg)
+bool xp_look(xp_domain *d, uint32_t m, int *pid, uint64_t *since, bool *alive)
 {
-    int fd;
-    if (xp_as_int(arg, &fd) < 0)
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    xp_close_received(fd);
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
+    xp_member *record = xp_member_at(d, m);
+    if (XP_LOAD(&record->state) == 0)
+        return false;
+    pthread_mutex_lock(&d->mu);
+    enum life life = life_of(d, m, pid);
+    pthread_mutex_unlock(&d->mu);
+    *since = XP_RELAXED(&record->attached_ns);
+    *alive = life == LIVING || life == DYING;
+    return life != NOBODY;
 }
 
-static PyMethodDef domain_functions[] = {
-    {"close_received", close_received, METH_O, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
-/* --- the type ----------------------------------------------------------------------------------------------------- */
-
-typedef struct {
-    PyObject_HEAD
-    PyObject *weakrefs;
-    xp_domain *d;
-} xp_domain_object;
-
-static xp_domain *domain(PyObject *self) { return ((xp_domain_object *)self)->d; }
-
-/* NULL with an exception where the object may not touch shared memory. */
-static xp_domain *member(PyObject *self)
-{
-    xp_domain *d = domain(self);
-    if (xp_usable(d))
-        return d;
-    PyErr_SetString(PyExc_ValueError, XP_RELAXED(&d->left) ? "this process has left the domain"
-                                                           : "the domain is from before a fork");
-    return NULL;
-}
-
-static PyObject *domain_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"fd", "bell", "cookie", "owner", NULL};
-    static uint64_t serials;
-    int fd, bell, owner;
-    Py_buffer cookie;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iiy*p", names, &fd, &bell, &cookie, &owner))
-        return NULL;
-    uint8_t bytes[XP_COOKIE];
-    bool fits = cookie.len == XP_COOKIE;
-    if (fits)
-        memcpy(bytes, cookie.buf, XP_COOKIE);
-    PyBuffer_Release(&cookie);
-    if (!fits) {
-        PyErr_SetString(PyExc_ValueError, "a cookie has 16 bytes");
-        return NULL;
-    }
-    xp_domain_object *self = (xp_domain_object *)PyType_GenericAlloc(type, 0);
-    xp_domain *d = self ? calloc(1, sizeof *d) : NULL;
-    if (d && owner) {
-        d->released = malloc(XP_SLOTS * sizeof *d->released);
-        d->slots_live = calloc(XP_SLOTS / 64, sizeof *d->slots_live);
-    }
-    if (d == NULL || (owner && (d->released == NULL || d->slots_live == NULL))) {
-        if (d) {
-            free(d->released);
-            free(d->slots_live);
-            free(d);
-        }
-        Py_XDECREF((PyObject *)self);
-        return self ? PyErr_NoMemory() : NULL;
-    }
-    d->refs = 1;
-    d->born = XP_RELAXED(&xp_fork_count);
-    d->left = 1;
-    d->owner = owner != 0;
-    d->member = XP_NO_MEMBER;
-    d->serial = __atomic_add_fetch(&serials, 1, __ATOMIC_RELAXED);
-    d->fd = fd;
-    d->bell = bell;
-    memcpy(d->cookie, bytes, XP_COOKIE);
-    pthread_mutex_init(&d->mu, NULL);
-    for (uint32_t i = 0; i < XP_MEMBERS; i++)
-        d->pidfds[i] = -1;
-    const char *wrong = NULL;
-    int rc;
-    Py_BEGIN_ALLOW_THREADS
-    rc = join(d, bytes, &wrong);
-    Py_END_ALLOW_THREADS
-    if (rc != 0) {
-        d->bell = -1; /* the fds stay the caller's */
-        xp_domain_unref(d);
-        Py_DECREF(self);
-        if (wrong) {
-            PyErr_SetString(PyExc_ValueError, wrong);
-            return NULL;
-        }
-        return xp_oserror_of(rc, "joining the commons");
-    }
-    self->d = d;
-    return (PyObject *)self;
-}
-
-static void domain_dealloc(PyObject *self)
-{
-    xp_domain *d = domain(self);
-    xp_clear_weakrefs(self, ((xp_domain_object *)self)->weakrefs);
-    if (d) {
-        Py_BEGIN_ALLOW_THREADS
-        leave(d);
-        xp_domain_unref(d);
-        Py_END_ALLOW_THREADS
-    }
-    xp_free(self);
-}
-
-xp_domain *xp_domain_of(PyObject *object)
-{
-    if (PyType_GetSlot(Py_TYPE(object), Py_tp_dealloc) == (void *)domain_dealloc)
-        return member(object);
-    PyErr_SetString(PyExc_TypeError, "a Domain is wanted");
-    return NULL;
-}
-
-static PyObject *domain_leave(PyObject *self, PyObject *Py_UNUSED(a))
-{
-    Py_BEGIN_ALLOW_THREADS
-    leave(domain(self));
-    Py_END_ALLOW_THREADS
-    Py_RETURN_NONE;
-}
-
-static PyObject *domain_members(PyObject *self, PyObject *Py_UNUSED(a))
-{
-    xp_domain *d = member(self);
-    PyObject *list = d ? PyList_New(0) : NULL;
-    for (uint32_t m = 0; list && m < XP_MEMBERS; m++) {
-        xp_member *record = xp_member_at(d, m);
-        if (XP_LOAD(&record->state) == 0)
-            continue;
-        int pid;
-        enum life life;
-        Py_BEGIN_ALLOW_THREADS
-        pthread_mutex_lock(&d->mu);
-        life = life_of(d, m, &pid);
-        pthread_mutex_unlock(&d->mu);
-        Py_END_ALLOW_THREADS
-        if (life == NOBODY)
-            continue;
-        PyObject *item = Py_BuildValue("(IiKN)", m, pid, (unsigned long long)XP_RELAXED(&record->attached_ns),
-                                       PyBool_FromLong(life == LIVING || life == DYING));
-        if (item == NULL || PyList_Append(list, item) < 0)
-            Py_CLEAR(list);
-        Py_XDECREF(item);
-    }
-    return list;
-}
-
-static long reap_all(xp_domain *d)
+long xp_reap_all(xp_domain *d)
 {
     long count = 0;
+    pthread_mutex_lock(&d->mu);
     for (uint32_t m = 0; m < XP_MEMBERS; m++)
         if (m != d->member && XP_LOAD(&xp_member_at(d, m)->state) != 0)
             count += xp_reap(d, m, false) == 1;
+    pthread_mutex_unlock(&d->mu);
     return count;
 }
 
-static PyObject *domain_reap(PyObject *self, PyObject *Py_UNUSED(a))
-{
-    xp_domain *d = member(self);
-    if (d == NULL)
-        return NULL;
-    long count;
-    Py_BEGIN_ALLOW_THREADS
-    pthread_mutex_lock(&d->mu);
-    count = reap_all(d);
-    pthread_mutex_unlock(&d->mu);
-    Py_END_ALLOW_THREADS
-    return PyLong_FromLong(count);
-}
-
 /* --- holders and opens -------------------------------------------------------------------------------------------- */
-
-static xp_domain *entry_arg(PyObject *self, PyObject *arg, uint32_t *entry)
-{
-    xp_domain *d = member(self);
-    if (d == NULL || xp_as_u32(arg, entry) < 0)
-        return NULL;
-    if (*entry < XP_ENTRIES)
-        return d;
-    PyErr_SetString(PyExc_ValueError, "no such entry");
-    return NULL;
-}
 
 static uint64_t *holders_at(xp_domain *d, uint32_t entry)
 {
@@ -580,119 +442,28 @@ void xp_count_out(xp_domain *d, uint32_t *counts, uint32_t i, uint64_t *mask)
     pthread_mutex_unlock(&d->mu);
 }
 
-static int hold(xp_domain *d, uint32_t entry)
+bool xp_hold(xp_domain *d, uint32_t entry)
 {
     uint32_t *used = &((xp_commons *)d->base)->entries_used, old = XP_LOAD(used);
     for (int i = 0; i < XP_TRIES && old <= entry && !XP_CAS(used, &old, entry + 1); i++)
         ;
-    return xp_count_in(d, &d->holds, XP_ENTRIES, entry, holders_at(d, entry)) ? 0 : -1;
+    return xp_count_in(d, &d->holds, XP_ENTRIES, entry, holders_at(d, entry));
 }
 
-static void drop(xp_domain *d, uint32_t entry) { xp_count_out(d, d->holds, entry, holders_at(d, entry)); }
+void xp_drop(xp_domain *d, uint32_t entry) { xp_count_out(d, d->holds, entry, holders_at(d, entry)); }
 
-static PyObject *domain_idle(PyObject *self, PyObject *Py_UNUSED(a))
+bool xp_idle(xp_domain *d)
 {
-    xp_domain *d = domain(self);
     pthread_mutex_lock(&d->mu);
     bool idle = d->uses == 0;
     pthread_mutex_unlock(&d->mu);
-    return PyBool_FromLong(idle);
+    return idle;
 }
 
-static PyObject *domain_hold(PyObject *self, PyObject *arg)
+uint32_t xp_holders(xp_domain *d, uint32_t entry, uint32_t *found)
 {
-    uint32_t entry;
-    xp_domain *d = entry_arg(self, arg, &entry);
-    if (d == NULL)
-        return NULL;
-    if (hold(d, entry) < 0)
-        return PyErr_NoMemory();
-    Py_RETURN_NONE;
-}
-
-static PyObject *domain_drop(PyObject *self, PyObject *arg)
-{
-    uint32_t entry;
-    xp_domain *d = entry_arg(self, arg, &entry);
-    if (d == NULL)
-        return NULL;
-    drop(d, entry);
-    Py_RETURN_NONE;
-}
-
-/* --- Lease: a hold with an owner object --------------------------------------------------------------------------- */
-
-typedef struct {
-    PyObject_HEAD
-    PyObject *domain, *peer;
-    uint32_t entry;
-} xp_lease;
-
-static PyObject *lease_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    PyObject *o_domain, *peer;
-    unsigned entry;
-    if (kwargs && PyDict_Size(kwargs)) {
-        PyErr_SetString(PyExc_TypeError, "Lease() takes no keyword arguments");
-        return NULL;
-    }
-    if (!PyArg_ParseTuple(args, "OIO", &o_domain, &entry, &peer))
-        return NULL;
-    return xp_lease_new(type, o_domain, entry, peer);
-}
-
-PyObject *xp_lease_new(PyTypeObject *type, PyObject *o_domain, uint32_t entry, PyObject *peer)
-{
-    xp_domain *d = xp_domain_of(o_domain);
-    if (d == NULL)
-        return NULL;
-    if (entry >= XP_ENTRIES) {
-        PyErr_SetString(PyExc_ValueError, "no such entry");
-        return NULL;
-    }
-    xp_lease *self = (xp_lease *)PyType_GenericAlloc(type, 0);
-    if (self == NULL)
-        return NULL;
-    if (hold(d, entry) < 0) {
-        Py_DECREF(self);
-        return PyErr_NoMemory();
-    }
-    self->domain = Py_NewRef(o_domain);
-    self->peer = Py_NewRef(peer);
-    self->entry = entry;
-    return (PyObject *)self;
-}
-
-static void lease_dealloc(PyObject *object)
-{
-    xp_lease *self = (xp_lease *)object;
-    if (self->domain) {
-        xp_domain *d = domain(self->domain);
-        if (xp_usable(d))
-            drop(d, self->entry);
-    }
-    Py_XDECREF(self->domain);
-    Py_XDECREF(self->peer);
-    xp_free(object);
-}
-
-static PyMemberDef lease_members[] = {
-    {"peer", T_OBJECT_EX, offsetof(xp_lease, peer), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-static PyType_Slot lease_slots[] = {
-    {Py_tp_new, lease_new}, {Py_tp_dealloc, lease_dealloc}, {Py_tp_members, lease_members}, {0, NULL},
-};
-static PyType_Spec lease_spec = {"xpushare._native.Lease", sizeof(xp_lease), 0, Py_TPFLAGS_DEFAULT, lease_slots};
-
-static PyObject *domain_holders(PyObject *self, PyObject *arg)
-{
-    uint32_t entry, found[XP_MEMBERS], n = 0;
-    xp_domain *d = entry_arg(self, arg, &entry);
-    if (d == NULL)
-        return NULL;
     uint64_t *mask = holders_at(d, entry);
-    Py_BEGIN_ALLOW_THREADS
+    uint32_t n = 0;
     pthread_mutex_lock(&d->mu);
     for (uint32_t i = 0; i < XP_MASK_WORDS; i++)
         XP_EACH_BIT(XP_LOAD(&mask[i]), bits) {
@@ -704,72 +475,29 @@ static PyObject *domain_holders(PyObject *self, PyObject *arg)
                 found[n++] = m;
         }
     pthread_mutex_unlock(&d->mu);
-    Py_END_ALLOW_THREADS
-    PyObject *list = PyList_New(n);
-    for (uint32_t i = 0; list && i < n; i++) {
-        PyObject *v = PyLong_FromUnsignedLong(found[i]);
-        if (v == NULL || PyList_SetItem(list, i, v) < 0)
-            Py_CLEAR(list);
-    }
-    return list;
+    return n;
 }
 
-static PyObject *domain_set_opens(PyObject *self, PyObject *const *args, Py_ssize_t n)
-{
-    uint32_t entry;
-    int count;
-    xp_domain *d;
-    if (xp_arity("set_opens", n, 2, 2) < 0 || (d = entry_arg(self, args[0], &entry)) == NULL ||
-        xp_as_int(args[1], &count) < 0)
-        return NULL;
-    XP_STORE(opens_at(d, entry), count);
-    Py_RETURN_NONE;
-}
+void xp_set_opens(xp_domain *d, uint32_t entry, int32_t count) { XP_STORE(opens_at(d, entry), count); }
 
-static PyObject *domain_take_open(PyObject *self, PyObject *arg)
+bool xp_take_open(xp_domain *d, uint32_t entry)
 {
-    uint32_t entry;
-    xp_domain *d = entry_arg(self, arg, &entry);
-    if (d == NULL)
-        return NULL;
     int32_t *opens = opens_at(d, entry), left = XP_LOAD(opens);
     for (int i = 0; i < XP_TRIES && left > 0; i++)
         if (XP_CAS(opens, &left, left - 1))
-            Py_RETURN_TRUE;
-    Py_RETURN_FALSE;
+            return true;
+    return false;
 }
 
-static PyObject *domain_give_open(PyObject *self, PyObject *arg)
-{
-    uint32_t entry;
-    xp_domain *d = entry_arg(self, arg, &entry);
-    if (d == NULL)
-        return NULL;
-    __atomic_fetch_add(opens_at(d, entry), 1, __ATOMIC_SEQ_CST);
-    Py_RETURN_NONE;
-}
+void xp_give_open(xp_domain *d, uint32_t entry) { __atomic_fetch_add(opens_at(d, entry), 1, __ATOMIC_SEQ_CST); }
 
-static PyObject *domain_opens_left(PyObject *self, PyObject *arg)
+int32_t xp_opens_left(xp_domain *d, uint32_t entry)
 {
-    uint32_t entry;
-    xp_domain *d = entry_arg(self, arg, &entry);
-    if (d == NULL)
-        return NULL;
     int32_t left = XP_LOAD(opens_at(d, entry));
-    return PyLong_FromLong(left > 0 ? left : 0);
+    return left > 0 ? left : 0;
 }
 
 /* --- slots -------------------------------------------------------------------------------------------------------- */
-
-static xp_domain *owner_arg(PyObject *self)
-{
-    xp_domain *d = member(self);
-    if (d && !d->owner) {
-        PyErr_SetString(PyExc_ValueError, "only the owner of a commons gives slots");
-        return NULL;
-    }
-    return d;
-}
 
 /* Is nobody alive attached? Clears the bits of the others. With d->mu. */
 static bool slot_free(xp_domain *d, uint32_t index)
@@ -829,97 +557,22 @@ static uint32_t new_slot(xp_domain *d)
     return index;
 }
 
-static PyObject *domain_new_slot(PyObject *self, PyObject *Py_UNUSED(a))
+uint32_t xp_new_slot(xp_domain *d)
 {
-    xp_domain *d = owner_arg(self);
-    if (d == NULL)
-        return NULL;
-    uint32_t index;
-    Py_BEGIN_ALLOW_THREADS
     pthread_mutex_lock(&d->mu);
-    index = new_slot(d);
+    uint32_t index = new_slot(d);
     pthread_mutex_unlock(&d->mu);
-    Py_END_ALLOW_THREADS
-    return index == XP_SLOTS ? xp_oserror_of(ENOSPC, "new_slot") : PyLong_FromUnsignedLong(index);
+    return index;
 }
 
-static PyObject *domain_release_slot(PyObject *self, PyObject *arg)
+bool xp_release_slot(xp_domain *d, uint32_t index)
 {
-    xp_domain *d = owner_arg(self);
-    uint32_t index;
-    if (d == NULL || xp_as_u32(arg, &index) < 0)
-        return NULL;
-    bool live;
-    Py_BEGIN_ALLOW_THREADS
     pthread_mutex_lock(&d->mu);
-    live = index < XP_SLOTS && (d->slots_live[index / 64] >> index % 64 & 1);
+    bool live = index < XP_SLOTS && (d->slots_live[index / 64] >> index % 64 & 1);
     if (live) {
         d->slots_live[index / 64] &= ~(1ull << index % 64);
         d->released[(d->released_at + d->released_count++) % XP_SLOTS] = index;
     }
     pthread_mutex_unlock(&d->mu);
-    Py_END_ALLOW_THREADS
-    if (!live) {
-        PyErr_SetString(PyExc_ValueError, "no slot in use");
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
-static PyObject *domain_fd(PyObject *self, void *Py_UNUSED(c))
-{
-    return PyLong_FromLong(XP_RELAXED(&domain(self)->fd));
-}
-
-static PyObject *domain_bell(PyObject *self, void *Py_UNUSED(c)) { return PyLong_FromLong(domain(self)->bell); }
-
-static PyObject *domain_member(PyObject *self, void *Py_UNUSED(c))
-{
-    return PyLong_FromUnsignedLong(domain(self)->member);
-}
-
-static PyObject *domain_address(PyObject *self, void *Py_UNUSED(c))
-{
-    return PyLong_FromUnsignedLongLong((uintptr_t)domain(self)->base);
-}
-
-static PyGetSetDef domain_getset[] = {
-    {"fd", domain_fd, NULL, NULL, NULL},
-    {"bell", domain_bell, NULL, NULL, NULL},
-    {"member", domain_member, NULL, NULL, NULL},
-    {"address", domain_address, NULL, NULL, NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-
-static PyMethodDef domain_methods[] = {
-    {"leave", domain_leave, METH_NOARGS, NULL},
-    {"members", domain_members, METH_NOARGS, NULL},
-    {"reap", domain_reap, METH_NOARGS, NULL},
-    {"idle", domain_idle, METH_NOARGS, NULL},
-    {"hold", domain_hold, METH_O, NULL},
-    {"drop", domain_drop, METH_O, NULL},
-    {"holders", domain_holders, METH_O, NULL},
-    {"set_opens", XP_FAST(domain_set_opens), METH_FASTCALL, NULL},
-    {"take_open", domain_take_open, METH_O, NULL},
-    {"give_open", domain_give_open, METH_O, NULL},
-    {"opens_left", domain_opens_left, METH_O, NULL},
-    {"new_slot", domain_new_slot, METH_NOARGS, NULL},
-    {"release_slot", domain_release_slot, METH_O, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyMemberDef domain_members_def[] = {XP_WEAKREFS(xp_domain_object), {NULL, 0, 0, 0, NULL}};
-
-static PyType_Slot domain_slots[] = {
-    {Py_tp_new, domain_new},         {Py_tp_dealloc, domain_dealloc},      {Py_tp_getset, domain_getset},
-    {Py_tp_methods, domain_methods}, {Py_tp_members, domain_members_def}, {0, NULL},
-};
-static PyType_Spec domain_spec = {"xpushare._native.Domain", sizeof(xp_domain_object), 0, Py_TPFLAGS_DEFAULT,
-                                  domain_slots};
-
-int xp_init_domain(PyObject *module)
-{
-    if (PyModule_AddFunctions(module, domain_functions) < 0 || xp_add_type(module, &domain_spec) < 0)
-        return -1;
-    return xp_keep_type(module, &lease_spec, &xp_types_of(module)->lease);
+    return live;
 }

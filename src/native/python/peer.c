@@ -1,16 +1,8 @@
 /* Fields, the bytes of a handle by name; PeerTable, which opens an entry of a peer's mapped table at one go; OwnTable,
  * which fills one in. */
-#include "events.h"
+#include "objects.h"
 
-#include <sys/mman.h>
 #include <sys/random.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#ifndef SYS_pidfd_getfd
-#define SYS_pidfd_getfd 438
-#endif
 
 #define BODY_NBYTES offsetof(xp_handle, seal)
 
@@ -88,12 +80,6 @@ typedef struct {
     int pidfd;
 } xp_peer_table;
 
-/* Where the generation of the handle's entry is, which is the entry's first word. */
-static inline const uint64_t *generation_at(const xp_peer_table *self, const xp_handle *h)
-{
-    return &((const xp_entry *)(self->base + XP_TABLE_HEADER))[h->entry].generation;
-}
-
 static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"mapping", "domain", "pidfd", NULL};
@@ -105,7 +91,7 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     uint64_t nbytes;
     const char *base = xp_mapping_base(mapping, &nbytes);
-    if (nbytes < XP_TABLE_HEADER + XP_ENTRIES * sizeof(xp_entry)) {
+    if (nbytes < XP_TABLE_SIZE) {
         PyErr_SetString(PyExc_ValueError, "that is no mapping of a table");
         return NULL;
     }
@@ -127,49 +113,10 @@ static void table_dealloc(PyObject *object)
     xp_free(object);
 }
 
-/* A copy of the handle's entry, since the peer may change its table while we look. False unless it is live, and what the
- * handle says of an object that it fits. */
+/* The entry, if one native call may open it. */
 static bool look_up(const xp_peer_table *self, const xp_handle *h, xp_entry *e)
 {
-    if (h->entry >= XP_ENTRIES || h->generation == 0)
-        return false;
-    const uint64_t *generation = generation_at(self, h);
-    if (XP_ACQUIRE(generation) != h->generation)
-        return false;
-    memcpy(e, generation, sizeof *e);
-    __asm__ __volatile__("" ::: "memory"); /* what is checked is what is used */
-    return e->generation == h->generation && XP_LOAD(generation) == h->generation && e->kind == h->kind &&
-           e->object == h->object && memcmp(e->nonce, h->nonce, sizeof e->nonce) == 0 &&
-           (e->flags & (XP_ENTRY_READ_ONLY | XP_ENTRY_COUNTED)) == h->flags && h->offset <= e->nbytes &&
-           h->nbytes <= e->nbytes - h->offset && e->nbytes <= e->exposed_nbytes &&
-           e->payload_nbytes <= sizeof e->payload &&
-           (e->fd_count <= XP_ENTRY_FDS || (e->flags & XP_ENTRY_ON_DEMAND));
-}
-
-/* The exporter's fds of an entry, certainly those of this handle. False: nothing is left behind. */
-static bool fetch(const xp_peer_table *self, const xp_handle *h, const xp_entry *e, int *fds)
-{
-    uint32_t got = 0;
-    struct stat found;
-    while (got < e->fd_count && (fds[got] = (int)syscall(SYS_pidfd_getfd, self->pidfd, e->fds[got], 0)) >= 0)
-        got++;
-    if (got == e->fd_count && XP_LOAD(generation_at(self, h)) == h->generation &&
-        (got ? !e->inode || (fstat(fds[0], &found) == 0 && found.st_ino == e->inode) : !xp_pidfd_readable(self->pidfd)))
-        return true;
-    while (got)
-        xp_close_received(fds[--got]);
-    return false;
-}
-
-static char *map(const xp_peer_table *self, const xp_handle *h, const xp_entry *e)
-{
-    xp_memfd m = {.inode = e->inode, .nbytes = e->exposed_nbytes, .writable = !(e->flags & XP_ENTRY_READ_ONLY)};
-    char *base = xp_fetch_memfd(&m, self->pidfd, e->fds[0], generation_at(self, h), h->generation);
-    if (base && XP_LOAD(generation_at(self, h)) != h->generation) {
-        munmap(base, m.nbytes);
-        base = NULL;
-    }
-    return base;
+    return self->pidfd >= 0 && !(h->flags & XP_ENTRY_COUNTED) && xp_read_entry(self->base, h, e) == XP_LIVE;
 }
 
 static const xp_handle *handle_arg(PyObject *self, const char *name, PyObject *const *args, Py_ssize_t n)
@@ -200,9 +147,10 @@ static PyObject *table_hold(PyObject *object, PyObject *const *args, Py_ssize_t 
     if (h == NULL)
         return NULL;
     PyObject *lease = NULL;
-    if (self->pidfd >= 0 && !(h->flags & XP_ENTRY_COUNTED) && look_up(self, h, &e))
+    if (look_up(self, h, &e))
         lease = lease_of(object, h, args[1]);
-    if (lease && (XP_LOAD(generation_at(self, h)) != h->generation || xp_pidfd_readable(self->pidfd)))
+    uint32_t reason;
+    if (lease && (xp_entry_state(self->base, h, &reason) != XP_LIVE || xp_pidfd_readable(self->pidfd)))
         Py_CLEAR(lease);
     if (lease == NULL)
         Py_RETURN_NONE;
@@ -216,8 +164,7 @@ static PyObject *table_open(PyObject *object, PyObject *const *args, Py_ssize_t 
     xp_entry e;
     if (h == NULL)
         return NULL;
-    if (self->pidfd < 0 || (h->flags & XP_ENTRY_COUNTED) || !look_up(self, h, &e) ||
-        (e.flags & ~(XP_ENTRY_READ_ONLY | XP_ENTRY_MEMFD)))
+    if (!look_up(self, h, &e) || (e.flags & ~(XP_ENTRY_READ_ONLY | XP_ENTRY_MEMFD)))
         Py_RETURN_NONE;
     bool memfd = e.flags & XP_ENTRY_MEMFD;
     if (memfd && (e.fd_count != 1 || e.payload_nbytes))
@@ -230,9 +177,9 @@ static PyObject *table_open(PyObject *object, PyObject *const *args, Py_ssize_t 
     bool opened;
     Py_BEGIN_ALLOW_THREADS
     if (memfd)
-        opened = (base = map(self, h, &e)) != NULL;
+        opened = (base = xp_fetch_mapping(self->base, self->pidfd, h, &e)) != NULL;
     else
-        opened = fetch(self, h, &e, fds);
+        opened = xp_fetch_fds(self->base, self->pidfd, h, &e, fds);
     Py_END_ALLOW_THREADS
     if (!opened) {
         Py_DECREF(lease);
@@ -292,7 +239,7 @@ static PyObject *own_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     uint64_t nbytes;
     base = xp_mapping_base(mapping, &nbytes);
-    if (nbytes < XP_TABLE_HEADER + XP_ENTRIES * sizeof(xp_entry) || size != BODY_NBYTES) {
+    if (nbytes < XP_TABLE_SIZE || size != BODY_NBYTES) {
         PyErr_SetString(PyExc_ValueError, "that is no mapping of a table, or not what its handles have in common");
         return NULL;
     }
