@@ -164,7 +164,8 @@ const char *xp_signal(xp_slot *s, uint64_t *point); /* from the host; NULL, or w
 void xp_fail(xp_slot *s, uint32_t cause); /* lose what this process owes, if anything */
 /* Wait by spinning for `full` ns at most. A state, as from the following. */
 int xp_spin(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, uint64_t full);
-/* One sleep at most: the state if it is no longer pending; else *rc is 0 or the futex's errno. Call it again until `end`. */
+/* One sleep at most: the state if it is no longer pending; else *rc is 0 or the futex's errno. Call it again until
+ * `end`. */
 int xp_sleep(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, int *rc);
 bool xp_take_released(xp_slot *s, uint64_t point); /* was a device let go for that lost point? once for each */
 /* NULL, or what is wrong; `after`: the point to wait for before, or 0; `host`: no device may complete it by a plain

@@ -36,6 +36,20 @@
 #define XP_CAUSE_QUEUE 2u
 #define XP_CAUSE_EXIT 3u
 
+#define XP_REASON_PUT 1u /* why an entry ended */
+#define XP_REASON_FREED 2u
+#define XP_REASON_OPENS 3u
+
+#define XP_OP_HELLO 1u
+#define XP_OP_FDS 2u
+#define XP_STATUS_OK 0u
+#define XP_STATUS_MALFORMED 1u
+#define XP_STATUS_OTHER_USER 2u
+#define XP_STATUS_NOT_LIVE 3u
+#define XP_STATUS_BUSY 4u
+#define XP_STATUS_DRIVER_ERROR 5u
+#define XP_FDS_AT_ONCE 253u /* that one packet carries: the kernel's SCM_MAX_FD */
+
 #define XP_ENTRY_READ_ONLY 1u /* in handles, too */
 #define XP_ENTRY_COUNTED 2u   /* likewise */
 #define XP_ENTRY_ON_DEMAND 4u

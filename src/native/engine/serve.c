@@ -7,9 +7,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define FDS_AT_ONCE 253u /* SCM_MAX_FD */
-enum { OK = 0, MALFORMED, OTHER_USER, NOT_LIVE, BUSY, DRIVER_ERROR };
-
 #define OFFER_BUCKETS 256u
 static pthread_mutex_t send_mu = PTHREAD_MUTEX_INITIALIZER; /* held while fds of an entry are on their way out */
 static struct {
@@ -28,7 +25,7 @@ static bool reply(int fd, uint32_t status, const int *fds, uint32_t count, uint3
     struct iovec part = {&r, sizeof r};
     union {
         struct cmsghdr header;
-        char bytes[CMSG_SPACE(FDS_AT_ONCE * sizeof(int))];
+        char bytes[CMSG_SPACE(XP_FDS_AT_ONCE * sizeof(int))];
     } control;
     struct msghdr msg = {.msg_iov = &part, .msg_iovlen = 1};
     if (count) {
@@ -44,7 +41,7 @@ static bool reply(int fd, uint32_t status, const int *fds, uint32_t count, uint3
     if (sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
         return true;
     if (count && (errno == EBADF || errno == EINVAL || errno == ETOOMANYREFS))
-        return reply(fd, errno == ETOOMANYREFS ? BUSY : DRIVER_ERROR, NULL, 0, 0);
+        return reply(fd, errno == ETOOMANYREFS ? XP_STATUS_BUSY : XP_STATUS_DRIVER_ERROR, NULL, 0, 0);
     return false;
 }
 
@@ -63,7 +60,8 @@ static bool send_hello(int fd)
     pthread_mutex_lock(&d->mu); /* the commons' fd must not be closed and its number used again meanwhile */
     int fds[4] = {serving.table_fd, d->fd, d->bell, self};
     bool good = d->fd >= 0 && self >= 0;
-    good = good ? reply(fd, OK, fds, 4, 4) : reply(fd, d->fd < 0 ? NOT_LIVE : DRIVER_ERROR, NULL, 0, 0);
+    good = good ? reply(fd, XP_STATUS_OK, fds, 4, 4)
+                : reply(fd, d->fd < 0 ? XP_STATUS_NOT_LIVE : XP_STATUS_DRIVER_ERROR, NULL, 0, 0);
     pthread_mutex_unlock(&d->mu);
     if (self >= 0)
         close(self);
@@ -74,19 +72,20 @@ static bool send_made(int fd, const xp_request *q)
 {
     const xp_offer *o = *find_offer(q->entry);
     if (o == NULL || o->generation != q->generation)
-        return reply(fd, NOT_LIVE, NULL, 0, 0);
+        return reply(fd, XP_STATUS_NOT_LIVE, NULL, 0, 0);
     if (q->first >= o->count)
-        return reply(fd, MALFORMED, NULL, 0, 0);
-    int fds[FDS_AT_ONCE];
+        return reply(fd, XP_STATUS_MALFORMED, NULL, 0, 0);
+    int fds[XP_FDS_AT_ONCE];
     uint32_t want = o->count - q->first, n = 0;
-    want = want < FDS_AT_ONCE ? want : FDS_AT_ONCE;
+    want = want < XP_FDS_AT_ONCE ? want : XP_FDS_AT_ONCE;
     while (n < want) {
         fds[n] = -1;
         if (o->make(&fds[n], o->objects[q->first + n], o->a, o->b) != 0 || fds[n] < 0)
             break;
         n++;
     }
-    bool good = n == want ? reply(fd, OK, fds, n, o->count) : reply(fd, DRIVER_ERROR, NULL, 0, o->count);
+    bool good = n == want ? reply(fd, XP_STATUS_OK, fds, n, o->count)
+                          : reply(fd, XP_STATUS_DRIVER_ERROR, NULL, 0, o->count);
     while (n)
         close(fds[--n]);
     return good;
@@ -95,29 +94,29 @@ static bool send_made(int fd, const xp_request *q)
 /* With send_mu. */
 static bool answer(int fd, const xp_request *q, size_t size)
 {
-    if (size != sizeof *q || memcmp(q->magic, "XPSQ", 4) != 0 || q->op < 1 || q->op > 2)
-        return reply(fd, MALFORMED, NULL, 0, 0);
+    if (size != sizeof *q || memcmp(q->magic, "XPSQ", 4) != 0 || q->op < XP_OP_HELLO || q->op > XP_OP_FDS)
+        return reply(fd, XP_STATUS_MALFORMED, NULL, 0, 0);
     if (serving.table == NULL || q->entry >= XP_ENTRIES || memcmp(q->cookie, serving.domain->cookie, XP_COOKIE) != 0)
-        return reply(fd, NOT_LIVE, NULL, 0, 0);
+        return reply(fd, XP_STATUS_NOT_LIVE, NULL, 0, 0);
     const xp_entry *e = xp_entry_at((const char *)serving.table, q->entry);
     uint8_t differs = 0;
     if (q->generation == 0 || XP_LOAD(&e->generation) != q->generation)
-        return reply(fd, NOT_LIVE, NULL, 0, 0);
+        return reply(fd, XP_STATUS_NOT_LIVE, NULL, 0, 0);
     for (unsigned i = 0; i < sizeof q->nonce; i++) /* in the same time wherever it differs */
         differs |= q->nonce[i] ^ e->nonce[i];
     if (differs)
-        return reply(fd, NOT_LIVE, NULL, 0, 0);
-    if (q->op == 1)
+        return reply(fd, XP_STATUS_NOT_LIVE, NULL, 0, 0);
+    if (q->op == XP_OP_HELLO)
         return send_hello(fd);
     if (e->flags & XP_ENTRY_ON_DEMAND)
         return send_made(fd, q);
     uint32_t total = e->fd_count < XP_ENTRY_FDS ? e->fd_count : XP_ENTRY_FDS;
     if (q->first >= total)
-        return reply(fd, MALFORMED, NULL, 0, total);
-    return reply(fd, OK, e->fds + q->first, total - q->first, total);
+        return reply(fd, XP_STATUS_MALFORMED, NULL, 0, total);
+    return reply(fd, XP_STATUS_OK, e->fds + q->first, total - q->first, total);
 }
 
-void xp_refuse(int fd) { reply(fd, OTHER_USER, NULL, 0, 0); }
+void xp_refuse(int fd) { reply(fd, XP_STATUS_OTHER_USER, NULL, 0, 0); }
 
 bool xp_answer(int fd, const void *packet, size_t size)
 {

@@ -20,6 +20,7 @@ static inline void read_slot(const xp_words *w, xp_view *v)
         if (XP_LIKELY(XP_ACQUIRE(&w->lost) == lost) || i == 1000) /* a peer that never stops writing: take this */
             break;
     }
+    value = value < XP_POINT_MAX ? value : XP_POINT_MAX; /* a peer may have stored anything: there is none behind it */
     uint64_t count = lost & XP_OUTSTANDING_MAX;
     v->pending = pending;
     v->lost = lost;

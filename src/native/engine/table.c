@@ -100,6 +100,28 @@ int xp_read_entry(const char *base, const xp_handle *h, xp_entry *e)
     return fits ? XP_LIVE : XP_MISFIT;
 }
 
+/* --- the socket --------------------------------------------------------------------------------------------------- */
+
+void xp_write_request(xp_request *q, uint32_t op, const xp_handle *h, uint32_t first)
+{
+    *q = (xp_request){.magic = {'X', 'P', 'S', 'Q'}, .op = op, .entry = h->entry, .first = first};
+    q->generation = h->generation;
+    memcpy(q->cookie, h->cookie, sizeof q->cookie);
+    memcpy(q->nonce, h->nonce, sizeof q->nonce);
+}
+
+int xp_read_reply(const void *packet, size_t size, uint32_t fds, xp_reply *r)
+{
+    if (size != sizeof *r)
+        return XP_REPLY_NONE;
+    memcpy(r, packet, sizeof *r);
+    if (memcmp(r->magic, "XPSR", sizeof r->magic) != 0)
+        return XP_REPLY_NONSENSE;
+    if (r->status != XP_STATUS_OK || r->count == fds)
+        return XP_REPLY_GOOD;
+    return r->count > fds ? XP_REPLY_FDS_LOST : XP_REPLY_NONSENSE;
+}
+
 /* --- what an entry refers to -------------------------------------------------------------------------------------- */
 
 static bool live(const char *base, const xp_handle *h)

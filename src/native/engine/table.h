@@ -7,7 +7,8 @@
 #define XP_TABLE_SIZE (XP_TABLE_HEADER + (uint64_t)XP_ENTRIES * sizeof(xp_entry))
 
 /* Is it safe to map `nbytes` of the fd: a memfd in memory with at least these seals, that large at least, or, with
- * `exact`, just as large? A page that it has not got would kill whoever reads it. `inode`: 0, or which file it must be. */
+ * `exact`, just as large? A page that it has not got would kill whoever reads it. `inode`: 0, or which file it must
+ * be. */
 typedef struct {
     uint64_t nbytes, inode;
     int seals; /* F_SEAL_…, F_SEAL_SHRINK is added */
@@ -31,6 +32,11 @@ enum { XP_LIVE, XP_NO_ENTRY, XP_EXPIRED, XP_MISFIT };
 int xp_read_entry(const char *base, const xp_handle *h, xp_entry *e);
 /* The cheap half of it, before or after: XP_LIVE, XP_NO_ENTRY or XP_EXPIRED, and then why (0: not said). */
 int xp_entry_state(const char *base, const xp_handle *h, uint32_t *reason);
+
+/* A request to the exporter's socket, and what came back with `fds` fds; `r` is filled in where a whole reply came. */
+void xp_write_request(xp_request *q, uint32_t op, const xp_handle *h, uint32_t first);
+enum { XP_REPLY_GOOD, XP_REPLY_NONE, XP_REPLY_FDS_LOST, XP_REPLY_NONSENSE };
+int xp_read_reply(const void *packet, size_t size, uint32_t fds, xp_reply *r);
 
 /* The exporter's fds of an entry that was read, certainly those of this handle. False: nothing is left behind. */
 bool xp_fetch_fds(const char *base, int pidfd, const xp_handle *h, const xp_entry *e, int *fds);

@@ -895,9 +895,7 @@ static void fork_child(void)
     nodes = due_first = NULL; /* the parent's; what they refer to is left mapped */
     due_last = &due_first;
     xp_serving_forked();
-    pthread_mutex_init(&warden_mu, NULL);
-    pthread_mutex_init(&xp_mu, NULL);
-    pthread_mutex_init(&xp_life_mu, NULL);
+    fork_parent(); /* the child's one thread is the one that locked them */
 }
 
 static void install_fork_handlers(void) { pthread_atfork(fork_prepare, fork_parent, fork_child); }

@@ -33,7 +33,8 @@
 #define xp_pause() __asm__ __volatile__("" ::: "memory")
 #endif
 
-/* What went wrong: the call `what` failed with errno `code`; or, where `code` is 0, what is wrong with what was given. */
+/* What went wrong: the call `what` failed with errno `code` (NULL: no memory); or, where `code` is 0, what is wrong with
+ * what was given. */
 typedef struct {
     int code;
     const char *what;
