@@ -8,9 +8,12 @@ holds the GIL while it blocks.
 from collections.abc import Sequence
 from typing import Any, Final, Self, final
 
-# --- layout, for the test that compares both declarations: name -> offset or size
+# --- the protocol's declarations, of src/native/engine/layout.h
 # -------------------------------------------
-LAYOUT: Final[dict[str, int]]
+STRUCTS: Final[dict[str, dict[str, tuple[int, str]]]]  # structure -> field -> offset and `struct` code, in order
+LAYOUT: Final[dict[str, int]]  # "structure.field" and other places and sizes
+CONSTANTS: Final[dict[str, int]]
+MAGICS: Final[dict[str, bytes]]
 
 # --- processes
 # -----------------------------------------------------------------------------------------------------------
@@ -169,6 +172,13 @@ class PeerTable:
     """A peer's mapped table, for opening what it exports at one go. Does not keep the pidfd (-1: there is none)."""
 
     def __init__(self, mapping: Mapping, domain: Domain, pidfd: int) -> None: ...
+    def ended(self, fields: Fields, /) -> int | None:
+        """None while the handle's entry is live; else why it ended, a REASON_… if the peer is honest. ValueError where
+        there is no such entry in any table."""
+
+    def entry(self, fields: Fields, /) -> bytes | None:
+        """A copy of the handle's entry, checked against the handle; None unless it is live and fits."""
+
     def open(
         self, fields: Fields, peer: Any, /
     ) -> tuple[Mapping | None, Lease, int, int, bytes, tuple[int, ...]] | None:
@@ -197,6 +207,17 @@ class OwnTable:
 
         `names` are backend and uuid of the device, 32 bytes; `fds` are int32 numbers; the last two are for `xpushare
         ls`."""
+
+def check_memfd(fd: int, nbytes: int, inode: int = 0, seals: int = 0, exact: bool = False) -> None:
+    """Is it safe to map `nbytes` of this fd of a peer? ValueError unless it is a memfd of ordinary pages that cannot
+    shrink, has `seals` too, has `nbytes` at least (`exact`: just as many), and is the file `inode` (0: any)."""
+
+def request(op: int, fields: Fields, first: int, /) -> bytes:
+    """A request to the socket of the handle's exporter: OP_…, for fds from number `first` on."""
+
+def read_reply(packet: bytes, fds: int, /) -> tuple[int, int]:
+    """(STATUS_…, how many fds there are in all) of a reply that came with `fds` fds. OSError(EMFILE) if fds were lost
+    on the way; ValueError if it makes no sense."""
 
 # --- buffers and DLPack
 # -----------------------------------------------------------------------------------------------------

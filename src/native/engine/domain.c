@@ -240,8 +240,8 @@ static bool map_commons(xp_domain *d, xp_error *error)
         memcpy(c->cookie, d->cookie, XP_COOKIE);
         c->version = XP_VERSION;
         __atomic_thread_fence(__ATOMIC_SEQ_CST);
-        memcpy(c->magic, "XPUSHCOM", 8);
-    } else if (memcmp(c->magic, "XPUSHCOM", 8) != 0 || c->version != XP_VERSION) {
+        memcpy(c->magic, XP_COMMONS_MAGIC, sizeof c->magic);
+    } else if (memcmp(c->magic, XP_COMMONS_MAGIC, sizeof c->magic) != 0 || c->version != XP_VERSION) {
         return xp_failed(error, 0, "not a commons of this version");
     } else if (memcmp(c->cookie, d->cookie, XP_COOKIE) != 0) {
         return xp_failed(error, 0, "the commons of another exporter (its cookie differs)");

@@ -1,5 +1,5 @@
-/* The shared memory of docs/layout.md and docs/events-protocol.md, byte by byte.
- * A test compares this with the Python side. */
+/* The shared memory of docs/layout.md and docs/events-protocol.md, byte by byte, and the protocol's numbers. This is
+ * their one source: Python has them from `_native.STRUCTS`, `LAYOUT` and `CONSTANTS`. */
 #ifndef XP_LAYOUT_H
 #define XP_LAYOUT_H
 
@@ -13,6 +13,13 @@
 #define XP_MEMBERS 1024u
 #define XP_MASK_WORDS (XP_MEMBERS / 64u)
 
+#define XP_HANDLE_MAGIC "XPUSHARE"
+#define XP_TABLE_MAGIC "XPUSHTAB"
+#define XP_COMMONS_MAGIC "XPUSHCOM"
+#define XP_REQUEST_MAGIC "XPSQ"
+#define XP_REPLY_MAGIC "XPSR"
+
+#define XP_TABLE_DEVICES 64u /* the devices that the entries name, for `xpushare ls` only: xp_device up to the entries */
 #define XP_TABLE_HEADER 4096u
 #define XP_COMMONS_MEMBERS 4096u
 #define XP_COMMONS_HOLDERS 0x100000u
@@ -56,6 +63,10 @@
 #define XP_ENTRY_MEMFD 8u
 #define XP_ENTRY_FDS 8u
 
+#define XP_KIND_MEMORY 1u
+#define XP_KIND_PHYSICAL_MEMORY 2u
+#define XP_KIND_EVENT 3u
+
 typedef struct {
     uint8_t magic[8]; /* XPUSHARE */
     uint16_t version, kind;
@@ -81,6 +92,10 @@ typedef struct {
 } xp_table;
 
 typedef struct {
+    uint8_t backend[16], uuid[16];
+} xp_device;
+
+typedef struct {
     uint64_t generation, retired;
     uint32_t reason, kind, flags, slot;
     uint8_t nonce[16];
@@ -101,7 +116,7 @@ typedef struct {
 typedef struct {
     uint32_t state, pid;
     uint64_t pid_namespace, attached_ns;
-    uint8_t reserved[40];
+    char text[40]; /* what its queue failed with, for people */
 } xp_member;
 
 typedef struct {

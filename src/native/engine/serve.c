@@ -21,7 +21,7 @@ static struct {
 /* False: the connection is of no more use. */
 static bool reply(int fd, uint32_t status, const int *fds, uint32_t count, uint32_t total)
 {
-    xp_reply r = {{'X', 'P', 'S', 'R'}, status, count, total};
+    xp_reply r = {XP_REPLY_MAGIC, status, count, total};
     struct iovec part = {&r, sizeof r};
     union {
         struct cmsghdr header;
@@ -94,7 +94,7 @@ static bool send_made(int fd, const xp_request *q)
 /* With send_mu. */
 static bool answer(int fd, const xp_request *q, size_t size)
 {
-    if (size != sizeof *q || memcmp(q->magic, "XPSQ", 4) != 0 || q->op < XP_OP_HELLO || q->op > XP_OP_FDS)
+    if (size != sizeof *q || memcmp(q->magic, XP_REQUEST_MAGIC, sizeof q->magic) != 0 || q->op < XP_OP_HELLO || q->op > XP_OP_FDS)
         return reply(fd, XP_STATUS_MALFORMED, NULL, 0, 0);
     if (serving.table == NULL || q->entry >= XP_ENTRIES || memcmp(q->cookie, serving.domain->cookie, XP_COOKIE) != 0)
         return reply(fd, XP_STATUS_NOT_LIVE, NULL, 0, 0);

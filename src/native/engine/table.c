@@ -68,7 +68,7 @@ char *xp_fetch_memfd(int pidfd, int fd, const xp_memfd *wanted, bool writable, c
 
 int xp_entry_state(const char *base, const xp_handle *h, uint32_t *reason)
 {
-    *reason = 0;
+    *reason = XP_REASON_PUT;
     if (h->entry >= XP_ENTRIES || h->generation == 0)
         return XP_NO_ENTRY;
     const xp_entry *e = xp_entry_at(base, h->entry);
@@ -104,7 +104,7 @@ int xp_read_entry(const char *base, const xp_handle *h, xp_entry *e)
 
 void xp_write_request(xp_request *q, uint32_t op, const xp_handle *h, uint32_t first)
 {
-    *q = (xp_request){.magic = {'X', 'P', 'S', 'Q'}, .op = op, .entry = h->entry, .first = first};
+    *q = (xp_request){.magic = XP_REQUEST_MAGIC, .op = op, .entry = h->entry, .first = first};
     q->generation = h->generation;
     memcpy(q->cookie, h->cookie, sizeof q->cookie);
     memcpy(q->nonce, h->nonce, sizeof q->nonce);
@@ -115,7 +115,7 @@ int xp_read_reply(const void *packet, size_t size, uint32_t fds, xp_reply *r)
     if (size != sizeof *r)
         return XP_REPLY_NONE;
     memcpy(r, packet, sizeof *r);
-    if (memcmp(r->magic, "XPSR", sizeof r->magic) != 0)
+    if (memcmp(r->magic, XP_REPLY_MAGIC, sizeof r->magic) != 0)
         return XP_REPLY_NONSENSE;
     if (r->status != XP_STATUS_OK || r->count == fds)
         return XP_REPLY_GOOD;

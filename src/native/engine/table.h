@@ -30,7 +30,8 @@ static inline const xp_entry *xp_entry_at(const char *base, uint32_t entry)
 /* The one check of what a peer says of an export: XP_LIVE and a copy of the entry, which fits the handle. */
 enum { XP_LIVE, XP_NO_ENTRY, XP_EXPIRED, XP_MISFIT };
 int xp_read_entry(const char *base, const xp_handle *h, xp_entry *e);
-/* The cheap half of it, before or after: XP_LIVE, XP_NO_ENTRY or XP_EXPIRED, and then why (0: not said). */
+/* The cheap half of it, before or after: XP_LIVE, XP_NO_ENTRY or XP_EXPIRED, and then why, as far as that
+ * is known. */
 int xp_entry_state(const char *base, const xp_handle *h, uint32_t *reason);
 
 /* A request to the exporter's socket, and what came back with `fds` fds; `r` is filled in where a whole reply came. */

@@ -1,68 +1,156 @@
-/* The module: puts the parts together and tells the layout. */
+/* The module: puts the parts together, and tells Python the layout and the numbers of the protocol. */
 #include "objects.h"
 
-static int add_layout(PyObject *module)
+#include <stdio.h>
+
+/* As `struct` spells it: an array is bytes. */
+#define CODE(type, field)                                                                                             \
+    _Generic(((type *)0)->field, uint16_t: 'H', uint32_t: 'I', int32_t: 'i', uint64_t: 'Q', default: 's')
+#define FIELD(of, type, field) {of, #field, offsetof(type, field), sizeof(((type *)0)->field), CODE(type, field)}
+
+static const struct {
+    const char *of, *name;
+    unsigned at, size;
+    char code;
+} fields[] = {
+    FIELD("handle", xp_handle, magic), FIELD("handle", xp_handle, version), FIELD("handle", xp_handle, kind),
+    FIELD("handle", xp_handle, flags), FIELD("handle", xp_handle, backend), FIELD("handle", xp_handle, device_uuid),
+    FIELD("handle", xp_handle, boot_id), FIELD("handle", xp_handle, pid_namespace), FIELD("handle", xp_handle, pid),
+    FIELD("handle", xp_handle, table_fd), FIELD("handle", xp_handle, cookie), FIELD("handle", xp_handle, generation),
+    FIELD("handle", xp_handle, entry), FIELD("handle", xp_handle, reserved0), FIELD("handle", xp_handle, nonce),
+    FIELD("handle", xp_handle, object), FIELD("handle", xp_handle, offset), FIELD("handle", xp_handle, nbytes),
+    FIELD("handle", xp_handle, exposed_nbytes), FIELD("handle", xp_handle, net_namespace),
+    FIELD("handle", xp_handle, reserved1), FIELD("handle", xp_handle, seal),
+    FIELD("table", xp_table, magic), FIELD("table", xp_table, version), FIELD("table", xp_table, pid),
+    FIELD("table", xp_table, cookie), FIELD("table", xp_table, pid_namespace), FIELD("table", xp_table, commons_fd),
+    FIELD("table", xp_table, bell_fd), FIELD("table", xp_table, commons_inode),
+    FIELD("device", xp_device, backend), FIELD("device", xp_device, uuid),
+    FIELD("entry", xp_entry, generation), FIELD("entry", xp_entry, retired), FIELD("entry", xp_entry, reason),
+    FIELD("entry", xp_entry, kind), FIELD("entry", xp_entry, flags), FIELD("entry", xp_entry, slot),
+    FIELD("entry", xp_entry, nonce), FIELD("entry", xp_entry, object), FIELD("entry", xp_entry, nbytes),
+    FIELD("entry", xp_entry, exposed_nbytes), FIELD("entry", xp_entry, inode), FIELD("entry", xp_entry, fd_count),
+    FIELD("entry", xp_entry, payload_nbytes), FIELD("entry", xp_entry, fds), FIELD("entry", xp_entry, device),
+    FIELD("entry", xp_entry, since), FIELD("entry", xp_entry, payload),
+    FIELD("commons", xp_commons, magic), FIELD("commons", xp_commons, version), FIELD("commons", xp_commons, cookie),
+    FIELD("commons", xp_commons, slots_used), FIELD("commons", xp_commons, entries_used),
+    FIELD("member", xp_member, state), FIELD("member", xp_member, pid), FIELD("member", xp_member, pid_namespace),
+    FIELD("member", xp_member, attached_ns), FIELD("member", xp_member, text),
+    FIELD("slot", xp_words, value), FIELD("slot", xp_words, pending), FIELD("slot", xp_words, lost),
+    FIELD("slot", xp_words, orphan), FIELD("slot", xp_words, seq), FIELD("slot", xp_words, waiters),
+    FIELD("slot", xp_words, async_waiters), FIELD("slot", xp_words, cause), FIELD("slot", xp_words, blame),
+    FIELD("slot", xp_words, device), FIELD("slot", xp_words, guards), FIELD("slot", xp_words, facts),
+    FIELD("slot", xp_words, attached),
+    FIELD("request", xp_request, magic), FIELD("request", xp_request, op), FIELD("request", xp_request, cookie),
+    FIELD("request", xp_request, entry), FIELD("request", xp_request, first), FIELD("request", xp_request, generation),
+    FIELD("request", xp_request, nonce),
+    FIELD("reply", xp_reply, magic), FIELD("reply", xp_reply, status), FIELD("reply", xp_reply, count),
+    FIELD("reply", xp_reply, total),
+};
+
+typedef struct {
+    const char *name;
+    unsigned long long value;
+} number;
+
+/* Places and sizes that are not a field's. */
+static const number places[] = {
+    {"handle.size", sizeof(xp_handle)},
+    {"table.devices", XP_TABLE_DEVICES}, {"table.header", XP_TABLE_HEADER}, {"table.entries", XP_ENTRIES},
+    {"table.size", XP_TABLE_SIZE}, {"device.size", sizeof(xp_device)}, {"entry.size", sizeof(xp_entry)},
+    {"commons.members", XP_COMMONS_MEMBERS}, {"commons.holders", XP_COMMONS_HOLDERS},
+    {"commons.opens", XP_COMMONS_OPENS}, {"commons.slots", XP_COMMONS_SLOTS}, {"commons.size", XP_COMMONS_SIZE},
+    {"commons.life", XP_LIFE_BYTE}, {"commons.reap", XP_REAP_BYTE},
+    {"commons.member_count", XP_MEMBERS}, {"commons.slot_count", XP_SLOTS}, {"holders.size", XP_MEMBERS / 8},
+    {"member.size", sizeof(xp_member)}, {"slot.size", sizeof(xp_words)},
+    {"request.size", sizeof(xp_request)}, {"reply.size", sizeof(xp_reply)},
+};
+
+static const number constants[] = {
+    {"VERSION", XP_VERSION},
+    {"CAUSE_DEATH", XP_CAUSE_DEATH}, {"CAUSE_QUEUE", XP_CAUSE_QUEUE}, {"CAUSE_EXIT", XP_CAUSE_EXIT},
+    {"REASON_PUT", XP_REASON_PUT}, {"REASON_FREED", XP_REASON_FREED}, {"REASON_OPENS", XP_REASON_OPENS},
+    {"ENTRY_READ_ONLY", XP_ENTRY_READ_ONLY}, {"ENTRY_COUNTED", XP_ENTRY_COUNTED},
+    {"ENTRY_ON_DEMAND", XP_ENTRY_ON_DEMAND}, {"ENTRY_MEMFD", XP_ENTRY_MEMFD}, {"ENTRY_FDS", XP_ENTRY_FDS},
+    {"KIND_MEMORY", XP_KIND_MEMORY}, {"KIND_PHYSICAL_MEMORY", XP_KIND_PHYSICAL_MEMORY}, {"KIND_EVENT", XP_KIND_EVENT},
+    {"OP_HELLO", XP_OP_HELLO}, {"OP_FDS", XP_OP_FDS}, {"FDS_AT_ONCE", XP_FDS_AT_ONCE},
+    {"STATUS_OK", XP_STATUS_OK}, {"STATUS_MALFORMED", XP_STATUS_MALFORMED},
+    {"STATUS_OTHER_USER", XP_STATUS_OTHER_USER}, {"STATUS_NOT_LIVE", XP_STATUS_NOT_LIVE},
+    {"STATUS_BUSY", XP_STATUS_BUSY}, {"STATUS_DRIVER_ERROR", XP_STATUS_DRIVER_ERROR},
+};
+
+static const struct {
+    const char *name, *value;
+} magics[] = {
+    {"handle", XP_HANDLE_MAGIC}, {"table", XP_TABLE_MAGIC}, {"commons", XP_COMMONS_MAGIC},
+};
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+/* dict[key] = value, whose reference it takes over; also where that is NULL with an exception set. */
+static int put(PyObject *dict, const char *key, PyObject *value)
 {
-    static const struct {
-        const char *name;
-        unsigned long long value;
-    } items[] = {
-#define AT(prefix, type, field) {prefix "." #field, offsetof(type, field)}
-        AT("handle", xp_handle, magic), AT("handle", xp_handle, version), AT("handle", xp_handle, kind),
-        AT("handle", xp_handle, flags), AT("handle", xp_handle, backend), AT("handle", xp_handle, device_uuid),
-        AT("handle", xp_handle, boot_id), AT("handle", xp_handle, pid_namespace), AT("handle", xp_handle, pid),
-        AT("handle", xp_handle, table_fd), AT("handle", xp_handle, cookie), AT("handle", xp_handle, generation),
-        AT("handle", xp_handle, entry), AT("handle", xp_handle, reserved0), AT("handle", xp_handle, nonce),
-        AT("handle", xp_handle, object), AT("handle", xp_handle, offset), AT("handle", xp_handle, nbytes),
-        AT("handle", xp_handle, exposed_nbytes), AT("handle", xp_handle, net_namespace),
-        AT("handle", xp_handle, reserved1), AT("handle", xp_handle, seal), {"handle.size", sizeof(xp_handle)},
-        AT("table", xp_table, magic), AT("table", xp_table, version), AT("table", xp_table, pid),
-        AT("table", xp_table, cookie), AT("table", xp_table, pid_namespace), AT("table", xp_table, commons_fd),
-        AT("table", xp_table, bell_fd), AT("table", xp_table, commons_inode),
-        {"table.header", XP_TABLE_HEADER}, {"table.entries", XP_ENTRIES},
-        {"table.size", XP_TABLE_HEADER + (unsigned long long)XP_ENTRIES * sizeof(xp_entry)},
-        AT("entry", xp_entry, generation), AT("entry", xp_entry, retired), AT("entry", xp_entry, reason),
-        AT("entry", xp_entry, kind), AT("entry", xp_entry, flags), AT("entry", xp_entry, slot),
-        AT("entry", xp_entry, nonce), AT("entry", xp_entry, object), AT("entry", xp_entry, nbytes),
-        AT("entry", xp_entry, exposed_nbytes), AT("entry", xp_entry, inode), AT("entry", xp_entry, fd_count),
-        AT("entry", xp_entry, payload_nbytes), AT("entry", xp_entry, fds), AT("entry", xp_entry, payload),
-        {"entry.size", sizeof(xp_entry)},
-        AT("commons", xp_commons, magic), AT("commons", xp_commons, version), AT("commons", xp_commons, cookie),
-        AT("commons", xp_commons, slots_used), AT("commons", xp_commons, entries_used),
-        {"commons.members", XP_COMMONS_MEMBERS}, {"commons.holders", XP_COMMONS_HOLDERS},
-        {"commons.opens", XP_COMMONS_OPENS}, {"commons.slots", XP_COMMONS_SLOTS}, {"commons.size", XP_COMMONS_SIZE},
-        {"commons.life", XP_LIFE_BYTE}, {"commons.reap", XP_REAP_BYTE},
-        {"commons.member_count", XP_MEMBERS}, {"commons.slot_count", XP_SLOTS},
-        {"holders.size", XP_MEMBERS / 8},
-        AT("member", xp_member, state), AT("member", xp_member, pid), AT("member", xp_member, pid_namespace),
-        {"member.attached", offsetof(xp_member, attached_ns)}, {"member.size", sizeof(xp_member)},
-        AT("slot", xp_words, value), AT("slot", xp_words, pending), AT("slot", xp_words, lost),
-        AT("slot", xp_words, orphan), AT("slot", xp_words, seq), AT("slot", xp_words, waiters),
-        AT("slot", xp_words, async_waiters), AT("slot", xp_words, cause), AT("slot", xp_words, blame),
-        AT("slot", xp_words, device), AT("slot", xp_words, guards), AT("slot", xp_words, facts),
-        AT("slot", xp_words, attached), {"slot.size", sizeof(xp_words)},
-        AT("request", xp_request, magic), AT("request", xp_request, op), AT("request", xp_request, cookie),
-        AT("request", xp_request, entry), AT("request", xp_request, first), AT("request", xp_request, generation),
-        AT("request", xp_request, nonce), {"request.size", sizeof(xp_request)},
-        AT("reply", xp_reply, magic), AT("reply", xp_reply, status), AT("reply", xp_reply, count),
-        AT("reply", xp_reply, total), {"reply.size", sizeof(xp_reply)},
-#undef AT
-    };
-    PyObject *dict = PyDict_New();
-    for (size_t i = 0; dict && i < sizeof items / sizeof *items; i++) {
-        PyObject *value = PyLong_FromUnsignedLongLong(items[i].value);
-        if (value == NULL || PyDict_SetItemString(dict, items[i].name, value) < 0)
-            Py_CLEAR(dict);
-        Py_XDECREF(value);
+    int rc = value ? PyDict_SetItemString(dict, key, value) : -1;
+    Py_XDECREF(value);
+    return rc;
+}
+
+/* {structure: {field: (at, code of `struct`)}}, in the order of the declarations */
+static int fill_structs(PyObject *structs)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < COUNT(fields); i++) {
+        if (i == 0 || strcmp(fields[i].of, fields[i - 1].of) != 0)
+            rc = put(structs, fields[i].of, PyDict_New());
+        PyObject *of = rc == 0 ? PyDict_GetItemString(structs, fields[i].of) : NULL;
+        PyObject *code = fields[i].code == 's' ? PyUnicode_FromFormat("%us", fields[i].size)
+                                               : PyUnicode_FromFormat("%c", fields[i].code);
+        rc = of && code ? put(of, fields[i].name, Py_BuildValue("(IO)", fields[i].at, code)) : -1;
+        Py_XDECREF(code);
     }
-    int rc = dict ? PyModule_AddObjectRef(module, "LAYOUT", dict) : -1;
+    return rc;
+}
+
+static int fill_layout(PyObject *layout)
+{
+    int rc = 0;
+    char name[64];
+    for (size_t i = 0; rc == 0 && i < COUNT(fields); i++) {
+        snprintf(name, sizeof name, "%s.%s", fields[i].of, fields[i].name);
+        rc = put(layout, name, PyLong_FromUnsignedLong(fields[i].at));
+    }
+    for (size_t i = 0; rc == 0 && i < COUNT(places); i++)
+        rc = put(layout, places[i].name, PyLong_FromUnsignedLongLong(places[i].value));
+    return rc;
+}
+
+static int fill_constants(PyObject *dict)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < COUNT(constants); i++)
+        rc = put(dict, constants[i].name, PyLong_FromUnsignedLongLong(constants[i].value));
+    return rc;
+}
+
+static int fill_magics(PyObject *dict)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < COUNT(magics); i++)
+        rc = put(dict, magics[i].name, PyBytes_FromString(magics[i].value));
+    return rc;
+}
+
+static int add_dict(PyObject *module, const char *name, int (*fill)(PyObject *dict))
+{
+    PyObject *dict = PyDict_New();
+    int rc = dict && fill(dict) == 0 ? PyModule_AddObjectRef(module, name, dict) : -1;
     Py_XDECREF(dict);
     return rc;
 }
 
 static int module_exec(PyObject *module)
 {
-    if (add_layout(module) < 0 || xp_init_process(module) < 0 || xp_init_memory(module) < 0 ||
+    if (add_dict(module, "STRUCTS", fill_structs) < 0 || add_dict(module, "LAYOUT", fill_layout) < 0 ||
+        add_dict(module, "CONSTANTS", fill_constants) < 0 || add_dict(module, "MAGICS", fill_magics) < 0 ||
+        xp_init_process(module) < 0 || xp_init_memory(module) < 0 ||
         xp_init_span(module) < 0 || xp_init_dlpack(module) < 0 || xp_init_domain(module) < 0 ||
         xp_init_peer(module) < 0 || xp_init_slot(module) < 0 || xp_init_lane(module) < 0 ||
         xp_init_warden(module) < 0 || xp_init_serve(module) < 0)

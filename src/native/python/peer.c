@@ -119,15 +119,17 @@ static bool look_up(const xp_peer_table *self, const xp_handle *h, xp_entry *e)
     return self->pidfd >= 0 && !(h->flags & XP_ENTRY_COUNTED) && xp_read_entry(self->base, h, e) == XP_LIVE;
 }
 
-static const xp_handle *handle_arg(PyObject *self, const char *name, PyObject *const *args, Py_ssize_t n)
+static const xp_handle *fields_arg(const xp_types *types, const char *name, PyObject *arg)
 {
-    const xp_types *types = PyType_GetModuleState(Py_TYPE(self));
-    if (xp_arity(name, n, 2, 2) < 0)
-        return NULL;
-    if (Py_TYPE(args[0]) == types->fields)
-        return &((const xp_fields *)args[0])->h;
+    if (Py_TYPE(arg) == types->fields)
+        return &((const xp_fields *)arg)->h;
     PyErr_Format(PyExc_TypeError, "%s() takes Fields first", name);
     return NULL;
+}
+
+static const xp_handle *handle_arg(PyObject *self, const char *name, PyObject *const *args, Py_ssize_t n)
+{
+    return xp_arity(name, n, 2, 2) < 0 ? NULL : fields_arg(PyType_GetModuleState(Py_TYPE(self)), name, args[0]);
 }
 
 static PyObject *lease_of(PyObject *self, const xp_handle *h, PyObject *peer)
@@ -208,7 +210,37 @@ static PyObject *table_open(PyObject *object, PyObject *const *args, Py_ssize_t 
     return found;
 }
 
+static PyObject *table_ended(PyObject *object, PyObject *arg)
+{
+    const xp_handle *h = fields_arg(PyType_GetModuleState(Py_TYPE(object)), "ended", arg);
+    if (h == NULL)
+        return NULL;
+    uint32_t reason;
+    switch (xp_entry_state(((xp_peer_table *)object)->base, h, &reason)) {
+    case XP_LIVE:
+        Py_RETURN_NONE;
+    case XP_NO_ENTRY:
+        PyErr_SetString(PyExc_ValueError, "the handle names no entry of a table");
+        return NULL;
+    default:
+        return PyLong_FromUnsignedLong(reason);
+    }
+}
+
+static PyObject *table_entry(PyObject *object, PyObject *arg)
+{
+    const xp_handle *h = fields_arg(PyType_GetModuleState(Py_TYPE(object)), "entry", arg);
+    xp_entry e;
+    if (h == NULL)
+        return NULL;
+    if (xp_read_entry(((xp_peer_table *)object)->base, h, &e) != XP_LIVE)
+        Py_RETURN_NONE;
+    return PyBytes_FromStringAndSize((const char *)&e, sizeof e);
+}
+
 static PyMethodDef table_methods[] = {
+    {"ended", table_ended, METH_O, NULL},
+    {"entry", table_entry, METH_O, NULL},
     {"open", XP_FAST(table_open), METH_FASTCALL, NULL},
     {"hold", XP_FAST(table_hold), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
@@ -317,8 +349,66 @@ static PyType_Slot own_slots[] = {
 };
 static PyType_Spec own_spec = {"xpushare._native.OwnTable", sizeof(xp_own_table), 0, Py_TPFLAGS_DEFAULT, own_slots};
 
+/* --- functions ---------------------------------------------------------------------------------------------------- */
+
+static PyObject *check_memfd(PyObject *Py_UNUSED(m), PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"fd", "nbytes", "inode", "seals", "exact", NULL};
+    int fd, seals = 0, exact = 0;
+    unsigned long long nbytes, inode = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iK|Kip", names, &fd, &nbytes, &inode, &seals, &exact))
+        return NULL;
+    xp_memfd wanted = {.nbytes = nbytes, .inode = inode, .seals = seals, .exact = exact};
+    xp_error error;
+    if (!xp_check_memfd(fd, &wanted, &error))
+        return xp_raise(&error);
+    Py_RETURN_NONE;
+}
+
+static PyObject *request(PyObject *module, PyObject *args)
+{
+    PyObject *o_fields;
+    unsigned op, first;
+    if (!PyArg_ParseTuple(args, "IOI", &op, &o_fields, &first))
+        return NULL;
+    const xp_handle *h = fields_arg(xp_types_of(module), "request", o_fields);
+    if (h == NULL)
+        return NULL;
+    xp_request q;
+    xp_write_request(&q, op, h, first);
+    return PyBytes_FromStringAndSize((const char *)&q, sizeof q);
+}
+
+static PyObject *read_reply(PyObject *Py_UNUSED(m), PyObject *args)
+{
+    const char *packet;
+    Py_ssize_t size;
+    unsigned fds;
+    if (!PyArg_ParseTuple(args, "y#I", &packet, &size, &fds))
+        return NULL;
+    xp_reply r;
+    switch (xp_read_reply(packet, (size_t)size, fds, &r)) {
+    case XP_REPLY_GOOD:
+        return Py_BuildValue("(II)", r.status, r.total);
+    case XP_REPLY_FDS_LOST:
+        return xp_oserror_of(EMFILE, "file descriptors were lost");
+    default:
+        PyErr_SetString(PyExc_ValueError, "the exporter's answer makes no sense");
+        return NULL;
+    }
+}
+
+static PyMethodDef functions[] = {
+    {"check_memfd", XP_FAST(check_memfd), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"request", request, METH_VARARGS, NULL},
+    {"read_reply", read_reply, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
 int xp_init_peer(PyObject *module)
 {
+    if (PyModule_AddFunctions(module, functions) < 0)
+        return -1;
     if (xp_keep_type(module, &fields_spec, &xp_types_of(module)->fields) < 0)
         return -1;
     return xp_add_type(module, &table_spec) < 0 ? -1 : xp_add_type(module, &own_spec);

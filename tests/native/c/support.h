@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -40,7 +41,7 @@
         }                                                                                                             \
     } while (0)
 
-static const uint8_t cookie[XP_COOKIE] = "sixteen bytes...";
+static uint8_t cookie[XP_COOKIE]; /* of this program's commons: another may run beside it */
 
 static inline int memfd(uint64_t nbytes, int seals)
 {
@@ -52,6 +53,8 @@ static inline int memfd(uint64_t nbytes, int seals)
 static inline xp_domain *new_commons(void)
 {
     xp_error error;
+    while (cookie[0] == 0)
+        CHECK(getrandom(cookie, sizeof cookie, 0) == sizeof cookie);
     int fd = memfd(XP_COMMONS_SIZE, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
     xp_domain *d = xp_join(fd, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), cookie, true, &error);
     if (d == NULL)
