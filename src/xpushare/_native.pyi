@@ -32,7 +32,6 @@ def dead(pidfds: Sequence[int]) -> list[int]:
 def lock(fd: int, at: int) -> bool:
     """Take a POSIX write lock on byte `at`, without waiting; False when another process holds it."""
 
-def unlock(fd: int, at: int) -> None: ...
 def lock_holder(fd: int, at: int) -> int | None:
     """pid of the process holding byte `at` (0 where that pid cannot be seen from here), None when nobody else does.
     F_GETLK.
@@ -40,16 +39,8 @@ def lock_holder(fd: int, at: int) -> int | None:
 
 # --- atomics on shared words (addresses must be mapped and aligned; sequentially consistent)
 # ---------------------------------
-def load32(address: int) -> int: ...
 def load64(address: int) -> int: ...
-def store32(address: int, value: int) -> None: ...
 def store64(address: int, value: int) -> None: ...
-def add32(address: int, value: int) -> int:
-    """Add (mod 2**32; `value` may be negative) and return the new value."""
-
-def add64(address: int, value: int) -> int: ...
-def cas32(address: int, expected: int, new: int) -> bool: ...
-def cas64(address: int, expected: int, new: int) -> bool: ...
 def futex_wait(address: int, expected: int, timeout: float | None = None, spin: float = 0.0) -> bool:
     """Wait until the 32-bit word differs from `expected` or somebody wakes it; False on time-out.
 
@@ -498,7 +489,6 @@ def notification_fd() -> int:
 def due() -> list[int]:
     """Tokens whose points are done or lost, each once; clears the notification."""
 
-def warden_running() -> bool: ...
 def close_warden() -> None:
     """Stop the thread and close its fds, the listening socket with them (interpreter exit). Idempotent.
 

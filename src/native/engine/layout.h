@@ -147,6 +147,8 @@ _Static_assert(sizeof(xp_entry) == 256 && offsetof(xp_entry, payload) == 128, "e
 _Static_assert(sizeof(xp_member) == 64, "member");
 _Static_assert(sizeof(xp_words) == 256 && offsetof(xp_words, attached) == 128, "slot");
 _Static_assert(sizeof(xp_request) == 56 && sizeof(xp_reply) == 16, "socket packets");
+/* Pages have up to 64 KiB. The table is mapped whole, as is the commons; drivers map the slots by themselves, too. */
+_Static_assert(XP_COMMONS_SLOTS % 0x10000 == 0 && XP_COMMONS_SIZE % 0x10000 == 0, "whole pages");
 _Static_assert(XP_COMMONS_MEMBERS + XP_MEMBERS * sizeof(xp_member) <= XP_COMMONS_HOLDERS, "members fit");
 _Static_assert(XP_COMMONS_HOLDERS + XP_ENTRIES * (XP_MEMBERS / 8) == XP_COMMONS_OPENS, "holders fit");
 _Static_assert(XP_COMMONS_OPENS + XP_ENTRIES * 4 == XP_COMMONS_SLOTS, "opens fit");

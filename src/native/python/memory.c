@@ -10,7 +10,7 @@
 
 static int block_args(const char *name, uint64_t address, uint64_t nbytes)
 {
-    if (nbytes && (address < 4096 || address + nbytes < address)) {
+    if (nbytes && (address < XP_LEAST_ADDRESS || address + nbytes < address)) {
         PyErr_Format(PyExc_ValueError, "%s(): no such address range", name);
         return -1;
     }

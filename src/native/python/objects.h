@@ -15,6 +15,8 @@
 #define XP_FAST(f) ((PyCFunction)(void (*)(void))(f))
 #define XP_WEAKREFS(type) {"__weaklistoffset__", T_PYSSIZET, offsetof(type, weakrefs), READONLY, NULL}
 
+#define XP_LEAST_ADDRESS 4096 /* a smaller one is a mistake: nobody maps anything there, whatever the page size */
+
 /* support.c */
 PyObject *xp_oserror(const char *call);
 PyObject *xp_oserror_of(int error, const char *call);

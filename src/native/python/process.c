@@ -72,18 +72,6 @@ static PyObject *lock(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t 
     return rc && rc != EAGAIN ? xp_oserror_of(rc, "fcntl(F_SETLK)") : PyBool_FromLong(rc == 0);
 }
 
-static PyObject *unlock(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
-{
-    int fd;
-    int64_t at;
-    if (lock_args("unlock", args, n, &fd, &at) < 0)
-        return NULL;
-    int rc = xp_lock(fd, at, false);
-    if (rc)
-        return xp_oserror_of(rc, "fcntl(F_SETLK)");
-    Py_RETURN_NONE;
-}
-
 static PyObject *lock_holder(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
 {
     int fd, pid;
@@ -109,7 +97,7 @@ static int word_args(const char *name, PyObject *const *args, Py_ssize_t n, Py_s
     }
     if (xp_as_u64(args[0], &out[0]) < 0)
         return -1;
-    if (out[0] < 4096 || out[0] % size) {
+    if (out[0] < XP_LEAST_ADDRESS || out[0] % size) {
         PyErr_Format(PyExc_ValueError, "%s(): no address of an aligned word", name);
         return -1;
     }
@@ -121,41 +109,22 @@ static int word_args(const char *name, PyObject *const *args, Py_ssize_t n, Py_s
     return 0;
 }
 
-#define WORD_FUNCTIONS(bits)                                                                                          \
-    static PyObject *load##bits(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)                          \
-    {                                                                                                                 \
-        uint64_t a[1];                                                                                                \
-        if (word_args("load" #bits, args, n, 1, bits / 8, a) < 0)                                                     \
-            return NULL;                                                                                              \
-        return PyLong_FromUnsignedLongLong(XP_LOAD((uint##bits##_t *)(uintptr_t)a[0]));                               \
-    }                                                                                                                 \
-    static PyObject *store##bits(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)                         \
-    {                                                                                                                 \
-        uint64_t a[2];                                                                                                \
-        if (word_args("store" #bits, args, n, 2, bits / 8, a) < 0)                                                    \
-            return NULL;                                                                                              \
-        XP_STORE((uint##bits##_t *)(uintptr_t)a[0], (uint##bits##_t)a[1]);                                            \
-        Py_RETURN_NONE;                                                                                               \
-    }                                                                                                                 \
-    static PyObject *add##bits(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)                           \
-    {                                                                                                                 \
-        uint64_t a[2];                                                                                                \
-        if (word_args("add" #bits, args, n, 2, bits / 8, a) < 0)                                                      \
-            return NULL;                                                                                              \
-        return PyLong_FromUnsignedLongLong(                                                                           \
-            __atomic_add_fetch((uint##bits##_t *)(uintptr_t)a[0], (uint##bits##_t)a[1], __ATOMIC_SEQ_CST));           \
-    }                                                                                                                 \
-    static PyObject *cas##bits(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)                           \
-    {                                                                                                                 \
-        uint64_t a[3];                                                                                                \
-        if (word_args("cas" #bits, args, n, 3, bits / 8, a) < 0)                                                      \
-            return NULL;                                                                                              \
-        uint##bits##_t expected = (uint##bits##_t)a[1];                                                               \
-        return PyBool_FromLong(XP_CAS((uint##bits##_t *)(uintptr_t)a[0], &expected, (uint##bits##_t)a[2]));           \
-    }
+static PyObject *load64(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
+{
+    uint64_t a[1];
+    if (word_args("load64", args, n, 1, 8, a) < 0)
+        return NULL;
+    return PyLong_FromUnsignedLongLong(XP_LOAD((uint64_t *)(uintptr_t)a[0]));
+}
 
-WORD_FUNCTIONS(32)
-WORD_FUNCTIONS(64)
+static PyObject *store64(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
+{
+    uint64_t a[2];
+    if (word_args("store64", args, n, 2, 8, a) < 0)
+        return NULL;
+    XP_STORE((uint64_t *)(uintptr_t)a[0], a[1]);
+    Py_RETURN_NONE;
+}
 
 static PyObject *futex_wait(PyObject *Py_UNUSED(m), PyObject *args, PyObject *kwargs)
 {
@@ -224,16 +193,9 @@ static PyMethodDef functions[] = {
     {"pidfd_getfd", XP_FAST(pidfd_getfd), METH_FASTCALL, NULL},
     {"dead", dead, METH_O, NULL},
     {"lock", XP_FAST(lock), METH_FASTCALL, NULL},
-    {"unlock", XP_FAST(unlock), METH_FASTCALL, NULL},
     {"lock_holder", XP_FAST(lock_holder), METH_FASTCALL, NULL},
-    {"load32", XP_FAST(load32), METH_FASTCALL, NULL},
     {"load64", XP_FAST(load64), METH_FASTCALL, NULL},
-    {"store32", XP_FAST(store32), METH_FASTCALL, NULL},
     {"store64", XP_FAST(store64), METH_FASTCALL, NULL},
-    {"add32", XP_FAST(add32), METH_FASTCALL, NULL},
-    {"add64", XP_FAST(add64), METH_FASTCALL, NULL},
-    {"cas32", XP_FAST(cas32), METH_FASTCALL, NULL},
-    {"cas64", XP_FAST(cas64), METH_FASTCALL, NULL},
     {"futex_wait", XP_FAST(futex_wait), METH_VARARGS | METH_KEYWORDS, NULL},
     {"futex_wake", XP_FAST(futex_wake), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},

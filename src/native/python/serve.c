@@ -3,8 +3,6 @@
 
 #include <stdlib.h>
 
-#define LEAST_ADDRESS 4096 /* nothing is mapped below it */
-
 static PyObject *serve(PyObject *Py_UNUSED(m), PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"table_address", "table_fd", "domain", NULL};
@@ -16,7 +14,7 @@ static PyObject *serve(PyObject *Py_UNUSED(m), PyObject *args, PyObject *kwargs)
         xp_as_u64(o_address, &address) < 0 || (d = xp_domain_of(o_domain)) == NULL)
         return NULL;
     xp_error error = {0, "not the table of this process and its own domain"};
-    bool good = address >= LEAST_ADDRESS && address % 8 == 0;
+    bool good = address >= XP_LEAST_ADDRESS && address % 8 == 0;
     if (good) {
         Py_BEGIN_ALLOW_THREADS
         good = xp_serve((xp_table *)(uintptr_t)address, table_fd, d, &error);
@@ -33,7 +31,7 @@ static PyObject *withdraw(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssiz
     uint32_t reason;
     if (xp_arity("withdraw", n, 2, 2) < 0 || xp_as_u64(args[0], &address) < 0 || xp_as_u32(args[1], &reason) < 0)
         return NULL;
-    if (address < LEAST_ADDRESS || address % 8) {
+    if (address < XP_LEAST_ADDRESS || address % 8) {
         PyErr_SetString(PyExc_ValueError, "no entry's address");
         return NULL;
     }
@@ -58,7 +56,7 @@ static PyObject *add_offer(PyObject *Py_UNUSED(m), PyObject *args, PyObject *kwa
     Py_ssize_t count = a == -1 && PyErr_Occurred() ? -1 : PySequence_Size(objects);
     if (count < 0)
         return NULL;
-    if (entry >= XP_ENTRIES || generation == 0 || function < LEAST_ADDRESS || count == 0 || count > INT32_MAX) {
+    if (entry >= XP_ENTRIES || generation == 0 || function < XP_LEAST_ADDRESS || count == 0 || count > INT32_MAX) {
         PyErr_SetString(PyExc_ValueError, "no such entry, generation or function, or no objects");
         return NULL;
     }

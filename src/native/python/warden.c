@@ -32,11 +32,6 @@ static PyObject *due(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
     return tokens;
 }
 
-static PyObject *warden_running(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
-{
-    return PyBool_FromLong(xp_warden_running());
-}
-
 static PyObject *close_warden(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
 {
     Py_BEGIN_ALLOW_THREADS
@@ -48,7 +43,6 @@ static PyObject *close_warden(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
 static PyMethodDef functions[] = {
     {"notification_fd", notification_fd, METH_NOARGS, NULL},
     {"due", due, METH_NOARGS, NULL},
-    {"warden_running", warden_running, METH_NOARGS, NULL},
     {"close_warden", close_warden, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

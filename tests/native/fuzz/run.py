@@ -18,7 +18,15 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ENGINE = HERE.parents[2] / "src" / "native" / "engine"
-FLAGS = "-std=c11 -g -O1 -Wall -Wextra -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all".split()
+FLAGS = [
+    "-std=c11",
+    "-g",
+    "-O1",
+    "-Wall",
+    "-Wextra",
+    "-fsanitize=fuzzer,address,undefined",
+    "-fno-sanitize-recover=all",
+]
 
 
 def build(name: str, into: Path) -> Path:
@@ -33,7 +41,14 @@ def fuzz(name: str, program: Path, seconds: int, work: Path) -> bool:
     found = work / name
     found.mkdir()
     print(f"--- {name}: {seconds} s", flush=True)
-    options = [f"-max_total_time={seconds}", "-timeout=20", "-rss_limit_mb=2048", "-print_final_stats=1", "-verbosity=0", "-max_len=640"]
+    options = [
+        f"-max_total_time={seconds}",
+        "-timeout=20",
+        "-rss_limit_mb=2048",
+        "-print_final_stats=1",
+        "-verbosity=0",
+        "-max_len=640",
+    ]
     done = subprocess.run(
         [program, *options, f"-artifact_prefix={Path.cwd()}/fuzz-{name}-", found, HERE / "corpus" / name],
         stderr=subprocess.PIPE, text=True, errors="replace", check=False,
@@ -51,7 +66,9 @@ def merge(name: str, program: Path, work: Path) -> None:
     small, corpus = work / f"{name}-small", HERE / "corpus" / name
     small.mkdir()
     subprocess.run(
-        [program, "-set_cover_merge=1", "-max_len=640", "-verbosity=0", small, corpus, work / name], check=True, stderr=subprocess.DEVNULL
+        [program, "-set_cover_merge=1", "-max_len=640", "-verbosity=0", small, corpus, work / name],
+        check=True,
+        stderr=subprocess.DEVNULL,
     )
     for old in corpus.iterdir():
         old.unlink()
