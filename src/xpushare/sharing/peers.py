@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import errno
-import struct
 import threading
 from collections.abc import Callable, Hashable
-from typing import Any, Final, NamedTuple, TypeVar, final
+from typing import Any, NamedTuple, TypeVar, final
 from weakref import ref
 
 from xpushare import _native, _system
@@ -20,8 +19,6 @@ from xpushare.sharing.handle import COUNTED, READ_ONLY, Handle
 __all__ = ["Peer", "Peers"]
 
 T = TypeVar("T")
-_IN_BOTH: Final = layout.ENTRY_READ_ONLY | layout.ENTRY_COUNTED  # these bits mean the same in handles
-_TABLE_SEALS: Final = _system.F_SEAL_SHRINK | _system.F_SEAL_FUTURE_WRITE
 
 
 class Entry(NamedTuple):
@@ -56,10 +53,9 @@ class Peer:
         attachment = routes.attach(handle)
         doing = f"mapping the table of process {fields.pid}"
         try:
-            if _system.read_seals(attachment.table.number) & _TABLE_SEALS != _TABLE_SEALS:
-                raise InvalidHandleError(f"{doing}: it is not sealed")
-            if _system.fstat(attachment.table.number).st_size != layout.TABLE_NBYTES:
-                raise InvalidHandleError(f"{doing}: it has the wrong size")
+            _system.check_memfd(
+                attachment.table.number, layout.TABLE_NBYTES, seals=_system.F_SEAL_FUTURE_WRITE, exact=True
+            )
             self._mapping = _system.Mapping(attachment.table.number, layout.TABLE_NBYTES, 0, False)
             self.address = self._mapping.address
             self._view = memoryview(_native.Span(self.address, layout.TABLE_NBYTES, True, self._mapping))
@@ -112,36 +108,22 @@ class Peer:
 
     def expect_exported(self, handle: Handle) -> None:
         """The handle's entry is live in the table, whose process may have died; else `HandleExpiredError`."""
-        fields = handle._fields
-        if fields.entry >= layout.ENTRY_COUNT or not fields.generation:
-            raise InvalidHandleError("the handle names no entry of a table")
-        address = self.entry_address(fields.entry)
-        if load64(address) != fields.generation:
-            retired, reason = struct.unpack_from("<QI", self._view, address - self.address + layout.RETIRED_AT)
-            if retired != fields.generation:
-                reason = layout.REASON_PUT
+        try:
+            reason = self.table.ended(handle._fields)
+        except ValueError as error:
+            raise InvalidHandleError(str(error)) from None
+        if reason is not None:
             raise HandleExpiredError(
                 f"the handle has expired: {layout.REASONS.get(reason, 'its exporter withdrew it')}"
             )
 
     def entry(self, handle: Handle) -> Entry:
         """The handle's entry, checked against the handle. Ask `expect_exported` again once it was used."""
-        self.expect_exported(handle)
-        fields = handle._fields
-        at = layout.TABLE_ENTRIES + fields.entry * layout.ENTRY_NBYTES
-        entry = Entry._make(layout.ENTRY.unpack_from(self._view, at))
-        if (
-            entry.kind != fields.kind
-            or entry.nonce != fields.nonce
-            or entry.object != fields.object
-            or entry.flags & _IN_BOTH != fields.flags
-            or fields.offset + fields.nbytes > entry.nbytes
-            or entry.nbytes > entry.exposed_nbytes
-            or entry.payload_nbytes > layout.PAYLOAD_NBYTES
-            or (entry.fd_count > layout.FDS_INLINE and not entry.flags & layout.ENTRY_ON_DEMAND)
-        ):
+        found = self.table.entry(handle._fields)
+        if found is None:
+            self.expect_exported(handle)
             raise InvalidHandleError(f"the handle does not fit what process {self.pid} exports under it")
-        return entry
+        return Entry._make(layout.ENTRY.unpack(found))
 
     def fetch(self, handle: Handle, entry: Entry) -> list[OwnedFd]:
         """The entry's fds, certainly those of this handle."""
