@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE $(shell find src -name '*.py' -o -name '*.pyi' -o -name 'py.typed' -o -name '*.[ch]')
 DEVICE_ARGUMENT := $(if $(DEVICE),--device $(DEVICE))
 
-.PHONY: demo test libraries bench soak lint format types docs model wheel gpu clean
+.PHONY: demo test libraries bench soak sanitize fuzz lint format types docs model wheel gpu clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed ## two processes share FILE (default: README.md) on DEVICE
@@ -31,6 +31,12 @@ libraries: $(VENV)/libraries ## torch, JAX, Ray, Dask and others, into the same 
 
 soak: $(VENV)/installed ## the long programs in soak/; ARGS=--quick for their short form
 	$(BIN)/python -m soak $(ARGS)
+
+sanitize: $(VENV)/installed $(VENV)/test ## the engine's own tests in C: plain, and under the thread, address and undefined-behaviour sanitizers
+	$(BIN)/python -m pytest tests/native/test_engine.py --basetemp $(VENV)/tmp $(ARGS)
+
+fuzz: $(VENV)/made ## what comes from peers, by libFuzzer (needs clang); ARGS="--seconds 10" for the short form, half an hour each without
+	$(BIN)/python tests/native/fuzz/run.py $(ARGS)
 
 bench: $(VENV)/installed $(VENV)/bench ## latency and bandwidth against what one would pick instead
 	$(BIN)/xpushare bench $(DEVICE_ARGUMENT) $(ARGS)

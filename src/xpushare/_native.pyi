@@ -8,9 +8,12 @@ holds the GIL while it blocks.
 from collections.abc import Sequence
 from typing import Any, Final, Literal, Self, final
 
-# --- layout, for the test that compares both declarations: name -> offset or size
+# --- the protocol's declarations, of src/native/engine/layout.h
 # -------------------------------------------
-LAYOUT: Final[dict[str, int]]
+STRUCTS: Final[dict[str, dict[str, tuple[int, str]]]]  # structure -> field -> offset and `struct` code, in order
+LAYOUT: Final[dict[str, int]]  # "structure.field" and other places and sizes
+CONSTANTS: Final[dict[str, int]]
+MAGICS: Final[dict[str, bytes]]
 
 # --- processes
 # -----------------------------------------------------------------------------------------------------------
@@ -29,7 +32,6 @@ def dead(pidfds: Sequence[int]) -> list[int]:
 def lock(fd: int, at: int) -> bool:
     """Take a POSIX write lock on byte `at`, without waiting; False when another process holds it."""
 
-def unlock(fd: int, at: int) -> None: ...
 def lock_holder(fd: int, at: int) -> int | None:
     """pid of the process holding byte `at` (0 where that pid cannot be seen from here), None when nobody else does.
     F_GETLK.
@@ -37,16 +39,8 @@ def lock_holder(fd: int, at: int) -> int | None:
 
 # --- atomics on shared words (addresses must be mapped and aligned; sequentially consistent)
 # ---------------------------------
-def load32(address: int) -> int: ...
 def load64(address: int) -> int: ...
-def store32(address: int, value: int) -> None: ...
 def store64(address: int, value: int) -> None: ...
-def add32(address: int, value: int) -> int:
-    """Add (mod 2**32; `value` may be negative) and return the new value."""
-
-def add64(address: int, value: int) -> int: ...
-def cas32(address: int, expected: int, new: int) -> bool: ...
-def cas64(address: int, expected: int, new: int) -> bool: ...
 def futex_wait(address: int, expected: int, timeout: float | None = None, spin: float = 0.0) -> bool:
     """Wait until the 32-bit word differs from `expected` or somebody wakes it; False on time-out.
 
@@ -169,6 +163,13 @@ class PeerTable:
     """A peer's mapped table, for opening what it exports at one go. Does not keep the pidfd (-1: there is none)."""
 
     def __init__(self, mapping: Mapping, domain: Domain, pidfd: int) -> None: ...
+    def ended(self, fields: Fields, /) -> int | None:
+        """None while the handle's entry is live; else why it ended, a REASON_… if the peer is honest. ValueError where
+        there is no such entry in any table."""
+
+    def entry(self, fields: Fields, /) -> bytes | None:
+        """A copy of the handle's entry, checked against the handle; None unless it is live and fits."""
+
     def open(
         self, fields: Fields, peer: Any, mapped: bool, /
     ) -> tuple[Mapping | None, Lease, int, int, bytes, tuple[int, ...], int, int] | None:
@@ -198,6 +199,17 @@ class OwnTable:
 
         `names` are backend and uuid of the device, 32 bytes; `fds` are int32 numbers; `within` is where the
         object begins in what they are of."""
+
+def check_memfd(fd: int, nbytes: int, inode: int = 0, seals: int = 0, exact: bool = False) -> None:
+    """Is it safe to map `nbytes` of this fd of a peer? ValueError unless it is a memfd of ordinary pages that cannot
+    shrink, has `seals` too, has `nbytes` at least (`exact`: just as many), and is the file `inode` (0: any)."""
+
+def request(op: int, fields: Fields, first: int, /) -> bytes:
+    """A request to the socket of the handle's exporter: OP_…, for fds from number `first` on."""
+
+def read_reply(packet: bytes, fds: int, /) -> tuple[int, int]:
+    """(STATUS_…, how many fds there are in all) of a reply that came with `fds` fds. OSError(EMFILE) if fds were lost
+    on the way; ValueError if it makes no sense."""
 
 # --- buffers and DLPack
 # -----------------------------------------------------------------------------------------------------
@@ -542,7 +554,6 @@ def relay(calls: Sequence[tuple[int, ...]]) -> None:
     failures.
     """
 
-def relay_running() -> bool: ...
 def close_relay(timeout: float | None = 1.0) -> bool:
     """Stop the relay's threads; what is held stays so until something starts one again. False: a driver still keeps
     one at the time-out, which does nothing more once the driver returns. Runs by itself at the interpreter's exit."""
@@ -572,7 +583,6 @@ def notification_fd() -> int:
 def due() -> list[int]:
     """Tokens whose points are done or lost, each once; clears the notification."""
 
-def warden_running() -> bool: ...
 def close_warden() -> None:
     """Stop the thread and close its fds, the listening socket with them (interpreter exit). Idempotent.
 

@@ -7,13 +7,14 @@ import os
 import socket
 from typing import Final
 
-from xpushare._native import Domain, Mapping, Reservation, pidfd_getfd, serve
+from xpushare._native import Domain, Mapping, Reservation, check_memfd, pidfd_getfd, serve
 
 __all__ = [
     "Domain",
     "Mapping",
     "Reservation",
     "boot_id",
+    "check_memfd",
     "connect",
     "dup",
     "eventfd",
@@ -27,7 +28,6 @@ __all__ = [
     "range_map",
     "range_protect",
     "range_unmap",
-    "read_seals",
     "receive",
     "resize",
     "seal",
@@ -41,7 +41,6 @@ F_SEAL_SHRINK: Final = 2
 F_SEAL_GROW: Final = 4
 F_SEAL_FUTURE_WRITE: Final = 16
 _F_ADD_SEALS: Final = 1033
-_F_GET_SEALS: Final = 1034
 
 dup = os.dup
 eventfd = os.eventfd
@@ -78,10 +77,6 @@ def memfd(name: str) -> int:
 
 def seal(fd: int, seals: int) -> None:
     fcntl.fcntl(fd, _F_ADD_SEALS, seals)
-
-
-def read_seals(fd: int) -> int:
-    return fcntl.fcntl(fd, _F_GET_SEALS)
 
 
 def connect(address: bytes, timeout: float) -> socket.socket:

@@ -43,6 +43,35 @@ def until(condition, timeout=10.0):
     return got
 
 
+def load32(address):
+    return ctypes.c_uint32.from_address(address).value
+
+
+def store32(address, value):
+    ctypes.c_uint32.from_address(address).value = value
+
+
+def unlock(fd, at):
+    fcntl.lockf(fd, fcntl.LOCK_UN, 1, at)
+
+
+def thread_running(name):
+    """Whether this process has a thread of that name, which it takes a moment after it was started."""
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended since
+            if task.joinpath("comm").read_text() == f"{name}\n":
+                return True
+    return False
+
+
+def warden_running():
+    return thread_running("xpushare-warden")
+
+
+def relay_running():
+    return thread_running("xpushare-relay")
+
+
 def make_commons(seals=fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL, size=None):
     fd = os.memfd_create("xpushare-commons", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, AT["commons.size"] if size is None else size)
@@ -115,7 +144,7 @@ class Exporter:
 
     def word(self, slot, name, size=4):
         address = self.domain.address + AT["commons.slots"] + slot * AT["slot.size"] + AT["slot." + name]
-        return n.load32(address) if size == 4 else n.load64(address)
+        return load32(address) if size == 4 else n.load64(address)
 
     def peer(self, slot=None):
         p = Peer([self.domain.fd, self.domain.bell])
@@ -180,7 +209,17 @@ class Peer:
 def serve_test():
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    namespace = {"n": n, "os": os, "Device": Device, "AT": AT, "until": until, "time": time, "signal": signal}
+    namespace = {
+        "n": n,
+        "store32": store32,
+        "unlock": unlock,
+        "os": os,
+        "Device": Device,
+        "AT": AT,
+        "until": until,
+        "time": time,
+        "signal": signal,
+    }
     while True:
         try:
             code = pickle.load(source)

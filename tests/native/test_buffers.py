@@ -9,7 +9,7 @@ import weakref
 
 import numpy as np
 import pytest
-from native_peer import n
+from native_peer import load32, n, store32
 
 PAGE = mmap.PAGESIZE
 
@@ -37,8 +37,8 @@ def fd():
 def test_mapping(fd):
     whole, second = n.Mapping(fd, 4 * PAGE, populate=True), n.Mapping(fd, PAGE, PAGE)
     assert whole.nbytes == 4 * PAGE
-    n.store32(second.address, 77)
-    assert n.load32(whole.address + PAGE) == 77
+    store32(second.address, 77)
+    assert load32(whole.address + PAGE) == 77
     watch = weakref.ref(whole)
     del whole
     assert watch() is None
@@ -64,7 +64,7 @@ def test_reservation(fd):
     assert maps(r.address) == "---p"
     r.map(PAGE, fd, 2 * PAGE, PAGE, 2)
     r.map(2 * PAGE, fd, 0, PAGE, 1)
-    n.store32(r.address + PAGE, 5)
+    store32(r.address + PAGE, 5)
     assert np.frombuffer(os.pread(fd, 4, 2 * PAGE), "i4")[0] == 5
     assert maps(r.address + 2 * PAGE) == "r--s"
     r.protect(2 * PAGE, PAGE, 2)

@@ -13,7 +13,7 @@ from pathlib import Path
 import native_peer
 import pytest
 import software_streams
-from native_peer import AT, n, until
+from native_peer import AT, n, relay_running, store32, until
 
 INSTANT = 1 << 20
 ORDERINGS = ["device", "shared", "held"]
@@ -382,9 +382,13 @@ def test_points_that_the_driver_has_complete_though_the_queue_has_failed(make, d
     until(queue.native.failure)
     assert [ours.state(p) for p in (1, 2)] == [n.PENDING] * 2
     assert queue.native.held == 1
+    failure = queue.native.failure()
+    driver.rule("copy", 1, 2)
+    queue.copy(0, 0, 0)
     queue.pause(False)
     assert (ours.wait(1, 5), ours.wait(2, 5)) == (n.DONE, n.LOST)
     assert queue.native.drain(5)
+    assert queue.native.failure() == failure
     assert n.load64(ours.address) in (1, 2)
 
 
@@ -447,12 +451,12 @@ def test_releases_on_the_relay(driver):
     driver.rule("mark_destroy", 1, stall=True)
     n.relay([(driver.at("mark_destroy"), marks[0])])
     n.relay([(driver.at("mark_destroy"), mark) for mark in marks[1:]])
-    assert n.relay_running()
+    until(relay_running)
     until(lambda: driver.calls("mark_destroy") >= 2)
     driver.go("mark_destroy")
     until(lambda: driver.library.ss_events() == 0)
     assert n.close_relay(5)
-    assert not n.relay_running()
+    assert not relay_running()
 
 
 # --- adopted queues
@@ -527,7 +531,7 @@ def test_half_words_wait_on_the_device_where_they_can(make, driver):
     until(queue.finished)
     late = make()
     preset(late, 2**32)
-    n.store32(late.address + AT["slot.device"], 3)  # a store that comes late may bring the half before back
+    store32(late.address + AT["slot.device"], 3)  # a store that comes late may bring the half before back
     queue.wait(late, 2**32 + 1)
     assert (queue.native.held, driver.calls("wait32_geq")) == (1, waits + 1)
     late.signal()
@@ -540,7 +544,7 @@ HELD = """
 import sys; sys.path[:0] = [{here!r}, {src!r}]
 import os, ctypes
 import native_peer, software_streams
-from native_peer import n, until
+from native_peer import n, relay_running, until
 exporter = native_peer.Exporter()
 slots = [n.Slot(exporter.domain, exporter.domain.new_slot()) for _ in range(3)]
 driver = software_streams.Driver()
@@ -589,9 +593,10 @@ if child == 0:
             what()
         except ValueError as error:
             failed += "fork" in str(error)
-    assert not n.relay_running()
+    assert not relay_running()
     n.relay([(driver.at("mark_create"), ctypes.addressof(memory))])  # a relay of its own
-    assert n.relay_running() and n.close_relay(5)
+    until(relay_running)
+    assert n.close_relay(5)
     del queue
     os._exit(failed)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 6

@@ -9,7 +9,7 @@ import time
 import weakref
 
 import pytest
-from native_peer import AT, Exporter, make_commons, n, until
+from native_peer import AT, Exporter, make_commons, n, until, warden_running
 
 
 def test_join_and_leave(exporter, peers):
@@ -96,7 +96,7 @@ def test_reap_byte_taken_leaves_it_to_the_other(exporter, peers):
     assert b.run(f"n.lock(d.fd, {AT['commons.reap']} + 1)")
     assert exporter.domain.reap() == 0
     assert [(m[0], m[3]) for m in exporter.domain.members()] == [(0, True), (1, False), (2, True)]
-    b.run(f"n.unlock(d.fd, {AT['commons.reap']} + 1)")
+    b.run(f"unlock(d.fd, {AT['commons.reap']} + 1)")
     assert exporter.domain.reap() == 1
 
 
@@ -230,10 +230,10 @@ def test_fork(exporter, peers, event):
     before = n.forks()
     fd = d.fd
     assert event.notify(1, 44) is False
-    assert n.warden_running()
+    until(warden_running)
 
     def child():
-        out = [n.forks() - before, n.warden_running(), d.fd]
+        out = [n.forks() - before, warden_running(), d.fd]
         for call in (event.signal, lambda: event.wait(1, 0), d.reap, lambda: event.value, lambda: n.Slot(d, 0)):
             try:
                 call()
@@ -254,7 +254,7 @@ def test_fork(exporter, peers, event):
         out.append(s.notify(1, 5))
         s.signal()
         out.append(until(n.due))
-        out.append(n.warden_running())
+        out.append(until(warden_running))
         e.domain.leave()
         return out
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from native_peer import AT, n, until
+from native_peer import AT, n, store32, until
 
 
 def sleeping(exporter, index):
@@ -405,7 +405,7 @@ def test_hostile_words(exporter, event):
             for i in range(8):
                 n.store64(event.address + AT["slot.facts"] + 8 * i, word)
             n.store64(event.address + AT["slot.attached"] + 120, word)
-            n.store32(event.address + AT["slot.guards"], word & 0xFFFFFFFF)
+            store32(event.address + AT["slot.guards"], word & 0xFFFFFFFF)
             event.value, event.pending, event.owes(), event.blame(), event.attached()
             for call in (
                 event.signal,
@@ -421,9 +421,9 @@ def test_hostile_words(exporter, event):
             event.wait(3, 0.001)
             event.notify(2**43 - 1, 1)
             event.cancel(1)
-    n.store32(exporter.domain.address + AT["commons.slots_used"], 2**32 - 1)
-    n.store32(exporter.domain.address + AT["commons.entries_used"], 2**32 - 1)
-    n.store32(exporter.domain.address + AT["commons.members"] + 64 * 5, 77)
+    store32(exporter.domain.address + AT["commons.slots_used"], 2**32 - 1)
+    store32(exporter.domain.address + AT["commons.entries_used"], 2**32 - 1)
+    store32(exporter.domain.address + AT["commons.members"] + 64 * 5, 77)
     assert exporter.domain.reap() == 1
 
 

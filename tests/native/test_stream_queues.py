@@ -7,7 +7,7 @@ import time
 
 import native_peer
 import pytest
-from native_peer import AT, Device, n, until
+from native_peer import AT, Device, load32, n, until
 
 WITHIN = 1.0  # seconds from the death
 
@@ -28,7 +28,7 @@ def word(slot):
 
 
 def guards(slot):
-    return n.load32(slot.address + AT["slot.guards"])
+    return load32(slot.address + AT["slot.guards"])
 
 
 def consumer(peers, waits, signals):

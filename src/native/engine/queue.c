@@ -617,31 +617,35 @@ static int64_t advance(xp_queue *q)
     return 0;
 }
 
-/* With q->order: the driver refused the first operation that is held. What is behind it is not done, and the points of
- * that are lost; what the driver has may still complete, or Python knows better. */
+/* With q->order: the first operation that is held failed. What is behind it is not done, and the points of that are lost
+ * in their order; what the driver has may still complete, or Python knows better. */
 static void fail(xp_queue *q, int64_t code)
 {
+    uint64_t me = (uint64_t)getpid();
     pthread_mutex_lock(&q->mu);
-    q->failed = code;
-    q->failed_at = q->first->at;
-    q->first->handed = false; /* a signal: its store is not to come */
-    operation *held = q->first;
+    operation *op = q->first, *next;
+    bool lost = op->kind == HELD_SIGNAL && op->lost; /* it cannot even be lost in its order, for want of memory */
+    if (lost && xp_usable(op->s->d))
+        xp_lose_late(op->s, 0, op->lost, op->pid);
+    q->failed_at = q->failed ? q->failed_at : op->at;
+    q->failed = q->failed ? q->failed : code;
+    op->handed = false; /* a signal's store is not to come */
     q->first = NULL;
     q->last = &q->first;
-    while (held) {
-        operation *op = held;
-        held = op->next;
-        if (op->kind == HELD_SIGNAL) {
+    for (; op; op = next) {
+        next = op->next;
+        op->next = NULL;
+        if (op->kind == HELD_SIGNAL && !lost) {
             *q->last = op;
             q->last = &op->next;
-            op->next = NULL;
         } else {
             operation_free(op);
             q->held--;
         }
+        lost = false;
     }
     tell_drained(q);
-    lose_held(q, XP_CAUSE_QUEUE, (uint64_t)getpid());
+    lose_held(q, XP_CAUSE_QUEUE, me);
     pthread_mutex_unlock(&q->mu);
 }
 
@@ -649,18 +653,10 @@ static void fail(xp_queue *q, int64_t code)
 static void resume(xp_job *job)
 {
     xp_queue *q = (xp_queue *)job; /* its first member */
+    int64_t code;
     pthread_mutex_lock(&q->order);
-    int64_t code = advance(q);
-    if (code && q->failed == 0) {
+    while ((code = advance(q)) != 0)
         fail(q, code);
-        code = advance(q); /* the driver is not called any more */
-    }
-    while (code && q->first) { /* no memory to wait until they can be lost in order */
-        xp_slot *s = q->first->s;
-        if (xp_usable(s->d) && state_of(s, q->first->point) == XP_PENDING)
-            xp_lose_late(s, 0, XP_CAUSE_QUEUE, (uint64_t)getpid());
-        pop(q);
-    }
     pthread_mutex_unlock(&q->order);
     xp_queue_unref(q);
 }

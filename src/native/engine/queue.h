@@ -63,8 +63,6 @@ enum { XP_ORDER_DEVICE, XP_ORDER_SHARED, XP_ORDER_HELD };
 #define XP_CODE_NOT_HELD (2ll << 32) /* an adopted queue would have to hold its work */
 #define XP_CODE_SYSTEM (3ll << 32)   /* and errno */
 
-#define XP_QUEUE_FORKED (-3) /* from before a fork */
-
 typedef struct {
     uint64_t point, after;
     int64_t code;

@@ -10,7 +10,7 @@
 #include <sys/prctl.h>
 #include <time.h>
 
-#define MOST_THREADS 64 /* a driver that stalls keeps one each */
+#define MOST_THREADS 32 /* a driver that stalls keeps one each */
 #define IDLE_NS 1000000000u
 
 static pthread_mutex_t relay_mu = PTHREAD_MUTEX_INITIALIZER; /* innermost: nothing is called with it */
@@ -125,23 +125,15 @@ bool xp_relay_stop(uint64_t ns)
     return all;
 }
 
-bool xp_relay_running(void)
-{
-    pthread_mutex_lock(&relay_mu);
-    bool running = threads != 0;
-    pthread_mutex_unlock(&relay_mu);
-    return running;
-}
-
 void xp_relay_fork_prepare(void) { pthread_mutex_lock(&relay_mu); }
 void xp_relay_fork_parent(void) { pthread_mutex_unlock(&relay_mu); }
 
-void xp_relay_forked(void) /* the threads and the jobs are the parent's */
+/* In the child, with relay_mu: the threads and the jobs are the parent's. */
+void xp_relay_forked(void)
 {
     first = NULL;
     last = &first;
     jobs = threads = idle = 0;
     stopping = false;
     make_conditions();
-    pthread_mutex_init(&relay_mu, NULL);
 }

@@ -13,7 +13,6 @@ typedef struct xp_job {
 int xp_relay_start(void);          /* 0 or errno: from here on there is a thread */
 void xp_relay_post(xp_job *job);   /* blocks nobody; jobs of before a start run once there is a thread */
 bool xp_relay_stop(uint64_t ns);   /* false: a driver keeps a thread for longer */
-bool xp_relay_running(void);
 void xp_relay_fork_prepare(void);
 void xp_relay_fork_parent(void);
 void xp_relay_forked(void);

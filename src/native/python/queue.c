@@ -1,8 +1,8 @@
 /* Stream queues for Python: recipes are checked here once, so that the engine only fills them in. */
-#include "events.h"
+#include "objects.h"
 
-#include "engine/queue.h"
-#include "engine/relay.h"
+#include "../engine/queue.h"
+#include "../engine/relay.h"
 
 #include <stdlib.h>
 
@@ -428,11 +428,6 @@ static PyObject *relay(PyObject *Py_UNUSED(m), PyObject *o)
     Py_RETURN_NONE;
 }
 
-static PyObject *relay_running(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
-{
-    return PyBool_FromLong(xp_relay_running());
-}
-
 static PyObject *close_relay(PyObject *Py_UNUSED(m), PyObject *args)
 {
     PyObject *timeout = NULL;
@@ -448,7 +443,6 @@ static PyObject *close_relay(PyObject *Py_UNUSED(m), PyObject *args)
 
 static PyMethodDef functions[] = {
     {"relay", relay, METH_O, NULL},
-    {"relay_running", relay_running, METH_NOARGS, NULL},
     {"close_relay", close_relay, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -4,11 +4,10 @@ makes fail.
 
 from __future__ import annotations
 
-import errno
 from typing import Any
 
 from xpushare import _system
-from xpushare._errors import InvalidHandleError, from_os_error
+from xpushare._errors import InvalidHandleError, XpuShareError, from_os_error
 from xpushare._fds import OwnedFd
 from xpushare.adapters.base import Access, DriverMemory, DriverPhysical, DriverRange, Export, Form, Import
 
@@ -57,18 +56,11 @@ def check_imported(calls: Calls, doing: str, what: Import) -> int:
         raise InvalidHandleError(f"{doing}: the exporter sent {len(what.fds)} file descriptors, 1 expected")
     fd = what.fds[0].number
     try:
-        seals = calls("read_seals", fd)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise from_os_error(error, f"{doing}: read_seals") from error
-        raise InvalidHandleError(
-            f"{doing}: the exporter's file descriptor is not a memfd", native=error.errno
-        ) from error
-    if not seals & _system.F_SEAL_SHRINK:
-        raise InvalidHandleError(f"{doing}: the exporter's memory could shrink under us (no F_SEAL_SHRINK)")
-    size = calls.checked(doing, "fstat", fd).st_size
-    if size < what.exposed_nbytes:
-        raise InvalidHandleError(f"{doing}: the exporter's table says {what.exposed_nbytes} bytes, its file has {size}")
+        calls.checked(doing, "check_memfd", fd, what.exposed_nbytes)
+    except ValueError as error:
+        if isinstance(error, XpuShareError):
+            raise
+        raise InvalidHandleError(f"{doing}: {error} (the exporter's table says {what.exposed_nbytes} bytes)") from error
     return fd
 
 

@@ -13,13 +13,12 @@ from weakref import WeakKeyDictionary
 from xpushare import _native
 from xpushare._errors import FeatureNotSupportedError
 from xpushare.adapters.base import DriverQueue, NativeEvent, Profile
-from xpushare.timeline.loss import note_failure, peer_lost
+from xpushare.timeline.loss import QUEUE_FAILED, note_failure, peer_lost
 
 __all__ = ["HostQueue", "queue_numbers"]
 
 queue_numbers = itertools.count(1)
-_QUEUE_FAILED = 2  # cause in docs/events-protocol.md
-_LOST_AT = 16  # of the word that tells the newest loss, likewise
+_LOST_AT = _native.LAYOUT["slot.lost"]  # the word that tells the newest loss
 
 
 class HostQueue(DriverQueue):
@@ -92,7 +91,7 @@ class HostQueue(DriverQueue):
         failure = self._failures[0] if self._failures else self._spoiled
         if failure is not None:
             note_failure(slot.domain, failure)
-            slot.fail(_QUEUE_FAILED)
+            slot.fail(QUEUE_FAILED)
         else:
             slot.complete(point)
 

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple, final
 
 from xpushare._errors import InvalidArgumentError, InvalidHandleError
-from xpushare._native import Fields
+from xpushare._native import CONSTANTS, LAYOUT, MAGICS, STRUCTS, Fields
 from xpushare.sharing import identity
 from xpushare.sharing.layout import ENTRY_COUNT
 
@@ -31,44 +31,23 @@ __all__ = [
     "seal",
 ]
 
-MAGIC: Final = b"XPUSHARE"
-VERSION: Final = 1
-KINDS: Final = {1: "memory", 2: "physical_memory", 3: "event"}
+MAGIC: Final = MAGICS["handle"]
+VERSION: Final = CONSTANTS["VERSION"]
+KINDS: Final = {CONSTANTS[f"KIND_{name.upper()}"]: name for name in ("memory", "physical_memory", "event")}
 KIND_NUMBERS: Final = {name: number for number, name in KINDS.items()}
-READ_ONLY: Final = 1
-COUNTED: Final = 2
+READ_ONLY: Final = CONSTANTS["ENTRY_READ_ONLY"]
+COUNTED: Final = CONSTANTS["ENTRY_COUNTED"]
 _KNOWN_FLAGS: Final = READ_ONLY | COUNTED
-SEAL_NBYTES: Final = 32
-_RESERVED: Final = bytes(56)
+_NBYTES: Final = LAYOUT["handle.size"]
+SEAL_NBYTES: Final = _NBYTES - LAYOUT["handle.seal"]
+_RESERVED: Final = bytes(LAYOUT["handle.seal"] - LAYOUT["handle.reserved1"])
 _BEGINNING: Final = MAGIC + VERSION.to_bytes(2, "little")
-_BODY: Final = slice(0, 256 - SEAL_NBYTES)
-_SEAL: Final = slice(256 - SEAL_NBYTES, 256)
-NAMES_DEVICE: Final = slice(16, 48)  # backend and uuid
+_BODY: Final = slice(0, _NBYTES - SEAL_NBYTES)
+_SEAL: Final = slice(_NBYTES - SEAL_NBYTES, _NBYTES)
+NAMES_DEVICE: Final = slice(LAYOUT["handle.backend"], LAYOUT["handle.boot_id"])  # backend and uuid
 
 # name, struct format; in order, without gaps
-FIELDS: Final = (
-    ("magic", "8s"),
-    ("version", "H"),
-    ("kind", "H"),
-    ("flags", "I"),
-    ("backend", "16s"),
-    ("device_uuid", "16s"),
-    ("boot_id", "16s"),
-    ("pid_namespace", "Q"),
-    ("pid", "I"),
-    ("table_fd", "I"),
-    ("cookie", "16s"),
-    ("generation", "Q"),
-    ("entry", "I"),
-    ("reserved0", "I"),
-    ("nonce", "16s"),
-    ("object", "Q"),
-    ("offset", "Q"),
-    ("nbytes", "Q"),
-    ("exposed_nbytes", "Q"),
-    ("net_namespace", "Q"),
-    ("reserved1", "56s"),
-)
+FIELDS: Final = tuple((name, code) for name, (_at, code) in STRUCTS["handle"].items() if name != "seal")
 _STRUCT: Final = struct.Struct("<" + "".join(code for _name, code in FIELDS))
 
 
@@ -136,7 +115,7 @@ class Handle:
     """
 
     __slots__ = ("_fields", "_raw")
-    NBYTES: Final = 256
+    NBYTES: Final = _NBYTES
 
     _fields: Fields
     _raw: bytes

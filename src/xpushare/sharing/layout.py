@@ -1,53 +1,61 @@
-"""Offsets in the table and the commons; docs/layout.md explains them, src/native/layout.h has the C side."""
+"""The table and the commons for Python; src/native/engine/layout.h declares them, docs/layout.md explains them."""
 
 from __future__ import annotations
 
 import struct
 from typing import Final
 
+from xpushare._native import CONSTANTS, LAYOUT, MAGICS, STRUCTS
+
 __all__ = ["COMMONS_NBYTES", "ENTRY", "ENTRY_COUNT", "ENTRY_NBYTES", "LIFE", "TABLE", "TABLE_ENTRIES", "TABLE_NBYTES"]
 
-TABLE_MAGIC: Final = b"XPUSHTAB"
-TABLE_VERSION: Final = 1
-# magic, version, pid, cookie, pid namespace, commons fd, bell fd, commons inode
-TABLE: Final = struct.Struct("<8sII16sQIIQ")
-TABLE_ENTRIES: Final = 4096
-TABLE_DEVICES: Final = 64  # the devices that the entries name: backend, uuid, PCI address, uuid of the driver
-DEVICE: Final = struct.Struct("<16s16s16s16s")
+
+def _struct(of: str, *fields: str, nbytes: int = 0) -> struct.Struct:
+    """Some fields of a C structure, from the first of them on, up to `nbytes` of it; what lies between is skipped."""
+    start = at = STRUCTS[of][fields[0]][0]
+    code = "<"
+    for field in fields:
+        begin, each = STRUCTS[of][field]
+        code += f"{begin - at}x{each}"
+        at = begin + struct.calcsize("<" + each)
+    return struct.Struct(code + f"{max(nbytes - (at - start), 0)}x")
+
+
+TABLE_MAGIC: Final = MAGICS["table"]
+TABLE_VERSION: Final = CONSTANTS["VERSION"]
+TABLE: Final = _struct("table", *STRUCTS["table"])
+TABLE_ENTRIES: Final = LAYOUT["table.header"]
+TABLE_DEVICES: Final = LAYOUT["table.devices"]  # the devices that the entries name
+DEVICE: Final = _struct("device", *STRUCTS["device"])  # backend, uuid, PCI address, uuid of the driver
 DEVICE_COUNT: Final = (TABLE_ENTRIES - TABLE_DEVICES) // DEVICE.size
-ENTRY_NBYTES: Final = 256
-ENTRY_COUNT: Final = 1 << 18
-TABLE_NBYTES: Final = TABLE_ENTRIES + ENTRY_COUNT * ENTRY_NBYTES
-COMMONS_NBYTES: Final = 0x6200000
-COMMONS_MAGIC: Final = b"XPUSHCOM"
-COMMONS: Final = struct.Struct("<8sI4x16s")  # magic, version, cookie
-MEMBERS: Final = 4096
-MEMBER: Final = struct.Struct("<IIQQ40x")  # state, pid, pid namespace, attached
-MEMBER_COUNT: Final = 1024
-HOLDERS: Final = 0x100000
-HOLDER_NBYTES: Final = MEMBER_COUNT // 8
-LIFE: Final = 0x40000000  # member i is alive while it locks byte LIFE + i of the commons
+ENTRY_NBYTES: Final = LAYOUT["entry.size"]
+ENTRY_COUNT: Final = LAYOUT["table.entries"]
+TABLE_NBYTES: Final = LAYOUT["table.size"]
+COMMONS_NBYTES: Final = LAYOUT["commons.size"]
+COMMONS_MAGIC: Final = MAGICS["commons"]
+COMMONS: Final = _struct("commons", "magic", "version", "cookie")
+MEMBERS: Final = LAYOUT["commons.members"]
+MEMBER: Final = _struct("member", "state", "pid", "pid_namespace", "attached_ns", nbytes=LAYOUT["member.size"])
+MEMBER_COUNT: Final = LAYOUT["commons.member_count"]
+HOLDERS: Final = LAYOUT["commons.holders"]
+HOLDER_NBYTES: Final = LAYOUT["holders.size"]
+LIFE: Final = LAYOUT["commons.life"]  # member i is alive while it locks byte LIFE + i of the commons
 
-FDS_INLINE: Final = 6
-PAYLOAD_NBYTES: Final = 128
-# generation, retired, reason, kind, flags, slot, nonce, object, nbytes, exposed, inode, fd_count, payload_nbytes, fds,
-# offset, device, payload
+FDS_INLINE: Final = CONSTANTS["ENTRY_FDS"]
+PAYLOAD_NBYTES: Final = ENTRY_NBYTES - LAYOUT["entry.payload"]
 FDS: Final = struct.Struct(f"<{FDS_INLINE}i")
-ENTRY: Final = struct.Struct(f"<QQIIII16sQQQQII{4 * FDS_INLINE}sQI4x{PAYLOAD_NBYTES}s")
-RETIRED_AT: Final = 8  # retired, reason: <QI
-ABOUT_AT: Final = 120  # 1 + index of the device (0: not said), seconds since the epoch
-ABOUT: Final = struct.Struct("<II")
-assert ENTRY.size == ENTRY_NBYTES
+ABOUT: Final = _struct("entry", "device", "since")  # 1 + index of the device (0: not said), seconds since the epoch
+ABOUT_AT: Final = LAYOUT["entry.device"]
+ENTRY: Final = _struct("entry", *(field for field in STRUCTS["entry"] if field != "since"))
 
-ENTRY_READ_ONLY: Final = 1
-ENTRY_COUNTED: Final = 2
-ENTRY_ON_DEMAND: Final = 4
-ENTRY_FORM_BIT: Final = 3  # from here on three bits are the `Form` of the export
-ENTRY_FLAGS: Final = 7 | 7 << ENTRY_FORM_BIT
+ENTRY_READ_ONLY: Final = CONSTANTS["ENTRY_READ_ONLY"]
+ENTRY_COUNTED: Final = CONSTANTS["ENTRY_COUNTED"]
+ENTRY_ON_DEMAND: Final = CONSTANTS["ENTRY_ON_DEMAND"]
+ENTRY_FORM_BIT: Final = CONSTANTS["ENTRY_FORM_BIT"]  # from here on three bits are the `Form` of the export
 
-REASON_PUT: Final = 1
-REASON_FREED: Final = 2
-REASON_OPENS: Final = 3
+REASON_PUT: Final = CONSTANTS["REASON_PUT"]
+REASON_FREED: Final = CONSTANTS["REASON_FREED"]
+REASON_OPENS: Final = CONSTANTS["REASON_OPENS"]
 REASONS: Final = {
     REASON_PUT: "it was put",
     REASON_FREED: "the object behind it was closed before it was opened: keep what you pickle or share alive until the "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import re
-import struct
 import threading
 import uuid
 from collections.abc import Callable, Hashable
@@ -29,10 +28,8 @@ from xpushare.sharing.handle import COUNTED, READ_ONLY, Handle
 __all__ = ["Opener", "Peer", "Peers"]
 
 T = TypeVar("T")
-_IN_BOTH: Final = layout.ENTRY_READ_ONLY | layout.ENTRY_COUNTED  # these bits mean the same in handles
 _FORMS: Final = tuple(Form)  # by their numbers
 _PCI: Final = re.compile(rb"(?:[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])?")
-_TABLE_SEALS: Final = _system.F_SEAL_SHRINK | _system.F_SEAL_FUTURE_WRITE
 
 
 class Entry(NamedTuple):
@@ -57,25 +54,8 @@ class Entry(NamedTuple):
     payload: bytes
 
     @property
-    def form_number(self) -> int:
-        return self.flags >> layout.ENTRY_FORM_BIT & 7
-
-    @property
     def form(self) -> Form:
-        return _FORMS[self.form_number]
-
-    def fits(self) -> bool:
-        """What the entry says goes together, as far as that can be seen without its fds."""
-        if self.nbytes > self.exposed_nbytes or self.offset > self.exposed_nbytes - self.nbytes:
-            return False
-        if self.flags & ~layout.ENTRY_FLAGS or self.form_number >= len(_FORMS):
-            return False
-        if self.payload_nbytes > layout.PAYLOAD_NBYTES:
-            return False
-        on_demand = bool(self.flags & layout.ENTRY_ON_DEMAND)
-        if self.form is Form.MEMFD and (self.fd_count != 1 or self.offset or on_demand):
-            return False
-        return on_demand or self.fd_count <= layout.FDS_INLINE
+        return _FORMS[self.flags >> layout.ENTRY_FORM_BIT]
 
 
 @final
@@ -108,10 +88,9 @@ class Peer:
         attachment = routes.attach(handle)
         doing = f"mapping the table of process {fields.pid}"
         try:
-            if _system.read_seals(attachment.table.number) & _TABLE_SEALS != _TABLE_SEALS:
-                raise InvalidHandleError(f"{doing}: it is not sealed")
-            if _system.fstat(attachment.table.number).st_size != layout.TABLE_NBYTES:
-                raise InvalidHandleError(f"{doing}: it has the wrong size")
+            _system.check_memfd(
+                attachment.table.number, layout.TABLE_NBYTES, seals=_system.F_SEAL_FUTURE_WRITE, exact=True
+            )
             self._mapping = _system.Mapping(attachment.table.number, layout.TABLE_NBYTES, 0, False)
             self.address = self._mapping.address
             self._view = memoryview(_native.Span(self.address, layout.TABLE_NBYTES, True, self._mapping))
@@ -164,34 +143,22 @@ class Peer:
 
     def expect_exported(self, handle: Handle) -> None:
         """The handle's entry is live in the table, whose process may have died; else `HandleExpiredError`."""
-        fields = handle._fields
-        if fields.entry >= layout.ENTRY_COUNT or not fields.generation:
-            raise InvalidHandleError("the handle names no entry of a table")
-        address = self.entry_address(fields.entry)
-        if load64(address) != fields.generation:
-            retired, reason = struct.unpack_from("<QI", self._view, address - self.address + layout.RETIRED_AT)
-            if retired != fields.generation:
-                reason = layout.REASON_PUT
+        try:
+            reason = self.table.ended(handle._fields)
+        except ValueError as error:
+            raise InvalidHandleError(str(error)) from None
+        if reason is not None:
             raise HandleExpiredError(
                 f"the handle has expired: {layout.REASONS.get(reason, 'its exporter withdrew it')}"
             )
 
     def entry(self, handle: Handle) -> Entry:
         """The handle's entry, checked against the handle. Ask `expect_exported` again once it was used."""
-        self.expect_exported(handle)
-        fields = handle._fields
-        at = layout.TABLE_ENTRIES + fields.entry * layout.ENTRY_NBYTES
-        entry = Entry._make(layout.ENTRY.unpack_from(self._view, at))
-        if (
-            entry.kind != fields.kind
-            or entry.nonce != fields.nonce
-            or entry.object != fields.object
-            or entry.flags & _IN_BOTH != fields.flags
-            or fields.offset + fields.nbytes > entry.nbytes
-            or not entry.fits()
-        ):
+        found = self.table.entry(handle._fields)
+        if found is None:
+            self.expect_exported(handle)
             raise InvalidHandleError(f"the handle does not fit what process {self.pid} exports under it")
-        return entry
+        return Entry._make(layout.ENTRY.unpack(found))
 
     def hardware(self, handle: Handle, entry: Entry) -> Hardware:
         """The device that the entry is of; it is the one that the handle names."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
 import time
@@ -19,8 +18,6 @@ __all__ = ["Row", "Survey", "Unread", "survey"]
 _TABLE: Final = "/memfd:xpushare-table"
 _COMMONS: Final = "/memfd:xpushare-commons"
 _CHUNK: Final = 1 << 20
-_F_GET_SEALS: Final = 1034
-_F_SEAL_SHRINK: Final = 2
 _EXPORTER: Final = 0  # the exporter's member index
 _ATTACHED: Final = 1
 
@@ -117,13 +114,11 @@ def _look(pid: int, tables: _Found, commons: _Found) -> None:
 
 def _sealed(fd: int, inode: int, nbytes: int) -> bool:
     """The fd is that very memfd, of that size, which it keeps."""
-    found = os.fstat(fd)
-    if (found.st_ino, found.st_size) != (inode, nbytes):
-        return False
     try:
-        return bool(fcntl.fcntl(fd, _F_GET_SEALS) & _F_SEAL_SHRINK)
-    except OSError:
+        _native.check_memfd(fd, nbytes, inode, exact=True)
+    except (OSError, ValueError):
         return False
+    return True
 
 
 def _reopen(opens: list[_Open], inode: int, nbytes: int) -> int | None:

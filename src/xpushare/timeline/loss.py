@@ -5,14 +5,20 @@ from __future__ import annotations
 from typing import Final
 
 from xpushare._errors import PeerLostError
-from xpushare._native import LAYOUT, Domain, Slot, Span
+from xpushare._native import CONSTANTS, LAYOUT, Domain, Slot, Span
 
-__all__ = ["note_failure", "peer_lost"]
+__all__ = ["QUEUE_FAILED", "note_failure", "peer_lost"]
 
-_CAUSES: Final = {1: "died", 2: "had a failure in the queue that was to signal", 3: "exited while it owed the signal"}
-_TEXT_AT: Final = 24  # in a member record: what its queue failed with, for people
-_TEXT_NBYTES: Final = 40
-_MEMBER_NBYTES: Final = 64
+QUEUE_FAILED: Final = CONSTANTS["CAUSE_QUEUE"]
+_CAUSES: Final = {
+    CONSTANTS["CAUSE_DEATH"]: "died",
+    QUEUE_FAILED: "had a failure in the queue that was to signal",
+    CONSTANTS["CAUSE_EXIT"]: "exited while it owed the signal",
+}
+_MEMBER_NBYTES: Final = LAYOUT["member.size"]
+_PID_AT: Final = LAYOUT["member.pid"]
+_TEXT_AT: Final = LAYOUT["member.text"]
+_TEXT_NBYTES: Final = _MEMBER_NBYTES - _TEXT_AT
 
 
 def _member(domain: Domain, index: int) -> Span:
@@ -31,9 +37,9 @@ def peer_lost(slot: Slot, point: int) -> PeerLostError:
     who = f"process {pid}" if pid else "the last other process that had the event open"
     how = _CAUSES.get(cause, "died")
     text = ""
-    if cause == 2:
+    if cause == QUEUE_FAILED:
         for index, _pid, _since, _alive in slot.domain.members():
             record = memoryview(_member(slot.domain, index))
-            if int.from_bytes(record[4:8], "little") == pid:
+            if int.from_bytes(record[_PID_AT : _PID_AT + 4], "little") == pid:
                 text = bytes(record[_TEXT_AT:]).rstrip(b"\0").decode(errors="replace")
     return PeerLostError(f"point {point} of the event is lost: {who} {how}" + (f" ({text})" if text else ""))

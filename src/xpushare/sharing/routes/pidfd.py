@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import struct
 from pathlib import Path
 
 from xpushare import _native, _system
@@ -98,15 +97,12 @@ def _header(table: OwnedFd) -> tuple[bytes, int, int, bytes, int, int, int, int]
 
 def _is_table_of(table: OwnedFd, handle: Handle) -> bool:
     try:
-        if not _system.read_seals(table.number) & _system.F_SEAL_SHRINK:
-            return False
+        _system.check_memfd(table.number, layout.TABLE_NBYTES, exact=True)
         header = _header(table)
+    except ValueError:
+        return False
     except OSError as error:
-        if error.errno != errno.EINVAL:  # no memfd
-            raise from_os_error(error, "looking at the exporter's table") from error
-        return False
-    except struct.error:
-        return False
+        raise from_os_error(error, "looking at the exporter's table") from error
     return header[0] == layout.TABLE_MAGIC and header[3] == handle._fields.cookie
 
 

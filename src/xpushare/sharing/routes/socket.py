@@ -11,6 +11,7 @@ from typing import Final
 from xpushare import _system
 from xpushare._errors import HandleExpiredError, InvalidHandleError, from_os_error
 from xpushare._fds import OwnedFd, close_all
+from xpushare._native import CONSTANTS, LAYOUT, read_reply, request
 from xpushare.sharing import identity
 from xpushare.sharing.handle import Handle
 from xpushare.sharing.routes import Attachment, Blocked
@@ -19,19 +20,18 @@ __all__ = ["attach", "fetch", "name"]
 
 name = "socket"
 TIMEOUT: Final = 2.0  # seconds for one answer
-BATCH: Final = 253  # fds that one SCM_RIGHTS message can carry
-_REQUEST: Final = struct.Struct("<4sI16sIIQ16s")
-_REPLY: Final = struct.Struct("<4sIII")
-_HELLO: Final = 1
-_FDS: Final = 2
-_OK: Final = 0
+BATCH: Final = CONSTANTS["FDS_AT_ONCE"]
+_REPLY_NBYTES: Final = LAYOUT["reply.size"]
+_HELLO: Final = CONSTANTS["OP_HELLO"]
+_FDS: Final = CONSTANTS["OP_FDS"]
+_OK: Final = CONSTANTS["STATUS_OK"]
 _STATUS: Final = {
-    1: "called our request malformed",
-    2: "serves its own user only",
-    4: "is busy",
-    5: "got an error from its driver",
+    CONSTANTS["STATUS_MALFORMED"]: "called our request malformed",
+    CONSTANTS["STATUS_OTHER_USER"]: "serves its own user only",
+    CONSTANTS["STATUS_BUSY"]: "is busy",
+    CONSTANTS["STATUS_DRIVER_ERROR"]: "got an error from its driver",
 }
-_NOT_LIVE: Final = 3
+_NOT_LIVE: Final = CONSTANTS["STATUS_NOT_LIVE"]
 
 
 def _ask(handle: Handle, op: int, first: int, again: bool = True) -> tuple[list[OwnedFd], int]:
@@ -59,18 +59,15 @@ def _ask(handle: Handle, op: int, first: int, again: bool = True) -> tuple[list[
         _pid, uid, _gid = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if uid != os.geteuid():
             raise Blocked(f"the exporter's socket belongs to user {uid}, this process runs as {os.geteuid()}")
-        _system.send(
-            connection, _REQUEST.pack(b"XPSQ", op, fields.cookie, fields.entry, first, fields.generation, fields.nonce)
-        )
-        data, numbers = _system.receive(connection, _REPLY.size, BATCH)
+        _system.send(connection, request(op, fields, first))
+        data, numbers = _system.receive(connection, _REPLY_NBYTES, BATCH)
         fds = [OwnedFd(number) for number in numbers]
-        if len(data) != _REPLY.size:
+        if len(data) != _REPLY_NBYTES:
             raise Blocked("the exporter closed the connection without an answer")
-        magic, status, count, total = _REPLY.unpack(data)
-        if magic != b"XPSR" or (status == _OK and count != len(fds)):
-            if magic == b"XPSR" and count > len(fds):
-                raise from_os_error(OSError(errno.EMFILE, "file descriptors were lost"), "receiving from the exporter")
-            raise InvalidHandleError("the exporter's answer makes no sense")
+        try:
+            status, total = read_reply(data, len(fds))
+        except ValueError as error:
+            raise InvalidHandleError(str(error)) from None
         if status == _NOT_LIVE:
             raise HandleExpiredError("the handle has expired: the exporter withdrew it")
         if status != _OK:

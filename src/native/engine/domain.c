@@ -1,0 +1,578 @@
+/* Membership in a commons: claiming an index, telling the living from the dead, reaping, holders and slots. */
+#include "events.h"
+#include "table.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* A dying process drops its locks before its driver fds are closed; its end is the pidfd. Wait for that, but not for
+ * ever: an exec drops the lock too, and the pid in the member record may be a lie. */
+#define DYING_NS 300000000u
+
+pthread_mutex_t xp_mu = PTHREAD_MUTEX_INITIALIZER;
+xp_domain *xp_domains;
+
+void xp_domain_ref(xp_domain *d) { __atomic_fetch_add(&d->refs, 1, __ATOMIC_RELAXED); }
+
+void xp_domain_unref(xp_domain *d)
+{
+    if (__atomic_sub_fetch(&d->refs, 1, __ATOMIC_ACQ_REL))
+        return;
+    if (d->base)
+        munmap(d->base, XP_COMMONS_SIZE);
+    if (d->bell >= 0)
+        close(d->bell);
+    free(d->released);
+    free(d->holds);
+    free(d->attaches);
+    free(d->slots_live);
+    free(d);
+}
+
+static uint64_t pid_namespace(void)
+{
+    struct stat st;
+    return stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
+}
+
+/* --- alive or dead ------------------------------------------------------------------------------------------------ */
+
+enum life { LIVING, DYING, DEAD, NOBODY };
+
+static enum life life_of(xp_domain *d, uint32_t m, int *pid)
+{
+    *pid = 0;
+    if (m == d->member || d->fd < 0) {
+        *pid = m == d->member ? getpid() : 0;
+        return LIVING;
+    }
+    if (xp_lock_holder(d->fd, XP_LIFE_BYTE + (int64_t)m, pid) != 0) {
+        d->dying_since[m] = 0;
+        return LIVING;
+    }
+    xp_member *record = xp_member_at(d, m);
+    if (XP_LOAD(&record->state) == 0)
+        return NOBODY;
+    int pidfd = d->pidfds[m], mine = -1;
+    int declared = (int)XP_RELAXED(&record->pid);
+    if (pidfd < 0 && declared > 0 && XP_RELAXED(&record->pid_namespace) == pid_namespace())
+        pidfd = mine = xp_pidfd_open(declared);
+    bool ended = pidfd < 0 || xp_pidfd_readable(pidfd);
+    if (mine >= 0)
+        close(mine);
+    uint64_t now = xp_now();
+    if (!ended && d->dying_since[m] == 0)
+        d->dying_since[m] = now;
+    return ended || now - d->dying_since[m] > DYING_NS ? DEAD : DYING;
+}
+
+bool xp_alive(xp_domain *d, uint32_t m)
+{
+    int pid;
+    enum life life = life_of(d, m, &pid);
+    return life == LIVING || life == DYING;
+}
+
+/* Is `m` attached, and may it still signal? Not once its life byte is free, dying or not: every reaper must see that
+ * alike. The bit again after the lock: else somebody new has the index. With d->mu. */
+static bool may_signal(xp_domain *d, const uint64_t *mask, uint32_t m)
+{
+    int pid;
+    bool held = m == d->member || xp_lock_holder(d->fd, XP_LIFE_BYTE + (int64_t)m, &pid) != 0;
+    return held && xp_bit(mask, m);
+}
+
+bool xp_others_alive(xp_domain *d, const uint64_t *mask)
+{
+    bool alive = false;
+    pthread_mutex_lock(&d->mu);
+    for (uint32_t i = 0; i < XP_MASK_WORDS && !alive; i++)
+        XP_EACH_BIT(XP_LOAD(&mask[i]), bits) {
+            uint32_t m = i * 64 + (uint32_t)__builtin_ctzll(bits);
+            if (m != d->member && (alive = may_signal(d, mask, m)))
+                break;
+        }
+    pthread_mutex_unlock(&d->mu);
+    return alive;
+}
+
+/* Take `m` out of every slot and entry; what it owes is lost. With d->mu. False: a loss is put off, since a living
+ * member's earlier point is outstanding; come again. */
+static bool sweep(xp_domain *d, uint32_t m, uint32_t cause)
+{
+    xp_commons *c = (xp_commons *)d->base;
+    uint64_t pid = XP_RELAXED(&xp_member_at(d, m)->pid);
+    bool swept = false, all = true;
+    uint8_t known[XP_MEMBERS] = {0}; /* 1 alive, 2 not: asked once per member */
+    uint32_t used = XP_LOAD(&c->slots_used);
+    for (uint32_t i = 0; i < used && i < XP_SLOTS; i++) {
+        xp_words *w = xp_words_at(d, i);
+        bool attached = xp_bit(w->attached, m);
+        xp_view v;
+        uint64_t owed = xp_lowest_owed(w, &v, m);
+        if (!attached && !owed)
+            continue;
+        bool put_off = owed && owed != v.effective + 1;
+        if (owed && !put_off)
+            xp_lose(d, w, cause, pid);
+        if (cause == XP_CAUSE_DEATH) {
+            int living = 0;
+            for (uint32_t k = 0; k < XP_MASK_WORDS && living < 2; k++)
+                XP_EACH_BIT(XP_LOAD(&w->attached[k]), bits) {
+                    uint32_t other = k * 64 + (uint32_t)__builtin_ctzll(bits);
+                    if (other == m)
+                        continue;
+                    if (!known[other])
+                        known[other] = may_signal(d, w->attached, other) ? 1 : 2;
+                    living += known[other] == 1 && xp_bit(w->attached, other);
+                }
+            if (living < 2) {
+                xp_read(w, &v);
+                XP_STORE_RELAXED(&w->cause, cause);
+                XP_STORE_RELAXED(&w->blame, pid);
+                XP_STORE(&w->orphan, v.top + 1);
+            }
+        }
+        /* Nobody may know any more that there are sleepers, so without looking at the flag; and the bit last: until it
+         * is clear another reaper does all this again. */
+        xp_finish(w);
+        xp_wake_all(w);
+        swept = true;
+        if (put_off)
+            all = false;
+        else
+            xp_clear(w->attached, m);
+    }
+    if (swept)
+        xp_ring(d);
+    used = XP_LOAD(&c->entries_used);
+    uint64_t *holders = (uint64_t *)(d->base + XP_COMMONS_HOLDERS);
+    for (uint32_t i = 0; i < used && i < XP_ENTRIES; i++)
+        if (xp_bit(holders + i * XP_MASK_WORDS, m))
+            xp_clear(holders + i * XP_MASK_WORDS, m);
+    return all;
+}
+
+int xp_reap(xp_domain *d, uint32_t m, bool sure)
+{
+    if (m == d->member || d->fd < 0)
+        return 0;
+    int pid;
+    enum life life = life_of(d, m, &pid);
+    if (life == LIVING || life == NOBODY) {
+        xp_clear(d->retry, m);
+        return 0;
+    }
+    /* The life byte stays free meanwhile, so that everybody keeps seeing the dead as dead. */
+    if ((life == DYING && !sure) || xp_lock(d->fd, XP_REAP_BYTE + (int64_t)m, true) != 0) {
+        xp_set(d->retry, m);
+        return -1;
+    }
+    int reaped = 0;
+    xp_member *record = xp_member_at(d, m);
+    if (xp_lock_holder(d->fd, XP_LIFE_BYTE + (int64_t)m, &pid) == 0 && XP_LOAD(&record->state) != 0) {
+        bool all = sweep(d, m, XP_CAUSE_DEATH);
+        if (all)
+            XP_STORE(&record->state, 0);
+        reaped = all ? 1 : -1;
+    }
+    xp_lock(d->fd, XP_REAP_BYTE + (int64_t)m, false);
+    xp_unwatch(d, m);
+    xp_clear(d->polled, m);
+    if (reaped < 0) {
+        xp_set(d->retry, m);
+        return -1;
+    }
+    xp_clear(d->retry, m);
+    d->dying_since[m] = 0;
+    return reaped;
+}
+
+/* --- joining and leaving ------------------------------------------------------------------------------------------ */
+
+/* One index: 1 ours, 0 not this one, -1 errno. With the domain not shared yet. */
+static int claim(xp_domain *d, uint32_t m)
+{
+    int rc = xp_lock(d->fd, XP_REAP_BYTE + (int64_t)m, true), pid, ours = 0;
+    if (rc) {
+        errno = rc;
+        return rc == EAGAIN ? 0 : -1;
+    }
+    enum life life = life_of(d, m, &pid);
+    if ((life == DEAD && sweep(d, m, XP_CAUSE_DEATH)) || life == NOBODY) {
+        xp_member *record = xp_member_at(d, m);
+        XP_STORE(&record->state, 0);
+        rc = xp_lock(d->fd, XP_LIFE_BYTE + (int64_t)m, true);
+        if (rc == 0) {
+            struct timespec t;
+            clock_gettime(CLOCK_REALTIME, &t);
+            XP_STORE_RELAXED(&record->pid, (uint32_t)getpid());
+            XP_STORE_RELAXED(&record->pid_namespace, pid_namespace());
+            XP_STORE_RELAXED(&record->attached_ns, (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec);
+            d->member = m;
+            XP_STORE(&record->state, 1);
+            ours = 1;
+        } else if (rc != EAGAIN) {
+            ours = -1;
+        }
+    }
+    xp_lock(d->fd, XP_REAP_BYTE + (int64_t)m, false);
+    errno = rc;
+    return ours;
+}
+
+static bool map_commons(xp_domain *d, xp_error *error)
+{
+    xp_memfd wanted = {.nbytes = XP_COMMONS_SIZE, .exact = true};
+    struct stat st;
+    if ((d->base = xp_map_memfd(d->fd, &wanted, true, error)) == NULL)
+        return false;
+    if (fstat(d->fd, &st) < 0)
+        return xp_failed(error, errno, "fstat");
+    d->dev = st.st_dev;
+    d->ino = st.st_ino;
+    xp_commons *c = (xp_commons *)d->base;
+    if (d->owner) {
+        memcpy(c->cookie, d->cookie, XP_COOKIE);
+        c->version = XP_VERSION;
+        __atomic_thread_fence(__ATOMIC_SEQ_CST);
+        memcpy(c->magic, XP_COMMONS_MAGIC, sizeof c->magic);
+    } else if (memcmp(c->magic, XP_COMMONS_MAGIC, sizeof c->magic) != 0 || c->version != XP_VERSION) {
+        return xp_failed(error, 0, "not a commons of this version");
+    } else if (memcmp(c->cookie, d->cookie, XP_COOKIE) != 0) {
+        return xp_failed(error, 0, "the commons of another exporter (its cookie differs)");
+    }
+    return true;
+}
+
+static void unlist(xp_domain *d)
+{
+    for (xp_domain **p = &xp_domains; *p; p = &(*p)->next)
+        if (*p == d) {
+            *p = d->next;
+            return;
+        }
+}
+
+static bool join(xp_domain *d, xp_error *error)
+{
+    if (!map_commons(d, error))
+        return false;
+    bool known = false;
+    pthread_mutex_lock(&xp_mu);
+    for (xp_domain *o = xp_domains; o && !known; o = o->next)
+        known = o->dev == d->dev && o->ino == d->ino;
+    if (!known) {
+        d->next = xp_domains;
+        xp_domains = d;
+    }
+    pthread_mutex_unlock(&xp_mu);
+    if (known)
+        return xp_failed(error, 0, "this process is a member of that commons already");
+    int rc = 0;
+    pthread_mutex_lock(&d->mu);
+    if (d->owner)
+        rc = claim(d, 0);
+    for (uint32_t m = 1; m < XP_MEMBERS && !d->owner && rc == 0; m++)
+        rc = claim(d, m);
+    int code = rc < 0 ? errno : d->owner ? EAGAIN : ENOSPC;
+    if (rc == 1) {
+        /* An exec must end the membership, whoever passed the fds on. */
+        fcntl(d->fd, F_SETFD, FD_CLOEXEC);
+        fcntl(d->bell, F_SETFD, FD_CLOEXEC);
+        XP_STORE(&d->left, 0);
+    }
+    pthread_mutex_unlock(&d->mu);
+    if (rc == 1)
+        return true;
+    pthread_mutex_lock(&xp_mu);
+    unlist(d);
+    pthread_mutex_unlock(&xp_mu);
+    return xp_failed(error, code, "joining the commons");
+}
+
+xp_domain *xp_join(int fd, int bell, const uint8_t *cookie, bool owner, xp_error *error)
+{
+    static uint64_t serials;
+    xp_domain *d = calloc(1, sizeof *d);
+    if (d == NULL) {
+        xp_failed(error, ENOMEM, NULL);
+        return NULL;
+    }
+    d->refs = 1;
+    d->left = 1;
+    d->owner = owner;
+    d->member = XP_NO_MEMBER;
+    d->fd = fd;
+    d->born = XP_RELAXED(&xp_fork_count);
+    d->serial = __atomic_add_fetch(&serials, 1, __ATOMIC_RELAXED);
+    memcpy(d->cookie, cookie, XP_COOKIE);
+    pthread_mutex_init(&d->mu, NULL);
+    for (uint32_t i = 0; i < XP_MEMBERS; i++)
+        d->pidfds[i] = -1;
+    if (owner) {
+        d->released = malloc(XP_SLOTS * sizeof *d->released);
+        d->slots_live = calloc(XP_SLOTS / 64, sizeof *d->slots_live);
+    }
+    bool good = owner && (d->released == NULL || d->slots_live == NULL) ? xp_failed(error, ENOMEM, NULL) : true;
+    d->bell = bell;
+    if (good && join(d, error))
+        return d;
+    d->bell = -1; /* the fds stay the caller's */
+    xp_domain_unref(d);
+    return NULL;
+}
+
+const char *xp_domain_wrong(const xp_domain *d)
+{
+    if (xp_usable(d))
+        return NULL;
+    return XP_RELAXED(&d->left) ? "this process has left the domain" : "the domain is from before a fork";
+}
+
+void xp_leave(xp_domain *d)
+{
+    if (d->born != XP_RELAXED(&xp_fork_count))
+        return; /* the fork handler closed the fds; the mapping goes with the last reference */
+    pthread_mutex_lock(&xp_mu);
+    if (XP_LOAD(&d->left)) {
+        pthread_mutex_unlock(&xp_mu);
+        return;
+    }
+    XP_STORE(&d->left, 1);
+    unlist(d);
+    xp_nodes_drop(d, NULL);
+    pthread_mutex_unlock(&xp_mu);
+    pthread_mutex_lock(&d->mu);
+    bool all = sweep(d, d->member, XP_CAUSE_EXIT);
+    for (uint32_t m = 0; m < XP_MEMBERS; m++)
+        xp_unwatch(d, m);
+    xp_unwatch_bell(d);
+    if (all) /* else the others find us dead, and lose the rest when its time has come */
+        XP_STORE(&xp_member_at(d, d->member)->state, 0);
+    close(d->fd); /* drops the lock */
+    d->fd = -1;
+    pthread_mutex_unlock(&d->mu);
+}
+
+/* A peer may send us any file, also a commons that we are a member of: closing that drops our lock, so it is taken again.
+ * Nobody reaps us in between: without the lock, with a living pidfd, a member counts as dying for a while. */
+void xp_close_received(int fd)
+{
+    struct stat found;
+    xp_domain *d = NULL;
+    if (fstat(fd, &found) == 0 && S_ISREG(found.st_mode)) {
+        pthread_mutex_lock(&xp_mu);
+        for (d = xp_domains; d && (d->dev != found.st_dev || d->ino != found.st_ino); d = d->next)
+            ;
+        if (d)
+            xp_domain_ref(d);
+        pthread_mutex_unlock(&xp_mu);
+    }
+    if (d == NULL) {
+        close(fd);
+        return;
+    }
+    pthread_mutex_lock(&d->mu);
+    close(fd);
+    if (d->fd >= 0)
+        xp_lock(d->fd, XP_LIFE_BYTE + (int64_t)d->member, true);
+    pthread_mutex_unlock(&d->mu);
+    xp_domain_unref(d);
+}
+bool xp_look(xp_domain *d, uint32_t m, int *pid, uint64_t *since, bool *alive)
+{
+    xp_member *record = xp_member_at(d, m);
+    if (XP_LOAD(&record->state) == 0)
+        return false;
+    pthread_mutex_lock(&d->mu);
+    enum life life = life_of(d, m, pid);
+    pthread_mutex_unlock(&d->mu);
+    *since = XP_RELAXED(&record->attached_ns);
+    *alive = life == LIVING || life == DYING;
+    return life != NOBODY;
+}
+
+long xp_reap_all(xp_domain *d)
+{
+    long count = 0;
+    pthread_mutex_lock(&d->mu);
+    for (uint32_t m = 0; m < XP_MEMBERS; m++)
+        if (m != d->member && XP_LOAD(&xp_member_at(d, m)->state) != 0)
+            count += xp_reap(d, m, false) == 1;
+    pthread_mutex_unlock(&d->mu);
+    return count;
+}
+
+/* --- holders and opens -------------------------------------------------------------------------------------------- */
+
+static uint64_t *holders_at(xp_domain *d, uint32_t entry)
+{
+    return (uint64_t *)(d->base + XP_COMMONS_HOLDERS) + (size_t)entry * XP_MASK_WORDS;
+}
+
+static int32_t *opens_at(xp_domain *d, uint32_t entry) { return (int32_t *)(d->base + XP_COMMONS_OPENS) + entry; }
+
+/* Holds and attachments are counted in the process, so that one bit serves all its opens of an entry or slot. */
+bool xp_count_in(xp_domain *d, uint32_t **counts, uint32_t length, uint32_t i, uint64_t *mask)
+{
+    pthread_mutex_lock(&d->mu);
+    if (*counts == NULL)
+        *counts = calloc(length, sizeof **counts); /* pages come with use */
+    bool ok = *counts != NULL;
+    if (ok && (*counts)[i]++ == 0)
+        xp_set(mask, d->member);
+    d->uses += ok;
+    pthread_mutex_unlock(&d->mu);
+    return ok;
+}
+
+void xp_count_out(xp_domain *d, uint32_t *counts, uint32_t i, uint64_t *mask)
+{
+    pthread_mutex_lock(&d->mu);
+    if (counts && counts[i]) {
+        d->uses--;
+        if (--counts[i] == 0)
+            xp_clear(mask, d->member);
+    }
+    pthread_mutex_unlock(&d->mu);
+}
+
+bool xp_hold(xp_domain *d, uint32_t entry)
+{
+    uint32_t *used = &((xp_commons *)d->base)->entries_used, old = XP_LOAD(used);
+    for (int i = 0; i < XP_TRIES && old <= entry && !XP_CAS(used, &old, entry + 1); i++)
+        ;
+    return xp_count_in(d, &d->holds, XP_ENTRIES, entry, holders_at(d, entry));
+}
+
+void xp_drop(xp_domain *d, uint32_t entry) { xp_count_out(d, d->holds, entry, holders_at(d, entry)); }
+
+bool xp_idle(xp_domain *d)
+{
+    pthread_mutex_lock(&d->mu);
+    bool idle = d->uses == 0;
+    pthread_mutex_unlock(&d->mu);
+    return idle;
+}
+
+uint32_t xp_holders(xp_domain *d, uint32_t entry, uint32_t *found)
+{
+    uint64_t *mask = holders_at(d, entry);
+    uint32_t n = 0;
+    pthread_mutex_lock(&d->mu);
+    for (uint32_t i = 0; i < XP_MASK_WORDS; i++)
+        XP_EACH_BIT(XP_LOAD(&mask[i]), bits) {
+            uint32_t m = i * 64 + (uint32_t)__builtin_ctzll(bits);
+            if (m == d->member)
+                continue;
+            xp_reap(d, m, false);
+            if (xp_alive(d, m))
+                found[n++] = m;
+        }
+    pthread_mutex_unlock(&d->mu);
+    return n;
+}
+
+void xp_set_opens(xp_domain *d, uint32_t entry, int32_t count) { XP_STORE(opens_at(d, entry), count); }
+
+bool xp_take_open(xp_domain *d, uint32_t entry)
+{
+    int32_t *opens = opens_at(d, entry), left = XP_LOAD(opens);
+    for (int i = 0; i < XP_TRIES && left > 0; i++)
+        if (XP_CAS(opens, &left, left - 1))
+            return true;
+    return false;
+}
+
+void xp_give_open(xp_domain *d, uint32_t entry) { __atomic_fetch_add(opens_at(d, entry), 1, __ATOMIC_SEQ_CST); }
+
+int32_t xp_opens_left(xp_domain *d, uint32_t entry)
+{
+    int32_t left = XP_LOAD(opens_at(d, entry));
+    return left > 0 ? left : 0;
+}
+
+/* --- slots -------------------------------------------------------------------------------------------------------- */
+
+/* Is nobody alive attached? Clears the bits of the others. With d->mu. */
+static bool slot_free(xp_domain *d, uint32_t index)
+{
+    uint64_t *mask = xp_words_at(d, index)->attached;
+    for (uint32_t i = 0; i < XP_MASK_WORDS; i++)
+        XP_EACH_BIT(XP_LOAD(&mask[i]), bits) {
+            uint32_t m = i * 64 + (uint32_t)__builtin_ctzll(bits);
+            if (xp_alive(d, m))
+                return false;
+            xp_clear(mask, m);
+        }
+    return true;
+}
+
+/* The first of `most` released slots that nobody uses; XP_SLOTS if none. With d->mu. */
+static uint32_t recycle(xp_domain *d, uint32_t most)
+{
+    for (uint32_t i = d->released_count < most ? d->released_count : most; i; i--) {
+        uint32_t index = d->released[d->released_at];
+        bool usable = slot_free(d, index);
+        d->released_at = (d->released_at + 1) % XP_SLOTS;
+        if (usable) {
+            d->released_count--;
+            return index;
+        }
+        d->released[(d->released_at + d->released_count - 1) % XP_SLOTS] = index;
+    }
+    return XP_SLOTS;
+}
+
+static uint32_t new_slot(xp_domain *d)
+{
+    uint32_t index = recycle(d, 16);
+    if (index == XP_SLOTS && d->next_slot < XP_SLOTS) {
+        index = d->next_slot++;
+        XP_STORE(&((xp_commons *)d->base)->slots_used, d->next_slot);
+    }
+    if (index == XP_SLOTS)
+        index = recycle(d, XP_SLOTS);
+    if (index == XP_SLOTS)
+        return index;
+    xp_words *w = xp_words_at(d, index);
+    XP_STORE(&w->pending, 0);
+    XP_STORE(&w->lost, 0);
+    XP_STORE(&w->value, 0);
+    XP_STORE(&w->orphan, 0);
+    XP_STORE(&w->waiters, 0);
+    XP_STORE(&w->async_waiters, 0);
+    XP_STORE(&w->cause, 0);
+    XP_STORE(&w->blame, 0);
+    XP_STORE(&w->device, 0);
+    XP_STORE(&w->guards, 0);
+    for (uint32_t i = 0; i < XP_FACTS; i++)
+        XP_STORE(&w->facts[i], 0);
+    d->slots_live[index / 64] |= 1ull << index % 64;
+    return index;
+}
+
+uint32_t xp_new_slot(xp_domain *d)
+{
+    pthread_mutex_lock(&d->mu);
+    uint32_t index = new_slot(d);
+    pthread_mutex_unlock(&d->mu);
+    return index;
+}
+
+bool xp_release_slot(xp_domain *d, uint32_t index)
+{
+    pthread_mutex_lock(&d->mu);
+    bool live = index < XP_SLOTS && (d->slots_live[index / 64] >> index % 64 & 1);
+    if (live) {
+        d->slots_live[index / 64] &= ~(1ull << index % 64);
+        d->released[(d->released_at + d->released_count++) % XP_SLOTS] = index;
+    }
+    pthread_mutex_unlock(&d->mu);
+    return live;
+}

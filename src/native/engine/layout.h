@@ -1,0 +1,162 @@
+/* The shared memory of docs/layout.md and docs/events-protocol.md, byte by byte, and the protocol's numbers. This is
+ * their one source: Python has them from `_native.STRUCTS`, `LAYOUT` and `CONSTANTS`. */
+#ifndef XP_LAYOUT_H
+#define XP_LAYOUT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define XP_VERSION 1u
+#define XP_COOKIE 16u
+#define XP_ENTRIES 262144u
+#define XP_SLOTS 262144u
+#define XP_MEMBERS 1024u
+#define XP_MASK_WORDS (XP_MEMBERS / 64u)
+
+#define XP_HANDLE_MAGIC "XPUSHARE"
+#define XP_TABLE_MAGIC "XPUSHTAB"
+#define XP_COMMONS_MAGIC "XPUSHCOM"
+#define XP_REQUEST_MAGIC "XPSQ"
+#define XP_REPLY_MAGIC "XPSR"
+
+#define XP_TABLE_DEVICES 64u /* the devices that the entries name, for `xpushare ls` only: xp_device up to the entries */
+#define XP_TABLE_HEADER 4096u
+#define XP_COMMONS_MEMBERS 4096u
+#define XP_COMMONS_HOLDERS 0x100000u
+#define XP_COMMONS_OPENS 0x2100000u
+#define XP_COMMONS_SLOTS 0x2200000u
+#define XP_COMMONS_SIZE 0x6200000u
+
+/* Lock bytes of the commons file, one pair per member: held by the member itself, and by who reaps it. */
+#define XP_LIFE_BYTE 0x40000000
+#define XP_REAP_BYTE 0x50000000
+
+#define XP_POINT_BITS 43
+#define XP_POINT_MAX ((1ull << XP_POINT_BITS) - 1)
+#define XP_OUTSTANDING_MAX ((1ull << 20) - 1)
+#define XP_FACTS 8u
+
+#define XP_DEVICE 1u /* bits of `device` in a slot */
+#define XP_LATE 2u
+
+#define XP_CAUSE_DEATH 1u
+#define XP_CAUSE_QUEUE 2u
+#define XP_CAUSE_EXIT 3u
+
+#define XP_REASON_PUT 1u /* why an entry ended */
+#define XP_REASON_FREED 2u
+#define XP_REASON_OPENS 3u
+
+#define XP_OP_HELLO 1u
+#define XP_OP_FDS 2u
+#define XP_STATUS_OK 0u
+#define XP_STATUS_MALFORMED 1u
+#define XP_STATUS_OTHER_USER 2u
+#define XP_STATUS_NOT_LIVE 3u
+#define XP_STATUS_BUSY 4u
+#define XP_STATUS_DRIVER_ERROR 5u
+#define XP_FDS_AT_ONCE 253u /* that one packet carries: the kernel's SCM_MAX_FD */
+
+#define XP_ENTRY_READ_ONLY 1u /* in handles, too */
+#define XP_ENTRY_COUNTED 2u   /* likewise */
+#define XP_ENTRY_ON_DEMAND 4u
+#define XP_ENTRY_FORM_BIT 3u
+#define XP_ENTRY_FORM 0x38u /* what the fds are: 1 (XP_ENTRY_MEMFD) to 4, 0 the driver's own */
+#define XP_ENTRY_MEMFD 8u
+#define XP_ENTRY_FORM_LAST 0x20u
+#define XP_ENTRY_FLAGS (XP_ENTRY_READ_ONLY | XP_ENTRY_COUNTED | XP_ENTRY_ON_DEMAND | XP_ENTRY_FORM)
+#define XP_ENTRY_FDS 6u
+
+#define XP_KIND_MEMORY 1u
+#define XP_KIND_PHYSICAL_MEMORY 2u
+#define XP_KIND_EVENT 3u
+
+typedef struct {
+    uint8_t magic[8]; /* XPUSHARE */
+    uint16_t version, kind;
+    uint32_t flags;
+    uint8_t backend[16], device_uuid[16], boot_id[16];
+    uint64_t pid_namespace;
+    uint32_t pid, table_fd;
+    uint8_t cookie[XP_COOKIE];
+    uint64_t generation;
+    uint32_t entry, reserved0;
+    uint8_t nonce[16];
+    uint64_t object, offset, nbytes, exposed_nbytes, net_namespace;
+    uint8_t reserved1[56], seal[32];
+} xp_handle;
+
+typedef struct {
+    char magic[8]; /* XPUSHTAB */
+    uint32_t version, pid;
+    uint8_t cookie[XP_COOKIE];
+    uint64_t pid_namespace;
+    int32_t commons_fd, bell_fd;
+    uint64_t commons_inode;
+} xp_table;
+
+typedef struct {
+    uint8_t backend[16], uuid[16], pci[16], driver_uuid[16];
+} xp_device;
+
+typedef struct {
+    uint64_t generation, retired;
+    uint32_t reason, kind, flags, slot;
+    uint8_t nonce[16];
+    uint64_t object, nbytes, exposed_nbytes, inode;
+    uint32_t fd_count, payload_nbytes;
+    int32_t fds[XP_ENTRY_FDS];
+    uint64_t offset; /* of the object in what the fds are of */
+    uint32_t device, since;
+    uint8_t payload[128];
+} xp_entry;
+
+typedef struct {
+    char magic[8]; /* XPUSHCOM */
+    uint32_t version, reserved;
+    uint8_t cookie[XP_COOKIE];
+    uint32_t slots_used, entries_used;
+} xp_commons;
+
+typedef struct {
+    uint32_t state, pid;
+    uint64_t pid_namespace, attached_ns;
+    char text[40]; /* what its queue failed with, for people */
+} xp_member;
+
+typedef struct {
+    uint64_t value, pending, lost, orphan;
+    uint32_t seq, waiters, async_waiters, cause;
+    uint64_t blame;
+    uint32_t device, guards;
+    uint64_t facts[XP_FACTS];
+    uint64_t attached[XP_MASK_WORDS];
+} xp_words;
+
+typedef struct {
+    char magic[4]; /* XPSQ */
+    uint32_t op;
+    uint8_t cookie[XP_COOKIE];
+    uint32_t entry, first;
+    uint64_t generation;
+    uint8_t nonce[16];
+} xp_request;
+
+typedef struct {
+    char magic[4]; /* XPSR */
+    uint32_t status, count, total;
+} xp_reply;
+
+_Static_assert(sizeof(xp_handle) == 256 && offsetof(xp_handle, seal) == 224, "handle");
+_Static_assert(sizeof(xp_entry) == 256 && offsetof(xp_entry, payload) == 128, "entry");
+_Static_assert(sizeof(xp_member) == 64, "member");
+_Static_assert(sizeof(xp_words) == 256 && offsetof(xp_words, attached) == 128, "slot");
+_Static_assert(sizeof(xp_request) == 56 && sizeof(xp_reply) == 16, "socket packets");
+/* Pages have up to 64 KiB. The table is mapped whole, as is the commons; drivers map the slots by themselves, too. */
+_Static_assert(XP_COMMONS_SLOTS % 0x10000 == 0 && XP_COMMONS_SIZE % 0x10000 == 0, "whole pages");
+_Static_assert(XP_COMMONS_MEMBERS + XP_MEMBERS * sizeof(xp_member) <= XP_COMMONS_HOLDERS, "members fit");
+_Static_assert(XP_COMMONS_HOLDERS + XP_ENTRIES * (XP_MEMBERS / 8) == XP_COMMONS_OPENS, "holders fit");
+_Static_assert(XP_COMMONS_OPENS + XP_ENTRIES * 4 == XP_COMMONS_SLOTS, "opens fit");
+_Static_assert(XP_COMMONS_SLOTS + XP_SLOTS * sizeof(xp_words) == XP_COMMONS_SIZE, "slots fit");
+
+#endif

@@ -1,0 +1,161 @@
+/* What is read from a peer's table, and the files that a peer gives. */
+#include "table.h"
+
+#include "events.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+bool xp_check_memfd(int fd, const xp_memfd *wanted, xp_error *error)
+{
+    struct stat found;
+    struct statfs where;
+    int needed = wanted->seals | F_SEAL_SHRINK, seals;
+    if (fstat(fd, &found) < 0)
+        return xp_failed(error, errno, "fstat");
+    if ((seals = fcntl(fd, F_GET_SEALS)) < 0)
+        return xp_failed(error, 0, "the file descriptor is no memfd that can be sealed");
+    if (fstatfs(fd, &where) < 0)
+        return xp_failed(error, errno, "fstatfs");
+    if (where.f_type != TMPFS_MAGIC) /* a hole in huge pages is a SIGBUS where the pool is empty */
+        return xp_failed(error, 0, "the memfd is not of ordinary pages");
+    if (!(seals & F_SEAL_SHRINK))
+        return xp_failed(error, 0, "the memfd is not sealed against shrinking (no F_SEAL_SHRINK)");
+    if ((seals & needed) != needed)
+        return xp_failed(error, 0, "the memfd is not sealed as it has to be (no F_SEAL_FUTURE_WRITE)");
+    if (wanted->inode && found.st_ino != wanted->inode)
+        return xp_failed(error, 0, "the file descriptor's number was used again: it is another file");
+    if (wanted->nbytes == 0 || (uint64_t)found.st_size < wanted->nbytes)
+        return xp_failed(error, 0, "the memfd has the wrong size: it is smaller than it has to be");
+    if (wanted->exact && (uint64_t)found.st_size != wanted->nbytes)
+        return xp_failed(error, 0, "the memfd has the wrong size");
+    return true;
+}
+
+char *xp_map_memfd(int fd, const xp_memfd *wanted, bool writable, xp_error *error)
+{
+    if (!xp_check_memfd(fd, wanted, error))
+        return NULL;
+    void *base = mmap(NULL, wanted->nbytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
+    if (base != MAP_FAILED)
+        return base;
+    xp_failed(error, errno, "mmap");
+    return NULL;
+}
+
+char *xp_fetch_memfd(int pidfd, int fd, const xp_memfd *wanted, bool writable, const uint64_t *generation,
+                     uint64_t expected, xp_error *error)
+{
+    char *base = NULL;
+    int got = xp_pidfd_getfd(pidfd, fd);
+    if (got < 0) {
+        xp_failed(error, errno, "pidfd_getfd");
+        return NULL;
+    }
+    if (XP_LOAD(generation) != expected)
+        xp_failed(error, ESTALE, "pidfd_getfd");
+    else
+        base = xp_map_memfd(got, wanted, writable, error);
+    xp_close_received(got);
+    return base;
+}
+
+/* --- entries ------------------------------------------------------------------------------------------------------ */
+
+int xp_entry_state(const char *base, const xp_handle *h, uint32_t *reason)
+{
+    *reason = XP_REASON_PUT;
+    if (h->entry >= XP_ENTRIES || h->generation == 0)
+        return XP_NO_ENTRY;
+    const xp_entry *e = xp_entry_at(base, h->entry);
+    if (XP_LOAD(&e->generation) == h->generation)
+        return XP_LIVE;
+    uint32_t why = XP_LOAD(&e->reason);
+    if (XP_LOAD(&e->retired) == h->generation)
+        *reason = why;
+    return XP_EXPIRED;
+}
+
+int xp_read_entry(const char *base, const xp_handle *h, xp_entry *e)
+{
+    uint32_t reason;
+    int state = xp_entry_state(base, h, &reason);
+    if (state != XP_LIVE)
+        return state;
+    const xp_entry *theirs = xp_entry_at(base, h->entry);
+    memcpy(e, theirs, sizeof *e);          /* the peer may change its table while we look: */
+    __asm__ __volatile__("" ::: "memory"); /* what is checked is what is used */
+    if (XP_LOAD(&theirs->generation) != h->generation)
+        return XP_EXPIRED;
+    bool fits = e->generation == h->generation && e->kind == h->kind && e->object == h->object &&
+                memcmp(e->nonce, h->nonce, sizeof e->nonce) == 0 &&
+                (e->flags & (XP_ENTRY_READ_ONLY | XP_ENTRY_COUNTED)) == h->flags && h->offset <= e->nbytes &&
+                h->nbytes <= e->nbytes - h->offset && e->nbytes <= e->exposed_nbytes &&
+                e->offset <= e->exposed_nbytes - e->nbytes && e->payload_nbytes <= sizeof e->payload &&
+                (e->flags & ~XP_ENTRY_FLAGS) == 0 && (e->flags & XP_ENTRY_FORM) <= XP_ENTRY_FORM_LAST &&
+                (e->fd_count <= XP_ENTRY_FDS || (e->flags & XP_ENTRY_ON_DEMAND));
+    if (fits && (e->flags & XP_ENTRY_FORM) == XP_ENTRY_MEMFD) /* one file, and the object from its beginning on */
+        fits = e->fd_count == 1 && e->offset == 0 && (e->flags & XP_ENTRY_ON_DEMAND) == 0;
+    return fits ? XP_LIVE : XP_MISFIT;
+}
+
+/* --- the socket --------------------------------------------------------------------------------------------------- */
+
+void xp_write_request(xp_request *q, uint32_t op, const xp_handle *h, uint32_t first)
+{
+    *q = (xp_request){.magic = XP_REQUEST_MAGIC, .op = op, .entry = h->entry, .first = first};
+    q->generation = h->generation;
+    memcpy(q->cookie, h->cookie, sizeof q->cookie);
+    memcpy(q->nonce, h->nonce, sizeof q->nonce);
+}
+
+int xp_read_reply(const void *packet, size_t size, uint32_t fds, xp_reply *r)
+{
+    if (size != sizeof *r)
+        return XP_REPLY_NONE;
+    memcpy(r, packet, sizeof *r);
+    if (memcmp(r->magic, XP_REPLY_MAGIC, sizeof r->magic) != 0)
+        return XP_REPLY_NONSENSE;
+    if (r->status != XP_STATUS_OK || r->count == fds)
+        return XP_REPLY_GOOD;
+    return r->count > fds ? XP_REPLY_FDS_LOST : XP_REPLY_NONSENSE;
+}
+
+/* --- what an entry refers to -------------------------------------------------------------------------------------- */
+
+static bool live(const char *base, const xp_handle *h)
+{
+    return XP_LOAD(&xp_entry_at(base, h->entry)->generation) == h->generation;
+}
+
+bool xp_fetch_fds(const char *base, int pidfd, const xp_handle *h, const xp_entry *e, int *fds)
+{
+    uint32_t got = 0;
+    struct stat found;
+    while (got < e->fd_count && (fds[got] = xp_pidfd_getfd(pidfd, e->fds[got])) >= 0)
+        got++;
+    if (got == e->fd_count && live(base, h) &&
+        (got ? !e->inode || (fstat(fds[0], &found) == 0 && found.st_ino == e->inode) : !xp_pidfd_readable(pidfd)))
+        return true;
+    while (got)
+        xp_close_received(fds[--got]);
+    return false;
+}
+
+char *xp_fetch_mapping(const char *base, int pidfd, const xp_handle *h, const xp_entry *e)
+{
+    xp_memfd wanted = {.inode = e->inode, .nbytes = e->exposed_nbytes};
+    const uint64_t *generation = &xp_entry_at(base, h->entry)->generation;
+    xp_error ignored;
+    char *mapped = xp_fetch_memfd(pidfd, e->fds[0], &wanted, !(e->flags & XP_ENTRY_READ_ONLY), generation,
+                                  h->generation, &ignored);
+    if (mapped && !live(base, h)) {
+        munmap(mapped, wanted.nbytes);
+        mapped = NULL;
+    }
+    return mapped;
+}

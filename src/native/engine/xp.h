@@ -1,0 +1,62 @@
+/* What every file of the engine shares: system calls, atomics, errors. No Python in here. */
+#ifndef XP_H
+#define XP_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "layout.h"
+
+#define XP_LOAD(p) __atomic_load_n((p), __ATOMIC_SEQ_CST)
+#define XP_ACQUIRE(p) __atomic_load_n((p), __ATOMIC_ACQUIRE)
+#define XP_RELAXED(p) __atomic_load_n((p), __ATOMIC_RELAXED)
+#define XP_STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_SEQ_CST)
+#define XP_STORE_RELAXED(p, v) __atomic_store_n((p), (v), __ATOMIC_RELAXED)
+#define XP_EXCHANGE(p, v) __atomic_exchange_n((p), (v), __ATOMIC_SEQ_CST)
+/* `e` is a pointer; it holds what was found when this fails. */
+#define XP_CAS(p, e, v) __atomic_compare_exchange_n((p), (e), (v), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
+#define XP_LIKELY(x) __builtin_expect(!!(x), 1)
+#define XP_UNLIKELY(x) __builtin_expect(!!(x), 0)
+
+#if defined(__x86_64__)
+#define xp_pause() __builtin_ia32_pause()
+#elif defined(__aarch64__)
+#define xp_pause() __asm__ __volatile__("isb" ::: "memory")
+#else
+#define xp_pause() __asm__ __volatile__("" ::: "memory")
+#endif
+
+/* What went wrong: the call `what` failed with errno `code` (NULL: no memory); or, where `code` is 0, what is wrong with
+ * what was given. */
+typedef struct {
+    int code;
+    const char *what;
+} xp_error;
+
+static inline bool xp_failed(xp_error *e, int code, const char *what)
+{
+    *e = (xp_error){code, what};
+    return false;
+}
+
+/* os.c */
+#define XP_FOREVER UINT64_MAX
+extern unsigned xp_fork_count; /* read with XP_RELAXED */
+uint64_t xp_now(void);         /* CLOCK_MONOTONIC in ns */
+bool xp_may_spin(void);        /* more than one CPU is ours */
+int xp_futex_wait(uint32_t *word, uint32_t expected, uint64_t timeout_ns); /* 0 or errno: EAGAIN, EINTR, ETIMEDOUT */
+int xp_futex_wake(uint32_t *word, int count);
+int xp_pidfd_open(int pid);
+bool xp_pidfd_readable(int pidfd);
+int xp_lock(int fd, int64_t at, bool take);       /* 0 or errno (EAGAIN: somebody else holds it) */
+int xp_lock_holder(int fd, int64_t at, int *pid); /* 1 held by another process, 0 not, -1 errno */
+int xp_pidfd_getfd(int pidfd, int fd);            /* an fd, or -1 and errno */
+
+#endif

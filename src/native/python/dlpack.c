@@ -1,0 +1,289 @@
+/* DLPack: capsules that keep an owner alive, and what other libraries' capsules say.
+ * The structs are the ABI of DLPack 1.x. */
+#include "objects.h"
+
+#include <stdlib.h>
+
+typedef struct {
+    int32_t type, id;
+} dl_device;
+
+typedef struct {
+    uint8_t code, bits;
+    uint16_t lanes;
+} dl_dtype;
+
+typedef struct {
+    void *data;
+    dl_device device;
+    int32_t ndim;
+    dl_dtype dtype;
+    int64_t *shape, *strides;
+    uint64_t byte_offset;
+} dl_tensor;
+
+typedef struct dl_managed {
+    dl_tensor tensor;
+    void *context;
+    void (*deleter)(struct dl_managed *);
+} dl_managed;
+
+typedef struct dl_versioned {
+    uint32_t major, minor;
+    void *context;
+    void (*deleter)(struct dl_versioned *);
+    uint64_t flags;
+    dl_tensor tensor;
+} dl_versioned;
+
+#define DL_READ_ONLY 1u
+#define DL_NAME "dltensor"
+#define DL_NAME_VERSIONED "dltensor_versioned"
+
+/* --- ours, given away --------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    union {
+        dl_managed plain;
+        dl_versioned versioned;
+    } as;
+    PyObject *owner;
+    int64_t dims[]; /* shape, then strides */
+} xp_export;
+
+static void export_free(xp_export *e)
+{
+    /* A consumer may call this from any thread, also after the interpreter is gone: then the owner is gone as well. */
+    if (Py_IsInitialized()) {
+        PyGILState_STATE state = PyGILState_Ensure();
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        Py_DECREF(e->owner);
+        PyErr_Restore(type, value, trace);
+        PyGILState_Release(state);
+    }
+    free(e);
+}
+
+static void delete_plain(dl_managed *m)
+{
+    if (m)
+        export_free(m->context);
+}
+
+static void delete_versioned(dl_versioned *m)
+{
+    if (m)
+        export_free(m->context);
+}
+
+/* A capsule nobody took: its name is still the first one. */
+static void capsule_plain(PyObject *capsule)
+{
+    if (PyCapsule_IsValid(capsule, DL_NAME))
+        delete_plain(PyCapsule_GetPointer(capsule, DL_NAME));
+}
+
+static void capsule_versioned(PyObject *capsule)
+{
+    if (PyCapsule_IsValid(capsule, DL_NAME_VERSIONED))
+        delete_versioned(PyCapsule_GetPointer(capsule, DL_NAME_VERSIONED));
+}
+
+static PyObject *dlpack_capsule(PyObject *Py_UNUSED(m), PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"owner", "address", "device", "dtype", "shape", "strides", "read_only", "versioned", NULL};
+    PyObject *owner, *o_address, *o_shape, *o_strides;
+    int device[2], code, bits, lanes, read_only, versioned, ndim, nstrides;
+    uint64_t address;
+    int64_t shape[XP_MAX_DIMS], strides[XP_MAX_DIMS];
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO(ii)(iii)OOpp", names, &owner, &o_address, &device[0], &device[1],
+                                     &code, &bits, &lanes, &o_shape, &o_strides, &read_only, &versioned) ||
+        xp_as_u64(o_address, &address) < 0 || xp_as_dims(o_shape, "shape", shape, &ndim) < 0 ||
+        xp_as_dims(o_strides, "strides", strides, &nstrides) < 0)
+        return NULL;
+    if (ndim < 0) {
+        PyErr_SetString(PyExc_TypeError, "shape must be a tuple");
+        return NULL;
+    }
+    if ((nstrides >= 0 && nstrides != ndim) || (code & ~0xff) || (bits & ~0xff) || (lanes & ~0xffff)) {
+        PyErr_SetString(PyExc_ValueError, "shape and strides differ in length, or no such dtype");
+        return NULL;
+    }
+    if (read_only && !versioned) {
+        PyErr_SetString(PyExc_BufferError, "read-only memory needs a consumer that speaks DLPack 1.0 (max_version)");
+        return NULL;
+    }
+    xp_export *e = calloc(1, sizeof *e + (size_t)ndim * 2 * sizeof(int64_t));
+    if (e == NULL)
+        return PyErr_NoMemory();
+    int64_t step = 1;
+    for (int i = ndim - 1; i >= 0; i--) {
+        e->dims[i] = shape[i];
+        e->dims[ndim + i] = nstrides >= 0 ? strides[i] : step;
+        if (shape[i] < 0 || __builtin_mul_overflow(step, shape[i] ? shape[i] : 1, &step)) {
+            free(e);
+            PyErr_SetString(PyExc_ValueError, "no such shape");
+            return NULL;
+        }
+    }
+    dl_tensor tensor = {
+        .data = (void *)(uintptr_t)address,
+        .device = {device[0], device[1]},
+        .ndim = ndim,
+        .dtype = {(uint8_t)code, (uint8_t)bits, (uint16_t)lanes},
+        .shape = e->dims,
+        .strides = e->dims + ndim, /* never null: DLPack 1.2 and later ask for it, all versions take it */
+    };
+    PyObject *capsule;
+    if (versioned) {
+        dl_versioned *v = &e->as.versioned;
+        *v = (dl_versioned){1, 0, e, delete_versioned, read_only ? DL_READ_ONLY : 0, tensor};
+        capsule = PyCapsule_New(v, DL_NAME_VERSIONED, capsule_versioned);
+    } else {
+        e->as.plain = (dl_managed){tensor, e, delete_plain};
+        capsule = PyCapsule_New(&e->as.plain, DL_NAME, capsule_plain);
+    }
+    if (capsule == NULL)
+        free(e);
+    else
+        e->owner = Py_NewRef(owner);
+    return capsule;
+}
+
+/* --- theirs, taken over ------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    dl_tensor *tensor;
+    dl_managed *plain;
+    dl_versioned *versioned;
+} xp_dltensor;
+
+/* Two threads with one capsule: only one of them may take it. */
+static pthread_mutex_t take_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+static bool take(PyObject *capsule, const char *name, const char *used, void **pointer)
+{
+    bool mine = false;
+    pthread_mutex_lock(&take_mutex);
+    if (PyCapsule_IsValid(capsule, name)) {
+        *pointer = PyCapsule_GetPointer(capsule, name);
+        mine = *pointer && PyCapsule_SetName(capsule, used) == 0;
+    }
+    pthread_mutex_unlock(&take_mutex);
+    return mine;
+}
+
+static PyObject *dltensor_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"capsule", NULL};
+    PyObject *capsule;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O", names, &capsule))
+        return NULL;
+    if (PyCapsule_IsValid(capsule, DL_NAME_VERSIONED)) {
+        const dl_versioned *v = PyCapsule_GetPointer(capsule, DL_NAME_VERSIONED);
+        if (v && v->major != 1) {
+            PyErr_Format(PyExc_BufferError, "a DLPack capsule of version %u.%u; 1.x is understood", v->major, v->minor);
+            return NULL;
+        }
+    }
+    xp_dltensor *t = (xp_dltensor *)PyType_GenericAlloc(type, 0);
+    if (t == NULL)
+        return NULL;
+    void *pointer;
+    if (take(capsule, DL_NAME_VERSIONED, "used_" DL_NAME_VERSIONED, &pointer)) {
+        t->versioned = pointer;
+        t->tensor = &t->versioned->tensor;
+    } else if (take(capsule, DL_NAME, "used_" DL_NAME, &pointer)) {
+        t->plain = pointer;
+        t->tensor = &t->plain->tensor;
+    }
+    if (t->tensor == NULL || t->tensor->ndim < 0 || t->tensor->ndim > XP_MAX_DIMS ||
+        (t->tensor->ndim && t->tensor->shape == NULL)) {
+        Py_DECREF(t);
+        PyErr_SetString(PyExc_ValueError, "not an unused DLPack capsule");
+        return NULL;
+    }
+    return (PyObject *)t;
+}
+
+static void dltensor_dealloc(PyObject *self)
+{
+    xp_dltensor *t = (xp_dltensor *)self;
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    if (t->versioned && t->versioned->deleter)
+        t->versioned->deleter(t->versioned);
+    if (t->plain && t->plain->deleter)
+        t->plain->deleter(t->plain);
+    PyErr_Restore(type, value, trace);
+    xp_free(self);
+}
+
+static PyObject *dltensor_address(PyObject *self, void *Py_UNUSED(c))
+{
+    const dl_tensor *t = ((xp_dltensor *)self)->tensor;
+    return PyLong_FromUnsignedLongLong((uintptr_t)t->data + t->byte_offset);
+}
+
+static PyObject *dltensor_device(PyObject *self, void *Py_UNUSED(c))
+{
+    const dl_tensor *t = ((xp_dltensor *)self)->tensor;
+    return Py_BuildValue("(ii)", t->device.type, t->device.id);
+}
+
+static PyObject *dltensor_dtype(PyObject *self, void *Py_UNUSED(c))
+{
+    const dl_tensor *t = ((xp_dltensor *)self)->tensor;
+    return Py_BuildValue("(iii)", t->dtype.code, t->dtype.bits, t->dtype.lanes);
+}
+
+static PyObject *dltensor_shape(PyObject *self, void *Py_UNUSED(c))
+{
+    const dl_tensor *t = ((xp_dltensor *)self)->tensor;
+    return xp_dims_tuple(t->shape, t->ndim);
+}
+
+static PyObject *dltensor_strides(PyObject *self, void *Py_UNUSED(c))
+{
+    const dl_tensor *t = ((xp_dltensor *)self)->tensor;
+    if (t->strides == NULL)
+        Py_RETURN_NONE;
+    return xp_dims_tuple(t->strides, t->ndim);
+}
+
+static PyObject *dltensor_read_only(PyObject *self, void *Py_UNUSED(c))
+{
+    const dl_versioned *v = ((xp_dltensor *)self)->versioned;
+    return PyBool_FromLong(v && (v->flags & DL_READ_ONLY));
+}
+
+static PyGetSetDef dltensor_getset[] = {
+    {"address", dltensor_address, NULL, NULL, NULL},
+    {"device", dltensor_device, NULL, NULL, NULL},
+    {"dtype", dltensor_dtype, NULL, NULL, NULL},
+    {"shape", dltensor_shape, NULL, NULL, NULL},
+    {"strides", dltensor_strides, NULL, NULL, NULL},
+    {"read_only", dltensor_read_only, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot dltensor_slots[] = {
+    {Py_tp_new, dltensor_new},
+    {Py_tp_dealloc, dltensor_dealloc},
+    {Py_tp_getset, dltensor_getset},
+    {0, NULL},
+};
+static PyType_Spec dltensor_spec = {"xpushare._native.DLTensor", sizeof(xp_dltensor), 0, Py_TPFLAGS_DEFAULT,
+                                    dltensor_slots};
+
+static PyMethodDef functions[] = {
+    {"dlpack_capsule", XP_FAST(dlpack_capsule), METH_VARARGS | METH_KEYWORDS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+int xp_init_dlpack(PyObject *module)
+{
+    return PyModule_AddFunctions(module, functions) < 0 ? -1 : xp_add_type(module, &dltensor_spec);
+}

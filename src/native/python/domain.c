@@ -1,0 +1,393 @@
+/* Domain and Lease: the Python side of membership. */
+#include "objects.h"
+
+static PyObject *close_received(PyObject *Py_UNUSED(module), PyObject *arg)
+{
+    int fd;
+    if (xp_as_int(arg, &fd) < 0)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    xp_close_received(fd);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef domain_functions[] = {
+    {"close_received", close_received, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+/* --- the type ----------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *weakrefs;
+    xp_domain *d;
+} xp_domain_object;
+
+static xp_domain *domain(PyObject *self) { return ((xp_domain_object *)self)->d; }
+
+/* NULL with an exception where the object may not touch shared memory. */
+static xp_domain *member(PyObject *self)
+{
+    xp_domain *d = domain(self);
+    const char *wrong = xp_domain_wrong(d);
+    if (wrong)
+        PyErr_SetString(PyExc_ValueError, wrong);
+    return wrong ? NULL : d;
+}
+
+static PyObject *domain_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"fd", "bell", "cookie", "owner", NULL};
+    int fd, bell, owner;
+    Py_buffer cookie;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iiy*p", names, &fd, &bell, &cookie, &owner))
+        return NULL;
+    uint8_t bytes[XP_COOKIE];
+    bool fits = cookie.len == XP_COOKIE;
+    if (fits)
+        memcpy(bytes, cookie.buf, XP_COOKIE);
+    PyBuffer_Release(&cookie);
+    if (!fits) {
+        PyErr_SetString(PyExc_ValueError, "a cookie has 16 bytes");
+        return NULL;
+    }
+    xp_domain_object *self = (xp_domain_object *)PyType_GenericAlloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    xp_domain *d;
+    xp_error error;
+    Py_BEGIN_ALLOW_THREADS
+    d = xp_join(fd, bell, bytes, owner, &error);
+    Py_END_ALLOW_THREADS
+    if (d == NULL) {
+        Py_DECREF(self);
+        return xp_raise(&error);
+    }
+    self->d = d;
+    return (PyObject *)self;
+}
+
+static void domain_dealloc(PyObject *self)
+{
+    xp_domain *d = domain(self);
+    xp_clear_weakrefs(self, ((xp_domain_object *)self)->weakrefs);
+    if (d) {
+        Py_BEGIN_ALLOW_THREADS
+        xp_leave(d);
+        xp_domain_unref(d);
+        Py_END_ALLOW_THREADS
+    }
+    xp_free(self);
+}
+
+xp_domain *xp_domain_of(PyObject *object)
+{
+    if (PyType_GetSlot(Py_TYPE(object), Py_tp_dealloc) == (void *)domain_dealloc)
+        return member(object);
+    PyErr_SetString(PyExc_TypeError, "a Domain is wanted");
+    return NULL;
+}
+
+static PyObject *domain_leave(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    Py_BEGIN_ALLOW_THREADS
+    xp_leave(domain(self));
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *domain_members(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_domain *d = member(self);
+    PyObject *list = d ? PyList_New(0) : NULL;
+    for (uint32_t m = 0; list && m < XP_MEMBERS; m++) {
+        int pid;
+        uint64_t since;
+        bool there, alive;
+        Py_BEGIN_ALLOW_THREADS
+        there = xp_look(d, m, &pid, &since, &alive);
+        Py_END_ALLOW_THREADS
+        if (!there)
+            continue;
+        PyObject *item = Py_BuildValue("(IiKN)", m, pid, (unsigned long long)since, PyBool_FromLong(alive));
+        if (item == NULL || PyList_Append(list, item) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(item);
+    }
+    return list;
+}
+
+static PyObject *domain_reap(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_domain *d = member(self);
+    if (d == NULL)
+        return NULL;
+    long count;
+    Py_BEGIN_ALLOW_THREADS
+    count = xp_reap_all(d);
+    Py_END_ALLOW_THREADS
+    return PyLong_FromLong(count);
+}
+
+/* --- holders and opens -------------------------------------------------------------------------------------------- */
+
+static xp_domain *entry_arg(PyObject *self, PyObject *arg, uint32_t *entry)
+{
+    xp_domain *d = member(self);
+    if (d == NULL || xp_as_u32(arg, entry) < 0)
+        return NULL;
+    if (*entry < XP_ENTRIES)
+        return d;
+    PyErr_SetString(PyExc_ValueError, "no such entry");
+    return NULL;
+}
+
+static PyObject *domain_idle(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    return PyBool_FromLong(xp_idle(domain(self)));
+}
+
+static PyObject *domain_hold(PyObject *self, PyObject *arg)
+{
+    uint32_t entry;
+    xp_domain *d = entry_arg(self, arg, &entry);
+    if (d == NULL)
+        return NULL;
+    if (!xp_hold(d, entry))
+        return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+static PyObject *domain_drop(PyObject *self, PyObject *arg)
+{
+    uint32_t entry;
+    xp_domain *d = entry_arg(self, arg, &entry);
+    if (d == NULL)
+        return NULL;
+    xp_drop(d, entry);
+    Py_RETURN_NONE;
+}
+
+/* --- Lease: a hold with an owner object --------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *domain, *peer;
+    uint32_t entry;
+} xp_lease;
+
+static PyObject *lease_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *o_domain, *peer;
+    unsigned entry;
+    if (kwargs && PyDict_Size(kwargs)) {
+        PyErr_SetString(PyExc_TypeError, "Lease() takes no keyword arguments");
+        return NULL;
+    }
+    if (!PyArg_ParseTuple(args, "OIO", &o_domain, &entry, &peer))
+        return NULL;
+    return xp_lease_new(type, o_domain, entry, peer);
+}
+
+PyObject *xp_lease_new(PyTypeObject *type, PyObject *o_domain, uint32_t entry, PyObject *peer)
+{
+    xp_domain *d = xp_domain_of(o_domain);
+    if (d == NULL)
+        return NULL;
+    if (entry >= XP_ENTRIES) {
+        PyErr_SetString(PyExc_ValueError, "no such entry");
+        return NULL;
+    }
+    xp_lease *self = (xp_lease *)PyType_GenericAlloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    if (!xp_hold(d, entry)) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    self->domain = Py_NewRef(o_domain);
+    self->peer = Py_NewRef(peer);
+    self->entry = entry;
+    return (PyObject *)self;
+}
+
+static void lease_dealloc(PyObject *object)
+{
+    xp_lease *self = (xp_lease *)object;
+    if (self->domain) {
+        xp_domain *d = domain(self->domain);
+        if (xp_usable(d))
+            xp_drop(d, self->entry);
+    }
+    Py_XDECREF(self->domain);
+    Py_XDECREF(self->peer);
+    xp_free(object);
+}
+
+static PyMemberDef lease_members[] = {
+    {"peer", T_OBJECT_EX, offsetof(xp_lease, peer), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyType_Slot lease_slots[] = {
+    {Py_tp_new, lease_new}, {Py_tp_dealloc, lease_dealloc}, {Py_tp_members, lease_members}, {0, NULL},
+};
+static PyType_Spec lease_spec = {"xpushare._native.Lease", sizeof(xp_lease), 0, Py_TPFLAGS_DEFAULT, lease_slots};
+
+static PyObject *domain_holders(PyObject *self, PyObject *arg)
+{
+    uint32_t entry, found[XP_MEMBERS], n;
+    xp_domain *d = entry_arg(self, arg, &entry);
+    if (d == NULL)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    n = xp_holders(d, entry, found);
+    Py_END_ALLOW_THREADS
+    PyObject *list = PyList_New(n);
+    for (uint32_t i = 0; list && i < n; i++) {
+        PyObject *v = PyLong_FromUnsignedLong(found[i]);
+        if (v == NULL || PyList_SetItem(list, i, v) < 0)
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+static PyObject *domain_set_opens(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    uint32_t entry;
+    int count;
+    xp_domain *d;
+    if (xp_arity("set_opens", n, 2, 2) < 0 || (d = entry_arg(self, args[0], &entry)) == NULL ||
+        xp_as_int(args[1], &count) < 0)
+        return NULL;
+    xp_set_opens(d, entry, count);
+    Py_RETURN_NONE;
+}
+
+static PyObject *domain_take_open(PyObject *self, PyObject *arg)
+{
+    uint32_t entry;
+    xp_domain *d = entry_arg(self, arg, &entry);
+    if (d == NULL)
+        return NULL;
+    return PyBool_FromLong(xp_take_open(d, entry));
+}
+
+static PyObject *domain_give_open(PyObject *self, PyObject *arg)
+{
+    uint32_t entry;
+    xp_domain *d = entry_arg(self, arg, &entry);
+    if (d == NULL)
+        return NULL;
+    xp_give_open(d, entry);
+    Py_RETURN_NONE;
+}
+
+static PyObject *domain_opens_left(PyObject *self, PyObject *arg)
+{
+    uint32_t entry;
+    xp_domain *d = entry_arg(self, arg, &entry);
+    if (d == NULL)
+        return NULL;
+    return PyLong_FromLong(xp_opens_left(d, entry));
+}
+
+/* --- slots -------------------------------------------------------------------------------------------------------- */
+
+static xp_domain *owner_arg(PyObject *self)
+{
+    xp_domain *d = member(self);
+    if (d && !d->owner) {
+        PyErr_SetString(PyExc_ValueError, "only the owner of a commons gives slots");
+        return NULL;
+    }
+    return d;
+}
+
+static PyObject *domain_new_slot(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_domain *d = owner_arg(self);
+    if (d == NULL)
+        return NULL;
+    uint32_t index;
+    Py_BEGIN_ALLOW_THREADS
+    index = xp_new_slot(d);
+    Py_END_ALLOW_THREADS
+    return index == XP_SLOTS ? xp_oserror_of(ENOSPC, "new_slot") : PyLong_FromUnsignedLong(index);
+}
+
+static PyObject *domain_release_slot(PyObject *self, PyObject *arg)
+{
+    xp_domain *d = owner_arg(self);
+    uint32_t index;
+    if (d == NULL || xp_as_u32(arg, &index) < 0)
+        return NULL;
+    bool live;
+    Py_BEGIN_ALLOW_THREADS
+    live = xp_release_slot(d, index);
+    Py_END_ALLOW_THREADS
+    if (!live) {
+        PyErr_SetString(PyExc_ValueError, "no slot in use");
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *domain_fd(PyObject *self, void *Py_UNUSED(c))
+{
+    return PyLong_FromLong(XP_RELAXED(&domain(self)->fd));
+}
+
+static PyObject *domain_bell(PyObject *self, void *Py_UNUSED(c)) { return PyLong_FromLong(domain(self)->bell); }
+
+static PyObject *domain_member(PyObject *self, void *Py_UNUSED(c))
+{
+    return PyLong_FromUnsignedLong(domain(self)->member);
+}
+
+static PyObject *domain_address(PyObject *self, void *Py_UNUSED(c))
+{
+    return PyLong_FromUnsignedLongLong((uintptr_t)domain(self)->base);
+}
+
+static PyGetSetDef domain_getset[] = {
+    {"fd", domain_fd, NULL, NULL, NULL},
+    {"bell", domain_bell, NULL, NULL, NULL},
+    {"member", domain_member, NULL, NULL, NULL},
+    {"address", domain_address, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMethodDef domain_methods[] = {
+    {"leave", domain_leave, METH_NOARGS, NULL},
+    {"members", domain_members, METH_NOARGS, NULL},
+    {"reap", domain_reap, METH_NOARGS, NULL},
+    {"idle", domain_idle, METH_NOARGS, NULL},
+    {"hold", domain_hold, METH_O, NULL},
+    {"drop", domain_drop, METH_O, NULL},
+    {"holders", domain_holders, METH_O, NULL},
+    {"set_opens", XP_FAST(domain_set_opens), METH_FASTCALL, NULL},
+    {"take_open", domain_take_open, METH_O, NULL},
+    {"give_open", domain_give_open, METH_O, NULL},
+    {"opens_left", domain_opens_left, METH_O, NULL},
+    {"new_slot", domain_new_slot, METH_NOARGS, NULL},
+    {"release_slot", domain_release_slot, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef domain_members_def[] = {XP_WEAKREFS(xp_domain_object), {NULL, 0, 0, 0, NULL}};
+
+static PyType_Slot domain_slots[] = {
+    {Py_tp_new, domain_new},         {Py_tp_dealloc, domain_dealloc},      {Py_tp_getset, domain_getset},
+    {Py_tp_methods, domain_methods}, {Py_tp_members, domain_members_def}, {0, NULL},
+};
+static PyType_Spec domain_spec = {"xpushare._native.Domain", sizeof(xp_domain_object), 0, Py_TPFLAGS_DEFAULT,
+                                  domain_slots};
+
+int xp_init_domain(PyObject *module)
+{
+    if (PyModule_AddFunctions(module, domain_functions) < 0 || xp_add_type(module, &domain_spec) < 0)
+        return -1;
+    return xp_keep_type(module, &lease_spec, &xp_types_of(module)->lease);
+}

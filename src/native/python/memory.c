@@ -1,0 +1,301 @@
+/* Copies, mappings of fds and reserved address space. */
+#include "objects.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifndef MAP_FIXED_NOREPLACE
+#define MAP_FIXED_NOREPLACE 0x100000
+#endif
+
+static int block_args(const char *name, uint64_t address, uint64_t nbytes)
+{
+    if (nbytes && (address < XP_LEAST_ADDRESS || address + nbytes < address)) {
+        PyErr_Format(PyExc_ValueError, "%s(): no such address range", name);
+        return -1;
+    }
+    return 0;
+}
+
+static PyObject *copy(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
+{
+    uint64_t dst, src, nbytes;
+    if (xp_arity("copy", n, 3, 3) < 0 || xp_as_u64(args[0], &dst) < 0 || xp_as_u64(args[1], &src) < 0 ||
+        xp_as_u64(args[2], &nbytes) < 0 || block_args("copy", dst, nbytes) < 0 || block_args("copy", src, nbytes) < 0)
+        return NULL;
+    if (nbytes) {
+        Py_BEGIN_ALLOW_THREADS
+        memmove((void *)(uintptr_t)dst, (void *)(uintptr_t)src, nbytes);
+        Py_END_ALLOW_THREADS
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *fill(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
+{
+    uint64_t dst, nbytes;
+    Py_buffer pattern;
+    if (xp_arity("fill", n, 3, 3) < 0 || xp_as_u64(args[0], &dst) < 0 || xp_as_u64(args[2], &nbytes) < 0 ||
+        block_args("fill", dst, nbytes) < 0 || PyObject_GetBuffer(args[1], &pattern, PyBUF_SIMPLE) < 0)
+        return NULL;
+    uint64_t unit = (uint64_t)pattern.len;
+    if (unit == 0 || nbytes % unit) {
+        PyBuffer_Release(&pattern);
+        PyErr_SetString(PyExc_ValueError, "fill(): nbytes must be a multiple of the pattern's length");
+        return NULL;
+    }
+    char *to = (char *)(uintptr_t)dst;
+    Py_BEGIN_ALLOW_THREADS
+    if (unit == 1) {
+        memset(to, *(const unsigned char *)pattern.buf, nbytes);
+    } else if (nbytes) {
+        /* Grow a block that stays in the cache, then repeat it. */
+        uint64_t block = unit, most = unit > 65536 ? unit : 65536 / unit * unit;
+        memmove(to, pattern.buf, unit);
+        while (block * 2 <= most && block * 2 <= nbytes) {
+            memcpy(to + block, to, block);
+            block *= 2;
+        }
+        for (uint64_t at = block; at < nbytes; at += block)
+            memcpy(to + at, to, nbytes - at < block ? nbytes - at : block);
+    }
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&pattern);
+    Py_RETURN_NONE;
+}
+
+/* --- Mapping and Reservation: the same object but for the methods ------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *weakrefs;
+    char *base;
+    uint64_t nbytes;
+} xp_range;
+
+static void range_dealloc(PyObject *self)
+{
+    xp_range *r = (xp_range *)self;
+    xp_clear_weakrefs(self, r->weakrefs);
+    if (r->base)
+        munmap(r->base, r->nbytes);
+    xp_free(self);
+}
+
+static PyObject *range_new(PyTypeObject *type, char *base, uint64_t nbytes)
+{
+    xp_range *r = (xp_range *)PyType_GenericAlloc(type, 0);
+    if (r == NULL) {
+        munmap(base, nbytes);
+        return NULL;
+    }
+    r->base = base;
+    r->nbytes = nbytes;
+    return (PyObject *)r;
+}
+
+static PyObject *range_address(PyObject *self, void *Py_UNUSED(c))
+{
+    return PyLong_FromUnsignedLongLong((uintptr_t)((xp_range *)self)->base);
+}
+
+static PyObject *range_nbytes(PyObject *self, void *Py_UNUSED(c))
+{
+    return PyLong_FromUnsignedLongLong(((xp_range *)self)->nbytes);
+}
+
+static PyGetSetDef range_getset[] = {
+    {"address", range_address, NULL, NULL, NULL},
+    {"nbytes", range_nbytes, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef range_members[] = {XP_WEAKREFS(xp_range), {NULL, 0, 0, 0, NULL}};
+
+static PyObject *mapping_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"fd", "nbytes", "offset", "writable", "populate", NULL};
+    int fd, writable = 1, populate = 0;
+    PyObject *o_nbytes, *o_offset = NULL;
+    uint64_t nbytes, offset = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iO|Opp", names, &fd, &o_nbytes, &o_offset, &writable, &populate) ||
+        xp_as_u64(o_nbytes, &nbytes) < 0 || (o_offset && xp_as_u64(o_offset, &offset) < 0))
+        return NULL;
+    if (nbytes > INT64_MAX || offset > INT64_MAX - nbytes) {
+        PyErr_SetString(PyExc_ValueError, "a mapping of that size or offset cannot be");
+        return NULL;
+    }
+    char *base;
+    Py_BEGIN_ALLOW_THREADS
+    base = mmap(NULL, nbytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED | (populate ? MAP_POPULATE : 0),
+                fd, (off_t)offset);
+    Py_END_ALLOW_THREADS
+    return base == MAP_FAILED ? xp_oserror("mmap") : range_new(type, base, nbytes);
+}
+
+static PyObject *reservation_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"nbytes", "address", NULL};
+    PyObject *o_nbytes, *o_address = NULL;
+    uint64_t nbytes, address = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|O", names, &o_nbytes, &o_address) ||
+        xp_as_u64(o_nbytes, &nbytes) < 0 || (o_address && xp_as_u64(o_address, &address) < 0))
+        return NULL;
+    if (nbytes > INT64_MAX) {
+        PyErr_SetString(PyExc_ValueError, "a reservation of that size cannot be");
+        return NULL;
+    }
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (address ? MAP_FIXED_NOREPLACE : 0);
+    char *base = mmap((void *)(uintptr_t)address, nbytes, PROT_NONE, flags, -1, 0);
+    if (base == MAP_FAILED)
+        return xp_oserror("mmap");
+    if (address && base != (char *)(uintptr_t)address) { /* kernels before 4.17 take the flag for a hint */
+        munmap(base, nbytes);
+        return xp_oserror_of(EEXIST, "mmap");
+    }
+    return range_new(type, base, nbytes);
+}
+
+static int range_part(xp_range *r, uint64_t at, uint64_t nbytes)
+{
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    if (nbytes == 0 || at % page || nbytes % page || at > r->nbytes || nbytes > r->nbytes - at) {
+        PyErr_SetString(PyExc_ValueError, "not whole pages inside the reservation");
+        return -1;
+    }
+    return 0;
+}
+
+static int access_bits(int access)
+{
+    if (access < 0 || access > 2) {
+        PyErr_SetString(PyExc_ValueError, "access must be 0, 1 or 2");
+        return -1;
+    }
+    return access == 0 ? PROT_NONE : access == 1 ? PROT_READ : PROT_READ | PROT_WRITE;
+}
+
+static PyObject *reservation_map(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    xp_range *r = (xp_range *)self;
+    uint64_t at, offset, nbytes;
+    int fd, access, bits;
+    if (xp_arity("map", n, 5, 5) < 0 || xp_as_u64(args[0], &at) < 0 || xp_as_int(args[1], &fd) < 0 ||
+        xp_as_u64(args[2], &offset) < 0 || xp_as_u64(args[3], &nbytes) < 0 || xp_as_int(args[4], &access) < 0 ||
+        range_part(r, at, nbytes) < 0 || (bits = access_bits(access)) < 0)
+        return NULL;
+    if (offset > INT64_MAX - nbytes) {
+        PyErr_SetString(PyExc_ValueError, "not an offset of a file");
+        return NULL;
+    }
+    if (mmap(r->base + at, nbytes, bits, MAP_SHARED | MAP_FIXED, fd, (off_t)offset) == MAP_FAILED)
+        return xp_oserror("mmap");
+    Py_RETURN_NONE;
+}
+
+static PyObject *reservation_unmap(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    xp_range *r = (xp_range *)self;
+    uint64_t at, nbytes;
+    if (xp_arity("unmap", n, 2, 2) < 0 || xp_as_u64(args[0], &at) < 0 || xp_as_u64(args[1], &nbytes) < 0 ||
+        range_part(r, at, nbytes) < 0)
+        return NULL;
+    void *p = mmap(r->base + at, nbytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    if (p == MAP_FAILED)
+        return xp_oserror("mmap");
+    Py_RETURN_NONE;
+}
+
+static PyObject *reservation_protect(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"at", "nbytes", "access", NULL};
+    xp_range *r = (xp_range *)self;
+    PyObject *o_at, *o_nbytes;
+    uint64_t at, nbytes;
+    int access, bits;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOi", names, &o_at, &o_nbytes, &access) ||
+        xp_as_u64(o_at, &at) < 0 || xp_as_u64(o_nbytes, &nbytes) < 0 || range_part(r, at, nbytes) < 0 ||
+        (bits = access_bits(access)) < 0)
+        return NULL;
+    if (mprotect(r->base + at, nbytes, bits) < 0)
+        return xp_oserror("mprotect");
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef reservation_methods[] = {
+    {"map", XP_FAST(reservation_map), METH_FASTCALL, NULL},
+    {"unmap", XP_FAST(reservation_unmap), METH_FASTCALL, NULL},
+    {"protect", XP_FAST(reservation_protect), METH_VARARGS | METH_KEYWORDS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+PyObject *xp_mapping_new(PyTypeObject *type, char *base, uint64_t nbytes) { return range_new(type, base, nbytes); }
+
+const char *xp_mapping_base(PyObject *mapping, uint64_t *nbytes)
+{
+    *nbytes = ((xp_range *)mapping)->nbytes;
+    return ((xp_range *)mapping)->base;
+}
+
+static PyObject *mapping_imported(PyObject *cls, PyObject *args)
+{
+    int fd, writable;
+    unsigned long long inode, nbytes;
+    char *base;
+    xp_error error;
+    if (!PyArg_ParseTuple(args, "iKKp", &fd, &inode, &nbytes, &writable))
+        return NULL;
+    xp_memfd wanted = {.inode = inode, .nbytes = nbytes};
+    Py_BEGIN_ALLOW_THREADS
+    base = xp_map_memfd(fd, &wanted, writable, &error);
+    Py_END_ALLOW_THREADS
+    return base ? range_new((PyTypeObject *)cls, base, nbytes) : xp_raise(&error);
+}
+
+static PyObject *mapping_fetched(PyObject *cls, PyObject *args)
+{
+    int pidfd, fd, writable;
+    unsigned long long inode, nbytes, address, generation;
+    char *base;
+    xp_error error;
+    if (!PyArg_ParseTuple(args, "iiKKpKK", &pidfd, &fd, &inode, &nbytes, &writable, &address, &generation))
+        return NULL;
+    xp_memfd wanted = {.inode = inode, .nbytes = nbytes};
+    Py_BEGIN_ALLOW_THREADS
+    base = xp_fetch_memfd(pidfd, fd, &wanted, writable, (const uint64_t *)(uintptr_t)address, generation, &error);
+    Py_END_ALLOW_THREADS
+    return base ? range_new((PyTypeObject *)cls, base, nbytes) : xp_raise(&error);
+}
+
+static PyMethodDef mapping_methods[] = {
+    {"imported", mapping_imported, METH_VARARGS | METH_CLASS, NULL},
+    {"fetched", mapping_fetched, METH_VARARGS | METH_CLASS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot mapping_slots[] = {
+    {Py_tp_new, mapping_new},       {Py_tp_dealloc, range_dealloc},   {Py_tp_getset, range_getset},
+    {Py_tp_members, range_members}, {Py_tp_methods, mapping_methods}, {0, NULL},
+};
+static PyType_Spec mapping_spec = {"xpushare._native.Mapping", sizeof(xp_range), 0, Py_TPFLAGS_DEFAULT, mapping_slots};
+
+static PyType_Slot reservation_slots[] = {
+    {Py_tp_new, reservation_new},   {Py_tp_dealloc, range_dealloc},       {Py_tp_getset, range_getset},
+    {Py_tp_members, range_members}, {Py_tp_methods, reservation_methods}, {0, NULL},
+};
+static PyType_Spec reservation_spec = {"xpushare._native.Reservation", sizeof(xp_range), 0, Py_TPFLAGS_DEFAULT,
+                                       reservation_slots};
+
+static PyMethodDef functions[] = {
+    {"copy", XP_FAST(copy), METH_FASTCALL, NULL},
+    {"fill", XP_FAST(fill), METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+int xp_init_memory(PyObject *module)
+{
+    if (PyModule_AddFunctions(module, functions) < 0 ||
+        xp_keep_type(module, &mapping_spec, &xp_types_of(module)->mapping) < 0)
+        return -1;
+    return xp_add_type(module, &reservation_spec);
+}

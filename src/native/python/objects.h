@@ -1,0 +1,68 @@
+/* What the Python types share: Python itself, and the helpers between it and the engine. */
+#ifndef XP_OBJECTS_H
+#define XP_OBJECTS_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include "../engine/events.h"
+#include "../engine/table.h"
+
+#define XP_FAST(f) ((PyCFunction)(void (*)(void))(f))
+#define XP_WEAKREFS(type) {"__weaklistoffset__", T_PYSSIZET, offsetof(type, weakrefs), READONLY, NULL}
+
+#define XP_LEAST_ADDRESS 4096 /* a smaller one is a mistake: nobody maps anything there, whatever the page size */
+
+/* support.c */
+PyObject *xp_oserror(const char *call);
+PyObject *xp_oserror_of(int error, const char *call);
+PyObject *xp_raise(const xp_error *error); /* OSError, MemoryError or ValueError */
+int xp_seconds(PyObject *obj, uint64_t *ns); /* None: XP_FOREVER; -1 with an exception set */
+void xp_free(PyObject *self);                /* tp_free and the type's reference */
+void xp_clear_weakrefs(PyObject *self, PyObject *list);
+int xp_add_type(PyObject *module, PyType_Spec *spec);
+int xp_keep_type(PyObject *module, PyType_Spec *spec, PyTypeObject **kept); /* and keep it in the module's state */
+int xp_arity(const char *name, Py_ssize_t got, Py_ssize_t least, Py_ssize_t most);
+int xp_as_u64(PyObject *obj, uint64_t *out);
+int xp_as_u32(PyObject *obj, uint32_t *out);
+int xp_as_int(PyObject *obj, int *out);
+/* shape or strides: a tuple of at most 64 ints; *n = -1 where obj is None */
+#define XP_MAX_DIMS 64
+int xp_as_dims(PyObject *obj, const char *what, int64_t *out, int *n);
+PyObject *xp_dims_tuple(const int64_t *values, int n);
+
+/* What C makes objects of; each interpreter has its own. From a type: PyType_GetModuleState. */
+typedef struct {
+    PyTypeObject *fields, *lease, *mapping, *span, *queue_calls;
+    PyObject *range_name; /* "_range" */
+} xp_types;
+xp_types *xp_types_of(PyObject *module);
+
+/* memory.c */
+PyObject *xp_mapping_new(PyTypeObject *type, char *base, uint64_t nbytes); /* takes the mapped bytes over */
+const char *xp_mapping_base(PyObject *mapping, uint64_t *nbytes);
+
+/* domain.c, slot.c: borrowed; NULL with TypeError, or ValueError where it is not usable */
+xp_domain *xp_domain_of(PyObject *object);
+xp_slot *xp_slot_of(PyObject *object);
+PyObject *xp_lease_new(PyTypeObject *type, PyObject *domain, uint32_t entry, PyObject *peer);
+int xp_as_point(PyObject *arg, uint64_t *point);
+int xp_guarded(int rc); /* of xp_guard: 0, or -1 with an exception set */
+
+/* Each file adds its own functions and types. */
+int xp_init_process(PyObject *module);
+int xp_init_memory(PyObject *module);
+int xp_init_span(PyObject *module);
+int xp_init_dlpack(PyObject *module);
+int xp_init_domain(PyObject *module);
+int xp_init_peer(PyObject *module);
+int xp_init_slot(PyObject *module);
+int xp_init_queue(PyObject *module);
+int xp_init_warden(PyObject *module);
+int xp_init_serve(PyObject *module);
+
+#endif

@@ -1,0 +1,417 @@
+/* Fields, the bytes of a handle by name; PeerTable, which opens an entry of a peer's mapped table at one go; OwnTable,
+ * which fills one in. */
+#include "objects.h"
+
+#include <sys/random.h>
+
+#define BODY_NBYTES offsetof(xp_handle, seal)
+
+/* --- Fields ------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    xp_handle h;
+} xp_fields;
+
+static PyObject *fields_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *raw;
+    char *bytes;
+    Py_ssize_t nbytes;
+    if ((kwargs && PyDict_Size(kwargs)) || PyTuple_Size(args) != 1) {
+        PyErr_SetString(PyExc_TypeError, "Fields() takes the bytes of a handle");
+        return NULL;
+    }
+    raw = PyTuple_GetItem(args, 0);
+    if (PyBytes_AsStringAndSize(raw, &bytes, &nbytes) < 0)
+        return NULL;
+    if (nbytes != sizeof(xp_handle)) {
+        PyErr_Format(PyExc_ValueError, "a handle has %zu bytes, not %zd", sizeof(xp_handle), nbytes);
+        return NULL;
+    }
+    xp_fields *self = (xp_fields *)PyType_GenericAlloc(type, 0);
+    if (self)
+        memcpy(&self->h, bytes, sizeof self->h);
+    return (PyObject *)self;
+}
+
+static PyObject *fields_bytes(PyObject *self, void *place)
+{
+    uintptr_t at = (uintptr_t)place >> 8, nbytes = (uintptr_t)place & 0xff;
+    return PyBytes_FromStringAndSize((const char *)&((xp_fields *)self)->h + at, (Py_ssize_t)nbytes);
+}
+
+#define NUMBER(name, type) {#name, type, offsetof(xp_fields, h.name), READONLY, NULL}
+#define BYTES(name) \
+    {#name, fields_bytes, NULL, NULL, (void *)(offsetof(xp_handle, name) << 8 | sizeof(((xp_handle *)0)->name))}
+
+static PyMemberDef fields_members[] = {
+    NUMBER(version, T_USHORT),
+    NUMBER(kind, T_USHORT),
+    NUMBER(flags, T_UINT),
+    NUMBER(pid_namespace, T_ULONGLONG),
+    NUMBER(pid, T_UINT),
+    NUMBER(table_fd, T_UINT),
+    NUMBER(generation, T_ULONGLONG),
+    NUMBER(entry, T_UINT),
+    NUMBER(reserved0, T_UINT),
+    NUMBER(object, T_ULONGLONG),
+    NUMBER(offset, T_ULONGLONG),
+    NUMBER(nbytes, T_ULONGLONG),
+    NUMBER(exposed_nbytes, T_ULONGLONG),
+    NUMBER(net_namespace, T_ULONGLONG),
+    {NULL, 0, 0, 0, NULL},
+};
+static PyGetSetDef fields_getset[] = {
+    BYTES(magic),  BYTES(backend), BYTES(device_uuid), BYTES(boot_id),
+    BYTES(cookie), BYTES(nonce),   BYTES(reserved1),   {NULL, NULL, NULL, NULL, NULL},
+};
+static PyType_Slot fields_slots[] = {
+    {Py_tp_new, fields_new}, {Py_tp_members, fields_members}, {Py_tp_getset, fields_getset}, {0, NULL},
+};
+static PyType_Spec fields_spec = {"xpushare._native.Fields", sizeof(xp_fields), 0, Py_TPFLAGS_DEFAULT, fields_slots};
+
+/* --- PeerTable ---------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *mapping, *domain;
+    const char *base;
+    int pidfd;
+} xp_peer_table;
+
+static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"mapping", "domain", "pidfd", NULL};
+    const xp_types *types = PyType_GetModuleState(type);
+    PyObject *mapping, *domain;
+    int pidfd;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!Oi", names, types->mapping, &mapping, &domain, &pidfd) ||
+        xp_domain_of(domain) == NULL)
+        return NULL;
+    uint64_t nbytes;
+    const char *base = xp_mapping_base(mapping, &nbytes);
+    if (nbytes < XP_TABLE_SIZE) {
+        PyErr_SetString(PyExc_ValueError, "that is no mapping of a table");
+        return NULL;
+    }
+    xp_peer_table *self = (xp_peer_table *)PyType_GenericAlloc(type, 0);
+    if (self) {
+        self->mapping = Py_NewRef(mapping);
+        self->domain = Py_NewRef(domain);
+        self->base = base;
+        self->pidfd = pidfd;
+    }
+    return (PyObject *)self;
+}
+
+static void table_dealloc(PyObject *object)
+{
+    xp_peer_table *self = (xp_peer_table *)object;
+    Py_XDECREF(self->mapping);
+    Py_XDECREF(self->domain);
+    xp_free(object);
+}
+
+/* The entry, if one native call may open it. */
+static bool look_up(const xp_peer_table *self, const xp_handle *h, xp_entry *e)
+{
+    return self->pidfd >= 0 && !(h->flags & XP_ENTRY_COUNTED) && xp_read_entry(self->base, h, e) == XP_LIVE;
+}
+
+static const xp_handle *fields_arg(const xp_types *types, const char *name, PyObject *arg)
+{
+    if (Py_TYPE(arg) == types->fields)
+        return &((const xp_fields *)arg)->h;
+    PyErr_Format(PyExc_TypeError, "%s() takes Fields first", name);
+    return NULL;
+}
+
+static const xp_handle *handle_arg(PyObject *self, const char *name, PyObject *const *args, Py_ssize_t n, int arity)
+{
+    return xp_arity(name, n, arity, arity) < 0 ? NULL : fields_arg(PyType_GetModuleState(Py_TYPE(self)), name, args[0]);
+}
+
+static PyObject *lease_of(PyObject *self, const xp_handle *h, PyObject *peer)
+{
+    const xp_types *types = PyType_GetModuleState(Py_TYPE(self));
+    PyObject *lease = xp_lease_new(types->lease, ((xp_peer_table *)self)->domain, h->entry, peer);
+    if (lease == NULL)
+        PyErr_Clear(); /* the caller does it again, and says what is wrong */
+    return lease;
+}
+
+static PyObject *table_hold(PyObject *object, PyObject *const *args, Py_ssize_t n)
+{
+    const xp_peer_table *self = (xp_peer_table *)object;
+    const xp_handle *h = handle_arg(object, "hold", args, n, 2);
+    xp_entry e;
+    if (h == NULL)
+        return NULL;
+    PyObject *lease = NULL;
+    if (look_up(self, h, &e))
+        lease = lease_of(object, h, args[1]);
+    uint32_t reason;
+    if (lease && (xp_entry_state(self->base, h, &reason) != XP_LIVE || xp_pidfd_readable(self->pidfd)))
+        Py_CLEAR(lease);
+    if (lease == NULL)
+        Py_RETURN_NONE;
+    return Py_BuildValue("(NI)", lease, e.slot);
+}
+
+static PyObject *table_open(PyObject *object, PyObject *const *args, Py_ssize_t n)
+{
+    const xp_peer_table *self = (xp_peer_table *)object;
+    const xp_handle *h = handle_arg(object, "open", args, n, 3);
+    int mapped = h ? PyObject_IsTrue(args[2]) : -1;
+    xp_entry e;
+    if (mapped < 0)
+        return NULL;
+    if (!look_up(self, h, &e) || (e.flags & XP_ENTRY_ON_DEMAND))
+        Py_RETURN_NONE;
+    bool memfd = mapped && (e.flags & XP_ENTRY_FORM) == XP_ENTRY_MEMFD;
+    if (memfd && e.payload_nbytes)
+        Py_RETURN_NONE;
+    PyObject *lease = lease_of(object, h, args[1]);
+    if (lease == NULL)
+        Py_RETURN_NONE;
+    int fds[XP_ENTRY_FDS];
+    char *base = NULL;
+    bool opened;
+    Py_BEGIN_ALLOW_THREADS
+    if (memfd)
+        opened = (base = xp_fetch_mapping(self->base, self->pidfd, h, &e)) != NULL;
+    else
+        opened = xp_fetch_fds(self->base, self->pidfd, h, &e, fds);
+    Py_END_ALLOW_THREADS
+    if (!opened) {
+        Py_DECREF(lease);
+        Py_RETURN_NONE;
+    }
+    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    uint32_t count = memfd ? 0 : e.fd_count, given = 0;
+    PyObject *mapping = memfd ? xp_mapping_new(types->mapping, base, e.exposed_nbytes) : Py_NewRef(Py_None);
+    PyObject *numbers = mapping ? PyTuple_New(count) : NULL;
+    for (PyObject *number; numbers && given < count; given++) {
+        if ((number = PyLong_FromLong(fds[given])) == NULL)
+            Py_CLEAR(numbers);
+        else
+            PyTuple_SetItem(numbers, given, number);
+    }
+    PyObject *found =
+        numbers ? Py_BuildValue("(OOKKy#OKI)", mapping, lease, (unsigned long long)e.nbytes,
+                                (unsigned long long)e.exposed_nbytes, (const char *)e.payload,
+                                (Py_ssize_t)e.payload_nbytes, numbers, (unsigned long long)e.offset, e.flags)
+                : NULL;
+    Py_XDECREF(mapping);
+    Py_XDECREF(numbers);
+    Py_DECREF(lease);
+    while (found == NULL && count)
+        xp_close_received(fds[--count]);
+    return found;
+}
+
+static PyObject *table_ended(PyObject *object, PyObject *arg)
+{
+    const xp_handle *h = fields_arg(PyType_GetModuleState(Py_TYPE(object)), "ended", arg);
+    if (h == NULL)
+        return NULL;
+    uint32_t reason;
+    switch (xp_entry_state(((xp_peer_table *)object)->base, h, &reason)) {
+    case XP_LIVE:
+        Py_RETURN_NONE;
+    case XP_NO_ENTRY:
+        PyErr_SetString(PyExc_ValueError, "the handle names no entry of a table");
+        return NULL;
+    default:
+        return PyLong_FromUnsignedLong(reason);
+    }
+}
+
+static PyObject *table_entry(PyObject *object, PyObject *arg)
+{
+    const xp_handle *h = fields_arg(PyType_GetModuleState(Py_TYPE(object)), "entry", arg);
+    xp_entry e;
+    if (h == NULL)
+        return NULL;
+    if (xp_read_entry(((xp_peer_table *)object)->base, h, &e) != XP_LIVE)
+        Py_RETURN_NONE;
+    return PyBytes_FromStringAndSize((const char *)&e, sizeof e);
+}
+
+static PyMethodDef table_methods[] = {
+    {"ended", table_ended, METH_O, NULL},
+    {"entry", table_entry, METH_O, NULL},
+    {"open", XP_FAST(table_open), METH_FASTCALL, NULL},
+    {"hold", XP_FAST(table_hold), METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+static PyType_Slot table_slots[] = {
+    {Py_tp_new, table_new}, {Py_tp_dealloc, table_dealloc}, {Py_tp_methods, table_methods}, {0, NULL},
+};
+static PyType_Spec table_spec = {"xpushare._native.PeerTable", sizeof(xp_peer_table), 0, Py_TPFLAGS_DEFAULT,
+                                 table_slots};
+
+/* --- OwnTable ----------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *mapping;
+    xp_entry *entries;
+    xp_handle common;
+} xp_own_table;
+
+static PyObject *own_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"mapping", "common", NULL};
+    const xp_types *types = PyType_GetModuleState(type);
+    PyObject *mapping;
+    const char *common, *base;
+    Py_ssize_t size;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!y#", names, types->mapping, &mapping, &common, &size))
+        return NULL;
+    uint64_t nbytes;
+    base = xp_mapping_base(mapping, &nbytes);
+    if (nbytes < XP_TABLE_SIZE || size != BODY_NBYTES) {
+        PyErr_SetString(PyExc_ValueError, "that is no mapping of a table, or not what its handles have in common");
+        return NULL;
+    }
+    xp_own_table *self = (xp_own_table *)PyType_GenericAlloc(type, 0);
+    if (self) {
+        self->mapping = Py_NewRef(mapping);
+        self->entries = (xp_entry *)(base + XP_TABLE_HEADER);
+        memcpy(&self->common, common, (size_t)size);
+    }
+    return (PyObject *)self;
+}
+
+static void own_dealloc(PyObject *object)
+{
+    Py_XDECREF(((xp_own_table *)object)->mapping);
+    xp_free(object);
+}
+
+static PyObject *own_enter(PyObject *object, PyObject *args)
+{
+    const xp_own_table *self = (xp_own_table *)object;
+    xp_handle h = self->common;
+    unsigned entry, kind, flags, slot, device, since, fd_count;
+    unsigned long long generation, serial, offset, nbytes, total, exposed, inode, within;
+    const char *names, *fds, *payload;
+    Py_ssize_t names_size, fds_size, payload_size;
+    if (!PyArg_ParseTuple(args, "IKIIIy#KKKKKKIy#y#IIK", &entry, &generation, &kind, &flags, &slot, &names, &names_size,
+                          &serial, &offset, &nbytes, &total, &exposed, &inode, &fd_count, &fds, &fds_size, &payload,
+                          &payload_size, &device, &since, &within))
+        return NULL;
+    xp_entry *e = self->entries + (entry < XP_ENTRIES ? entry : 0);
+    if (entry >= XP_ENTRIES || names_size != sizeof h.backend + sizeof h.device_uuid ||
+        fds_size > (Py_ssize_t)sizeof e->fds || payload_size > (Py_ssize_t)sizeof e->payload) {
+        PyErr_SetString(PyExc_ValueError, "no such entry");
+        return NULL;
+    }
+    while (getrandom(h.nonce, sizeof h.nonce, 0) != sizeof h.nonce)
+        if (errno != EINTR)
+            return xp_oserror("getrandom");
+    memcpy(h.backend, names, (size_t)names_size); /* and the uuid behind it */
+    h.kind = (uint16_t)kind;
+    h.flags = flags & (XP_ENTRY_READ_ONLY | XP_ENTRY_COUNTED);
+    h.entry = entry;
+    h.generation = generation;
+    h.object = serial;
+    h.offset = offset;
+    h.nbytes = nbytes;
+    h.exposed_nbytes = exposed;
+    /* Not live yet: the generation is stored last, and what ended the one before stays to be told. */
+    e->kind = kind;
+    e->flags = flags;
+    e->slot = slot;
+    memcpy(e->nonce, h.nonce, sizeof e->nonce);
+    e->object = serial;
+    e->nbytes = total;
+    e->exposed_nbytes = exposed;
+    e->inode = inode;
+    e->fd_count = fd_count;
+    e->payload_nbytes = (uint32_t)payload_size;
+    memset(e->fds, 0xff, sizeof e->fds);
+    memcpy(e->fds, fds, (size_t)fds_size);
+    e->offset = within;
+    e->device = device;
+    e->since = since;
+    memset(e->payload, 0, sizeof e->payload);
+    memcpy(e->payload, payload, (size_t)payload_size);
+    return PyBytes_FromStringAndSize((const char *)&h, BODY_NBYTES);
+}
+
+static PyMethodDef own_methods[] = {
+    {"enter", own_enter, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+static PyType_Slot own_slots[] = {
+    {Py_tp_new, own_new}, {Py_tp_dealloc, own_dealloc}, {Py_tp_methods, own_methods}, {0, NULL},
+};
+static PyType_Spec own_spec = {"xpushare._native.OwnTable", sizeof(xp_own_table), 0, Py_TPFLAGS_DEFAULT, own_slots};
+
+/* --- functions ---------------------------------------------------------------------------------------------------- */
+
+static PyObject *check_memfd(PyObject *Py_UNUSED(m), PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"fd", "nbytes", "inode", "seals", "exact", NULL};
+    int fd, seals = 0, exact = 0;
+    unsigned long long nbytes, inode = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iK|Kip", names, &fd, &nbytes, &inode, &seals, &exact))
+        return NULL;
+    xp_memfd wanted = {.nbytes = nbytes, .inode = inode, .seals = seals, .exact = exact};
+    xp_error error;
+    if (!xp_check_memfd(fd, &wanted, &error))
+        return xp_raise(&error);
+    Py_RETURN_NONE;
+}
+
+static PyObject *request(PyObject *module, PyObject *args)
+{
+    PyObject *o_fields;
+    unsigned op, first;
+    if (!PyArg_ParseTuple(args, "IOI", &op, &o_fields, &first))
+        return NULL;
+    const xp_handle *h = fields_arg(xp_types_of(module), "request", o_fields);
+    if (h == NULL)
+        return NULL;
+    xp_request q;
+    xp_write_request(&q, op, h, first);
+    return PyBytes_FromStringAndSize((const char *)&q, sizeof q);
+}
+
+static PyObject *read_reply(PyObject *Py_UNUSED(m), PyObject *args)
+{
+    const char *packet;
+    Py_ssize_t size;
+    unsigned fds;
+    if (!PyArg_ParseTuple(args, "y#I", &packet, &size, &fds))
+        return NULL;
+    xp_reply r;
+    switch (xp_read_reply(packet, (size_t)size, fds, &r)) {
+    case XP_REPLY_GOOD:
+        return Py_BuildValue("(II)", r.status, r.total);
+    case XP_REPLY_FDS_LOST:
+        return xp_oserror_of(EMFILE, "file descriptors were lost");
+    default:
+        PyErr_SetString(PyExc_ValueError, "the exporter's answer makes no sense");
+        return NULL;
+    }
+}
+
+static PyMethodDef functions[] = {
+    {"check_memfd", XP_FAST(check_memfd), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"request", request, METH_VARARGS, NULL},
+    {"read_reply", read_reply, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+int xp_init_peer(PyObject *module)
+{
+    if (PyModule_AddFunctions(module, functions) < 0)
+        return -1;
+    if (xp_keep_type(module, &fields_spec, &xp_types_of(module)->fields) < 0)
+        return -1;
+    return xp_add_type(module, &table_spec) < 0 ? -1 : xp_add_type(module, &own_spec);
+}

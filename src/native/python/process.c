@@ -1,0 +1,204 @@
+/* Processes, lock bytes, atomics and futexes as module functions. */
+#include "objects.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+static PyObject *forks(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
+{
+    return PyLong_FromUnsignedLong(XP_RELAXED(&xp_fork_count));
+}
+
+static PyObject *pidfd_getfd(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
+{
+    int pidfd, fd;
+    if (xp_arity("pidfd_getfd", n, 2, 2) < 0 || xp_as_int(args[0], &pidfd) < 0 || xp_as_int(args[1], &fd) < 0)
+        return NULL;
+    int got = xp_pidfd_getfd(pidfd, fd);
+    return got < 0 ? xp_oserror("pidfd_getfd") : PyLong_FromLong(got);
+}
+
+static PyObject *dead(PyObject *Py_UNUSED(m), PyObject *arg)
+{
+    Py_ssize_t n = PySequence_Size(arg);
+    if (n < 0)
+        return NULL;
+    struct pollfd *p = PyMem_Calloc((size_t)n + 1, sizeof *p);
+    PyObject *list = p ? PyList_New(0) : PyErr_NoMemory();
+    for (Py_ssize_t i = 0; list && i < n; i++) {
+        PyObject *item = PySequence_GetItem(arg, i);
+        p[i].events = POLLIN;
+        if (item == NULL || xp_as_int(item, &p[i].fd) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(item);
+    }
+    int rc = 0;
+    if (list) {
+        do
+            rc = poll(p, (nfds_t)n, 0);
+        while (rc < 0 && errno == EINTR);
+        if (rc < 0) {
+            xp_oserror("poll");
+            Py_CLEAR(list);
+        }
+    }
+    for (Py_ssize_t i = 0; list && rc > 0 && i < n; i++) {
+        if (!(p[i].revents & POLLIN))
+            continue;
+        PyObject *v = PyLong_FromLong(p[i].fd);
+        if (v == NULL || PyList_Append(list, v) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(v);
+    }
+    PyMem_Free(p);
+    return list;
+}
+
+static int lock_args(const char *name, PyObject *const *args, Py_ssize_t n, int *fd, int64_t *at)
+{
+    if (xp_arity(name, n, 2, 2) < 0 || xp_as_int(args[0], fd) < 0)
+        return -1;
+    *at = PyLong_AsLongLong(args[1]);
+    return *at == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+static PyObject *lock(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
+{
+    int fd;
+    int64_t at;
+    if (lock_args("lock", args, n, &fd, &at) < 0)
+        return NULL;
+    int rc = xp_lock(fd, at, true);
+    return rc && rc != EAGAIN ? xp_oserror_of(rc, "fcntl(F_SETLK)") : PyBool_FromLong(rc == 0);
+}
+
+static PyObject *lock_holder(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
+{
+    int fd, pid;
+    int64_t at;
+    if (lock_args("lock_holder", args, n, &fd, &at) < 0)
+        return NULL;
+    int held = xp_lock_holder(fd, at, &pid);
+    if (held < 0)
+        return xp_oserror("fcntl(F_GETLK)");
+    if (!held)
+        Py_RETURN_NONE;
+    return PyLong_FromLong(pid);
+}
+
+/* --- atomics ------------------------------------------------------------------------------------------------------ */
+
+static int word_args(const char *name, PyObject *const *args, Py_ssize_t n, Py_ssize_t want, unsigned size,
+                     uint64_t *out)
+{
+    if (n != want) {
+        PyErr_Format(PyExc_TypeError, "%s() takes %zd arguments, got %zd", name, want, n);
+        return -1;
+    }
+    if (xp_as_u64(args[0], &out[0]) < 0)
+        return -1;
+    if (out[0] < XP_LEAST_ADDRESS || out[0] % size) {
+        PyErr_Format(PyExc_ValueError, "%s(): no address of an aligned word", name);
+        return -1;
+    }
+    for (Py_ssize_t i = 1; i < n; i++) {
+        out[i] = PyLong_AsUnsignedLongLongMask(args[i]);
+        if (out[i] == UINT64_MAX && PyErr_Occurred())
+            return -1;
+    }
+    return 0;
+}
+
+static PyObject *load64(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
+{
+    uint64_t a[1];
+    if (word_args("load64", args, n, 1, 8, a) < 0)
+        return NULL;
+    return PyLong_FromUnsignedLongLong(XP_LOAD((uint64_t *)(uintptr_t)a[0]));
+}
+
+static PyObject *store64(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
+{
+    uint64_t a[2];
+    if (word_args("store64", args, n, 2, 8, a) < 0)
+        return NULL;
+    XP_STORE((uint64_t *)(uintptr_t)a[0], a[1]);
+    Py_RETURN_NONE;
+}
+
+static PyObject *futex_wait(PyObject *Py_UNUSED(m), PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"address", "expected", "timeout", "spin", NULL};
+    PyObject *o_address, *o_expected, *o_timeout = NULL;
+    double spin = 0;
+    uint64_t a[1], timeout;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|Od", names, &o_address, &o_expected, &o_timeout, &spin) ||
+        word_args("futex_wait", &o_address, 1, 1, 4, a) < 0 || xp_seconds(o_timeout, &timeout) < 0)
+        return NULL;
+    uint64_t wide = PyLong_AsUnsignedLongLongMask(o_expected);
+    if (wide == UINT64_MAX && PyErr_Occurred())
+        return NULL;
+    uint32_t *word = (uint32_t *)(uintptr_t)a[0], expected = (uint32_t)wide;
+    if (XP_LOAD(word) != expected)
+        Py_RETURN_TRUE;
+    if (timeout == 0)
+        Py_RETURN_FALSE;
+    uint64_t start = xp_now(), end = timeout == XP_FOREVER ? XP_FOREVER : start + timeout;
+    if (spin > 0 && xp_may_spin()) {
+        uint64_t until = start + (uint64_t)(spin < 1 ? spin * 1e9 : 1e9);
+        bool differs = false;
+        Py_BEGIN_ALLOW_THREADS
+        do {
+            for (int i = 0; i < 32 && !differs; i++) {
+                xp_pause();
+                differs = XP_ACQUIRE(word) != expected;
+            }
+        } while (!differs && xp_now() < (until < end ? until : end));
+        Py_END_ALLOW_THREADS
+        if (differs)
+            Py_RETURN_TRUE;
+    }
+    for (;;) {
+        uint64_t now = xp_now();
+        if (now >= end)
+            Py_RETURN_FALSE;
+        int rc;
+        Py_BEGIN_ALLOW_THREADS
+        rc = xp_futex_wait(word, expected, end == XP_FOREVER ? XP_FOREVER : end - now);
+        Py_END_ALLOW_THREADS
+        if (rc == 0 || rc == EAGAIN)
+            Py_RETURN_TRUE;
+        if (rc == ETIMEDOUT)
+            return PyBool_FromLong(XP_LOAD(word) != expected);
+        if (rc != EINTR)
+            return xp_oserror_of(rc, "futex");
+        if (PyErr_CheckSignals() < 0)
+            return NULL;
+    }
+}
+
+static PyObject *futex_wake(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
+{
+    uint64_t a[1];
+    int count = INT32_MAX;
+    if (xp_arity("futex_wake", n, 1, 2) < 0 || word_args("futex_wake", args, 1, 1, 4, a) < 0 ||
+        (n > 1 && xp_as_int(args[1], &count) < 0))
+        return NULL;
+    int rc = xp_futex_wake((uint32_t *)(uintptr_t)a[0], count);
+    return rc < 0 ? xp_oserror("futex") : PyLong_FromLong(rc);
+}
+
+static PyMethodDef functions[] = {
+    {"forks", forks, METH_NOARGS, NULL},
+    {"pidfd_getfd", XP_FAST(pidfd_getfd), METH_FASTCALL, NULL},
+    {"dead", dead, METH_O, NULL},
+    {"lock", XP_FAST(lock), METH_FASTCALL, NULL},
+    {"lock_holder", XP_FAST(lock_holder), METH_FASTCALL, NULL},
+    {"load64", XP_FAST(load64), METH_FASTCALL, NULL},
+    {"store64", XP_FAST(store64), METH_FASTCALL, NULL},
+    {"futex_wait", XP_FAST(futex_wait), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"futex_wake", XP_FAST(futex_wake), METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+int xp_init_process(PyObject *module) { return PyModule_AddFunctions(module, functions); }

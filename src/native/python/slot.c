@@ -1,0 +1,397 @@
+/* Slot: the Python side of events. */
+#include "objects.h"
+
+#include <unistd.h>
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *weakrefs, *domain;
+    xp_slot *s;
+} xp_slot_object;
+
+static inline xp_slot *slot(PyObject *self)
+{
+    xp_slot *s = ((xp_slot_object *)self)->s;
+    const char *wrong = xp_slot_wrong(s);
+    if (XP_UNLIKELY(wrong))
+        PyErr_SetString(PyExc_ValueError, wrong);
+    return wrong ? NULL : s;
+}
+
+static PyObject *slot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"domain", "index", NULL};
+    PyObject *o_domain, *o_index;
+    uint32_t index;
+    xp_domain *d;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO", names, &o_domain, &o_index) ||
+        (d = xp_domain_of(o_domain)) == NULL || xp_as_u32(o_index, &index) < 0)
+        return NULL;
+    xp_slot_object *self = (xp_slot_object *)PyType_GenericAlloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    xp_error error;
+    self->s = xp_attach(d, index, &error);
+    if (self->s == NULL) {
+        Py_DECREF(self);
+        return xp_raise(&error);
+    }
+    self->domain = Py_NewRef(o_domain);
+    return (PyObject *)self;
+}
+
+static void slot_dealloc(PyObject *self)
+{
+    xp_slot_object *o = (xp_slot_object *)self;
+    xp_clear_weakrefs(self, o->weakrefs);
+    if (o->s) {
+        Py_BEGIN_ALLOW_THREADS
+        xp_detach(o->s);
+        xp_slot_unref(o->s);
+        Py_END_ALLOW_THREADS
+    }
+    Py_XDECREF(o->domain);
+    xp_free(self);
+}
+
+static PyObject *slot_detach(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    Py_BEGIN_ALLOW_THREADS
+    xp_detach(((xp_slot_object *)self)->s);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+int xp_as_point(PyObject *arg, uint64_t *point)
+{
+    if (xp_as_u64(arg, point) < 0)
+        return -1;
+    if (*point <= XP_POINT_MAX)
+        return 0;
+    PyErr_SetString(PyExc_ValueError, "a point has 43 bits");
+    return -1;
+}
+
+static PyObject *slot_state(PyObject *self, PyObject *arg)
+{
+    xp_slot *s = slot(self);
+    uint64_t point;
+    if (s == NULL || xp_as_point(arg, &point) < 0)
+        return NULL;
+    return PyLong_FromLong(xp_full_state(s, point, false));
+}
+
+static PyObject *exhausted(const char *what)
+{
+    PyErr_SetString(PyExc_ValueError, what);
+    return NULL;
+}
+
+static PyObject *slot_signal(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_slot *s = slot(self);
+    uint64_t point;
+    if (s == NULL)
+        return NULL;
+    const char *wrong = xp_signal(s, &point);
+    return wrong ? exhausted(wrong) : PyLong_FromUnsignedLongLong(point);
+}
+
+static PyObject *slot_submit(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"queue", "device", NULL};
+    xp_slot *s = slot(self);
+    PyObject *o_queue;
+    uint64_t queue, point = 0, after = 0;
+    int device = 0;
+    bool host;
+    if (s == NULL || !PyArg_ParseTupleAndKeywords(args, kwargs, "O|p", names, &o_queue, &device) ||
+        xp_as_u64(o_queue, &queue) < 0)
+        return NULL;
+    if (queue == 0)
+        return exhausted("a queue's number is not 0");
+    const char *wrong = xp_submit(s, queue, device, &point, &after, &host);
+    return wrong ? exhausted(wrong) : Py_BuildValue("(KK)", (unsigned long long)point, (unsigned long long)after);
+}
+
+static PyObject *slot_complete(PyObject *self, PyObject *arg)
+{
+    xp_slot *s = slot(self);
+    uint64_t point;
+    if (s == NULL || xp_as_point(arg, &point) < 0)
+        return NULL;
+    if (point > XP_LOAD(&s->w->pending) >> 21)
+        return exhausted("a point that nobody submitted");
+    xp_complete(s, point);
+    Py_RETURN_NONE;
+}
+
+static PyObject *slot_fail(PyObject *self, PyObject *arg)
+{
+    xp_slot *s = slot(self);
+    int cause;
+    if (s == NULL || xp_as_int(arg, &cause) < 0)
+        return NULL;
+    if (cause != XP_CAUSE_QUEUE && cause != XP_CAUSE_EXIT)
+        return exhausted("cause must be 2 or 3");
+    xp_fail(s, (uint32_t)cause);
+    Py_RETURN_NONE;
+}
+
+static PyObject *slot_owes(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_slot *s = slot(self);
+    if (s == NULL)
+        return NULL;
+    xp_view v;
+    xp_read(s->w, &v);
+    return PyBool_FromLong(xp_owes(s->w, &v, s->d->member));
+}
+
+static PyObject *slot_blame(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_slot *s = slot(self);
+    if (s == NULL)
+        return NULL;
+    return Py_BuildValue("(IK)", XP_RELAXED(&s->w->cause), (unsigned long long)XP_RELAXED(&s->w->blame));
+}
+
+static PyObject *slot_attached(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_slot *s = slot(self);
+    PyObject *list = s ? PyList_New(0) : NULL;
+    for (uint32_t i = 0; list && i < XP_MASK_WORDS; i++)
+        XP_EACH_BIT(XP_LOAD(&s->w->attached[i]), bits) {
+            PyObject *v = PyLong_FromUnsignedLong(i * 64 + (unsigned long)__builtin_ctzll(bits));
+            int rc = v ? PyList_Append(list, v) : -1;
+            Py_XDECREF(v);
+            if (rc < 0) {
+                Py_CLEAR(list);
+                break;
+            }
+        }
+    return list;
+}
+
+/* --- waiting ------------------------------------------------------------------------------------------------------ */
+
+static PyObject *wait_slow(PyObject *self, xp_slot *s, uint64_t point, uint64_t timeout, double spin)
+{
+    uint64_t start = xp_now(), end = timeout == XP_FOREVER ? XP_FOREVER : start + timeout;
+    uint64_t full = spin > 0 ? (uint64_t)(spin < 1 ? spin * 1e9 : 1e9) : 0;
+    int state;
+    Py_BEGIN_ALLOW_THREADS
+    state = xp_spin(s, point, start, end, full);
+    Py_END_ALLOW_THREADS
+    while (state == XP_PENDING) { /* also where there is no time to sleep: deaths are seen */
+        int rc;
+        Py_BEGIN_ALLOW_THREADS
+        state = xp_sleep(s, point, start, end, &rc);
+        Py_END_ALLOW_THREADS
+        if (rc && rc != EAGAIN && rc != EINTR && rc != ETIMEDOUT)
+            return xp_oserror_of(rc, "futex");
+        if (state == XP_PENDING && PyErr_CheckSignals() < 0)
+            return NULL;
+        if (state == XP_PENDING && slot(self) == NULL)
+            return NULL;
+        if (state == XP_PENDING && xp_now() >= end)
+            break;
+    }
+    return PyLong_FromLong(state);
+}
+
+static PyObject *slot_wait(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *names)
+{
+    xp_slot *s = slot(self);
+    PyObject *timeout = NULL, *o_spin = NULL;
+    uint64_t point;
+    if (s == NULL || xp_arity("wait", n, 1, 3) < 0 || xp_as_point(args[0], &point) < 0)
+        return NULL;
+    if (n > 1)
+        timeout = args[1];
+    if (n > 2)
+        o_spin = args[2];
+    for (Py_ssize_t i = 0, k = names ? PyTuple_Size(names) : 0; i < k; i++) {
+        PyObject *name = PyTuple_GetItem(names, i);
+        if (PyUnicode_CompareWithASCIIString(name, "timeout") == 0 && timeout == NULL) {
+            timeout = args[n + i];
+        } else if (PyUnicode_CompareWithASCIIString(name, "spin") == 0 && o_spin == NULL) {
+            o_spin = args[n + i];
+        } else {
+            PyErr_Format(PyExc_TypeError, "wait() got an unexpected argument '%U'", name);
+            return NULL;
+        }
+    }
+    xp_view v;
+    xp_read(s->w, &v);
+    int state = xp_state(&v, point);
+    if (state != XP_PENDING)
+        return PyLong_FromLong(state);
+    double spin = 50e-6;
+    uint64_t ns;
+    if (xp_seconds(timeout, &ns) < 0)
+        return NULL;
+    if (o_spin) {
+        spin = PyFloat_AsDouble(o_spin);
+        if (spin == -1.0 && PyErr_Occurred())
+            return NULL;
+    }
+    return wait_slow(self, s, point, ns, spin);
+}
+
+static PyObject *slot_notify(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    xp_slot *s = slot(self);
+    uint64_t point, token;
+    if (s == NULL || xp_arity("notify", n, 2, 2) < 0 || xp_as_point(args[0], &point) < 0 || xp_as_u64(args[1], &token) < 0)
+        return NULL;
+    int rc;
+    Py_BEGIN_ALLOW_THREADS
+    rc = xp_node_add(s, point, token, XP_TOKEN, NULL);
+    Py_END_ALLOW_THREADS
+    return rc > 1 ? xp_oserror_of(rc - 1, "starting the warden") : rc < 0 ? PyErr_NoMemory() : PyBool_FromLong(rc);
+}
+
+int xp_guarded(int rc)
+{
+    if (rc == XP_TOO_FAR)
+        exhausted("a device cannot wait for a point so far ahead");
+    else if (rc < 0)
+        PyErr_NoMemory();
+    else if (rc > 1)
+        xp_oserror_of(rc - 1, "starting the warden");
+    return rc == 0 || rc == 1 ? 0 : -1;
+}
+
+static PyObject *slot_guard(PyObject *self, PyObject *arg)
+{
+    xp_slot *s = slot(self);
+    uint64_t point;
+    if (s == NULL || xp_as_point(arg, &point) < 0)
+        return NULL;
+    int rc;
+    Py_BEGIN_ALLOW_THREADS
+    rc = xp_guard(s, point, NULL, 0);
+    Py_END_ALLOW_THREADS
+    if (xp_guarded(rc) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+
+static PyObject *slot_released(PyObject *self, PyObject *arg)
+{
+    xp_slot *s = ((xp_slot_object *)self)->s;
+    uint64_t point;
+    if (xp_as_point(arg, &point) < 0)
+        return NULL;
+    return PyBool_FromLong(xp_take_released(s, point));
+}
+
+static PyObject *slot_watch(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_slot *s = slot(self);
+    if (s == NULL)
+        return NULL;
+    int rc;
+    Py_BEGIN_ALLOW_THREADS
+    rc = xp_warden_start();
+    if (rc == 0)
+        xp_watch_attached(s);
+    Py_END_ALLOW_THREADS
+    if (rc)
+        return xp_oserror_of(rc, "starting the warden");
+    Py_RETURN_NONE;
+}
+
+static PyObject *slot_cancel(PyObject *self, PyObject *arg)
+{
+    uint64_t token;
+    if (xp_as_u64(arg, &token) < 0)
+        return NULL;
+    xp_slot *s = ((xp_slot_object *)self)->s; /* also of a detached slot: its tokens are due */
+    Py_BEGIN_ALLOW_THREADS
+    xp_node_cancel(s, token);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *slot_domain(PyObject *self, void *Py_UNUSED(c)) { return Py_NewRef(((xp_slot_object *)self)->domain); }
+
+static PyObject *slot_index(PyObject *self, void *Py_UNUSED(c))
+{
+    return PyLong_FromUnsignedLong(((xp_slot_object *)self)->s->index);
+}
+
+static PyObject *slot_address(PyObject *self, void *Py_UNUSED(c))
+{
+    return PyLong_FromUnsignedLongLong((uintptr_t)((xp_slot_object *)self)->s->w);
+}
+
+static PyObject *slot_value(PyObject *self, void *Py_UNUSED(c))
+{
+    xp_slot *s = slot(self);
+    if (s == NULL)
+        return NULL;
+    xp_view v;
+    xp_read(s->w, &v);
+    return PyLong_FromUnsignedLongLong(v.effective);
+}
+
+static PyObject *slot_pending(PyObject *self, void *Py_UNUSED(c))
+{
+    xp_slot *s = slot(self);
+    return s ? PyLong_FromUnsignedLongLong(XP_ACQUIRE(&s->w->pending) >> 21) : NULL;
+}
+
+static PyGetSetDef slot_getset[] = {
+    {"domain", slot_domain, NULL, NULL, NULL},
+    {"index", slot_index, NULL, NULL, NULL},
+    {"address", slot_address, NULL, NULL, NULL},
+    {"value", slot_value, NULL, NULL, NULL},
+    {"pending", slot_pending, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMethodDef slot_methods[] = {
+    {"state", slot_state, METH_O, NULL},
+    {"signal", slot_signal, METH_NOARGS, NULL},
+    {"submit", XP_FAST(slot_submit), METH_VARARGS | METH_KEYWORDS, NULL},
+    {"complete", slot_complete, METH_O, NULL},
+    {"fail", slot_fail, METH_O, NULL},
+    {"owes", slot_owes, METH_NOARGS, NULL},
+    {"wait", XP_FAST(slot_wait), METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"blame", slot_blame, METH_NOARGS, NULL},
+    {"attached", slot_attached, METH_NOARGS, NULL},
+    {"notify", XP_FAST(slot_notify), METH_FASTCALL, NULL},
+    {"cancel", slot_cancel, METH_O, NULL},
+    {"guard", slot_guard, METH_O, NULL},
+    {"released", slot_released, METH_O, NULL},
+    {"watch", slot_watch, METH_NOARGS, NULL},
+    {"detach", slot_detach, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMemberDef slot_members[] = {XP_WEAKREFS(xp_slot_object), {NULL, 0, 0, 0, NULL}};
+
+static PyType_Slot slot_slots[] = {
+    {Py_tp_new, slot_new},         {Py_tp_dealloc, slot_dealloc}, {Py_tp_getset, slot_getset},
+    {Py_tp_methods, slot_methods}, {Py_tp_members, slot_members}, {0, NULL},
+};
+static PyType_Spec slot_spec = {"xpushare._native.Slot", sizeof(xp_slot_object), 0, Py_TPFLAGS_DEFAULT, slot_slots};
+
+xp_slot *xp_slot_of(PyObject *object)
+{
+    if (PyType_GetSlot(Py_TYPE(object), Py_tp_dealloc) == (void *)slot_dealloc)
+        return slot(object);
+    PyErr_SetString(PyExc_TypeError, "a Slot is wanted");
+    return NULL;
+}
+
+int xp_init_slot(PyObject *module)
+{
+    if (PyModule_AddIntConstant(module, "PENDING", XP_PENDING) < 0 ||
+        PyModule_AddIntConstant(module, "DONE", XP_DONE) < 0 || PyModule_AddIntConstant(module, "LOST", XP_LOST) < 0)
+        return -1;
+    return xp_add_type(module, &slot_spec);
+}

@@ -1,0 +1,332 @@
+/* Span, a buffer that keeps its owner alive, and BufferBase, whose views are views of a Span. */
+#include "objects.h"
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *weakrefs;
+    PyObject *owner;
+    char *address;
+    char *format;
+    Py_ssize_t nbytes, itemsize, len;
+    int ndim;
+    bool readonly, c_order, f_order;
+    Py_ssize_t *dims; /* shape, then strides */
+} xp_span;
+
+static bool contiguous(const xp_span *s, bool fortran)
+{
+    if (s->len == 0)
+        return true;
+    Py_ssize_t want = s->itemsize;
+    for (int i = 0; i < s->ndim; i++) {
+        int d = fortran ? i : s->ndim - 1 - i;
+        if (s->dims[d] != 1 && s->dims[s->ndim + d] != want)
+            return false;
+        want *= s->dims[d];
+    }
+    return true;
+}
+
+/* Fill dims and len; everything the shape reaches must lie inside the span. */
+static int span_dims(xp_span *s, const int64_t *shape, int ndim, const int64_t *strides)
+{
+    int64_t flat = s->nbytes / s->itemsize;
+    if (shape == NULL) {
+        shape = &flat;
+        ndim = 1;
+        if (s->nbytes % s->itemsize) {
+            PyErr_SetString(PyExc_ValueError, "nbytes is not a multiple of itemsize");
+            return -1;
+        }
+    }
+    s->ndim = ndim;
+    s->dims = PyMem_Calloc((size_t)ndim * 2 + 1, sizeof *s->dims);
+    if (s->dims == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    bool empty = false;
+    for (int i = 0; i < ndim; i++) {
+        if (shape[i] < 0) {
+            PyErr_SetString(PyExc_ValueError, "shape must not be negative");
+            return -1;
+        }
+        empty |= shape[i] == 0;
+    }
+    int64_t count = s->itemsize, reach = s->itemsize;
+    for (int i = ndim - 1; i >= 0; i--) {
+        s->dims[i] = (Py_ssize_t)shape[i];
+        s->dims[ndim + i] = (Py_ssize_t)(strides ? strides[i] : count);
+        if (empty)
+            continue;
+        int64_t step;
+        if (__builtin_mul_overflow(count, shape[i], &count) ||
+            __builtin_mul_overflow((int64_t)s->dims[ndim + i], shape[i] - 1, &step) ||
+            __builtin_add_overflow(reach, step, &reach) || step < 0)
+            goto outside;
+    }
+    s->len = empty ? 0 : (Py_ssize_t)count;
+    if (!empty && reach > s->nbytes)
+        goto outside;
+    s->c_order = contiguous(s, false);
+    s->f_order = contiguous(s, true);
+    return 0;
+outside:
+    PyErr_SetString(PyExc_ValueError, "shape and strides reach outside the span");
+    return -1;
+}
+
+/* shape NULL: one dimension; strides NULL: C order */
+static PyObject *span_make(PyTypeObject *type, uint64_t address, Py_ssize_t nbytes, bool readonly, PyObject *owner,
+                           const int64_t *shape, int ndim, const int64_t *strides, const char *format,
+                           Py_ssize_t itemsize)
+{
+    if (nbytes < 0 || itemsize < 1 || (nbytes && address + (uint64_t)nbytes < address) || (nbytes && address == 0)) {
+        PyErr_SetString(PyExc_ValueError, "no such span of memory");
+        return NULL;
+    }
+    xp_span *s = (xp_span *)PyType_GenericAlloc(type, 0);
+    if (s == NULL)
+        return NULL;
+    s->address = (char *)(uintptr_t)address;
+    s->nbytes = nbytes;
+    s->itemsize = itemsize;
+    s->readonly = readonly;
+    size_t length = strlen(format) + 1;
+    s->format = PyMem_Malloc(length);
+    if (s->format == NULL) {
+        Py_DECREF(s);
+        return PyErr_NoMemory();
+    }
+    memcpy(s->format, format, length);
+    if (span_dims(s, shape, ndim, strides) < 0) {
+        Py_DECREF(s);
+        return NULL;
+    }
+    s->owner = Py_NewRef(owner);
+    return (PyObject *)s;
+}
+
+static PyObject *span_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"address", "nbytes", "readonly", "owner", "shape", "strides", "format", "itemsize", NULL};
+    PyObject *o_address, *owner, *o_shape = NULL, *o_strides = NULL;
+    Py_ssize_t nbytes, itemsize = 1;
+    int readonly, ndim, nstrides;
+    const char *format = "B";
+    uint64_t address;
+    int64_t shape[XP_MAX_DIMS], strides[XP_MAX_DIMS];
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OnpO|OOsn", names, &o_address, &nbytes, &readonly, &owner, &o_shape,
+                                     &o_strides, &format, &itemsize) ||
+        xp_as_u64(o_address, &address) < 0 || xp_as_dims(o_shape, "shape", shape, &ndim) < 0 ||
+        xp_as_dims(o_strides, "strides", strides, &nstrides) < 0)
+        return NULL;
+    if (nstrides >= 0 && nstrides != ndim) {
+        PyErr_SetString(PyExc_ValueError, "shape and strides differ in length");
+        return NULL;
+    }
+    return span_make(type, address, nbytes, readonly != 0, owner, ndim >= 0 ? shape : NULL, ndim,
+                     nstrides >= 0 ? strides : NULL, format, itemsize);
+}
+
+static void span_dealloc(PyObject *self)
+{
+    xp_span *s = (xp_span *)self;
+    PyObject_GC_UnTrack(self);
+    xp_clear_weakrefs(self, s->weakrefs);
+    PyMem_Free(s->format);
+    PyMem_Free(s->dims);
+    Py_CLEAR(s->owner);
+    xp_free(self);
+}
+
+/* No tp_clear: like a tuple, a span never lets its owner go while a view may look at the memory. */
+static int span_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((xp_span *)self)->owner);
+    return 0;
+}
+
+static int span_getbuffer(PyObject *self, Py_buffer *view, int flags)
+{
+    xp_span *s = (xp_span *)self;
+    const char *refusal = NULL;
+    if ((flags & PyBUF_WRITABLE) && s->readonly)
+        refusal = "this memory is read-only";
+    else if ((flags & PyBUF_C_CONTIGUOUS) == PyBUF_C_CONTIGUOUS && !s->c_order)
+        refusal = "this memory is not C-contiguous";
+    else if ((flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS && !s->f_order)
+        refusal = "this memory is not Fortran-contiguous";
+    else if ((flags & PyBUF_ANY_CONTIGUOUS) == PyBUF_ANY_CONTIGUOUS && !s->c_order && !s->f_order)
+        refusal = "this memory is not contiguous";
+    else if ((flags & PyBUF_STRIDES) != PyBUF_STRIDES && !s->c_order)
+        refusal = "this memory is not C-contiguous and the consumer asks for no strides";
+    if (refusal) {
+        view->obj = NULL;
+        PyErr_SetString(PyExc_BufferError, refusal);
+        return -1;
+    }
+    view->obj = Py_NewRef(self);
+    view->buf = s->address;
+    view->len = s->len;
+    view->itemsize = s->itemsize;
+    view->readonly = s->readonly;
+    view->ndim = s->ndim;
+    view->format = flags & PyBUF_FORMAT ? s->format : NULL;
+    view->shape = flags & PyBUF_ND ? s->dims : NULL;
+    view->strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES ? s->dims + s->ndim : NULL;
+    view->suboffsets = NULL;
+    view->internal = NULL;
+    return 0;
+}
+
+static PyObject *span_address(PyObject *self, void *Py_UNUSED(c))
+{
+    return PyLong_FromUnsignedLongLong((uintptr_t)((xp_span *)self)->address);
+}
+
+static PyObject *span_nbytes(PyObject *self, void *Py_UNUSED(c))
+{
+    return PyLong_FromSsize_t(((xp_span *)self)->nbytes);
+}
+
+static PyObject *span_readonly(PyObject *self, void *Py_UNUSED(c))
+{
+    return PyBool_FromLong(((xp_span *)self)->readonly);
+}
+
+static PyObject *span_owner(PyObject *self, void *Py_UNUSED(c)) { return Py_NewRef(((xp_span *)self)->owner); }
+
+static PyGetSetDef span_getset[] = {
+    {"address", span_address, NULL, NULL, NULL},
+    {"nbytes", span_nbytes, NULL, NULL, NULL},
+    {"readonly", span_readonly, NULL, NULL, NULL},
+    {"owner", span_owner, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef span_members[] = {XP_WEAKREFS(xp_span), {NULL, 0, 0, 0, NULL}};
+
+static PyType_Slot span_slots[] = {
+    {Py_tp_new, span_new},         {Py_tp_dealloc, span_dealloc}, {Py_tp_traverse, span_traverse},
+    {Py_tp_getset, span_getset},   {Py_tp_members, span_members}, {Py_bf_getbuffer, span_getbuffer},
+    {0, NULL},
+};
+static PyType_Spec span_spec = {"xpushare._native.Span", sizeof(xp_span), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+                                span_slots};
+
+/* --- BufferBase --------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *weakrefs;
+    /* Of one that is bound; they never change. The sub-class's `_held` keeps the memory, and is None once it does not. */
+    uint64_t address;
+    Py_ssize_t nbytes;
+    unsigned forks;
+    bool bound, readonly;
+} xp_base;
+
+static PyObject *base_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
+{
+    uint64_t address = 0;
+    Py_ssize_t nbytes = 0, n = PyTuple_Size(args);
+    int readonly = 0;
+    if (n == 3) {
+        if (xp_as_u64(PyTuple_GetItem(args, 0), &address) < 0)
+            return NULL;
+        nbytes = PyLong_AsSsize_t(PyTuple_GetItem(args, 1));
+        if ((nbytes == -1 && PyErr_Occurred()) || (readonly = PyObject_IsTrue(PyTuple_GetItem(args, 2))) < 0)
+            return NULL;
+    } else if (n) {
+        PyErr_SetString(PyExc_TypeError, "BufferBase takes no arguments, or address, nbytes and readonly");
+        return NULL;
+    }
+    xp_base *b = (xp_base *)PyType_GenericAlloc(type, 0);
+    if (b) {
+        b->address = address;
+        b->nbytes = nbytes;
+        b->forks = XP_RELAXED(&xp_fork_count);
+        b->bound = n != 0;
+        b->readonly = readonly != 0;
+    }
+    return (PyObject *)b;
+}
+
+static int base_getbuffer(PyObject *self, Py_buffer *view, int flags);
+
+/* BufferBase itself is the last of the bases that has this getbuffer. */
+static xp_types *base_types(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self), *up;
+    while ((up = PyType_GetSlot(type, Py_tp_base)) && PyType_GetSlot(up, Py_bf_getbuffer) == (void *)base_getbuffer)
+        type = up;
+    return PyType_GetModuleState(type);
+}
+
+static PyObject *base_span_of(PyObject *self)
+{
+    const xp_base *b = (xp_base *)self;
+    if (b->bound && b->forks == XP_RELAXED(&xp_fork_count)) {
+        const xp_types *types = base_types(self);
+        PyObject *owner = PyObject_GetAttr(self, types->range_name), *span = NULL;
+        if (owner && owner != Py_None)
+            span = span_make(types->span, b->address, b->nbytes, b->readonly, owner, NULL, 1, NULL, "B", 1);
+        bool closed = owner == Py_None;
+        Py_XDECREF(owner);
+        if (!closed)
+            return span;
+    }
+    return PyObject_CallMethod(self, "_span", NULL);
+}
+
+static int base_getbuffer(PyObject *self, Py_buffer *view, int flags)
+{
+    view->obj = NULL;
+    PyObject *span = base_span_of(self);
+    if (span == NULL)
+        return -1;
+    int rc = -1;
+    /* Knows a Span by its slot: `_span` may come from anywhere. */
+    if (PyType_GetSlot(Py_TYPE(span), Py_bf_getbuffer) == (void *)span_getbuffer)
+        rc = span_getbuffer(span, view, flags);
+    else
+        PyErr_SetString(PyExc_TypeError, "_span() must return a Span");
+    Py_DECREF(span);
+    return rc;
+}
+
+/* Never called: the exporter that a view names is the Span. Where it is missing, NumPy's frombuffer drops the view and keeps us. */
+static void base_releasebuffer(PyObject *Py_UNUSED(self), Py_buffer *Py_UNUSED(view)) {}
+
+static PyObject *base_span(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(a))
+{
+    PyErr_SetString(PyExc_NotImplementedError, "_span() is for sub-classes to define");
+    return NULL;
+}
+
+static PyMethodDef base_methods[] = {{"_span", base_span, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
+
+static PyMemberDef base_members[] = {XP_WEAKREFS(xp_base), {NULL, 0, 0, 0, NULL}};
+
+/* No tp_dealloc: the one that heap types get by default clears weak references and suits every sub-class. */
+static PyType_Slot base_slots[] = {
+    {Py_tp_new, base_new},
+    {Py_bf_getbuffer, base_getbuffer},
+    {Py_bf_releasebuffer, base_releasebuffer},
+    {Py_tp_methods, base_methods},
+    {Py_tp_members, base_members},
+    {0, NULL},
+};
+static PyType_Spec base_spec = {"xpushare._native.BufferBase", sizeof(xp_base), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, base_slots};
+
+int xp_init_span(PyObject *module)
+{
+    xp_types *types = xp_types_of(module);
+    if ((types->range_name = PyUnicode_InternFromString("_held")) == NULL ||
+        xp_keep_type(module, &span_spec, &types->span) < 0)
+        return -1;
+    return xp_add_type(module, &base_spec);
+}

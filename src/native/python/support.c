@@ -1,0 +1,144 @@
+/* The small helpers between C and Python. */
+#include "objects.h"
+
+#include <math.h>
+
+PyObject *xp_oserror_of(int error, const char *call)
+{
+    char text[128];
+    PyObject *value = Py_BuildValue("(iN)", error,
+                                    PyUnicode_FromFormat("%s: %s", call, strerror_r(error, text, sizeof text)));
+    if (value) {
+        PyErr_SetObject(PyExc_OSError, value);
+        Py_DECREF(value);
+    }
+    return NULL;
+}
+
+PyObject *xp_raise(const xp_error *error)
+{
+    if (error->code == ENOMEM && error->what == NULL)
+        return PyErr_NoMemory();
+    if (error->code)
+        return xp_oserror_of(error->code, error->what);
+    PyErr_SetString(PyExc_ValueError, error->what);
+    return NULL;
+}
+
+PyObject *xp_oserror(const char *call) { return xp_oserror_of(errno, call); }
+
+int xp_seconds(PyObject *obj, uint64_t *ns)
+{
+    if (obj == NULL || obj == Py_None) {
+        *ns = XP_FOREVER;
+        return 0;
+    }
+    double s = PyFloat_AsDouble(obj);
+    if (s == -1.0 && PyErr_Occurred())
+        return -1;
+    if (isnan(s)) {
+        PyErr_SetString(PyExc_ValueError, "a time must be a number");
+        return -1;
+    }
+    *ns = s <= 0 ? 0 : s > 1e9 ? XP_FOREVER : (uint64_t)(s * 1e9);
+    return 0;
+}
+
+void xp_free(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    freefunc f = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    f(self);
+    Py_DECREF(type);
+}
+
+void xp_clear_weakrefs(PyObject *self, PyObject *list)
+{
+    if (list)
+        PyObject_ClearWeakRefs(self);
+}
+
+int xp_add_type(PyObject *module, PyType_Spec *spec)
+{
+    PyTypeObject *type = NULL;
+    int rc = xp_keep_type(module, spec, &type);
+    Py_XDECREF((PyObject *)type);
+    return rc;
+}
+
+int xp_keep_type(PyObject *module, PyType_Spec *spec, PyTypeObject **kept)
+{
+    *kept = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    return *kept ? PyModule_AddType(module, *kept) : -1;
+}
+
+int xp_arity(const char *name, Py_ssize_t got, Py_ssize_t least, Py_ssize_t most)
+{
+    if (got >= least && got <= most)
+        return 0;
+    PyErr_Format(PyExc_TypeError, "%s() takes %zd to %zd arguments, got %zd", name, least, most, got);
+    return -1;
+}
+
+int xp_as_u64(PyObject *obj, uint64_t *out)
+{
+    *out = PyLong_AsUnsignedLongLong(obj);
+    return *out == UINT64_MAX && PyErr_Occurred() ? -1 : 0;
+}
+
+int xp_as_u32(PyObject *obj, uint32_t *out)
+{
+    uint64_t v;
+    if (xp_as_u64(obj, &v) < 0)
+        return -1;
+    if (v > UINT32_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "does not fit in 32 bits");
+        return -1;
+    }
+    *out = (uint32_t)v;
+    return 0;
+}
+
+int xp_as_int(PyObject *obj, int *out)
+{
+    long v = PyLong_AsLong(obj);
+    if (v == -1 && PyErr_Occurred())
+        return -1;
+    if (v < INT32_MIN || v > INT32_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "does not fit in 32 bits");
+        return -1;
+    }
+    *out = (int)v;
+    return 0;
+}
+
+int xp_as_dims(PyObject *obj, const char *what, int64_t *out, int *n)
+{
+    *n = -1;
+    if (obj == NULL || obj == Py_None)
+        return 0;
+    Py_ssize_t len = PyTuple_Check(obj) ? PyTuple_Size(obj) : -1;
+    if (len < 0 || len > XP_MAX_DIMS) {
+        PyErr_Format(len < 0 ? PyExc_TypeError : PyExc_ValueError, "%s must be a tuple of at most %d ints", what,
+                     XP_MAX_DIMS);
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < len; i++) {
+        out[i] = PyLong_AsLongLong(PyTuple_GetItem(obj, i));
+        if (out[i] == -1 && PyErr_Occurred())
+            return -1;
+    }
+    *n = (int)len;
+    return 0;
+}
+
+PyObject *xp_dims_tuple(const int64_t *values, int n)
+{
+    PyObject *tuple = PyTuple_New(n);
+    for (int i = 0; tuple && i < n; i++) {
+        PyObject *v = PyLong_FromLongLong(values[i]);
+        if (v == NULL || PyTuple_SetItem(tuple, i, v) < 0)
+            Py_CLEAR(tuple);
+    }
+    return tuple;
+}

@@ -1,0 +1,54 @@
+/* The warden's functions for Python. */
+#include "objects.h"
+
+#include <stdlib.h>
+
+static PyObject *notification_fd(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
+{
+    int fd, error;
+    Py_BEGIN_ALLOW_THREADS
+    fd = xp_notification_fd();
+    error = errno;
+    Py_END_ALLOW_THREADS
+    return fd < 0 ? xp_oserror_of(error, "eventfd") : PyLong_FromLong(fd);
+}
+
+static PyObject *due(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
+{
+    xp_node *list;
+    Py_BEGIN_ALLOW_THREADS
+    list = xp_due();
+    Py_END_ALLOW_THREADS
+    PyObject *tokens = PyList_New(0);
+    while (list) {
+        xp_node *node = list;
+        list = node->next;
+        PyObject *v = tokens ? PyLong_FromUnsignedLongLong(node->token) : NULL;
+        if (tokens && (v == NULL || PyList_Append(tokens, v) < 0))
+            Py_CLEAR(tokens);
+        Py_XDECREF(v);
+        free(node);
+    }
+    return tokens;
+}
+
+static PyObject *close_warden(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
+{
+    Py_BEGIN_ALLOW_THREADS
+    xp_warden_stop();
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"notification_fd", notification_fd, METH_NOARGS, NULL},
+    {"due", due, METH_NOARGS, NULL},
+    {"close_warden", close_warden, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+int xp_init_warden(PyObject *module)
+{
+    xp_engine_init();
+    return PyModule_AddFunctions(module, functions);
+}

@@ -1,0 +1,214 @@
+/* The socket: what is asked is answered, whatever is asked. */
+#include "support.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+static xp_domain *d;
+static char *table;
+static int table_fd;
+
+static xp_entry *entry(uint32_t i) { return (xp_entry *)(table + XP_TABLE_HEADER) + i; }
+
+static int make(int *fd, uint64_t object, int64_t a, uint64_t b)
+{
+    CHECK(a == -1 && b == 2);
+    *fd = eventfd((unsigned)object, EFD_CLOEXEC);
+    return *fd < 0;
+}
+
+static void set_up(void)
+{
+    xp_error error;
+    d = new_commons();
+    table_fd = memfd(XP_TABLE_SIZE, F_SEAL_SHRINK);
+    table = mmap(NULL, XP_TABLE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, table_fd, 0);
+    CHECK(table != MAP_FAILED);
+    memcpy(((xp_table *)table)->cookie, cookie, XP_COOKIE);
+    for (uint32_t i = 0; i < 3; i++) {
+        entry(i)->nonce[0] = (uint8_t)(10 + i);
+        entry(i)->fd_count = 1;
+        entry(i)->fds[0] = table_fd;
+    }
+    entry(1)->flags = XP_ENTRY_ON_DEMAND;
+    xp_offer *offer = calloc(1, sizeof *offer + 300 * sizeof(uint64_t));
+    CHECK(offer != NULL);
+    *offer = (xp_offer){.entry = 1, .count = 300, .generation = 101, .make = make, .a = -1, .b = 2};
+    xp_make_offer(offer);
+    for (uint32_t i = 0; i < 3; i++)
+        XP_STORE(&entry(i)->generation, 100 + i);
+    CHECK(xp_serve((xp_table *)table, table_fd, d, &error));
+}
+
+static void tear_down(void)
+{
+    xp_warden_stop();
+    for (uint32_t i = 0; i < 3; i++)
+        xp_withdraw(entry(i), XP_REASON_PUT);
+    munmap(table, XP_TABLE_SIZE);
+    close(table_fd);
+    leave(d);
+}
+
+static int call(void)
+{
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    int at = 1 + sprintf(name.sun_path + 1, "xpushare/");
+    for (unsigned i = 0; i < XP_COOKIE; i++)
+        at += sprintf(name.sun_path + at, "%02x", cookie[i]);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    CHECK(connect(fd, (struct sockaddr *)&name, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (size_t)at)) == 0);
+    return fd;
+}
+
+static xp_request request(uint32_t op, uint32_t i, uint32_t first)
+{
+    xp_handle h = {.entry = i, .generation = 100 + i, .nonce = {(uint8_t)(10 + i)}};
+    xp_request q;
+    memcpy(h.cookie, cookie, XP_COOKIE);
+    xp_write_request(&q, op, &h, first);
+    return q;
+}
+
+/* The reply's status; its fds are closed, but for the first where it is asked for. */
+static uint32_t ask(int fd, const void *packet, size_t size, uint32_t *count, uint32_t *total, int *kept)
+{
+    char bytes[CMSG_SPACE(XP_FDS_AT_ONCE * sizeof(int))], data[64];
+    struct iovec part = {data, sizeof data};
+    struct msghdr msg = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = bytes, .msg_controllen = sizeof bytes};
+    CHECK(send(fd, packet, size, MSG_NOSIGNAL) == (ssize_t)size);
+    ssize_t n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC);
+    struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+    uint32_t got = c ? (uint32_t)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int)) : 0;
+    for (uint32_t i = 0; i < got; i++) {
+        int each;
+        memcpy(&each, CMSG_DATA(c) + i * sizeof each, sizeof each);
+        if (i == 0 && kept)
+            *kept = each;
+        else
+            close(each);
+    }
+    xp_reply r;
+    EQUAL(xp_read_reply(data, (size_t)n, got, &r), XP_REPLY_GOOD);
+    *count = got;
+    *total = r.total;
+    return r.status;
+}
+
+static uint32_t asked(uint32_t op, uint32_t i, uint32_t first, uint32_t *count)
+{
+    int fd = call();
+    uint32_t total;
+    xp_request q = request(op, i, first);
+    uint32_t status = ask(fd, &q, sizeof q, count, &total, NULL);
+    close(fd);
+    return status;
+}
+
+static void test_requests(void)
+{
+    uint32_t count, total;
+    int kept = -1, fd;
+    set_up();
+    EQUAL(asked(XP_OP_HELLO, 0, 0, &count), XP_STATUS_OK);
+    EQUAL(count, 4);
+    fd = call();
+    xp_request q = request(XP_OP_FDS, 0, 0);
+    EQUAL(ask(fd, &q, sizeof q, &count, &total, &kept), XP_STATUS_OK);
+    CHECK(count == 1 && total == 1 && kept >= 0);
+    close(kept);
+    EQUAL(ask(fd, &q, sizeof q - 1, &count, &total, NULL), XP_STATUS_MALFORMED); /* the connection goes on */
+    EQUAL(ask(fd, "hello", 5, &count, &total, NULL), XP_STATUS_MALFORMED);
+    q.nonce[15] ^= 1;
+    EQUAL(ask(fd, &q, sizeof q, &count, &total, NULL), XP_STATUS_NOT_LIVE);
+    q = request(XP_OP_FDS, XP_ENTRIES, 0);
+    EQUAL(ask(fd, &q, sizeof q, &count, &total, NULL), XP_STATUS_NOT_LIVE);
+    q = request(3, 0, 0);
+    EQUAL(ask(fd, &q, sizeof q, &count, &total, NULL), XP_STATUS_MALFORMED);
+    close(fd);
+    EQUAL(asked(XP_OP_FDS, 0, UINT32_MAX, &count), XP_STATUS_MALFORMED);
+    xp_withdraw(entry(0), XP_REASON_PUT);
+    EQUAL(asked(XP_OP_FDS, 0, 0, &count), XP_STATUS_NOT_LIVE);
+    xp_error error;
+    CHECK(!xp_serve((xp_table *)table, table_fd, d, &error) && error.code == EALREADY);
+    tear_down();
+}
+
+static void test_fds_on_demand(void)
+{
+    uint32_t count;
+    set_up();
+    EQUAL(asked(XP_OP_FDS, 1, 0, &count), XP_STATUS_OK);
+    EQUAL(count, XP_FDS_AT_ONCE);
+    EQUAL(asked(XP_OP_FDS, 1, XP_FDS_AT_ONCE, &count), XP_STATUS_OK);
+    EQUAL(count, 300 - XP_FDS_AT_ONCE);
+    EQUAL(asked(XP_OP_FDS, 1, 300, &count), XP_STATUS_MALFORMED);
+    xp_withdraw(entry(1), XP_REASON_FREED);
+    EQUAL(entry(1)->retired, 101);
+    EQUAL(entry(1)->reason, XP_REASON_FREED);
+    EQUAL(asked(XP_OP_FDS, 1, 0, &count), XP_STATUS_NOT_LIVE);
+    tear_down();
+}
+
+static void test_replies(void)
+{
+    xp_reply r = {{'X', 'P', 'S', 'R'}, XP_STATUS_OK, 2, 2}, got;
+    EQUAL(xp_read_reply(&r, sizeof r, 2, &got), XP_REPLY_GOOD);
+    EQUAL(xp_read_reply(&r, sizeof r, 1, &got), XP_REPLY_FDS_LOST);
+    EQUAL(xp_read_reply(&r, sizeof r, 3, &got), XP_REPLY_NONSENSE);
+    EQUAL(xp_read_reply(&r, sizeof r - 1, 2, &got), XP_REPLY_NONE);
+    r.magic[0] = 'Y';
+    EQUAL(xp_read_reply(&r, sizeof r, 2, &got), XP_REPLY_NONSENSE);
+}
+
+static void test_an_idle_client_is_cut_off(void)
+{
+    set_up();
+    int fds[20]; /* more than are let in at once */
+    for (int i = 0; i < 20; i++)
+        fds[i] = call();
+    uint32_t count;
+    EQUAL(asked(XP_OP_HELLO, 0, 0, &count), XP_STATUS_OK); /* after a second at most */
+    for (int i = 0; i < 16; i++) {
+        struct pollfd p = {.fd = fds[i], .events = POLLIN};
+        EQUAL(poll(&p, 1, 20000), 1);
+    }
+    for (int i = 0; i < 20; i++)
+        close(fds[i]);
+    tear_down();
+}
+
+static void *ask_often(void *arg)
+{
+    uint32_t i = (uint32_t)(uintptr_t)arg, count;
+    for (int k = 0; k < 100; k++) {
+        uint32_t status = asked(k % 2 ? XP_OP_HELLO : XP_OP_FDS, i, 0, &count);
+        CHECK(status == XP_STATUS_OK || (i == 2 && status == XP_STATUS_NOT_LIVE));
+    }
+    return NULL;
+}
+
+static void test_withdrawing_while_others_ask(void)
+{
+    pthread_t threads[3];
+    set_up();
+    for (uintptr_t i = 0; i < 3; i++)
+        CHECK(pthread_create(&threads[i], NULL, ask_often, (void *)i) == 0);
+    usleep(5000);
+    xp_withdraw(entry(2), XP_REASON_PUT);
+    entry(2)->fds[0] = -1; /* nobody looks at it any more */
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+    tear_down();
+}
+
+int main(void)
+{
+    xp_engine_init();
+    RUN(test_requests);
+    RUN(test_fds_on_demand);
+    RUN(test_replies);
+    RUN(test_an_idle_client_is_cut_off);
+    RUN(test_withdrawing_while_others_ask);
+    return 0;
+}

@@ -1,0 +1,174 @@
+/* Deaths of other processes: what they owe is lost, whoever waits is let go. */
+#include "support.h"
+
+#include <poll.h>
+
+static void owe_two(process *parent, xp_domain *d, uint32_t index)
+{
+    xp_slot *s = attach(d, index);
+    EQUAL(submit(s, 1), 1);
+    EQUAL(submit(s, 1), 2);
+    xp_complete(s, 1);
+    tell(parent);
+    while (hear(parent))
+        ;
+}
+
+static void free_due(uint64_t token)
+{
+    xp_node *node = xp_due();
+    CHECK(node != NULL && node->next == NULL);
+    EQUAL(node->token, token);
+    free(node);
+}
+
+static void test_what_the_dead_owe_is_lost(void)
+{
+    xp_domain *d = new_commons();
+    xp_slot *s = attach(d, xp_new_slot(d));
+    process other = start(owe_two, d, s->index);
+    CHECK(hear(&other));
+    EQUAL(xp_node_add(s, 1, 11, XP_TOKEN, NULL), 1); /* done */
+    EQUAL(xp_node_add(s, 2, 12, XP_TOKEN, NULL), 0);
+    EQUAL(xp_guard(s, 2, NULL, 0), 0);
+    CHECK(xp_warden_running());
+    EQUAL(wait_for(s, 2, 20000000), XP_PENDING);
+    struct pollfd notified = {.fd = xp_notification_fd(), .events = POLLIN};
+    reap_process(&other, SIGKILL);
+    EQUAL(wait_for(s, 2, XP_FOREVER), XP_LOST);
+    EQUAL(XP_LOAD(&s->w->cause), XP_CAUSE_DEATH);
+    EQUAL(XP_LOAD(&s->w->blame), other.pid);
+    EQUAL(poll(&notified, 1, 20000), 1);
+    free_due(12);
+    UNTIL(XP_LOAD(&s->w->value) >= 2); /* the device, too, is let go */
+    UNTIL(xp_take_released(s, 2));
+    EQUAL(xp_full_state(s, 1, true), XP_DONE);
+    detach(s);
+    leave(d);
+    xp_warden_stop();
+}
+
+static void only_attach(process *parent, xp_domain *d, uint32_t index)
+{
+    attach(d, index);
+    tell(parent);
+    while (hear(parent))
+        ;
+}
+
+static void test_orphaned_futures_are_lost(void)
+{
+    xp_domain *d = new_commons();
+    xp_slot *s = attach(d, xp_new_slot(d));
+    process other = start(only_attach, d, s->index);
+    CHECK(hear(&other));
+    EQUAL(wait_for(s, 5, 20000000), XP_PENDING);
+    EQUAL(xp_guard(s, 3, NULL, 0), 0);
+    reap_process(&other, SIGKILL);
+    EQUAL(wait_for(s, 5, XP_FOREVER), XP_LOST); /* nobody is left who could signal it */
+    UNTIL(XP_LOAD(&s->w->value) >= 3);
+    detach(s);
+    leave(d);
+    xp_warden_stop();
+}
+
+static void test_a_stopped_process_is_alive(void)
+{
+    xp_domain *d = new_commons();
+    xp_slot *s = attach(d, xp_new_slot(d));
+    process other = start(owe_two, d, s->index);
+    CHECK(hear(&other) && kill(other.pid, SIGSTOP) == 0);
+    EQUAL(wait_for(s, 2, 50000000), XP_PENDING);
+    reap_process(&other, SIGKILL);
+    EQUAL(wait_for(s, 2, XP_FOREVER), XP_LOST);
+    detach(s);
+    leave(d);
+    xp_warden_stop();
+}
+
+static void lose_one_another(process *parent, xp_domain *d, uint32_t index)
+{
+    xp_slot *s = attach(d, index);
+    tell(parent);
+    EQUAL(wait_for(s, 1, XP_FOREVER), XP_DONE); /* the parent's */
+    EQUAL(submit(s, 1), 2);
+    xp_complete(s, 2);
+    EQUAL(wait_for(s, 3, XP_FOREVER), XP_LOST);
+    leave(d);
+}
+
+static void test_signals_cross_processes(void)
+{
+    xp_domain *d = new_commons();
+    xp_slot *s = attach(d, xp_new_slot(d));
+    process other = start(lose_one_another, d, s->index);
+    uint64_t point;
+    CHECK(hear(&other));
+    CHECK(xp_signal(s, &point) == NULL);
+    EQUAL(wait_for(s, 2, XP_FOREVER), XP_DONE);
+    EQUAL(submit(s, 1), 3);
+    xp_fail(s, XP_CAUSE_QUEUE);
+    reap_process(&other, 0);
+    detach(s);
+    leave(d);
+    xp_warden_stop();
+}
+
+/* --- threads come and go while another process dies --------------------------------------------------------------- */
+
+static xp_domain *shared;
+static uint32_t shared_index;
+static int over;
+
+static void *come_and_go(void *arg)
+{
+    uint64_t token = (uint64_t)(uintptr_t)arg << 32;
+    xp_error error;
+    while (!XP_LOAD(&over)) {
+        xp_slot *s = xp_attach(shared, shared_index, &error);
+        CHECK(s != NULL);
+        CHECK(xp_node_add(s, 2, ++token, XP_TOKEN, NULL) >= 0);
+        CHECK(xp_guard(s, 2, NULL, 0) >= 0);
+        wait_for(s, 2, 100000);
+        if (token % 2)
+            xp_node_cancel(s, token);
+        detach(s);
+        for (xp_node *node = xp_due(), *next; node; node = next) {
+            next = node->next;
+            free(node);
+        }
+    }
+    return NULL;
+}
+
+static void test_threads_while_one_dies(void)
+{
+    pthread_t threads[3];
+    shared = new_commons();
+    xp_slot *s = attach(shared, shared_index = xp_new_slot(shared));
+    process other = start(owe_two, shared, s->index);
+    CHECK(hear(&other));
+    for (uintptr_t i = 0; i < 3; i++)
+        CHECK(pthread_create(&threads[i], NULL, come_and_go, (void *)(i + 1)) == 0);
+    usleep(50000);
+    reap_process(&other, SIGKILL);
+    EQUAL(wait_for(s, 2, XP_FOREVER), XP_LOST);
+    usleep(50000);
+    XP_STORE(&over, 1);
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+    detach(s);
+    leave(shared);
+    xp_warden_stop();
+}
+
+int main(void)
+{
+    xp_engine_init();
+    RUN(test_what_the_dead_owe_is_lost);
+    RUN(test_orphaned_futures_are_lost);
+    RUN(test_a_stopped_process_is_alive);
+    RUN(test_signals_cross_processes);
+    RUN(test_threads_while_one_dies);
+    return 0;
+}
