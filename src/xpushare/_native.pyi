@@ -322,10 +322,6 @@ class Domain:
     def idle(self) -> bool:
         """This process holds no entry and is attached to no slot here."""
 
-    def hold(self, entry: int) -> None:
-        """Counted in this process: the shared bit is set by the first hold of an entry and cleared by the last drop."""
-
-    def drop(self, entry: int) -> None: ...
     def holders(self, entry: int) -> list[int]:
         """Indices of the other living members that hold `entry`; dead ones are reaped first."""
 
@@ -347,7 +343,9 @@ class Domain:
 
 @final
 class Lease:
-    """A hold on an entry of `domain` that drops when it dies; keeps `peer`, whatever that is."""
+    """A hold on an entry of `domain` that drops when it dies; keeps `peer`, whatever that is.
+
+    Holds are counted in this process: the shared bit is set by the first of an entry and cleared by the last."""
 
     def __init__(self, domain: Domain, entry: int, peer: Any, /) -> None: ...
     @property

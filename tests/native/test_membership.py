@@ -59,15 +59,15 @@ def test_refusals(exporter):
 def test_dead_member_is_reaped(exporter, peers):
     d = exporter.domain
     a, b = peers(), peers()
-    a.run("d.hold(7); d.hold(8)")
-    b.run("d.hold(7)")
+    a.run("held = [n.Lease(d, 7, None), n.Lease(d, 8, None)]")
+    b.run("held = n.Lease(d, 7, None)")
     assert d.holders(7) == [1, 2]
     a.kill()
     assert [(m[0], m[3]) for m in d.members()] == [(0, True), (1, False), (2, True)]
     assert d.holders(7) == [2]
     assert d.holders(8) == []
     assert d.reap() == 0
-    b.run("d.drop(7)")
+    b.run("del held")
     assert d.holders(7) == []
     b.kill()
     assert d.reap() == 1
@@ -76,7 +76,7 @@ def test_dead_member_is_reaped(exporter, peers):
 
 def test_newcomer_reaps_for_the_index(exporter, peers):
     a = peers()
-    a.run("d.hold(3)")
+    a.run("held = n.Lease(d, 3, None)")
     a.kill()
     b = peers()
     assert b.run("d.member") == 1
@@ -117,11 +117,15 @@ def test_opens(exporter, peers):
     assert d.opens_left(5) == 0
     d.set_opens(5, -4)
     assert not d.take_open(5)
-    for call in (d.hold, d.drop, d.holders, d.take_open, d.opens_left):
+    for call in (lambda entry: n.Lease(d, entry, None), d.holders, d.take_open, d.opens_left):
         with pytest.raises(ValueError, match="entry"):
             call(262144)
     with pytest.raises(OverflowError):
-        d.hold(-1)
+        d.holders(-1)
+    with pytest.raises(OverflowError):
+        n.Lease(d, 2**32, None)
+    with pytest.raises(OverflowError):
+        n.Lease(d, -1, None)
 
 
 def test_slots(exporter, peers):
@@ -188,10 +192,11 @@ def test_many_threads(exporter):
     d = exporter.domain
 
     def work(out):
+        held = []
         for i in range(200):
             s = n.Slot(d, d.new_slot())
             out.append((s.signal(), s.state(1)))
-            d.hold(i)
+            held.append(n.Lease(d, i, None))
             s.detach()
             d.release_slot(s.index)
             d.reap()

@@ -72,7 +72,7 @@ class Table:
     def set(self, **values):
         base = self.mapping.address + AT["table.header"] + ENTRY * AT["entry.size"]
         for name, value in values.items():
-            wide = name in ("generation", "object", "nbytes", "exposed_nbytes", "inode", "offset")
+            wide = name in ("generation", "retired", "object", "nbytes", "exposed_nbytes", "inode", "offset")
             value = value if isinstance(value, bytes) else value.to_bytes(8 if wide else 4, "little")
             ctypes.memmove(base + AT["entry." + name], value, len(value))
 
@@ -276,3 +276,90 @@ def test_own_table(table):
     for mapping, text in ((n.Mapping(table.fd, SIZE), common), (table.mapping, common[1:])):
         with pytest.raises(ValueError, match="table"):
             n.OwnTable(mapping, text)
+
+
+# --- the same checks, one at a time -----------------------------------------------------------------------------------
+
+
+def test_a_checked_copy_of_an_entry(table):
+    raw = table.table.entry(fields())
+    assert len(raw) == AT["entry.size"]
+    assert raw[AT["entry.nonce"] :][:16] == NONCE
+    assert table.table.ended(fields()) is None
+    for wrong in ({"object": 10}, {"nonce": bytes(16)}, {"nbytes": 5000}, {"offset": 2**64 - 1}, {"flags": 1}):
+        assert table.table.entry(fields(**wrong)) is None
+        assert table.table.ended(fields(**wrong)) is None
+    assert table.table.entry(fields(generation=4)) is None
+    assert table.table.ended(fields(generation=4)) == n.CONSTANTS["REASON_PUT"]
+    table.set(generation=0, retired=5, reason=2)
+    assert table.table.entry(fields()) is None
+    assert table.table.ended(fields()) == n.CONSTANTS["REASON_FREED"]
+    for nowhere in ({"entry": AT["table.entries"]}, {"entry": 2**32 - 1}, {"generation": 0}):
+        assert table.table.entry(fields(**nowhere)) is None
+        with pytest.raises(ValueError, match="no entry"):
+            table.table.ended(fields(**nowhere))
+    with pytest.raises(TypeError, match="Fields"):
+        table.table.entry(None)
+    with pytest.raises(TypeError, match="Fields"):
+        table.table.ended(None)
+
+
+def test_what_may_be_mapped():
+    fd = memfd()
+    n.check_memfd(fd, SIZE)
+    n.check_memfd(fd, SIZE - 1, os.fstat(fd).st_ino)
+    n.check_memfd(fd, SIZE, 0, fcntl.F_SEAL_GROW, True)
+    for wrong, why in (
+        ({"nbytes": SIZE + 1}, "size"),
+        ({"nbytes": 0}, "size"),
+        ({"nbytes": SIZE - 1, "exact": True}, "size"),
+        ({"nbytes": SIZE, "inode": 1}, "another file"),
+        ({"nbytes": SIZE, "seals": 16}, "FUTURE_WRITE"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            n.check_memfd(fd, **wrong)
+    os.close(fd)
+    with pytest.raises(OSError, match="fstat"):
+        n.check_memfd(fd, SIZE)
+    for make, why in ((lambda: memfd(0), "SHRINK"), (lambda: os.eventfd(0), "no memfd")):
+        fd = make()
+        with pytest.raises(ValueError, match=why):
+            n.check_memfd(fd, SIZE)
+        os.close(fd)
+
+
+def test_huge_pages_are_refused():
+    """A hole in them, read where the pool is empty, is a SIGBUS: no importer may map one."""
+    try:
+        fd = os.memfd_create("huge", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | os.MFD_HUGETLB)
+    except OSError as error:
+        pytest.skip(f"no huge pages here: {error}")
+    os.ftruncate(fd, 1 << 30)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+    with pytest.raises(ValueError, match="ordinary pages"):
+        n.Mapping.imported(fd, 0, SIZE, False)
+    os.close(fd)
+
+
+def test_messages_of_the_socket():
+    cookie = bytes(range(16, 32))
+    raw = n.request(2, fields(cookie=cookie), 253)
+    request = {name: struct.unpack_from("<" + code, raw, at)[0] for name, (at, code) in n.STRUCTS["request"].items()}
+    assert request == {
+        "magic": b"XPSQ", "op": 2, "cookie": cookie, "entry": ENTRY, "first": 253, "generation": 5, "nonce": NONCE,
+    }  # fmt: skip
+    reply = struct.pack("<4sIII", b"XPSR", 0, 2, 255)
+    assert n.read_reply(reply, 2) == (0, 255)
+    assert n.read_reply(struct.pack("<4sIII", b"XPSR", 3, 7, 0), 0) == (3, 0)  # without fds their count means nothing
+    with pytest.raises(OSError, match="lost"):
+        n.read_reply(reply, 1)
+    for wrong, fds in (
+        (reply, 3),
+        (reply[:-1], 2),
+        (reply + b"\0", 2),
+        (b"", 0),
+        (b"Y" + reply[1:], 2),
+        (bytes(16), 0),
+    ):
+        with pytest.raises(ValueError, match="no sense"):
+            n.read_reply(wrong, fds)

@@ -149,27 +149,6 @@ static PyObject *domain_idle(PyObject *self, PyObject *Py_UNUSED(a))
     return PyBool_FromLong(xp_idle(domain(self)));
 }
 
-static PyObject *domain_hold(PyObject *self, PyObject *arg)
-{
-    uint32_t entry;
-    xp_domain *d = entry_arg(self, arg, &entry);
-    if (d == NULL)
-        return NULL;
-    if (!xp_hold(d, entry))
-        return PyErr_NoMemory();
-    Py_RETURN_NONE;
-}
-
-static PyObject *domain_drop(PyObject *self, PyObject *arg)
-{
-    uint32_t entry;
-    xp_domain *d = entry_arg(self, arg, &entry);
-    if (d == NULL)
-        return NULL;
-    xp_drop(d, entry);
-    Py_RETURN_NONE;
-}
-
 /* --- Lease: a hold with an owner object --------------------------------------------------------------------------- */
 
 typedef struct {
@@ -180,13 +159,13 @@ typedef struct {
 
 static PyObject *lease_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *o_domain, *peer;
-    unsigned entry;
+    PyObject *o_domain, *o_entry, *peer;
+    uint32_t entry;
     if (kwargs && PyDict_Size(kwargs)) {
         PyErr_SetString(PyExc_TypeError, "Lease() takes no keyword arguments");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "OIO", &o_domain, &entry, &peer))
+    if (!PyArg_ParseTuple(args, "OOO", &o_domain, &o_entry, &peer) || xp_as_u32(o_entry, &entry) < 0)
         return NULL;
     return xp_lease_new(type, o_domain, entry, peer);
 }
@@ -364,8 +343,6 @@ static PyMethodDef domain_methods[] = {
     {"members", domain_members, METH_NOARGS, NULL},
     {"reap", domain_reap, METH_NOARGS, NULL},
     {"idle", domain_idle, METH_NOARGS, NULL},
-    {"hold", domain_hold, METH_O, NULL},
-    {"drop", domain_drop, METH_O, NULL},
     {"holders", domain_holders, METH_O, NULL},
     {"set_opens", XP_FAST(domain_set_opens), METH_FASTCALL, NULL},
     {"take_open", domain_take_open, METH_O, NULL},

@@ -82,6 +82,23 @@ static void test_late_losses(void)
     tear_down();
 }
 
+/* Devices of another process wait for a lost point: what completes late does not let them go before it does. */
+static void test_a_release_is_final(void)
+{
+    set_up();
+    submit(s, 1);
+    XP_STORE(&s->w->guards, 1); /* its */
+    xp_lose(d, s->w, XP_CAUSE_QUEUE, 1);
+    EQUAL(XP_LOAD(&s->w->value), 0);
+    xp_complete(s, 1);
+    EQUAL(XP_LOAD(&s->w->value), 0);
+    EQUAL(state(1), XP_LOST);
+    XP_STORE(&s->w->guards, 0);
+    xp_finish(s->w);
+    EQUAL(XP_LOAD(&s->w->value), 1);
+    tear_down();
+}
+
 static void test_guards(void)
 {
     set_up();
@@ -225,6 +242,7 @@ int main(void)
     RUN(test_signals);
     RUN(test_submitted_points);
     RUN(test_late_losses);
+    RUN(test_a_release_is_final);
     RUN(test_guards);
     RUN(test_hostile_words);
     RUN(test_threads_signal_and_wait);

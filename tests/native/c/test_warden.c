@@ -72,6 +72,44 @@ static void test_orphaned_futures_are_lost(void)
     xp_warden_stop();
 }
 
+static void owe_one_behind(process *parent, xp_domain *d, uint32_t index)
+{
+    EQUAL(submit(attach(d, index), 1), 2);
+    tell(parent);
+    while (hear(parent))
+        ;
+}
+
+/* The loss of a dead one's point waits for a living one's before it. */
+static void test_a_loss_is_put_off(void)
+{
+    xp_domain *d = new_commons();
+    xp_slot *s = attach(d, xp_new_slot(d));
+    xp_view v;
+    EQUAL(submit(s, 1), 1);
+    process other = start(owe_one_behind, d, s->index);
+    CHECK(hear(&other));
+    EQUAL(xp_node_add(s, 1, 11, XP_TOKEN, NULL), 0); /* the warden looks after the event */
+    reap_process(&other, SIGKILL);
+    EQUAL(wait_for(s, 2, XP_FOREVER), XP_LOST); /* which it will be */
+    xp_read(s->w, &v);
+    EQUAL(xp_state(&v, 1), XP_PENDING);
+    xp_complete(s, 1);
+    UNTIL((xp_read(s->w, &v), xp_state(&v, 2) == XP_LOST)); /* and now it is */
+    EQUAL(xp_state(&v, 1), XP_DONE);
+    int pid;
+    uint64_t since;
+    bool alive;
+    UNTIL(!xp_look(d, 1, &pid, &since, &alive));
+    detach(s);
+    leave(d);
+    xp_warden_stop();
+    for (xp_node *node = xp_due(), *next; node; node = next) {
+        next = node->next;
+        free(node);
+    }
+}
+
 static void test_a_stopped_process_is_alive(void)
 {
     xp_domain *d = new_commons();
@@ -167,6 +205,7 @@ int main(void)
     xp_engine_init();
     RUN(test_what_the_dead_owe_is_lost);
     RUN(test_orphaned_futures_are_lost);
+    RUN(test_a_loss_is_put_off);
     RUN(test_a_stopped_process_is_alive);
     RUN(test_signals_cross_processes);
     RUN(test_threads_while_one_dies);
