@@ -52,9 +52,6 @@ class Acme(Mock):
 
     def stream(self, device, number, array):
         return None
-
-    def dlpack_device(self, device, kind):
-        return 12, device.ordinal
 """
 
 
@@ -107,6 +104,26 @@ def test_every_folder_with_a_record_is_found() -> None:
         assert record is not None
         assert (record.backend, record.order > 0) == (name, True)
     assert adapters.vendor("stream") is None  # what vendors share is no vendor
+
+
+def test_a_new_folder_is_all_that_it_takes(tmp_path: Path) -> None:
+    folder = tmp_path / "acme"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "vendor.py").write_text(ACME.replace("acme_driver import", "xpushare.adapters.acme.driver import"))
+    (folder / "driver.py").write_text(DRIVER)
+    (tmp_path / "no_vendor").mkdir()
+    (tmp_path / "no_vendor" / "__init__.py").write_text("raise AssertionError('nobody has to import this')")
+    source = f"""
+import xpushare as xs
+from xpushare import adapters
+adapters.__path__.append({str(tmp_path)!r})
+assert [str(each) for each in xs.devices()][-3:] == ["acme:0", "acme:1", "native_cpu:0"], xs.devices()
+with xs.malloc_device(64, "acme:1") as memory, xs.ipc.memory.open(xs.ipc.memory.get(memory)) as opened:
+    assert opened.__dlpack_device__() == (12, 1)
+    assert opened.__sycl_usm_array_interface__["syclobj"] == "acme:accelerator:1"
+"""
+    assert python(Path("/nowhere"), source) == ""
 
 
 def test_records_load_no_driver_and_no_binding() -> None:
@@ -414,6 +431,91 @@ else:
     raise AssertionError
 """
     assert python(acme, source) == ""
+
+
+STREAMS = """
+from xpushare.adapters.mock import Mock, MockStream
+
+
+class AcmeStream:
+    def __init__(self, ordinal):
+        self.inner = MockStream(ordinal)
+
+
+class AcmeEvent:
+    def __init__(self):
+        self.adopted = 0
+
+
+class Acme(Mock):
+    backend = "acme"
+
+    def adopt_queue(self, native):
+        native = native.__acme_stream__() if hasattr(native, "__acme_stream__") else native
+        return super().adopt_queue(native.inner if isinstance(native, AcmeStream) else native)
+
+    def adopt_event(self, native):
+        native.adopted += 1
+        return self.devices()[1], native
+
+    def queue(self, device):
+        found = super().queue(device)
+        found.wait_native = lambda event, keep: None
+        return found
+"""
+
+
+def test_its_streams_and_events(tmp_path: Path) -> None:
+    record = ACME.replace(
+        "make=make,",
+        """make=make,
+    streams="Acme's own, __acme_stream__",
+    stream_methods=("__acme_stream__",),
+    stream_of=lambda native: native if type(native).__name__ == "AcmeStream" else None,
+    event_of=lambda native: native if type(native).__name__ == "AcmeEvent" else None,""",
+    )
+    install(tmp_path, "acme", {"acme": record, "acme_driver": STREAMS}, "acme = acme:vendor")
+    source = """
+import numpy as np
+import xpushare as xs
+from xpushare import _native
+
+try:
+    xs.Queue.from_native(object())
+except xs.FeatureNotSupportedError as error:
+    assert "acme: Acme's own, __acme_stream__" in str(error), error
+else:
+    raise AssertionError
+import sys
+assert "acme_driver" not in sys.modules  # nothing was its own
+
+from acme_driver import AcmeEvent, AcmeStream
+stream, event = AcmeStream(1), AcmeEvent()
+queue = xs.Queue.from_native(stream)
+assert str(queue.device) == "acme:1"
+with xs.malloc_device(64, "acme:1") as memory:
+    queue.fill(memory, b"x")
+    queue.synchronize(20)
+    assert bytes(memoryview(memory)) == b"x" * 64
+assert str(xs.Event.from_native(event).device) == "acme:1" and event.adopted == 1
+
+
+class Of:
+    values, asked = np.arange(16, dtype="u1"), 0
+    def __dlpack_device__(self):
+        return 12, 1
+    def __dlpack__(self, **_options):
+        return _native.dlpack_capsule(self, self.values.ctypes.data, (12, 1), (1, 8, 1), (16,), (1,), False, False)
+    def __acme_stream__(self):
+        self.asked += 1
+        return stream
+
+array = Of()
+with xs.share(array, copy=True) as handle:
+    assert np.array_equal(np.asarray(xs.attach(handle)), array.values)
+assert array.asked
+"""
+    assert python(tmp_path, source) == ""
 
 
 def test_a_vendor_that_is_not_in_use(tmp_path: Path) -> None:

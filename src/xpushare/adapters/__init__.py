@@ -55,7 +55,8 @@ _records: dict[str, Vendor] = {}  # of the folders
 _others: dict[str, Vendor] | None = None  # of entry points, by their names
 _owners: dict[int, tuple[Vendor, DLPackType]] = {}  # by DLPack's device type
 _on_host: dict[int, bool] = {}
-_problems: dict[str, Problem] = {}
+_problems: list[Problem] = []
+_broken: dict[str, str] = {}  # backend of another package -> why its adapter does nothing
 _adapters: dict[str, Adapter] = {}
 _lock = threading.RLock()
 
@@ -120,17 +121,22 @@ def _report(point: EntryPoint, why: str, fix: str = "") -> None:
 
 
 def _problem(name: str, why: str, fix: str) -> None:
-    if name not in _problems:
-        _problems[name] = Problem(name, why, fix)
-        import logging  # at the first need: slow to import
+    import logging  # at the first need: slow to import
 
-        logging.getLogger("xpushare").warning("adapter %s cannot be used: %s", name, why)
+    _problems.append(Problem(name, why, fix))
+    logging.getLogger("xpushare").warning("adapter %s cannot be used: %s", name, why)
+
+
+def _is_broken(backend: str, why: str) -> None:
+    if backend not in _broken:
+        _broken[backend] = why
+        _problem(backend, why, "update or uninstall the package that it comes from")
 
 
 def problems() -> list[Problem]:
     """What is wrong with adapters from other packages, as far as this process has found out."""
     _elsewhere()
-    return list(_problems.values())
+    return list(_problems)
 
 
 def search() -> Iterator[Vendor]:
@@ -178,14 +184,14 @@ def dlpack_owner(number: int) -> tuple[Vendor, DLPackType]:
         found = next((match for match in matches if match[1].number == number), None)
         name = DLPACK_NAMES.get(number, "unknown")
         if found is None:
-            known = ", ".join(
+            others = ", ".join(
                 f"{each.number} ({each.name}, {record.backend})"
                 for record in vendors()
                 for each in record.dlpack
                 if each.foreign and each.address
             )
             raise FeatureNotSupportedError(
-                f"no adapter here knows DLPack's device type {number} ({name}); known: {known}"
+                f"no adapter here knows DLPack's device type {number} ({name}); known: {others}"
             )
         if not found[1].address:
             raise FeatureNotSupportedError(
@@ -231,7 +237,7 @@ def _make(backend: str) -> Adapter:
         if backend in _own_names():
             raise
         why = f"it cannot be started ({type(error).__name__}: {error})"
-        _problem(backend, why, "update or uninstall its package")
+        _is_broken(backend, why)
         raise FeatureNotSupportedError(f"the adapter for {backend}: {why}") from error
 
 
@@ -242,14 +248,13 @@ def listed(backend: str) -> list[DeviceInfo]:
     except Exception as error:
         if backend in _own_names():
             raise
-        _problem(backend, f"it cannot list its devices ({type(error).__name__}: {error})", "update or uninstall it")
+        _is_broken(backend, f"it cannot list its devices ({type(error).__name__}: {error})")
         return []
 
 
 def why_none(backend: str) -> str:
     """Why there are no devices of that backend."""
-    broken = _problems.get(backend)
-    return broken.why if broken is not None else adapter(backend).why_none()
+    return _broken.get(backend) or adapter(backend).why_none()
 
 
 def _renew_lock() -> None:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
+from xpushare import adapters
 from xpushare._aspects import Aspect, Support
 from xpushare._fds import OwnedFd
 from xpushare._native import Domain, Mapping, Slot
@@ -358,6 +359,9 @@ class Adapter(abc.ABC):
         the first use.
         """
 
-    @abc.abstractmethod
     def dlpack_device(self, device: DeviceInfo, kind: UsmKind) -> tuple[int, int]:
-        """DLPack's (device type, device id) of memory of that kind."""
+        """DLPack's (device type, device id) of memory of that kind: the record has the type."""
+        record = adapters.vendor(self.backend)
+        assert record is not None
+        number = record.dlpack_type(kind)
+        return number, 0 if adapters.on_host(number) else device.ordinal

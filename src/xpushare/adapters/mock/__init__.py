@@ -41,7 +41,6 @@ from xpushare.adapters.base import (
 __all__ = ["ForeignArray", "Mock", "MockSamples", "MockStream", "ScriptedDriver", "driver"]
 
 DEVICES: Final = 2
-_KDL_CPU: Final = 1
 
 
 class ScriptedDriver(Calls):
@@ -253,9 +252,6 @@ class Mock(Adapter):
 
     def adopt_domain(self, device: DeviceInfo, domain: Domain) -> None:
         pass
-
-    def dlpack_device(self, device: DeviceInfo, kind: UsmKind) -> tuple[int, int]:
-        return _KDL_CPU, 0
 
 
 _driver = ScriptedDriver()

@@ -31,8 +31,6 @@ from xpushare.adapters.base import (
 
 __all__ = ["NativeCpu"]
 
-_KDL_CPU = 1
-
 _SUPPORT = {
     Aspect.ext_oneapi_ipc_memory: "memory is memfds",
     Aspect.ext_oneapi_ipc_physical_memory: "physical memory is memfds",
@@ -126,9 +124,6 @@ class NativeCpu(Adapter):
 
     def adopt_domain(self, device: DeviceInfo, domain: Domain) -> None:
         pass  # the host reaches its own pages
-
-    def dlpack_device(self, device: DeviceInfo, kind: UsmKind) -> tuple[int, int]:
-        return _KDL_CPU, 0
 
 
 @functools.cache
