@@ -130,9 +130,6 @@ class Example(base.Adapter):
     def foreign(self, address: int, nbytes: int | None = None) -> None:
         return None
 
-    def dlpack_device(self, device: base.DeviceInfo, kind: base.UsmKind) -> tuple[int, int]:
-        return 1, 0  # kDLCPU
-
     def physical(self, device: base.DeviceInfo, nbytes: int, enable_ipc: bool) -> base.DriverPhysical:
         with BUDGET.spending(nbytes):
             return Physical.create(self.calls, nbytes)
