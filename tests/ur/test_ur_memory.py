@@ -255,7 +255,7 @@ def test_handle_of_another_backend(rt: Runtime, mock: Runtime, monkeypatch: pyte
 def test_handle_of_another_backend_that_cannot_be_imported(
     rt: Runtime, mock: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mock.device._device._adapter, "imports", lambda _device, _physical: {})
+    monkeypatch.setattr(mock.device.shared._adapter, "imports", lambda _device, _physical: {})
     data = ur.urIPCGetMemHandleExp(rt.context, rt.memory())
     with refused(R.ERROR_UNSUPPORTED_FEATURE):
         ur.urIPCOpenMemHandleExp(mock.context, mock.device, data)
