@@ -130,10 +130,10 @@ def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, contex
 
 def import_on(device: Device, what: Import) -> Pages:
     """The physical memory of an import."""
-    granularity = 1 if what.exporter is None else device.memory_granularity()
-    if what.nbytes % granularity:
+    if what.exporter is not None and what.nbytes % device.memory_granularity():
         raise FeatureNotSupportedError(
-            f"{what.nbytes} bytes of physical memory cannot be opened on {device}, whose granularity is {granularity}"
+            f"physical memory of {what.exporter.backend} cannot be opened on {device}: its {what.nbytes} bytes are no "
+            f"multiple of the granularity there, {device.memory_granularity()}"
         )
     return Pages(device, device._adapter.import_physical(device._info, what), ipc_enabled=True, imported=True)
 
