@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, final
 from weakref import ref
 
-from xpushare._device import Context, Device, DeviceLike, _device, resolve
+from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, known_device, resolve
 from xpushare._errors import (
     DeviceError,
     FeatureNotSupportedError,
@@ -44,7 +44,7 @@ class Work(Resource):
         domain = event.timeline.driver
         known = self._reached.get(id(domain))
         if known is None or known() is not domain:
-            self.device._adapter.adopt_domain(self.device._info, domain)
+            adapter_of(self.device).adopt_domain(info_of(self.device), domain)
             self._reached[id(domain)] = ref(domain)
 
 
@@ -61,7 +61,7 @@ class Operand(NamedTuple):
 def create(device: DeviceLike | None, context: Context | None) -> Work:
     """A new in-order queue."""
     chosen, chosen_context = resolve(device, context)
-    return Work(chosen, chosen_context, chosen._adapter.queue(chosen._info))
+    return Work(chosen, chosen_context, adapter_of(chosen).queue(info_of(chosen)))
 
 
 @operation("Queue.from_native", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
@@ -76,7 +76,7 @@ def adopt(native: object) -> Work:
         found = adapter.adopt_queue(native)
         if found is not None:
             info, driver = found
-            device = _device(adapter, info)
+            device = known_device(adapter, info)
             return Work(device, device.context, driver)
     known = "; ".join(f"{record.backend}: {record.streams}" for record in adapters.vendors() if record.streams)
     raise FeatureNotSupportedError(f"{type(native).__name__} is no stream that an adapter here knows ({known})")

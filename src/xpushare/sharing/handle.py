@@ -211,12 +211,13 @@ class Handle:
 # For the other modules of the package; no Python frame.
 fields_of: Final[Callable[[Handle], Fields]] = attrgetter("_fields")
 raw_of: Final[Callable[[Handle], bytes]] = attrgetter("_raw")
+_make: Final[Callable[[bytes, Fields], Handle]] = attrgetter("_make")(Handle)
 
 
 def seal(body: bytes) -> Handle:
     """The handle that `pack`, or `OwnTable.enter`, made all of but the seal."""
     raw = body + keyed_hash(body)
-    return Handle._make(raw, Fields(raw))
+    return _make(raw, Fields(raw))
 
 
 def _parse(raw: bytes) -> Fields:
