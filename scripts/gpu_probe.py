@@ -661,7 +661,7 @@ def channels() -> None:
     """Which other streams stand still while some wait for a word that nobody has written: they share a hardware channel."""
     start()
     address, page_ = registered()
-    memory = ok(d.cuMemAlloc(1 << 20))
+    memory = int(ok(d.cuMemAlloc(1 << 20)))
     for waiting in (1, 2, 4, 7, 8, 9, 12, 16):
         ctypes.memset(address, 0, 4096)
         earlier = [ok(d.cuStreamCreate(1)) for _ in range(4)]
