@@ -23,7 +23,7 @@ from xpushare.core.event import Opened, point_argument
 from xpushare.core.memory import Range, piece
 from xpushare.core.resources import Resource
 
-__all__ = ["Work", "adopt", "copy", "create", "fill", "signal", "submit", "synchronize", "wait"]
+__all__ = ["Work", "adopt", "copy", "create", "fill", "operand", "signal", "submit", "synchronize", "wait"]
 
 
 @final
@@ -82,9 +82,7 @@ def adopt(native: object) -> Work:
     raise FeatureNotSupportedError(f"{type(native).__name__} is no stream that an adapter here knows ({known})")
 
 
-def _operand(
-    queue: Work, what: str, source: Range, offset: int, total: int, nbytes: int | None, write: bool
-) -> Operand:
+def operand(queue: Work, what: str, source: Range, offset: int, total: int, nbytes: int | None, write: bool) -> Operand:
     _, length = piece(what, total, 0, nbytes)
     if source.device.backend != queue.device.backend and not source.allocation.host_accessible:
         raise InvalidArgumentError(f"{what} is on {source.device}, which a queue of {queue.device} cannot reach")
@@ -100,8 +98,8 @@ def copy(queue: Work, dst: tuple[Range, int, int], src: tuple[Range, int, int], 
     """Copy `nbytes` (default: all of `src`) from the start of `src` to the start of `dst`; operands are (range, offset,
     bytes).
     """
-    source = _operand(queue, "src", *src, nbytes, False)
-    target = _operand(queue, "dst", *dst, source.nbytes, True)
+    source = operand(queue, "src", *src, nbytes, False)
+    target = operand(queue, "dst", *dst, source.nbytes, True)
     if source.nbytes:
         queue.driver.copy(target.address, source.address, source.nbytes, (source.keep, target.keep))
 
@@ -113,7 +111,7 @@ def fill(queue: Work, dst: tuple[Range, int, int], pattern: bytes, nbytes: int |
         pattern = bytes(memoryview(pattern))
     except TypeError:
         raise InvalidArgumentError(f"a pattern is bytes, not {type(pattern).__name__}") from None
-    target = _operand(queue, "dst", *dst, nbytes, True)
+    target = operand(queue, "dst", *dst, nbytes, True)
     if not pattern or target.nbytes % len(pattern):
         raise InvalidArgumentError(f"{target.nbytes} bytes are no multiple of the pattern's {len(pattern)}")
     if target.nbytes:

@@ -61,24 +61,24 @@ def seal_ignored() -> None:
 def version_ignored() -> None:
     from xpushare.sharing import handle
 
-    original = handle._parse
+    original = handle.parse
 
     def parse(raw: bytes) -> Any:
-        beginning = handle._BEGINNING
-        set_(handle, "_BEGINNING", beginning[:8])
+        beginning = handle.BEGINNING
+        set_(handle, "BEGINNING", beginning[:8])
         try:
             return original(raw)
         finally:
-            set_(handle, "_BEGINNING", beginning)
+            set_(handle, "BEGINNING", beginning)
 
-    set_(handle, "_parse", parse)
+    set_(handle, "parse", parse)
 
 
 @mutant("the boot is not checked", "3.3f")
 def boot_ignored() -> None:
     from xpushare.sharing import handle, identity
 
-    original = handle._parse
+    original = handle.parse
 
     def parse(raw: bytes) -> Any:
         here = identity.boot_id
@@ -88,7 +88,7 @@ def boot_ignored() -> None:
         finally:
             set_(identity, "boot_id", here)
 
-    set_(handle, "_parse", parse)
+    set_(handle, "parse", parse)
 
 
 @mutant("the kind is not checked", "3.3c")

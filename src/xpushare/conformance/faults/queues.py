@@ -14,13 +14,13 @@ from xpushare.conformance.faults.planting import mutant, nothing, set_
 def copy_ignores_bounds() -> None:
     from xpushare.core import queue
 
-    original = queue._operand
+    original = queue.operand
 
     def operand(work: Any, what: str, source: Any, offset: int, total: int, nbytes: Any, write: bool) -> Any:
         length = total if nbytes is None else operator.index(nbytes)
         return original(work, what, source, offset, total, max(0, min(length, total)), write)
 
-    set_(queue, "_operand", operand)
+    set_(queue, "operand", operand)
 
 
 @mutant("fill ignores all but the pattern's first byte", "5.1")
