@@ -9,7 +9,7 @@ import functools
 import importlib
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from xpushare._errors import FeatureNotSupportedError
@@ -30,6 +30,7 @@ __all__ = [
     "known",
     "listed",
     "loaded",
+    "on_first_use",
     "on_host",
     "problems",
     "record",
@@ -58,6 +59,7 @@ _on_host: dict[int, bool] = {}
 _problems: list[Problem] = []
 _broken: dict[str, str] = {}  # backend of another package -> why its adapter does nothing
 _adapters: dict[str, Adapter] = {}
+_listeners: list[Callable[[str], object]] = []
 _lock = threading.RLock()
 
 
@@ -159,19 +161,17 @@ def known(backend: str) -> bool:
 
 def record(backend: str) -> Vendor | None:
     """The record of that name; None where no adapter is installed for it."""
-    return _own(backend) if backend in _own_names() else _elsewhere().get(backend)
+    found = _records.get(backend)
+    if found is None:
+        found = _own(backend) if backend in _own_names() else _elsewhere().get(backend)
+    return found
 
 
 @functools.cache
-def _interfaces(own: bool) -> tuple[tuple[Vendor, ArrayInterface], ...]:
+def interfaces(own: bool) -> tuple[tuple[Vendor, ArrayInterface], ...]:
+    """The array interfaces to look for: those of this package's vendors first, which saves looking for others."""
     records = map(_own, _own_names()) if own else _elsewhere().values()
     return tuple((record, each) for record in records for each in record.interfaces)
-
-
-def interfaces() -> Iterator[tuple[Vendor, ArrayInterface]]:
-    """The array interfaces to look for, in the order of `search`."""
-    yield from _interfaces(True)
-    yield from _interfaces(False)
 
 
 def dlpack_owner(number: int) -> tuple[Vendor, DLPackType]:
@@ -223,8 +223,21 @@ def adapter(backend: str) -> Adapter:
         with _lock:
             found = _adapters.get(backend)
             if found is None:
-                found = _adapters[backend] = _make(backend)
+                found = _make(backend)
+                for tell in _listeners:
+                    tell(backend)
+                _adapters[backend] = found
     return found
+
+
+def on_first_use(tell: Callable[[str], object]) -> None:
+    """Have `tell` called with the name of each backend whose adapter this process has made or makes, before anybody
+    else sees that adapter.
+    """
+    with _lock:
+        for backend in _adapters:
+            tell(backend)
+        _listeners.append(tell)
 
 
 def _make(backend: str) -> Adapter:
