@@ -153,9 +153,8 @@ class Driver:
             raise self.error(doing, name, int(code))
         return values[0] if len(values) == 1 else tuple(values)
 
-    def ready(self, doing: str, name: str, *arguments: Any) -> bool:
-        """What a call that asks whether something has finished answers."""
-        code = int(getattr(self.api, name)(*arguments)[0])
+    def ready(self, doing: str, name: str, code: int) -> bool:
+        """What the code of a call says that asks whether something has finished."""
         if code in (0, Error.NOT_READY):
             return not code
         raise self.error(doing, name, code)
@@ -170,12 +169,14 @@ class Driver:
         return CODES.error(doing, name, text, code)
 
     def gpus(self) -> list[Gpu]:
-        self.start()
+        if self._forks != forks():  # in most calls it has started
+            self.start()
         return self._ordered
 
     def gpu(self, device: DeviceInfo) -> Gpu:
         """The driver's device with that uuid, whatever its ordinal was when it was listed."""
-        self.start()
+        if self._forks != forks():
+            self.start()
         found = self._gpus.get(device.uuid)
         if found is None:
             visible = ", ".join(f"{gpu.ordinal} is {gpu.uuid}" for gpu in self.gpus()) or "none"
@@ -293,7 +294,7 @@ class Context:
         Needs the context current."""
         if self._idle_stream is None:
             self._idle_stream = self.driver(doing, "cuStreamCreate", n.STREAM_NON_BLOCKING)
-        self.driver.ready(doing, "cuStreamQuery", self._idle_stream)
+        self.driver.ready(doing, "cuStreamQuery", int(self.driver.api.cuStreamQuery(self._idle_stream)[0]))
 
 
 @final
@@ -312,6 +313,7 @@ class Gpu:
         self._lock = threading.Lock()
         self._context: Context | None = None
         self._attributes: dict[int, int] = {}
+        self._lacking: dict[Feature, str] = {}
         self._page: Mapping | None = None  # registered, for `drain`
         self._granularities: dict[bool, int] = {}
         self._peers: dict[int, bool] = {}  # ordinal -> whether this device reaches its memory
@@ -353,11 +355,15 @@ class Gpu:
         return self.driver.error(doing, call, code)
 
     def current(self) -> _Scope:
-        return self.context.current()
+        context = self._context
+        return (self.context if context is None else context).current()
 
     def lacking(self, feature: Feature) -> str:
-        needed = FEATURES[feature]
-        return ", ".join(f"{each.name} (attribute {each.value})" for each in needed if not self.attribute(each))
+        found = self._lacking.get(feature)
+        if found is None:
+            missing = [each for each in FEATURES[feature] if not self.attribute(each)]
+            found = self._lacking[feature] = ", ".join(f"{each.name} (attribute {each.value})" for each in missing)
+        return found
 
     def drain(self) -> None:
         """cuCtxSynchronize and cuCtxRecordEvent end any capture in the context, whatever this thread's capture mode.

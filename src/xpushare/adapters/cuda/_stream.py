@@ -33,6 +33,7 @@ class Stream:
     """A stream, and the engine's hooks for it; marks are events.
 
     Stream calls need no current context (measured), except on the default streams, which are the current context's.
+    Those that a copy or `synchronize` makes are written out: one Python frame less each.
     """
 
     def __init__(self, context: Context, stream: Any, owner: object | None) -> None:
@@ -74,19 +75,25 @@ class Stream:
         return self._driver(doing, "cuEventCreate", n.EVENT_DISABLE_TIMING)
 
     def mark(self, doing: str, mark: Any) -> None:
-        self._driver(doing, "cuEventRecord", mark, self._stream)
+        code = self._driver.api.cuEventRecord(mark, self._stream)[0]
+        if code:
+            raise self._driver.error(doing, "cuEventRecord", int(code))
 
     def query(self, doing: str, mark: Any) -> bool:
-        return self._driver.ready(doing, "cuEventQuery", mark)
+        code = self._driver.api.cuEventQuery(mark)[0]
+        return not code or self._driver.ready(doing, "cuEventQuery", int(code))
 
     def busy(self, doing: str) -> bool:
-        return not self._driver.ready(doing, "cuStreamQuery", self._stream)
+        code = self._driver.api.cuStreamQuery(self._stream)[0]
+        return bool(code) and not self._driver.ready(doing, "cuStreamQuery", int(code))
 
     def check_device(self, doing: str) -> None:
         self._context.check(doing)
 
     def copy(self, doing: str, dst: int, src: int, nbytes: int) -> None:
-        self._driver(doing, "cuMemcpyAsync", dst, src, nbytes, self._stream)
+        code = self._driver.api.cuMemcpyAsync(dst, src, nbytes, self._stream)[0]
+        if code:
+            raise self._driver.error(doing, "cuMemcpyAsync", int(code))
 
     def fill(self, doing: str, dst: int, pattern: bytes, times: int) -> None:
         self._driver(doing, _MEMSET[len(pattern)], dst, int.from_bytes(pattern, "little"), times, self._stream)

@@ -52,7 +52,7 @@ class DeviceQueue(DriverQueue):
         around = stream.around_calls
         self._turn: Any = self._order if around is None else _Turn(self._order, around)  # around a signal or a wait
         self._state = threading.RLock()  # what follows; never held while anything blocks
-        self._marks: list[Any] = []  # to be used again
+        self._marks: list[_Mark] = []  # to be used again
         self._kept: deque[tuple[_Mark, object]] = deque()  # (mark after the operation, what it uses)
         self._waits: deque[tuple[Slot, int]] = deque()
         self._sort_at = _WAITS_KEPT
@@ -158,14 +158,15 @@ class DeviceQueue(DriverQueue):
         with self._state:
             mark = self._marks.pop() if self._marks else None
         if mark is None:
-            mark = self._call(self._stream.new_mark, doing)
+            mark = _Mark(self._call(self._stream.new_mark, doing), 0)
         try:
-            return _Mark(mark, self._queue(self._stream.mark, doing, mark))
+            mark.place = self._queue(self._stream.mark, doing, mark.mark)
         except BaseException:
             self._give_back(mark)
             raise
+        return mark
 
-    def _give_back(self, mark: Any) -> None:
+    def _give_back(self, mark: _Mark) -> None:
         with self._state:
             self._marks.append(mark)
 
@@ -194,10 +195,13 @@ class DeviceQueue(DriverQueue):
     def _reach(self, *operands: tuple[int, int]) -> None:
         """Let this queue's device use the mappings of the operands: (address, bytes)."""
         access = self._engine.operand_access
-        if access is not None and access.needed():
-            with self._stream.current():
-                for operand in operands:
-                    access.ensure(self._device.ordinal, *operand)
+        if access is None:
+            return
+        ordinal = self._device.ordinal
+        for operand in operands:
+            if access.lacking(ordinal, *operand):
+                with self._stream.current():
+                    access.ensure(ordinal, *operand)
 
     def copy(self, dst: int, src: int, nbytes: int, keep: object) -> None:
         self._reach((dst, nbytes), (src, nbytes))
@@ -348,7 +352,7 @@ class DeviceQueue(DriverQueue):
         with self._state:
             while self._kept and self._reached(self._kept[0][0]):
                 mark, keep = self._kept.popleft()
-                self._marks.append(mark.mark)
+                self._marks.append(mark)
                 gone.append(keep)
         del gone
 
@@ -370,6 +374,7 @@ class DeviceQueue(DriverQueue):
                 with self._stream.relaxed():
                     reached = self._reached(mark)
                     if reached:
+                        self._reap()
                         break
                 waited = time.monotonic() - start
                 if timeout is not None and waited >= timeout:
@@ -377,11 +382,9 @@ class DeviceQueue(DriverQueue):
                 if waited > _SPIN:  # in naps, so that Ctrl-C comes through
                     time.sleep(nap if timeout is None else min(nap, max(timeout - waited, 0.0)))
                     nap = min(nap * 1.25, _NAP_MAX)
-            with self._stream.relaxed():
-                self._reap()
         finally:
             if reached or not mark.place:
-                self._give_back(mark.mark)  # set anew when it is used again
+                self._give_back(mark)  # set anew when it is used again
             else:
                 self._keep(mark, None)  # it may be held yet
         self._sort_waits(True)
@@ -466,7 +469,7 @@ class DeviceQueue(DriverQueue):
         self._released = False
         marks, self._marks = self._marks, []
         with self._stream.current():
-            self._stream.destroy(marks)
+            self._stream.destroy([each.mark for each in marks])
 
 
 @dataclass(slots=True)
