@@ -8,8 +8,10 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from xpushare._errors import FeatureNotSupportedError
@@ -87,10 +89,8 @@ def _elsewhere() -> dict[str, Vendor]:
     """The vendors of other packages. What is wrong with one is a `Problem` and a warning in the log, no more."""
     global _others
     if _others is None:  # no lock: whoever comes at the same time finds the same, and imports under a lock can deadlock
-        from importlib import metadata  # slow to import
-
         found: dict[str, Vendor] = {}
-        for point in metadata.entry_points(group=GROUP):
+        for point in _entry_points():
             if point.name in _own_names() or point.name in found:
                 _report(point, "there is another adapter of that name, which is used", "uninstall one of them")
                 continue
@@ -99,6 +99,40 @@ def _elsewhere() -> dict[str, Vendor]:
                 found[record.backend] = record
         _others = found
     return _others
+
+
+def _entry_points() -> Iterable[EntryPoint]:
+    if not _may_be_named():
+        return ()
+    from importlib import metadata  # slow to import
+
+    return metadata.entry_points(group=GROUP)
+
+
+def _may_be_named() -> bool:
+    """False where no package has an entry point of the group for certain: its name is in no file of entry points, and
+    packages are found by their folders alone.
+    """
+    if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
+        return True
+    for folder in map(str, sys.path):
+        try:
+            names = os.listdir(folder or ".")
+        except NotADirectoryError:
+            return True  # an archive
+        except OSError:
+            continue
+        if folder.lower().endswith(".egg"):
+            return True
+        for name in names:
+            if name.lower().endswith((".dist-info", ".egg-info")):
+                try:
+                    with open(os.path.join(folder, name, "entry_points.txt"), "rb") as file:
+                        if GROUP.encode() in file.read():
+                            return True
+                except OSError:
+                    pass  # it has none
+    return False
 
 
 def _load(point: EntryPoint) -> Vendor | None:
