@@ -42,11 +42,12 @@ static int invoke(const xp_call *c)
     }
 }
 
-static int invoke_all(const xp_call *calls, uint32_t count)
+/* *done: how many came before the one that failed. */
+static int invoke_all(const xp_call *calls, uint32_t count, uint64_t *done)
 {
     int code = 0;
-    for (uint32_t i = 0; i < count && code == 0; i++)
-        code = invoke(&calls[i]);
+    for (*done = 0; *done < count && (code = invoke(&calls[*done])) == 0; ++*done)
+        ;
     return code;
 }
 
@@ -138,6 +139,7 @@ typedef struct operation {
     uint64_t at;
     xp_slot *s;
     uint64_t address, point;
+    bool turn;         /* a wait: for another signaller's point, of which whoever queues knows nothing */
     bool host, handed; /* a signal: a host function completes it; it is in the list of records */
     uint32_t lost;     /* a wait before it was, and why; by whom: */
     uint64_t pid;
@@ -527,6 +529,13 @@ void xp_queue_sure(xp_queue *q)
         __atomic_fetch_sub(&q->calls->waiting, 1, __ATOMIC_SEQ_CST);
 }
 
+void xp_queue_unsure(xp_queue *q)
+{
+    pthread_mutex_lock(&q->order);
+    has_place(q, false);
+    pthread_mutex_unlock(&q->order);
+}
+
 static bool take_place(xp_queue *q, bool limited)
 {
     if (has_place(q, limited))
@@ -537,11 +546,12 @@ static bool take_place(xp_queue *q, bool limited)
     return has_place(q, limited);
 }
 
-/* May the device wait for that point, or must the queue hold what comes? *unsure: it may, and has a place. */
+/* May the device wait for that point, or must the queue hold what comes? *unsure: it may, and has a place. Without
+ * `unsure` no place is taken. */
 static bool device_may_wait(xp_queue *q, xp_slot *s, uint64_t point, bool *unsure)
 {
+    bool limited = q->ordering == XP_ORDER_SHARED && !q->adopted;
     xp_view v;
-    *unsure = false;
     xp_read(s->w, &v);
     if (q->calls->wait.count == 0 || q->ordering == XP_ORDER_HELD)
         return false;
@@ -551,7 +561,9 @@ static bool device_may_wait(xp_queue *q, xp_slot *s, uint64_t point, bool *unsur
         return true;
     if (q->adopted && q->ordering == XP_ORDER_SHARED && point > v.top)
         return false;
-    *unsure = take_place(q, q->ordering == XP_ORDER_SHARED && !q->adopted);
+    if (unsure == NULL)
+        return !limited;
+    *unsure = take_place(q, limited);
     return *unsure;
 }
 
@@ -628,8 +640,8 @@ static int64_t held_wait(xp_queue *q, operation *op, bool *again)
     }
     if (state != XP_PENDING)
         return 0;
-    bool unsure;
-    if (!device_may_wait(q, s, op->point, &unsure)) {
+    bool unsure = false;
+    if (!device_may_wait(q, s, op->point, op->turn ? NULL : &unsure)) {
         int64_t code = hold(q, s, op->point, XP_HOLD);
         *again = code == 0;
         return code;
@@ -677,13 +689,14 @@ static int64_t advance(xp_queue *q)
     while (q->first) {
         operation *op = q->first;
         bool again = false;
+        uint64_t done;
         int64_t code;
         if (op->kind == HELD_WAIT)
             code = held_wait(q, op, &again);
         else if (op->kind == HELD_SIGNAL)
             code = held_signal(q, op, &again);
         else
-            code = invoke_all(op->calls, op->count);
+            code = invoke_all(op->calls, op->count, &done);
         if (code)
             return code == HOLDING ? 0 : code;
         if (!again)
@@ -765,7 +778,7 @@ static int64_t begin(xp_queue *q)
 int xp_queue_wait(xp_queue *q, xp_slot *s, uint64_t address, uint64_t point, int64_t *code)
 {
     int rc = 0;
-    bool unsure;
+    bool unsure = false;
     *code = 0;
     pthread_mutex_lock(&q->order);
     if (q->failed) {
@@ -795,7 +808,8 @@ int xp_queue_wait(xp_queue *q, xp_slot *s, uint64_t address, uint64_t point, int
 /* With q->order. */
 static void signal_now(xp_queue *q, xp_slot *s, uint64_t address, xp_signalled *done)
 {
-    bool host = false, holds = q->first != NULL || (q->ordering != XP_ORDER_DEVICE && !q->adopted);
+    bool host = false, limited = q->ordering != XP_ORDER_DEVICE && !q->adopted;
+    bool holds = q->first != NULL || (limited && q->calls->budget == 0);
     completion *c = NULL;
     bool alone = q->first == NULL;
     pthread_mutex_lock(&q->mu); /* a loss finds every point of ours that is submitted in the list */
@@ -811,8 +825,11 @@ static void signal_now(xp_queue *q, xp_slot *s, uint64_t address, xp_signalled *
             note_host(s, point);
         }
         if (holds) {
-            if (done->after)
-                append(q, take_spare(q, 0, HELD_WAIT, s, address, done->after));
+            if (done->after) {
+                operation *before = take_spare(q, 0, HELD_WAIT, s, address, done->after);
+                before->turn = true;
+                append(q, before);
+            }
             operation *op = take_spare(q, 1, HELD_SIGNAL, s, address, point);
             op->host = host;
             append(q, op);
@@ -854,25 +871,26 @@ bool xp_queue_finish(xp_queue *q, xp_slot *s, uint64_t point, int64_t *code)
 {
     completion *c = NULL;
     pthread_mutex_lock(&q->order);
-    if (q->first) {
-        operation *op = operation_new(HELD_SIGNAL, s, 0, point, 0);
-        if (op) {
-            op->host = true;
-            pthread_mutex_lock(&q->mu);
-            append(q, op);
-            pthread_mutex_unlock(&q->mu);
-        }
-        pthread_mutex_unlock(&q->order);
-        *code = 0;
-        return op != NULL;
-    }
+    operation *op = q->first ? operation_new(HELD_SIGNAL, s, 0, point, 0) : NULL;
     pthread_mutex_lock(&q->mu);
     for (uint32_t i = q->record_count; i-- && c == NULL;) {
         record *r = record_at(q, i);
         if (r->s == s && r->point == point && (c = r->completion))
             __atomic_fetch_add(&c->refs, 1, __ATOMIC_RELAXED);
     }
+    if (op) {
+        op->host = true;
+        op->lost = c ? XP_LOAD(&c->lost) : 0;
+        op->pid = c ? c->pid : 0;
+        append(q, op);
+    }
     pthread_mutex_unlock(&q->mu);
+    if (q->first) {
+        completion_unref(c);
+        pthread_mutex_unlock(&q->order);
+        *code = 0;
+        return op != NULL;
+    }
     if (c == NULL)
         c = completion_new(s, point);
     if (c)
@@ -894,8 +912,10 @@ bool xp_queue_submit(xp_queue *q, const xp_call *calls, uint32_t count, uint64_t
         *at = op->at;
         pthread_mutex_unlock(&q->mu);
     } else if (memory) {
+        uint64_t done;
         *at = next_at(q);
-        *code = invoke_all(calls, count);
+        *code = invoke_all(calls, count, &done);
+        *at = *code ? done : *at;
     }
     pthread_mutex_unlock(&q->order);
     return memory;

@@ -84,6 +84,9 @@ int64_t xp_queue_check(xp_queue *queue);
 int xp_queue_wait(xp_queue *queue, xp_slot *s, uint64_t address, uint64_t point, int64_t *code); /* as xp_guard, 0 or 1 */
 void xp_queue_signal(xp_queue *queue, xp_slot *s, uint64_t address, xp_signalled *done);
 bool xp_queue_finish(xp_queue *queue, xp_slot *s, uint64_t point, int64_t *code); /* false: no memory */
+/* The queue waits for what may never come, and is no point; xp_queue_sure ends that. */
+void xp_queue_unsure(xp_queue *queue);
+/* `at`: its place, or which call failed, from 0. */
 bool xp_queue_submit(xp_queue *queue, const xp_call *calls, uint32_t count, uint64_t *at, int64_t *code);
 
 /* None of these does. */
@@ -94,7 +97,7 @@ uint32_t *xp_queue_drained(xp_queue *queue); /* a futex word that changes when n
 
 /* For the warden, with xp_mu. */
 void xp_queue_waits(xp_queue *queue, int more); /* waits that are guarded */
-void xp_queue_sure(xp_queue *queue);            /* one of them for what might never have come is over */
+void xp_queue_sure(xp_queue *queue);            /* a wait for what might never have come is over */
 /* Lose what was signalled behind the wait at `at`, for that cause (not 0). False: an earlier point of an event is still
  * to be completed, or devices that wait for the lost ones are still held; come again. */
 bool xp_queue_lose(xp_queue *queue, uint64_t at, uint32_t cause, uint64_t pid);

@@ -380,6 +380,21 @@ static PyObject *mending(PyObject *self, PyObject *slot, bool end)
     return PyBool_FromLong(found);
 }
 
+static PyObject *queue_unsure(PyObject *self, PyObject *more)
+{
+    int yes = PyObject_IsTrue(more);
+    xp_queue *queue = yes ? queue_of(self) : ((queue_object *)self)->queue;
+    if (yes < 0 || queue == NULL)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    if (yes)
+        xp_queue_unsure(queue);
+    else
+        xp_queue_sure(queue); /* in a forked child, too: finalisers come here */
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
 static PyObject *queue_late(PyObject *self, PyObject *slot) { return mending(self, slot, false); }
 static PyObject *queue_landed(PyObject *self, PyObject *slot) { return mending(self, slot, true); }
 
@@ -389,6 +404,7 @@ static PyMethodDef queue_methods[] = {
     {"signal", XP_FAST(queue_signal), METH_FASTCALL, NULL},
     {"finish", XP_FAST(queue_finish), METH_FASTCALL, NULL},
     {"submit", queue_submit, METH_O, NULL},
+    {"unsure", queue_unsure, METH_O, NULL},
     {"drain", queue_drain, METH_VARARGS, NULL},
     {"failure", queue_failure, METH_NOARGS, NULL},
     {"late", queue_late, METH_O, NULL},
