@@ -435,7 +435,9 @@ NOT_HELD: Final = 2 << 32
 SYSTEM: Final = 3 << 32
 """Codes of `StreamQueue` from here on are this and an errno: the relay or the warden could not do what it should."""
 
-Argument = int | Literal["queue", "address", "point", "point_low", "function", "data", "out", "made", "status_out"]
+Argument = (
+    int | Literal["queue", "address", "point", "point_low", "function", "data", "out", "made", "status_out", "mode"]
+)
 Step = tuple[int, tuple[Argument, ...]] | tuple[int, tuple[Argument, ...], bool]
 Recipe = Step | tuple[Step, ...]
 
@@ -527,8 +529,8 @@ class StreamQueue:
 
     def submit(self, calls: Sequence[tuple[int, ...]]) -> tuple[int, int]:
         """Other work, and marks behind it: calls `(address of the function, argument, ...)`, done in order up to the
-        first that fails: (place in the queue, 0), or (which call failed, code). Held while anything is held. What the arguments point to
-        must stay until the driver has done the call (`handed`), or longer, as the driver says.
+        first that fails: (place in the queue, 0), or (which call failed, code). Held while anything is held. What the
+        arguments point to must stay until the driver has done the call (`handed`), or longer, as the driver says.
 
         This goes on working when the queue has failed, so that a mark can tell when what it has done is finished."""
 

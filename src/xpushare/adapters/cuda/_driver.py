@@ -379,14 +379,15 @@ class Gpu:
             if self._calls is None:
                 names = "cuLaunchHostFunc", "cuStreamWriteValue64", "cuStreamWaitValue64", "cuStreamIsCapturing"
                 host, store, wait, captured = map(driver.function, names)
-                relaxed = driver.function("cuThreadExchangeStreamCaptureMode"), ("mode",)
-                current = driver.function("cuCtxSetCurrent"), (context.number,)
                 native = _native.QueueCalls(
                     host=(host, ("queue", "function", "data")),
                     store=(store, ("queue", "address", "point", 0)),
                     wait=(wait, ("queue", "address", "point", n.STREAM_WAIT_VALUE_GEQ)),
                     captured=(captured, ("queue", "status_out")),
-                    relay=(relaxed, current),
+                    relay=(
+                        (driver.function("cuThreadExchangeStreamCaptureMode"), ("mode",)),
+                        (driver.function("cuCtxSetCurrent"), (context.number,)),
+                    ),
                     budget=driver.waiting_streams,
                 )
                 others = {address: name for name, address in driver.stream_functions().items()}

@@ -32,8 +32,9 @@ class IpcEvent:
 class Stream:
     """A stream, and the engine's hooks for it; a mark is an event and its number.
 
-    Streams share hardware channels, so those of ours hold what too many would wait for. Another library's cannot. Stream
-    calls need no current context (measured), except on the default streams, which are the current context's.
+    Streams share hardware channels, so those of ours hold what too many would wait for. Another library's cannot.
+    Calls on words and events need no current context (measured), except on the default streams, which are the current
+    context's.
     """
 
     def __init__(self, context: Context, stream: Any, owner: object | None) -> None:

@@ -159,7 +159,10 @@ class DeviceQueue(DriverQueue):
         try:
             calls: list[tuple[int, ...]] = []
             for step in steps:
-                calls += (stream.copy if isinstance(step, Copy) else stream.fill)(doing, *step) or ()
+                if isinstance(step, Copy):
+                    calls += stream.copy(doing, *step) or ()
+                else:
+                    calls += stream.fill(doing, *step) or ()
             calls += stream.mark(doing, mark) or ()
             return _Mark(mark, self._submit(doing, calls))
         except BaseException as error:
