@@ -139,7 +139,6 @@ typedef struct operation {
     uint64_t at;
     xp_slot *s;
     uint64_t address, point;
-    bool turn;         /* a wait: for another signaller's point, of which whoever queues knows nothing */
     bool host, handed; /* a signal: a host function completes it; it is in the list of records */
     uint32_t lost;     /* a wait before it was, and why; by whom: */
     uint64_t pid;
@@ -567,15 +566,6 @@ static bool device_may_wait(xp_queue *q, xp_slot *s, uint64_t point, bool *unsur
     return *unsure;
 }
 
-/* As xp_guard. */
-static int guard(xp_queue *q, xp_slot *s, uint64_t point, uint64_t at, bool unsure)
-{
-    int rc = xp_guard(s, point, q, at, unsure);
-    if (rc && unsure)
-        xp_queue_sure(q);
-    return rc;
-}
-
 /* The device stores the lower half only: the upper one is there already, however much of what is lost below the point
  * has not been let go. */
 static bool host_completes(const xp_queue *q, uint64_t point)
@@ -640,13 +630,12 @@ static int64_t held_wait(xp_queue *q, operation *op, bool *again)
     }
     if (state != XP_PENDING)
         return 0;
-    bool unsure = false;
-    if (!device_may_wait(q, s, op->point, op->turn ? NULL : &unsure)) {
+    if (!device_may_wait(q, s, op->point, NULL)) { /* whoever looks after the device's waits knows of no other now */
         int64_t code = hold(q, s, op->point, XP_HOLD);
         *again = code == 0;
         return code;
     }
-    int rc = guard(q, s, op->point, op->at, unsure);
+    int rc = xp_guard(s, op->point, q, op->at, false);
     *again = rc == 1;
     if (rc)
         return rc == 1 ? 0 : XP_CODE_SYSTEM | (rc == XP_TOO_FAR ? EOVERFLOW : rc < 0 ? ENOMEM : rc - 1);
@@ -784,7 +773,9 @@ int xp_queue_wait(xp_queue *q, xp_slot *s, uint64_t address, uint64_t point, int
     if (q->failed) {
         *code = q->failed;
     } else if (q->first == NULL && device_may_wait(q, s, point, &unsure)) {
-        rc = guard(q, s, point, next_at(q), unsure);
+        rc = xp_guard(s, point, q, next_at(q), unsure);
+        if (rc && unsure)
+            xp_queue_sure(q);
         if (rc == 0)
             *code = word_operation(q, &q->calls->wait, address, point);
     } else if (settled(s, point) == XP_PENDING || q->first) {
@@ -825,11 +816,8 @@ static void signal_now(xp_queue *q, xp_slot *s, uint64_t address, xp_signalled *
             note_host(s, point);
         }
         if (holds) {
-            if (done->after) {
-                operation *before = take_spare(q, 0, HELD_WAIT, s, address, done->after);
-                before->turn = true;
-                append(q, before);
-            }
+            if (done->after)
+                append(q, take_spare(q, 0, HELD_WAIT, s, address, done->after));
             operation *op = take_spare(q, 1, HELD_SIGNAL, s, address, point);
             op->host = host;
             append(q, op);
