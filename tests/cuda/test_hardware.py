@@ -453,7 +453,7 @@ def test_signallers_take_turns(queue: xs.Queue) -> None:
 
 @pytest.mark.parametrize("connections", ["1", "8", "32"])
 def test_twelve_queues_in_the_wrong_order(connections: str) -> None:
-    """Each waits for what the next one is given later; with copies, over two rounds, and nobody stands still meanwhile."""
+    """Each waits for what the next one is given later, with copies, over two rounds; nobody stands still meanwhile."""
     out = run(
         f"""
         import os
@@ -464,7 +464,8 @@ def test_twelve_queues_in_the_wrong_order(connections: str) -> None:
             queues = [enter(xs.Queue("cuda:0")) for _ in range(12)]
             events = [enter(xs.Event("cuda:0")) for _ in range(13)]
             cells = [enter(xs.malloc_device(4096, "cuda:0")) for _ in range(13)]
-            other, busy, own = enter(xs.Queue("cuda:0")), enter(xs.Event("cuda:0")), enter(xs.malloc_device(64, "cuda:0"))
+            other, busy = enter(xs.Queue("cuda:0")), enter(xs.Event("cuda:0"))
+            own = enter(xs.malloc_device(64, "cuda:0"))
             for round_ in (1, 2):
                 for number, queue in enumerate(queues):
                     queue.wait(events[number + 1], at_least=round_)
