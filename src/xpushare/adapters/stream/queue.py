@@ -138,31 +138,37 @@ class DeviceQueue(DriverQueue):
 
     # --- queueing ------------------------------------------------------------------------------------------
 
-    def _queue(self, hook: Callable[..., Calls], doing: str, *arguments: object) -> int:
-        """Queue an operation; its place, where the queue holds operations."""
-        try:
-            calls = hook(doing, *arguments)
-        except XpuShareError as error:
-            raise self._judged(error) from error.__cause__
-        if calls is None:
+    def _submit(self, doing: str, calls: Calls) -> int:
+        """Queue what the hooks have not called; its place."""
+        if not calls:
             return 0
         place, code = self._native.submit(calls)
         if code:
-            raise self._failed(doing, hook.__name__, code)
+            raise self._failed(doing, self._stream.calls.others.get(calls[place][0], "the driver"), code)
         with self._state:
             self.place = max(self.place, place)
         return place
 
-    def _mark(self, doing: str) -> _Mark:
-        """A mark set now. With the device current."""
+    def _mark(self, doing: str, steps: Sequence[Fill | Copy] = ()) -> _Mark:
+        """A mark set now, behind those steps. With the device current."""
+        stream = self._stream
         with self._state:
             mark = self._marks.pop() if self._marks else None
         if mark is None:
-            mark = _Mark(self._call(self._stream.new_mark, doing), 0)
+            mark = _Mark(self._call(stream.new_mark, doing), 0)
         try:
-            mark.place = self._queue(self._stream.mark, doing, mark.mark)
-        except BaseException:
+            calls: list[tuple[int, ...]] = []
+            for step in steps:
+                if isinstance(step, Copy):
+                    calls += stream.copy(doing, *step) or ()
+                else:
+                    calls += stream.fill(doing, *step) or ()
+            calls += stream.mark(doing, mark.mark) or ()
+            mark.place = self._submit(doing, calls)
+        except BaseException as error:
             self._give_back(mark)
+            if isinstance(error, XpuShareError):
+                raise self._judged(error) from error.__cause__
             raise
         return mark
 
@@ -177,16 +183,17 @@ class DeviceQueue(DriverQueue):
 
     def _operate(self, doing: str, steps: Sequence[Fill | Copy], keep: object) -> None:
         """Queue steps and hold `keep` until they have finished."""
-        stream = self._stream
-        with self._order, stream.current():
+        with self._order, self._stream.current():
             self._check()
             self._reap()
             try:
-                for step in steps:
-                    self._queue(stream.copy if isinstance(step, Copy) else stream.fill, doing, *step)
-            finally:  # also what was queued before a failure uses the operands
+                mark = self._mark(doing, steps)
+            except BaseException:  # also what was queued before a failure uses the operands
                 self._keep(self._mark(doing), keep)
-        self._watch()
+                raise
+            self._keep(mark, keep)
+        if not self._watched:
+            self._watch()
 
     def _keep(self, mark: _Mark, keep: object) -> None:
         with self._state:
@@ -318,8 +325,9 @@ class DeviceQueue(DriverQueue):
         with self._order, self._stream.current():
             self._check()
             self._reap()
-            self._queue(self._stream.wait_native, doing, event)
-            self._keep(self._mark(doing), keep)
+            unsure = _Unsure(self._native)
+            self._submit(doing, self._call(self._stream.wait_native, doing, event))
+            self._keep(self._mark(doing), (keep, unsure))
         self._watch()
 
     def record_native(self) -> NativeEvent:
@@ -338,7 +346,7 @@ class DeviceQueue(DriverQueue):
         if mark.place:
             self._notice_refusal()
             if mark.place in self._dropped:  # once more: what the driver has got before may still use its operands
-                mark.place = self._queue(self._stream.mark, doing, mark.mark)
+                mark.place = self._submit(doing, self._call(self._stream.mark, doing, mark.mark))
             if self._native.handed < mark.place:
                 return False
         try:
@@ -536,6 +544,17 @@ class _Turn:
     def __exit__(self, *_exc: object) -> None:
         self._scope.__exit__(None, None, None)
         self._lock.release()
+
+
+class _Unsure:
+    """A queue waits for what may never come, and is no point; until this is dropped."""
+
+    def __init__(self, native: StreamQueue) -> None:
+        native.unsure(True)
+        self._native = native
+
+    def __del__(self) -> None:
+        self._native.unsure(False)
 
 
 class _LateStores:
