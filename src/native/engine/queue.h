@@ -1,4 +1,4 @@
-/* Stream queues: another vendor's in-order queues as far as event slots go, over the functions of its driver. */
+/* Stream queues: what a vendor's in-order queues do with event slots, over the functions of its driver. */
 #ifndef XP_QUEUE_H
 #define XP_QUEUE_H
 
@@ -19,7 +19,7 @@ typedef struct {
     uint64_t arguments[XP_ARGUMENTS];
 } xp_call;
 
-/* What a recipe fills in. OUT is the address of a temporary, MADE what a step before has put there. */
+/* What a recipe fills in. OUT is the address of a temporary, MADE the value that an earlier step has put there. */
 enum {
     XP_ARG_FIXED,
     XP_ARG_QUEUE,
@@ -37,18 +37,18 @@ enum {
 typedef struct {
     xp_call call; /* its fixed arguments */
     uint8_t kinds[XP_ARGUMENTS];
-    bool cleanup; /* done even if a step before failed, where there is a temporary */
+    bool cleanup; /* carried out even if an earlier step failed, provided there is a temporary */
 } xp_step;
 
 typedef struct {
-    uint32_t count; /* 0: the driver has no such thing */
+    uint32_t count; /* 0: the driver has no such call */
     xp_step steps[XP_STEPS];
 } xp_recipe;
 
 typedef struct {
     unsigned refs;
     xp_recipe store, wait, host, captured;
-    unsigned wait_bits, store_bits; /* of a point that the device compares, and stores: 64 or 32 */
+    unsigned wait_bits, store_bits; /* how many bits of a point the device compares and stores: 64 or 32 */
     bool event_callback; /* the host function is f(event, status, data), else f(data) */
 } xp_queue_calls;
 
@@ -67,7 +67,7 @@ typedef struct {
     uint64_t point, after;
     int64_t code;
     const char *wrong; /* or NULL: nothing was submitted */
-    bool memory;       /* false: there was none */
+    bool memory;       /* false: there was no memory */
 } xp_signalled;
 
 xp_queue *xp_queue_new(uint64_t number, uint64_t handle, xp_queue_calls *calls, int ordering, bool adopted);
@@ -82,20 +82,20 @@ void xp_queue_signal(xp_queue *queue, xp_slot *s, uint64_t address, xp_signalled
 bool xp_queue_finish(xp_queue *queue, xp_slot *s, uint64_t point, int64_t *code); /* false: no memory */
 bool xp_queue_submit(xp_queue *queue, const xp_call *calls, uint32_t count, uint64_t *at, int64_t *code);
 
-/* None of these does. */
+/* None of these blocks. */
 uint64_t xp_queue_handed(xp_queue *queue);
 uint32_t xp_queue_held(xp_queue *queue);
 bool xp_queue_failure(xp_queue *queue, uint64_t *at, int64_t *code);
-uint32_t *xp_queue_drained(xp_queue *queue); /* a futex word that changes when nothing is held any more */
+uint32_t *xp_queue_drained(xp_queue *queue); /* a futex word; it changes when nothing is held any more */
 
 /* For the warden, with xp_mu. */
 void xp_queue_waits(xp_queue *queue, int more); /* waits that are guarded */
 /* Lose what was signalled behind the wait at `at`, for that cause (not 0). False: an earlier point of an event is still
- * to be completed, or devices that wait for the lost ones are still held; come again. */
+ * outstanding, or the stores of lost points are still to come; call it again later. */
 bool xp_queue_lose(xp_queue *queue, uint64_t at, uint32_t cause, uint64_t pid);
 void xp_queue_resume(xp_queue *queue); /* the wait that it holds is over; takes the reference over */
 
-/* Calls of a driver that may block, on the relay: 0 or errno. */
+/* Makes driver calls that may block, on the relay. Returns 0 or errno. */
 int xp_relay_calls(const xp_call *calls, uint32_t count);
 
 #endif
