@@ -28,13 +28,13 @@ uint64_t xp_now(void)
 
 bool xp_may_spin(void)
 {
-    /* Keep the answer for a second: the affinity seldom changes, and asking for it takes as long as a short wait. */
+    /* The answer is kept for a second: affinity changes seldom and asking costs as much as a short wait. */
     static uint64_t fresh_until;
     static int answer;
     uint64_t now = xp_now();
     if (now >= XP_RELAXED(&fresh_until)) {
         cpu_set_t set;
-        /* EINVAL: there are more CPUs than the set has room for */
+        /* EINVAL: more CPUs than the set has */
         int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 2;
         XP_STORE_RELAXED(&answer, n);
         XP_STORE_RELAXED(&fresh_until, now + 1000000000u);
@@ -57,7 +57,7 @@ int xp_futex_wake(uint32_t *word, int count) { return (int)syscall(SYS_futex, wo
 
 int xp_pidfd_open(int pid) { return (int)syscall(SYS_pidfd_open, pid, 0); /* close-on-exec by itself */ }
 
-int xp_pidfd_getfd(int pidfd, int fd) { return (int)syscall(SYS_pidfd_getfd, pidfd, fd, 0); /* so is this one */ }
+int xp_pidfd_getfd(int pidfd, int fd) { return (int)syscall(SYS_pidfd_getfd, pidfd, fd, 0); /* likewise */ }
 
 bool xp_pidfd_readable(int pidfd)
 {
