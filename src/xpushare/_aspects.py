@@ -11,8 +11,8 @@ __all__ = ["Aspect", "Support"]
 class Aspect(StrEnum):
     """Capabilities of a device; the `ext_oneapi_*` ones are SYCL's aspects of those names.
 
-    `doc` says what the device can, `query` is the `ur.DeviceInfo` that answers it; it is empty where Unified Runtime
-    has none.
+    `doc` says what the device can do; `query` is the `ur.DeviceInfo` that asks for it, empty if Unified Runtime has
+    none.
     """
 
     doc: str
