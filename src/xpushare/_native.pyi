@@ -8,23 +8,21 @@ holds the GIL while it blocks.
 from collections.abc import Sequence
 from typing import Any, Final, Literal, Self, final
 
-# --- the protocol's declarations, of src/native/engine/layout.h
-# -------------------------------------------
+# --- the protocol's declarations, of src/native/engine/layout.h -------------------------------------------------------
 STRUCTS: Final[dict[str, dict[str, tuple[int, str]]]]  # structure -> field -> offset and `struct` code, in order
 LAYOUT: Final[dict[str, int]]  # "structure.field" and other places and sizes
 CONSTANTS: Final[dict[str, int]]
 MAGICS: Final[dict[str, bytes]]
 
-# --- processes
-# -----------------------------------------------------------------------------------------------------------
+# --- processes --------------------------------------------------------------------------------------------------------
 def forks() -> int:
-    """How many times this process line was forked (pthread_atfork): differs between a parent and its child."""
+    """How many forks led to this process (pthread_atfork): differs between a parent and its child."""
 
 def pidfd_getfd(pidfd: int, fd: int) -> int:
     """Duplicate `fd` of the process behind `pidfd`; close-on-exec. pidfd_getfd(2)."""
 
 def close_received(fd: int) -> None:
-    """close(2) of an fd that a peer gave us: it may be a commons that we are a member of, whose lock must stay."""
+    """close(2) an fd that a peer gave us. It may be a commons that we are a member of, whose lock must stay."""
 
 def dead(pidfds: Sequence[int]) -> list[int]:
     """Those of `pidfds` whose process has died: one poll(2) with no waiting."""
@@ -33,12 +31,11 @@ def lock(fd: int, at: int) -> bool:
     """Take a POSIX write lock on byte `at`, without waiting; False when another process holds it."""
 
 def lock_holder(fd: int, at: int) -> int | None:
-    """pid of the process holding byte `at` (0 where that pid cannot be seen from here), None when nobody else does.
+    """pid of the process that holds byte `at` (0 if that pid cannot be seen from here), None if no other process does.
     F_GETLK.
     """
 
-# --- atomics on shared words (addresses must be mapped and aligned; sequentially consistent)
-# ---------------------------------
+# --- atomics on shared words (addresses must be mapped and aligned; sequentially consistent) --------------------------
 def load64(address: int) -> int: ...
 def store64(address: int, value: int) -> None: ...
 def futex_wait(address: int, expected: int, timeout: float | None = None, spin: float = 0.0) -> bool:
@@ -49,8 +46,7 @@ def futex_wait(address: int, expected: int, timeout: float | None = None, spin: 
 
 def futex_wake(address: int, count: int = 2**31 - 1) -> int: ...
 
-# --- memory
-# --------------------------------------------------------------------------------------------------------------
+# --- memory -----------------------------------------------------------------------------------------------------------
 def copy(dst: int, src: int, nbytes: int) -> None:
     """memmove without the GIL."""
 
@@ -106,8 +102,7 @@ class Reservation:
 
     def protect(self, at: int, nbytes: int, access: int) -> None: ...
 
-# --- handles and peers
-# -------------------------------------------------------------------------------------------------------
+# --- handles and peers ------------------------------------------------------------------------------------------------
 @final
 class Fields:
     """The 256 bytes of a handle by the names of docs/layout.md (`sharing.handle.FIELDS`), as they are: nothing is
@@ -211,8 +206,7 @@ def read_reply(packet: bytes, fds: int, /) -> tuple[int, int]:
     """(STATUS_…, how many fds there are in all) of a reply that came with `fds` fds. OSError(EMFILE) if fds were lost
     on the way; ValueError if it makes no sense."""
 
-# --- buffers and DLPack
-# -----------------------------------------------------------------------------------------------------
+# --- buffers and DLPack -----------------------------------------------------------------------------------------------
 @final
 class Span:
     """A buffer (format "B" by default) over memory that `owner` keeps alive; every view of it holds the span, and so
@@ -286,8 +280,7 @@ class DLTensor:
     strides: tuple[int, ...] | None
     read_only: bool
 
-# --- membership, holders, event slots
-# ----------------------------------------------------------------------------------------
+# --- membership, holders, event slots ---------------------------------------------------------------------------------
 @final
 class Domain:
     """This process's membership in one commons; one per commons and process.
@@ -426,8 +419,7 @@ class Slot:
         """Idempotent. Waits of other threads end with ValueError, tokens become due, guards are dropped; what is owed
         stays owed."""
 
-# --- stream queues
-# ------------------------------------------------------------------------------------------------------------------
+# --- stream queues ----------------------------------------------------------------------------------------------------
 CAPTURED: Final = 1 << 32
 """A code of `StreamQueue`: somebody captures the adopted queue, so nothing can be queued."""
 NOT_HELD: Final = 2 << 32
@@ -556,14 +548,11 @@ def close_relay(timeout: float | None = 1.0) -> bool:
     """Stop the relay's threads; what is held stays so until something starts one again. False: a driver still keeps
     one at the time-out, which does nothing more once the driver returns. Runs by itself at the interpreter's exit."""
 
-# --- the warden
-# ----------------------------------------------------------------------------------------------------------------
-# One native thread per process, all signals blocked, never takes the GIL. Serves fds, watches pidfds, reaps the dead,
-# and reports
-# due tokens. Starts at `serve`, or at the first wait, notify or guard that must sleep; a fork leaves the child without
-# one (mutexes
-# are taken around the fork; the child's copy of the listening socket, epoll and notification fd is closed) until it
-# starts its own.
+# --- the warden -------------------------------------------------------------------------------------------------------
+# One native thread per process, which blocks all signals and never takes the GIL. It serves fds, watches pidfds, reaps
+# the dead, and reports due tokens. It starts at `serve`, or at the first wait, notify or guard that must sleep. A fork
+# leaves the child without one until it starts its own: mutexes are taken around the fork, and the child's copies of the
+# listening socket, epoll and notification fd are closed.
 def serve(table_address: int, table_fd: int, domain: Domain) -> None:
     """Listen on the abstract socket of docs/layout.md for this process's table. Once per process."""
 

@@ -7,13 +7,14 @@ says, and the core asks it first.
 
 Guarantees asked of every method:
 
-1. It raises this package's errors only: `OutOfMemoryError`, `FeatureNotSupportedError`, `InvalidArgumentError`,
-`DeviceError` with the
-   driver's name and number for the failure, and the name of the call.
-2. When it raises, nothing it acquired on the way remains.
-3. It makes no context on a device it was not asked for, and leaves the caller's current context and captures alone.
-4. Objects it returns own their driver resource; their `release` is called exactly once, from any thread, never in a
-forked child. 5. It may be called from several threads at once.
+1. It raises only errors of this package: `OutOfMemoryError`, `FeatureNotSupportedError`, `InvalidArgumentError`, and
+   `DeviceError` with the driver's name and number for the failure, and the name of the call.
+2. When it raises, it has released everything that it acquired before.
+3. It creates no context on a device that it was not asked for, and leaves the caller's current context and captures
+   alone.
+4. The objects that it returns own their driver resource. Their `release` is called exactly once, from any thread, never
+   in a forked child.
+5. Several threads may call it at once.
 """
 
 from __future__ import annotations
