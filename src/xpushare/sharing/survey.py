@@ -28,8 +28,8 @@ class Row(TypedDict):
     kind: str
     """`memory`, `physical_memory` or `event`."""
     state: str
-    """`shared`: there are handles that open it. `withdrawn`: there are none, but importers have it open. `left`: the same,
-    and its exporter has died.
+    """`shared`: there are handles that open it. `withdrawn`: there are none, but importers have it open. `left`: the
+    same, and its exporter has died.
     """
     nbytes: int
     backend: str | None
