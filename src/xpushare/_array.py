@@ -470,7 +470,7 @@ class SharedArray(BufferBase, Closable[Range]):
     if not TYPE_CHECKING:  # else every name would be an attribute to type checkers
 
         def __getattr__(self, name: str) -> Any:
-            """The array interfaces: NumPy's for host-accessible memory, and those of the device's vendor."""
+            """The array interfaces: NumPy's of host-accessible memory, and those of the device's vendor."""
             if name == "__array_interface__":
                 return self._host_interface()
             if name.endswith("_interface__"):
@@ -489,9 +489,7 @@ class SharedArray(BufferBase, Closable[Range]):
         return self._interface()
 
     def _given(self, protocol: ArrayInterface) -> dict[str, Any]:
-        """The content of an array interface. Its consumer waits for the stream that it names; if it names none, this
-        waits.
-        """
+        """What an array interface says; its consumer waits for the stream that it names, else this does."""
         found = self._use()
         stream = None
         if protocol.stream is None:

@@ -54,10 +54,9 @@ typedef struct xp_slot {
     unsigned misses; /* spins in a row that did not pay */
     pthread_mutex_t mu;
     uint64_t last_point, last_queue; /* of this process's submits; mu */
-    uint64_t last_host;              /* the newest of these points that a host function completes; mu */
-    uint64_t handed; /* the newest of them whose store a driver has, and which nothing that is queued later can hold
-                      * up */
-    uint64_t *released; /* points whose guard ended with a loss, kept until somebody asks; xp_mu */
+    uint64_t last_host;              /* the newest of them that a host function completes; mu */
+    uint64_t handed; /* the newest of them whose store a driver has, and nothing that is still to be queued holds it up */
+    uint64_t *released; /* points whose guard ended with a loss, until somebody asks; xp_mu */
     uint32_t released_count, released_room;
     uint32_t guards;            /* how many nodes guard waits on it; xp_mu */
     uint64_t lost_at, lost_hi;  /* a loss that devices here are still to be let go for: since when, up to which point */
@@ -75,7 +74,7 @@ typedef struct xp_node {
     xp_slot *slot;
     uint64_t point, token; /* of a guard: the place of the wait in its queue; of a mend: since when */
     int kind;
-    bool lost, served; /* of a guard: its point was seen to be lost; its queue has lost what is queued behind */
+    bool lost, served; /* a guard: its point was seen lost; its queue has lost what is queued behind */
     xp_queue *queue;   /* or NULL */
 } xp_node;
 

@@ -143,14 +143,14 @@ typedef struct operation {
 } operation;
 
 struct xp_queue {
-    xp_job job; /* carries on with what is held */
+    xp_job job; /* to go on with what is held */
     unsigned refs, waits, born;
     uint64_t number, handle;
     xp_queue_calls *calls;
     int ordering;
     bool adopted; /* another library uses the queue, too */
     pthread_mutex_t order;
-    pthread_mutex_t mu; /* of what follows; what is held changes only under `order` as well */
+    pthread_mutex_t mu; /* what follows; what is held changes only with `order`, too */
     uint64_t at;        /* counts operations */
     record *records;    /* a ring */
     uint32_t first_record, record_count, room;
@@ -507,7 +507,7 @@ static void note_host(xp_slot *s, uint64_t point)
     pthread_mutex_unlock(&s->mu);
 }
 
-/* The driver has the point's store, in a queue that never waits for what may never come. */
+/* The driver has it, and a queue that never waits for what may never come. */
 static void note_handed(const xp_queue *q, xp_slot *s, uint64_t point)
 {
     uint64_t old = XP_LOAD(&s->handed);
@@ -716,7 +716,7 @@ static void signal_now(xp_queue *q, xp_slot *s, uint64_t address, xp_signalled *
     bool host = false, holds = q->first != NULL || (q->ordering != XP_ORDER_DEVICE && !q->adopted);
     operation *before = NULL, *op = NULL;
     completion *c = NULL;
-    if (holds) { /* allocate before the point is submitted: it must not be lost for want of memory */
+    if (holds) { /* before the point is submitted: it must not be lost for want of memory */
         before = operation_new(HELD_WAIT, s, address, 0, 0);
         op = operation_new(HELD_SIGNAL, s, address, 0, 0);
     }
@@ -743,7 +743,7 @@ static void signal_now(xp_queue *q, xp_slot *s, uint64_t address, xp_signalled *
             }
             append(q, op);
             op = NULL;
-            done->after = 0; /* the queue looks after it */
+            done->after = 0; /* the queue sees to it */
         } else if (host && (c = completion_new(s, point)) == NULL) {
             xp_lose_late(s, 0, XP_CAUSE_QUEUE, (uint64_t)getpid());
             done->memory = false;

@@ -19,7 +19,7 @@ typedef struct {
     uint64_t arguments[XP_ARGUMENTS];
 } xp_call;
 
-/* What a recipe fills in. OUT is the address of a temporary, MADE the value that an earlier step has put there. */
+/* What a recipe fills in. OUT is the address of a temporary, MADE what a step before has put there. */
 enum {
     XP_ARG_FIXED,
     XP_ARG_QUEUE,
@@ -48,7 +48,7 @@ typedef struct {
 typedef struct {
     unsigned refs;
     xp_recipe store, wait, host, captured;
-    unsigned wait_bits, store_bits; /* how many bits of a point the device compares and stores: 64 or 32 */
+    unsigned wait_bits, store_bits; /* of a point that the device compares, and stores: 64 or 32 */
     bool event_callback; /* the host function is f(event, status, data), else f(data) */
 } xp_queue_calls;
 

@@ -85,8 +85,8 @@ class ArrayInterface(NamedTuple):
     layout: Literal["numpy", "sycl_usm"] = "numpy"  # NumPy's version 3, or version 1 of SYCL's USM array interface
     given: bool = True
     stream: int | None = None  # the default stream, as the interface numbers it, where it has a stream at all
-    mine: Callable[[Mapping[str, Any]], bool] = _every  # whether the array is this vendor's, if vendors share the name
-    syclobj: Callable[[DeviceInfo], object] = _filter_string  # names the device, in SYCL's interface
+    mine: Callable[[Mapping[str, Any]], bool] = _every  # tells whose array it is, where several vendors share the name
+    syclobj: Callable[[DeviceInfo], object] = _filter_string  # what says the device, in SYCL's
 
 
 def _yes() -> bool:

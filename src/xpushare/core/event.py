@@ -201,7 +201,7 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
         state = slot.wait(point, timeout)
     except ValueError:
         if node.left and threading.current_thread() is not threading.main_thread():
-            raise SystemExit from None  # the interpreter is ending: this thread ends with it, quietly
+            raise SystemExit from None  # the interpreter ends, and this thread with it, quietly
         raise
     if state == DONE:
         return

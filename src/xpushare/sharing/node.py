@@ -93,8 +93,8 @@ class Node:
         _native.close_warden()
 
 
-left: list[bool] = []  # not empty once this process has left: what dies later is cleaned up by the kernel
-at_leave: list[Callable[[], None]] = []  # what has to be done first at this process's clean exit
+left: list[bool] = []  # not empty once this process has left: what dies after that is the kernel's to clean up
+at_leave: list[Callable[[], None]] = []  # what else has to be done at this process's clean exit, first
 _exit_registered = False
 
 
@@ -110,7 +110,7 @@ def _leave() -> None:
 
 
 def _at_exit() -> None:
-    """Leave at the interpreter's exit, and also in multiprocessing's forked children, which skip atexit."""
+    """Leave at the interpreter's exit, also in multiprocessing's forked children, which skip atexit."""
     global _exit_registered
     if not _exit_registered:
         _exit_registered = True
@@ -128,7 +128,7 @@ def _after_fork() -> None:
     parent, _node = _node, Node()
     _exit_registered = False
     left.clear()
-    _parents.append(parent)  # its objects stay as they are: the child must not destroy them
+    _parents.append(parent)  # its objects stay as they are: destroying them here is no business of the child
 
 
 _parents: list[Node] = []

@@ -30,7 +30,7 @@ from xpushare.adapters.stream.hooks import Codes, Feature, QueueCalls
 
 __all__ = ["Context", "Driver", "Gpu", "struct_bytes", "struct_from"]
 
-_VALUE64_VERSION: Final = 12000  # since 11.7 the functions have their second form
+_VALUE64_VERSION: Final = 12000  # from 11.7 on the functions have their second form
 _STREAM_VERSION: Final = 10000
 _FORKED: Final = (
     "CUDA was started before this process was forked, and cannot be used in the child: start it with the spawn or "
@@ -154,7 +154,7 @@ class Driver:
         return values[0] if len(values) == 1 else tuple(values)
 
     def ready(self, doing: str, name: str, *arguments: Any) -> bool:
-        """The answer of a call that asks whether something has finished."""
+        """What a call that asks whether something has finished answers."""
         code = int(getattr(self.api, name)(*arguments)[0])
         if code in (0, Error.NOT_READY):
             return not code
@@ -211,7 +211,7 @@ class Driver:
         return _Scope(self, None, True)
 
     def function(self, name: str, version: int) -> int:
-        """The address of a driver function, in the form that it has in that version of CUDA."""
+        """The address of a driver function as that version of CUDA has it."""
         return int(self(f"finding {name}", "cuGetProcAddress", name.encode(), version, 0)[0])
 
     def queue_calls(self) -> QueueCalls:

@@ -53,9 +53,9 @@ class DeviceQueue(DriverQueue):
         self._order = threading.Lock()
         around = stream.around_calls
         self._turn: Any = self._order if around is None else _Turn(self._order, around)  # around a signal or a wait
-        self._state = threading.RLock()  # for what follows; never held while anything blocks
-        self._marks: list[Any] = []  # marks to be used again
-        self._kept: deque[tuple[_Mark, object]] = deque()  # (mark behind the operation, what the operation uses)
+        self._state = threading.RLock()  # what follows; never held while anything blocks
+        self._marks: list[Any] = []  # to be used again
+        self._kept: deque[tuple[_Mark, object]] = deque()  # (mark after the operation, what it uses)
         self._waits: deque[tuple[Slot, int]] = deque()
         self._sort_at = _WAITS_KEPT
         self._owed: dict[int, Slot] = {}  # by id; changed only with `_order`
@@ -141,7 +141,7 @@ class DeviceQueue(DriverQueue):
     # --- queueing ------------------------------------------------------------------------------------------
 
     def _queue(self, hook: Callable[..., Calls], doing: str, *arguments: object) -> int:
-        """Queue an operation. Returns its place if the queue may hold operations."""
+        """Queue an operation; its place, where the queue holds operations."""
         try:
             calls = hook(doing, *arguments)
         except XpuShareError as error:
@@ -156,7 +156,7 @@ class DeviceQueue(DriverQueue):
         return place
 
     def _mark(self, doing: str) -> _Mark:
-        """A mark that is set now. Called with the device current."""
+        """A mark set now. With the device current."""
         with self._state:
             mark = self._marks.pop() if self._marks else None
         if mark is None:
@@ -185,7 +185,7 @@ class DeviceQueue(DriverQueue):
             try:
                 for step in steps:
                     self._queue(stream.copy if isinstance(step, Copy) else stream.fill, doing, *step)
-            finally:  # what was queued before a failure uses the operands, too
+            finally:  # also what was queued before a failure uses the operands
                 self._keep(self._mark(doing), keep)
         self._watch()
 
@@ -335,7 +335,7 @@ class DeviceQueue(DriverQueue):
         doing = "asking for an event"
         if mark.place:
             self._notice_refusal()
-            if mark.place in self._dropped:  # set it again: earlier work may still use its operands
+            if mark.place in self._dropped:  # once more: what the driver has got before may still use its operands
                 mark.place = self._queue(self._stream.mark, doing, mark.mark)
             if self._native.handed < mark.place:
                 return False
@@ -383,7 +383,7 @@ class DeviceQueue(DriverQueue):
                 self._reap()
         finally:
             if reached or not mark.place:
-                self._give_back(mark.mark)  # it is set anew when it is used again
+                self._give_back(mark.mark)  # set anew when it is used again
             else:
                 self._keep(mark, None)  # it may still be held
         self._sort_waits(True)
