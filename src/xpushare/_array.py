@@ -521,9 +521,7 @@ class SharedArray(BufferBase, Closable[Range]):
         return _reopen_array, (self._pickled(),)
 
     def _pickled(self) -> bytes:
-        """The bytes that a pickle carries: the handle of an import, else the handle of an export that ends with this
-        object.
-        """
+        """The bytes that a pickle carries: an import's handle, else that of an export that ends with this object."""
         found = self._use()
         if self._handle is not None:
             return bytes(self._handle)
@@ -546,7 +544,7 @@ class SharedArray(BufferBase, Closable[Range]):
 
 
 class _Pickled:
-    """What pickling an array has exported; it is withdrawn with the array."""
+    """What pickling an array exported; withdrawn with the array."""
 
     __slots__ = ("events", "memory")
 

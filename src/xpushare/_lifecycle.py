@@ -136,9 +136,7 @@ class Exportable(DeviceObject[I]):
         return found
 
     def _handle_to_pickle(self, found: I, get: Callable[..., Handle]) -> Handle:
-        """The handle that an import was opened from; else the handle of an export that `get` makes and that ends with
-        this object.
-        """
+        """The handle that an import was opened from; else that of an export by `get`, which ends with this object."""
         if found.handle is not None:
             return found.handle
         with Implicit.lock:

@@ -106,7 +106,7 @@ typedef struct {
     uint64_t object, nbytes, exposed_nbytes, inode;
     uint32_t fd_count, payload_nbytes;
     int32_t fds[XP_ENTRY_FDS];
-    uint64_t offset; /* of the object in what the fds stand for */
+    uint64_t offset; /* of the object in what the fds are of */
     uint32_t device, since;
     uint8_t payload[128];
 } xp_entry;

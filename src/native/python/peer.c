@@ -321,7 +321,7 @@ static PyObject *own_enter(PyObject *object, PyObject *args)
     h.offset = offset;
     h.nbytes = nbytes;
     h.exposed_nbytes = exposed;
-    /* The entry is not live yet: the generation is stored last. Why the export before it ended stays readable. */
+    /* Not live yet: the generation is stored last, and what ended the one before stays to be told. */
     e->kind = kind;
     e->flags = flags;
     e->slot = slot;

@@ -122,7 +122,7 @@ def get(
     opens: int | None = None,
     implicit: bool = False,
 ) -> Handle:
-    """Export a range of an allocation of this process. Every call makes a distinct handle, which holds the allocation
+    """Export a range of an allocation of this process; every call makes a distinct handle, which holds the allocation
     until `put`.
     """
     if source.handle is not None:
@@ -166,7 +166,7 @@ _new: Any = tuple.__new__
 
 
 class Implicit:
-    """The handle that pickling an object makes; it is withdrawn when that object dies."""
+    """The handle that pickling an object makes; withdrawn with that object."""
 
     # Two threads that pickle one object must make only one export, else one thread's bytes would expire. Re-entrant,
     # since the garbage collector may run inside.

@@ -22,7 +22,7 @@ __all__ = ["Exported", "Table"]
 
 _RECYCLE_TRIES: Final = 8
 _REMEMBERED: Final = 1 << 16  # ended exports whose reason is kept for the message, and for a `put` that comes later
-_COUNTED_TRIES: Final = 8  # more than one, so that used-up exports end faster than new ones come
+_COUNTED_TRIES: Final = 8  # more than one, so that used-up exports go faster than new ones come
 
 
 @final
@@ -123,7 +123,7 @@ class Table:
         implicit: bool = False,
         opens: int | None = None,
     ) -> Handle:
-        """Add an export and make its handle. The export holds `source` until `put`."""
+        """Publish one export and make its handle; it holds `source` until `put`."""
         if len(what.payload) > layout.PAYLOAD_NBYTES:
             raise InvalidArgumentError(f"an export's payload is at most {layout.PAYLOAD_NBYTES} bytes")
         if what.on_demand is None and len(what.fds) > layout.FDS_INLINE:
@@ -162,7 +162,7 @@ class Table:
             exported = self._exports[generation] = Exported(handle, source, keep, foreign, implicit)
             if opens is not None:
                 self._counted.append(exported)
-            _native.store64(self._entry_address(entry), generation)  # last: this makes the entry live
+            _native.store64(self._entry_address(entry), generation)  # last: now it is live
             return handle
 
     def _start(self) -> None:
