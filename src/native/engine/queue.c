@@ -50,8 +50,7 @@ static int invoke_all(const xp_call *calls, uint32_t count)
     return code;
 }
 
-/* Returns the driver's code. `values` is indexed by the kind of argument. `given`: the driver has DATA, and will call
- * FUNCTION. */
+/* The driver's code. `values` by the kind of argument. `given`: the driver was given DATA, and will call FUNCTION. */
 static int perform(const xp_recipe *recipe, uint64_t *values, bool *given)
 {
     uint64_t made = 0;
@@ -148,7 +147,7 @@ struct xp_queue {
     uint64_t number, handle;
     xp_queue_calls *calls;
     int ordering;
-    bool adopted; /* another library uses the queue, too */
+    bool adopted; /* somebody else has the queue, too */
     pthread_mutex_t order;
     pthread_mutex_t mu; /* what follows; what is held changes only with `order`, too */
     uint64_t at;        /* counts operations */
@@ -721,7 +720,7 @@ static void signal_now(xp_queue *q, xp_slot *s, uint64_t address, xp_signalled *
         op = operation_new(HELD_SIGNAL, s, address, 0, 0);
     }
     bool alone = q->first == NULL;
-    pthread_mutex_lock(&q->mu); /* a loss finds every point that we submitted in the list */
+    pthread_mutex_lock(&q->mu); /* a loss finds every point of ours that is submitted in the list */
     bool listed = XP_LOAD(&q->waits) != 0;
     done->memory = (!holds || (before && op)) && (!listed || make_room(q));
     if (done->memory)

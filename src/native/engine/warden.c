@@ -427,8 +427,7 @@ static bool serve_losses(void)
     return again;
 }
 
-/* Returns what the nodes need next. 2: there are tokens or held waits that a device completes, or losses; 1: only
- * guards; 0: nothing. */
+/* What the nodes want next: 2 tokens or held waits that a device completes, or losses; 1 only guards; 0 none. */
 static int service(bool polling)
 {
     int wanted = 0;
