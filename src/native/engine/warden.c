@@ -1,5 +1,5 @@
-/* The warden: one thread per process that never takes the GIL. Lets clients in, sees members die, polls what devices
- * complete, reports tokens. */
+/* The warden: one thread per process that never takes the GIL. It serves importers, sees members die, polls for points
+ * that devices complete, and reports tokens. */
 #include "events.h"
 
 #include "queue.h"
@@ -24,8 +24,8 @@
 #define CONNECTION_NS 1000000000u
 #define POLL_FIRST_NS 20000u
 #define POLL_LAST_NS 1000000u
-#define GUARD_LAST_NS 50000000u /* a guard alone only wants to know when it may go: deaths come by themselves */
-#define GRACE_NS 200000000u /* for other processes to lose what their devices have queued behind a lost point */
+#define GUARD_LAST_NS 50000000u /* a guard alone only has to know when it may end: deaths are reported anyway */
+#define GRACE_NS 200000000u /* gives other processes time to lose what their devices have queued behind a lost point */
 #define RETRY_NS 10000000u
 #define LOCKS_NS 200000000u
 
@@ -50,7 +50,7 @@ static struct {
 /* with xp_mu */
 static xp_node *nodes, *due_first, **due_last = &due_first;
 static int notify_fd = -1;
-static bool polling_nodes; /* the warden looks at nodes of devices by itself before long */
+static bool polling_nodes; /* the warden will look at the nodes of devices soon anyway */
 
 /* --- watching ----------------------------------------------------------------------------------------------------- */
 
@@ -85,7 +85,7 @@ int xp_watch(xp_domain *d, uint32_t m)
             continue;
         if (pidfd < 0)
             break;
-        /* Still the holder: so the pidfd is the holder's, not that of a later process with its number. */
+        /* If that is still the holder, the pidfd is the holder's, not that of a later process with the same pid. */
         if (xp_lock_holder(d->fd, XP_LIFE_BYTE + (int64_t)m, &again) != 1 || again != pid) {
             close(pidfd);
             continue;
@@ -159,7 +159,7 @@ static int watch_bell(xp_domain *d)
 void xp_unwatch_bell(xp_domain *d)
 {
     pthread_mutex_lock(&warden_mu);
-    if (d->bell_watched && W.running) /* by hand: the other members' copies would keep it in there */
+    if (d->bell_watched && W.running) /* by hand, since the other members' copies would keep it in the epoll */
         epoll_ctl(W.epoll, EPOLL_CTL_DEL, d->bell, NULL);
     d->bell_watched = false;
     pthread_mutex_unlock(&warden_mu);
@@ -176,12 +176,12 @@ static void make_due(xp_node *node)
     due_last = &node->next;
     uint64_t one = 1;
     if (notify_fd >= 0 && write(notify_fd, &one, sizeof one) < 0) {
-        /* EAGAIN: readable already */
+        /* EAGAIN: it is readable already */
     }
 }
 
-/* The processes with a guard on a slot are counted there: whoever loses its points leaves it to them to let devices go.
- * Counted in before the state is looked at: either the loser sees the guard, or the guard the loss. */
+/* A slot counts the processes that have a guard on it: whoever loses its points leaves it to them to release the
+ * devices. Count before looking at the state: then either the loser sees the guard, or the guard sees the loss. */
 static void guards_in(xp_slot *s)
 {
     if (s->guards++ == 0)
@@ -238,14 +238,14 @@ void xp_nodes_drop(xp_domain *d, xp_slot *s)
         }
         xp_view v;
         xp_read(node->slot->w, &v);
-        if (node->kind == XP_GUARD && xp_state(&v, node->point) == XP_LOST) { /* nobody does it later */
+        if (node->kind == XP_GUARD && xp_state(&v, node->point) == XP_LOST) { /* nobody would do it later */
             serve_guard(node);
             xp_release(node->slot->w, v.hi);
         }
-        for (p = &nodes; *p != node; p = &(*p)->next) /* serving may have added some */
+        for (p = &nodes; *p != node; p = &(*p)->next) /* serving may have added nodes */
             ;
         *p = node->next;
-        finish_node(node); /* who waits for the token finds the slot detached */
+        finish_node(node); /* whoever waits for the token finds the slot detached */
     }
 }
 
@@ -299,7 +299,7 @@ int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, int kind, xp_queue *
     } else if (guard) {
         guards_out(s);
     }
-    bool soon = guard && polling_nodes; /* a guard only wants to know when it may go */
+    bool soon = guard && polling_nodes; /* a guard only has to know when it may end */
     pthread_mutex_unlock(&xp_mu);
     if (state != XP_PENDING) {
         free(node);
@@ -344,7 +344,8 @@ void xp_mend(xp_slot *s, xp_queue *queue)
 {
     xp_node *node = !xp_usable(s->d) || XP_LOAD(&s->gone) || xp_mending(s, queue, false) ? NULL : malloc(sizeof *node);
     if (node == NULL)
-        return; /* of memory: a device that waits here for a completed point may have to wait for the next one */
+        return; /* for want of memory: a device that waits here for a completed point may have to wait for the next
+                 * one */
     *node = (xp_node){.next = nodes, .slot = s, .token = xp_now(), .kind = XP_MEND, .queue = queue};
     xp_view v;
     xp_read(s->w, &v);
@@ -370,7 +371,7 @@ bool xp_mending(xp_slot *s, const xp_queue *queue, bool end)
     return false;
 }
 
-/* A late store has lowered the value perhaps. Guards let devices go for losses that came after it. */
+/* A late store may have lowered the value. Guards release devices for losses that came after it. */
 static void mend(const xp_node *node)
 {
     xp_finish(node->slot->w);
@@ -378,8 +379,8 @@ static void mend(const xp_node *node)
         xp_release(node->slot->w, node->point);
 }
 
-/* Guards whose point is lost: first the queues lose what is queued behind, then the devices are let go; at once where no
- * other process has guards on the slot. True: come again. */
+/* For guards whose point is lost: first the queues lose what is queued behind, then the devices are released, at once
+ * if no other process has guards on the slot. True: call it again later. */
 static bool serve_losses(void)
 {
     bool again = false;
@@ -389,7 +390,8 @@ static bool serve_losses(void)
             xp_view v;
             xp_read(node->slot->w, &v);
             xp_slot *s = node->slot;
-            if (s->lost_at == 0 || XP_LOAD(&s->w->value) >= s->lost_hi) { /* else there is one before it */
+            if (s->lost_at == 0 || XP_LOAD(&s->w->value) >= s->lost_hi) { /* else an earlier loss is still being
+                                                                           * served */
                 s->lost_at = now;
                 s->lost_hi = v.hi;
             }
@@ -399,7 +401,7 @@ static bool serve_losses(void)
         xp_slot *s = node->slot;
         if (node->kind != XP_GUARD || s->lost_at == 0 || node->point > s->lost_hi)
             continue;
-        xp_view v; /* again: it may have been lost since it was looked at */
+        xp_view v; /* look again: the point may have been lost since */
         xp_read(s->w, &v);
         node->lost = node->lost || xp_state(&v, node->point) == XP_LOST;
         if (node->lost && !serve_guard(node))
@@ -456,7 +458,7 @@ static int service(bool polling)
     int n = 0;
     for (xp_domain *d = xp_domains; d; d = d->next)
         if (XP_LOAD(&d->rescan)) {
-            if (n == 32) { /* the rest next time */
+            if (n == 32) { /* do the rest next time */
                 kick();
                 break;
             }
@@ -530,7 +532,7 @@ static void on_pidfd(uint64_t serial, uint32_t m)
     if (d->pidfds[m] >= 0 && xp_pidfd_readable(d->pidfds[m])) {
         xp_unwatch(d, m);
         xp_reap(d, m, true);
-        if (xp_alive(d, m)) /* somebody new has the index already */
+        if (xp_alive(d, m)) /* somebody new has the index by now */
             xp_watch(d, m);
     }
     pthread_mutex_unlock(&d->mu);
@@ -538,11 +540,12 @@ static void on_pidfd(uint64_t serial, uint32_t m)
     xp_domain_unref(d);
 }
 
-/* Members whose death cannot be told by a pidfd, and dead ones that are not reaped yet. Returns when to come again. */
+/* Check the members whose death no pidfd can tell, and dead members that are not reaped yet. Returns when to check
+ * again. */
 static uint64_t check_locks(bool act, uint64_t retry_ns)
 {
     uint64_t again = XP_FOREVER, after = 0;
-    for (;;) { /* domains in the order of their serials, one at a time, so that xp_mu is not held while one is reaped */
+    for (;;) { /* one domain at a time, by their serials, so that xp_mu is not held while members are reaped */
         xp_domain *d = NULL;
         bool waited = false;
         pthread_mutex_lock(&xp_mu);
@@ -583,7 +586,7 @@ static uint64_t check_locks(bool act, uint64_t retry_ns)
 
 /* --- connections -------------------------------------------------------------------------------------------------- */
 
-/* With warden_mu. Whom nobody lets in waits in the backlog. */
+/* Start or stop accepting connections; others wait in the backlog. With warden_mu. */
 static void let_in(bool yes)
 {
     struct epoll_event e = {.events = yes ? EPOLLIN : 0, .data.u64 = NAME(KIND_LISTEN, 0, 0)};
@@ -609,13 +612,13 @@ static bool accept_one(uint64_t now)
     while (i < CONNECTIONS && W.connections[i].fd >= 0)
         i++;
     if (i == CONNECTIONS) {
-        let_in(false); /* until one goes, in a second at the latest */
+        let_in(false); /* until one closes, in a second at the latest */
         return false;
     }
     int fd = accept4(W.listen, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            let_in(false); /* instead of being woken for ever */
+            let_in(false); /* else we would be woken again and again */
             W.paused = now + LOCKS_NS;
         }
         return errno == EINTR || errno == ECONNABORTED;
@@ -623,9 +626,9 @@ static bool accept_one(uint64_t now)
     struct ucred peer;
     socklen_t length = sizeof peer;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0 || peer.uid != geteuid()) {
-        char request[64]; /* unread, it would turn the reply into a reset; one is all an honest client sends */
+        char request[64]; /* an unread request would turn the reply into a reset; an honest client sends one */
         if (recv(fd, request, sizeof request, MSG_DONTWAIT) < 0) {
-            /* not there yet */
+            /* the request is not there yet */
         }
         xp_refuse(fd);
         close(fd);
@@ -652,7 +655,7 @@ static void on_connection(uint64_t serial, uint32_t i)
     if (i >= CONNECTIONS || W.connections[i].fd < 0 || W.connections[i].serial != serial)
         return;
     char packet[sizeof(xp_request) + 8];
-    /* No room for control data: fds that somebody sends us are closed by the kernel. */
+    /* There is no room for control data, so the kernel closes fds that somebody sends us. */
     ssize_t n = recv(W.connections[i].fd, packet, sizeof packet, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
@@ -663,7 +666,7 @@ static void on_connection(uint64_t serial, uint32_t i)
         drop_connection((int)i);
 }
 
-/* The earliest deadline of a connection; those that are over are closed. */
+/* Close connections whose deadline is over; returns the earliest of the other deadlines. */
 static uint64_t check_connections(uint64_t now)
 {
     uint64_t earliest = XP_FOREVER;
@@ -817,7 +820,7 @@ int xp_warden_start(void)
         pthread_mutex_lock(&warden_mu);
         rc = start();
         pthread_mutex_unlock(&warden_mu);
-        for (xp_node *node = nodes; rc == 0 && node; node = node->next) { /* left from a warden that was closed */
+        for (xp_node *node = nodes; rc == 0 && node; node = node->next) { /* left over from a warden that was stopped */
             pthread_mutex_lock(&node->slot->d->mu);
             watch_bell(node->slot->d);
             pthread_mutex_unlock(&node->slot->d->mu);
@@ -901,7 +904,7 @@ static void fork_parent(void)
 static void fork_child(void)
 {
     XP_STORE(&xp_fork_count, xp_fork_count + 1);
-    close_fds(); /* the listening socket above all: else it would outlive the parent */
+    close_fds(); /* above all the listening socket, which would outlive the parent */
     W.running = false;
     /* The commons' fds at once too: closing one later would drop the locks that this child takes by its own fd. */
     for (xp_domain *d = xp_domains; d; d = d->next) {
@@ -920,11 +923,11 @@ static void fork_child(void)
         close(notify_fd);
     notify_fd = -1;
     xp_domains = NULL;
-    nodes = due_first = NULL; /* the parent's; what they refer to is left mapped */
+    nodes = due_first = NULL; /* they are the parent's; what they refer to stays mapped */
     due_last = &due_first;
     xp_serving_forked();
     xp_relay_forked();
-    fork_parent(); /* the child's one thread is the one that locked them */
+    fork_parent(); /* the child's only thread is the one that locked them */
 }
 
 static void install_fork_handlers(void) { pthread_atfork(fork_prepare, fork_parent, fork_child); }

@@ -1,9 +1,9 @@
-/* The module: puts the parts together, and tells Python the layout and the numbers of the protocol. */
+/* The module: puts the parts together, and gives Python the layout and the numbers of the protocol. */
 #include "objects.h"
 
 #include <stdio.h>
 
-/* As `struct` spells it: an array is bytes. */
+/* The code of a field for `struct`; an array is bytes. */
 #define CODE(type, field)                                                                                             \
     _Generic(((type *)0)->field, uint16_t: 'H', uint32_t: 'I', int32_t: 'i', uint64_t: 'Q', default: 's')
 #define FIELD(of, type, field) {of, #field, offsetof(type, field), sizeof(((type *)0)->field), CODE(type, field)}
@@ -53,7 +53,7 @@ typedef struct {
     unsigned long long value;
 } number;
 
-/* Places and sizes that are not a field's. */
+/* Places and sizes that belong to no field. */
 static const number places[] = {
     {"handle.size", sizeof(xp_handle)},
     {"table.devices", XP_TABLE_DEVICES}, {"table.header", XP_TABLE_HEADER}, {"table.entries", XP_ENTRIES},
@@ -86,7 +86,7 @@ static const struct {
 };
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-/* dict[key] = value, whose reference it takes over; also where that is NULL with an exception set. */
+/* dict[key] = value. Takes over the reference to value, which may be NULL with an exception set. */
 static int put(PyObject *dict, const char *key, PyObject *value)
 {
     int rc = value ? PyDict_SetItemString(dict, key, value) : -1;

@@ -1,5 +1,5 @@
-/* Fields, the bytes of a handle by name; PeerTable, which opens an entry of a peer's mapped table at one go; OwnTable,
- * which fills one in. */
+/* Fields: the bytes of a handle, by name. PeerTable: opens an entry of a peer's mapped table in one call. OwnTable:
+ * fills in an entry of our own. */
 #include "objects.h"
 
 #include <sys/random.h>
@@ -137,7 +137,7 @@ static PyObject *lease_of(PyObject *self, const xp_handle *h, PyObject *peer)
     const xp_types *types = PyType_GetModuleState(Py_TYPE(self));
     PyObject *lease = xp_lease_new(types->lease, ((xp_peer_table *)self)->domain, h->entry, peer);
     if (lease == NULL)
-        PyErr_Clear(); /* the caller does it again, and says what is wrong */
+        PyErr_Clear(); /* the caller tries again the long way, which says what is wrong */
     return lease;
 }
 

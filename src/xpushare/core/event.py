@@ -52,7 +52,7 @@ class Opened(NamedTuple):
 
 
 def refusal(device: Device, *aspects: Aspect) -> str:
-    """Why the device does not do what needs these aspects; empty where it has them."""
+    """Why the device refuses what needs these aspects; empty if it has them."""
     try:
         for aspect in aspects:
             device.require(aspect)
@@ -62,7 +62,7 @@ def refusal(device: Device, *aspects: Aspect) -> str:
 
 
 def point_argument(at_least: int | None, slot: Slot) -> int:
-    """The point that a wait means: the newest one known now, or `at_least`."""
+    """The point that a wait is for: the newest one known now, or `at_least`."""
     if at_least is None:
         return slot.pending
     try:
@@ -104,7 +104,7 @@ def create(device: DeviceLike | None, context: Context | None, enable_ipc: bool,
     makes="event handle",
 )
 def get(source: Opened, context: Context | None = None, implicit: bool = False) -> Handle:
-    """Export an event that was made with `enable_ipc=True` here; the handle holds the event until `put`."""
+    """Export an event that was made here with `enable_ipc=True`; the handle holds the event until `put`."""
     if source.handle is not None:
         raise InvalidArgumentError(
             "an imported event cannot be exported again: send on the handle that it was opened from (`.handle`)"
@@ -143,7 +143,7 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
     ),
 )
 def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, context: Context | None = None) -> Opened:
-    """Open a handle: an event that shares its state with the exporter's, signalled and waited on from both ends."""
+    """Open a handle: an event that shares its state with the exporter's. Both ends can signal it and wait for it."""
     found = memory.expect_kind(handle, "event")
     chosen, chosen_context = event_device(found, device, context)
     for each in chosen_context.devices:
@@ -171,13 +171,13 @@ def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, contex
     ends="event handle",
 )
 def put(handle: Handle | bytes | str) -> None:
-    """Withdraw a handle of this process for new opens; opened events stay good."""
+    """Withdraw a handle of this process for new opens; opened events stay valid."""
     memory.put(handle, "event")
 
 
 @operation("Event.signal", raises=(InvalidArgumentError, FeatureNotSupportedError))
 def signal(event: Opened) -> int:
-    """The host signals: the next point, complete at once; its number."""
+    """Signal from the host: the next point, which is complete at once. Returns its number."""
     if event.host_refusal:
         raise FeatureNotSupportedError(event.host_refusal)
     try:
@@ -214,13 +214,13 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
 
 @operation("Event.done", raises=(PeerLostError,))
 def done(event: Opened) -> bool:
-    """Whether the newest point known now is complete; a lost one raises, so that nobody polls for ever."""
+    """Whether the newest point known now is complete. Raises if it was lost, so that nobody polls for ever."""
     slot = event.timeline.slot
     point = slot.pending
     state = slot.state(point)
     if state == PENDING:
-        slot.watch()  # somebody polls: a death has to be noticed
-        state = slot.wait(point, 0.0)  # as a wait does: sees a death before anybody has recorded the loss
+        slot.watch()  # the caller may poll: a death must be noticed
+        state = slot.wait(point, 0.0)  # like a wait, this sees a death before anybody has recorded the loss
     if state == LOST:
         raise peer_lost(slot, point)
     return state == DONE

@@ -1,5 +1,5 @@
-"""The owners of driver resources. An object here has one driver resource and gives it back when its last reference
-goes.
+"""The owners of driver resources. Each object has one driver resource, and releases it when its last reference is
+dropped.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ __all__ = ["Allocation", "End", "Pages", "Resource", "Timeline"]
 
 
 class End:
-    """Gives a resource back when its owner has died.
+    """Releases a resource when its owner has died.
 
-    Not the owner's own `__del__`: that runs while weak references to the owner still work, so that another thread could
-    take an object out of a cache while it is being released.
+    The owner's own `__del__` would be too early: it runs while weak references to the owner still work, so that another
+    thread could take the object out of a cache while it is being released.
     """
 
     __slots__ = ("_arguments", "_forks", "_release", "forget")
@@ -97,13 +97,13 @@ class Allocation(Resource):
 
     @property
     def serial(self) -> int:
-        """Names this allocation to the importers' caches; given at the first export."""
+        """The number that names this allocation in importers' caches; assigned at the first export."""
         if not self._serial:
             self._serial = node.current().table().new_object()
         return self._serial
 
     def hold(self, piece: Any) -> tuple[object, bool]:
-        """The piece itself holds this; see `Range.hold`."""
+        """See `Range.hold`: the piece itself holds this allocation."""
         return piece, piece.read_only
 
 
@@ -136,7 +136,7 @@ class Pages(Resource):
 
 @final
 class Timeline(Resource):
-    """This process's attachment to an event's slot; one per event and process, however often it is opened."""
+    """This process's attachment to an event's slot: one per event and process, however often it is opened."""
 
     __slots__ = ("slot",)
 
@@ -147,7 +147,7 @@ class Timeline(Resource):
 
 
 def _release_slot(domain: Domain, index: int) -> None:
-    """`own`: the slot is in this process's commons."""
+    """Release a slot of this process's own commons."""
     domain.release_slot(index)
 
 

@@ -1,4 +1,4 @@
-"""This process among the others: its table, its peers, its live objects. A forked child gets its own."""
+"""This process's place among the others: its table, its peers, its live objects. A forked child gets its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["AddressMap", "Node", "at_leave", "current", "left"]
 
 @final
 class AddressMap:
-    """Live allocations of this process by address; holds none of them."""
+    """The live allocations of this process, by address; it holds none of them."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: the garbage collector may call `remove` while it is held
@@ -34,7 +34,7 @@ class AddressMap:
             self._by_start[allocation.address] = ref(allocation)
 
     def remove(self, address: int) -> None:
-        """Forget what died at `address`; a newer one there stays."""
+        """Forget the allocation that died at `address`; a newer one there stays."""
         with self._lock:
             found = self._by_start.get(address)
             if found is not None and found() is None:
@@ -42,7 +42,7 @@ class AddressMap:
                 self._starts.pop(bisect_right(self._starts, address) - 1)
 
     def find(self, address: int) -> Any | None:
-        """The live allocation that `address` lies in."""
+        """The live allocation that contains `address`."""
         with self._lock:
             at = bisect_right(self._starts, address) - 1
             if at < 0:
@@ -70,7 +70,7 @@ class Node:
         self.foreign: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()  # other libraries' allocations
 
     def table(self) -> Table:
-        """This process's table, made at the first need."""
+        """This process's table, made when it is first needed."""
         if self._table is None:
             with self._lock:
                 if self._table is None:
@@ -86,7 +86,7 @@ class Node:
         return self._table is not None and self._table.cookie == cookie
 
     def leave(self) -> None:
-        """Clean exit: owe nothing silently, hold nothing."""
+        """Clean exit: record what this process owes as lost, and hold nothing any more."""
         self.peers.leave()
         if self._table is not None:
             self._table.domain.leave()

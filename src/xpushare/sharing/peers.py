@@ -1,4 +1,4 @@
-"""The exporters that this process knows, what it has open from each, and the cache of what it mapped."""
+"""The exporters that this process knows, what it has open from each of them, and the cache of what it has mapped."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PCI: Final = re.compile(rb"(?:[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])?")
 
 
 class Entry(NamedTuple):
-    """An entry of a peer's table, as it was read; the names of docs/layout.md."""
+    """An entry of a peer's table, as it was read; docs/layout.md has the same names."""
 
     generation: int
     retired: int
@@ -60,10 +60,11 @@ class Entry(NamedTuple):
 
 @final
 class Opener:
-    """How this process opens exports of one kind on one device. A part of the cache's keys, by its identity.
+    """How this process opens exports of one kind on one device. Its identity is a part of the cache's keys.
 
-    `make` imports. `admit`, where the exporter's device is of another backend, raises unless exports of that form and
-    hardware can be imported; it is asked before anything is fetched. `maps`: memory in a memfd comes mapped.
+    `make` imports. If the exporter's device is of another backend, `admit` raises unless exports of that form and
+    hardware can be imported; it is called before anything is fetched. `maps`: memory in a memfd is mapped before `make`
+    gets it.
     """
 
     __slots__ = ("admit", "make", "maps")
@@ -81,7 +82,9 @@ _new: Any = tuple.__new__
 
 @final
 class Peer:
-    """One exporter, by its table. Mapped once; membership in its commons keeps what is open visible to it."""
+    """One exporter, known by its table, which is mapped once. Membership in its commons shows the exporter what is
+    open.
+    """
 
     def __init__(self, handle: Handle) -> None:
         fields = fields_of(handle)
@@ -114,7 +117,7 @@ class Peer:
             raise InvalidHandleError(f"{doing}: {error}") from error
         attachment.commons.take()
         attachment.bell.take()
-        # The table's fd stays open with the rest: by it `xpushare ls` tells what a dead exporter left here.
+        # The table's fd stays open with the rest: by it, `xpushare ls` finds what a dead exporter left here.
         self.cookie = cookie
         self.pid = fields.pid
         self._attachment = attachment
@@ -136,13 +139,13 @@ class Peer:
         return self.address + layout.TABLE_ENTRIES + entry * layout.ENTRY_NBYTES
 
     def expect_live(self, handle: Handle) -> None:
-        """The handle's entry is live in the table of a living process, now; else `HandleExpiredError`."""
+        """Raise `HandleExpiredError` unless the handle's entry is live now, and its process alive."""
         self.expect_exported(handle)
         if not self.alive():
             raise HandleExpiredError(f"the exporter, process {self.pid}, is gone: it ended")
 
     def expect_exported(self, handle: Handle) -> None:
-        """The handle's entry is live in the table, whose process may have died; else `HandleExpiredError`."""
+        """Raise `HandleExpiredError` unless the handle's entry is live; its process may have died."""
         try:
             reason = self.table.ended(fields_of(handle))
         except ValueError as error:
@@ -153,7 +156,7 @@ class Peer:
             )
 
     def entry(self, handle: Handle) -> Entry:
-        """The handle's entry, checked against the handle. Ask `expect_exported` again once it was used."""
+        """The handle's entry, checked against the handle. Call `expect_exported` again after using it."""
         found = self.table.entry(fields_of(handle))
         if found is None:
             self.expect_exported(handle)
@@ -161,7 +164,7 @@ class Peer:
         return Entry._make(layout.ENTRY.unpack(found))
 
     def hardware(self, handle: Handle, entry: Entry) -> Hardware:
-        """The device that the entry is of; it is the one that the handle names."""
+        """The device of the entry, which is the one that the handle names."""
         fields = fields_of(handle)
         if not entry.device:  # the header was full
             return Hardware(handle.backend, handle.device_uuid, "", "")
@@ -175,7 +178,7 @@ class Peer:
         raise InvalidHandleError(f"process {self.pid} says of the handle's device what cannot be")
 
     def fetch(self, handle: Handle, entry: Entry) -> list[OwnedFd]:
-        """The entry's fds, certainly those of this handle."""
+        """The entry's fds, which are certainly those of this handle."""
         if not entry.fd_count:
             return []
         numbers = None if entry.flags & layout.ENTRY_ON_DEMAND else layout.FDS.unpack(entry.fds)
@@ -193,7 +196,7 @@ class Peer:
         return fds
 
     def map(self, handle: Handle, entry: Entry) -> _native.Mapping:
-        """A mapping of the entry's memfd, certainly that of this handle."""
+        """A mapping of the entry's memfd, which is certainly that of this handle."""
         writable = not entry.flags & layout.ENTRY_READ_ONLY
         fields = fields_of(handle)
         fd = layout.FDS.unpack(entry.fds)[0]
@@ -209,7 +212,7 @@ class Peer:
                         raise from_os_error(
                             error, f"mapping {entry.exposed_nbytes} bytes of process {self.pid}"
                         ) from error
-            fds = self.fetch(handle, entry)  # another route, or the whole story of why not
+            fds = self.fetch(handle, entry)  # by another route, or with an error that says what blocks each
             try:
                 return _system.import_mapping(fds[0].number, entry.inode, entry.exposed_nbytes, writable)
             finally:
@@ -226,14 +229,14 @@ class Peer:
 
 @final
 class Peers:
-    """All peers of this process and the open cache.
+    """All peers of this process, and the cache of what is open.
 
-    The cache maps (exporter, its object, how it was opened) to what `make` returned, for as long as that lives: it
-    counts by references, so it never evicts what is in use and keeps nothing that is not.
+    The cache maps (exporter, its object, how it was opened) to what `make` returned, for as long as that lives. It
+    holds weak references, so it never evicts what is in use, and keeps nothing else alive.
     """
 
     def __init__(self, meet: Callable[[], None]) -> None:
-        """`meet` is called when an exporter is met."""
+        """`meet` is called when this process meets an exporter."""
         self._meet = meet
         self._lock = threading.RLock()  # re-entrant: what dies while it is held may call `forget`
         self._peers: dict[bytes, Peer] = {}
@@ -242,13 +245,13 @@ class Peers:
         self._pidfds: list[int] = []  # of the peers that have one
 
     def once(self, key: Hashable, find: Callable[[], T | None], make: Callable[[], T]) -> T:
-        """What `find` finds, else what `make` makes and makes findable: one thread at a time for this key; other keys
-        go on.
+        """What `find` finds, else what `make` makes and lets `find` find. Only one thread at a time does this for a
+        key; threads with other keys do not wait.
         """
         turn = threading.Lock()
         with turn:
             while (other := self._busy.setdefault(key, turn)) is not turn:
-                with other:  # somebody is at it: look again when they are done
+                with other:  # another thread is doing it: look again when it is done
                     pass
             try:
                 found = find()
@@ -257,7 +260,7 @@ class Peers:
                 del self._busy[key]
 
     def peer(self, handle: Handle) -> Peer:
-        """The exporter of `handle`, attached to at the first handle from it."""
+        """The exporter of `handle`; this process attaches to it at its first handle."""
         cookie = fields_of(handle).cookie
         found = self._peers.get(cookie)
         return (
@@ -271,7 +274,7 @@ class Peers:
         return peer
 
     def _discard(self, peer: Peer) -> None:
-        """Forget an exporter again that was met for an open that failed, unless another thread has opened something."""
+        """Forget an exporter that was met for a failed open, unless another thread has opened something from it."""
         with self._lock:
             if self._peers.get(peer.cookie) is peer and peer.domain.idle():
                 del self._peers[peer.cookie]
@@ -282,7 +285,9 @@ class Peers:
             self._pidfds = [peer.pidfd.number for peer in self._peers.values() if peer.pidfd is not None]
 
     def _cached(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What was made under `key` and still lives, else what `make` makes: a `Resource` that tells us of its end."""
+        """What was made under `key` and still lives, else what `make` makes: a `Resource` that tells the cache when it
+        dies.
+        """
 
         def find() -> T | None:
             known = self._cache.get(key)
@@ -295,7 +300,7 @@ class Peers:
         return self.once(key, find, fill) if found is None else found
 
     def _remember(self, key: Hashable, made: T) -> T:
-        """What lives under `key` from now on: `made`, or what another thread was first with."""
+        """What is cached under `key` from now on: `made`, or what another thread made first."""
         resource: Any = made
         with self._lock:
             known = self._cache.get(key)
@@ -307,14 +312,14 @@ class Peers:
         return made
 
     def forget(self, key: Hashable) -> None:
-        """What was cached under `key` died; a newer one stays."""
+        """Forget what was cached under `key` and died; a newer object stays."""
         with self._lock:
             known = self._cache.get(key)
             if known is not None and known() is None:
                 del self._cache[key]
 
     def acquire(self, handle: Handle, opener: Opener) -> tuple[Any, Lease]:
-        """What `opener` made of the handle's object, now or for an earlier open, and the lease that goes with it."""
+        """What `opener` made of the handle's object, now or for an earlier open, and the lease that belongs to it."""
         fields = fields_of(handle)
         cookie = fields.cookie
         key = (cookie, fields.object, opener, fields.flags & READ_ONLY)
@@ -328,13 +333,13 @@ class Peers:
         counted = False
         try:
             if fields.flags & COUNTED:
-                peer.expect_exported(handle)  # from here on the entry stays this export's: it is held
+                peer.expect_exported(handle)  # from here on the entry belongs to this export, since it is held
                 counted = peer.domain.take_open(fields.entry)
                 if not counted:
                     peer.expect_live(handle)
                     raise HandleExpiredError(f"the handle has expired: {layout.REASONS[layout.REASON_OPENS]}")
             found = self._cached(key, lambda: self._import(peer, handle, opener))
-            peer.entry(handle)  # it is live still; and what was cached by another handle was not compared with this one
+            peer.entry(handle)  # it is still live; what another handle has cached was not compared with this handle
         except BaseException:
             if counted:
                 peer.domain.give_open(fields.entry)
@@ -345,18 +350,18 @@ class Peers:
         return found, lease
 
     def known(self, cookie: bytes) -> Peer | None:
-        """The exporter with that table if this process has met it, and as far as it knows it lives."""
-        if len(self._peers) > 1:  # if the only one is dead, what is asked of its table meets it
+        """The exporter with that cookie, if this process has met it and does not know it to be dead."""
+        if len(self._peers) > 1:  # if the only one is dead, reading its table shows that
             self.sweep()
         return self._peers.get(cookie)
 
     @staticmethod
     def _stands(peer: Peer, fields: Fields) -> bool:
-        """The entry is the handle's still."""
+        """Whether the entry is still the handle's."""
         return load64(peer.entry_address(fields.entry)) == fields.generation
 
     def acquire_known(self, handle: Handle, key: Any, opener: Opener) -> tuple[Any, Lease] | None:
-        """What a known exporter has, by one native call. None where that declines: `acquire` goes the long way."""
+        """What a known exporter has, by one native call. None if that declines: then `acquire` does it step by step."""
         peer = self.known(key[0])
         if peer is None:
             return None
@@ -371,7 +376,7 @@ class Peers:
         turn = threading.Lock()
         with turn:
             if self._busy.setdefault(key, turn) is not turn:
-                return None  # somebody is at it
+                return None  # another thread is opening it
             try:
                 opened = None if key in self._cache else peer.table.open(fields, peer, opener.maps)
                 if opened is None:
@@ -389,7 +394,7 @@ class Peers:
                 finally:
                     close_all(fds)
                 if mapping is None and not self._stands(peer, fields):
-                    return None  # withdrawn meanwhile: a driver may have taken it for something else
+                    return None  # withdrawn meanwhile: the driver may have opened something else
                 return self._remember(key, made), lease
             finally:
                 del self._busy[key]
@@ -447,7 +452,7 @@ class Peers:
             close_all(fds)
 
     def acquire_slot(self, handle: Handle, make: Callable[[_native.Domain, int], T]) -> tuple[T, Lease]:
-        """What `make` made of the event's slot, now or for an earlier open. Needs no fds."""
+        """What `make` made of the event's slot, now or for an earlier open. This needs no fds."""
         fields = fields_of(handle)
         known = self.known(fields.cookie)
         held = None if known is None else known.table.hold(fields, known)
@@ -472,7 +477,7 @@ class Peers:
         return found, lease
 
     def sweep(self) -> None:
-        """Forget dead peers; their fds go with the last thing open from them."""
+        """Forget dead peers. Their fds are closed once nothing is open from them."""
         peers = self._peers
         if not peers or (len(self._pidfds) == len(peers) and not _native.dead(self._pidfds)):
             return
@@ -482,11 +487,11 @@ class Peers:
         self._know()
 
     def knows(self, peer: Peer) -> bool:
-        """The peer was alive at the last sweep."""
+        """Whether the peer was alive at the last sweep."""
         return self._peers.get(peer.cookie) is peer
 
     def maps(self, address: int) -> bool:
-        """Whether `address` lies in something that is open here."""
+        """Whether `address` lies in memory that is open here."""
         if not self._cache:
             return False
         with self._lock:
@@ -498,6 +503,6 @@ class Peers:
         return {"peers": len(self._peers), "mapped": len(self._cache)}
 
     def leave(self) -> None:
-        """Clean exit."""
+        """Leave all exporters, at a clean exit."""
         for peer in list(self._peers.values()):
             peer.domain.leave()

@@ -1,4 +1,4 @@
-"""The table of what this process exports: the one thing that it alone writes and its importers read."""
+"""The table of this process's exports: only this process writes it, and its importers read it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Exported:
         self.implicit = implicit  # made by pickling; ends with its object
 
     def exports(self, source: object) -> bool:
-        """Whether this is an export of `source` (which physical memory exports with what keeps it)."""
+        """Whether this is an export of `source` (physical memory exports a tuple of that and what keeps it)."""
         held: Any = self.source
         return held is source or (isinstance(held, tuple) and any(each is source for each in held))  # pyright: ignore
 
@@ -50,7 +50,7 @@ class Table:
 
     def __init__(self) -> None:
         self.cookie = secrets.token_bytes(16)
-        # Re-entrant: the garbage collector may run anywhere, and drop a pickled object whose export ends with it.
+        # Re-entrant: the garbage collector may run anywhere, and delete a pickled object, whose export ends with it.
         self._lock = threading.RLock()
         self._counted: deque[Exported] = deque()
         self._generation = 0
@@ -101,7 +101,7 @@ class Table:
         self._entries = _native.OwnTable(self._mapping, common)
 
     def new_object(self) -> int:
-        """A serial that names an allocation for the importers' caches."""
+        """A new serial number, which names an allocation for the importers' caches."""
         with self._lock:
             self._object += 1
             return self._object
@@ -136,7 +136,7 @@ class Table:
             | what.form << layout.ENTRY_FORM_BIT
         )
         fds = () if on_demand is not None else what.fds
-        ended: list[Any] = []  # let go outside the lock: their release may call us
+        ended: list[Any] = []  # dropped outside the lock: their release may call us
         with self._lock:
             self._start()
             ended += self._sweep()
@@ -177,7 +177,7 @@ class Table:
         return self.address + layout.TABLE_ENTRIES + entry * layout.ENTRY_NBYTES
 
     def _device(self, device: DeviceInfo) -> tuple[bytes, int]:
-        """What handles name the device with, and 1 + its index in the table's header; 0 when that is full."""
+        """The bytes by which handles name the device, and 1 + its index in the table's header (0 if that is full)."""
         found = self._devices.get((device.backend, device.uuid))
         if found is None:
             driver_uuid = uuid.UUID(device.driver_uuid).bytes if device.driver_uuid else b""
@@ -194,7 +194,7 @@ class Table:
         return found
 
     def _take_entry(self) -> int:
-        # An entry that a living importer still holds waits: its holder bit must not count for another export.
+        # Do not use an entry that a living importer still holds: its holder bit would count for another export.
         for _ in range(min(_RECYCLE_TRIES, len(self._free))):
             entry = self._free.popleft()
             if not self.domain.holders(entry):
@@ -206,8 +206,8 @@ class Table:
         return self._used - 1
 
     def _sweep(self) -> list[Any]:
-        """Let go of foreign memory that nobody has open any more, and of counted exports that are used up: returned, to
-        be dropped.
+        """End what is over: foreign memory that nobody has open any more, and counted exports that are used up. Returns
+        what the caller must drop.
         """
         ended: list[Any] = []
         if not self._lingering and not self._counted:
@@ -220,7 +220,7 @@ class Table:
             fields = fields_of(found.handle)
             if self._exports.get(fields.generation) is not found:
                 continue  # put
-            # Its last opener holds the entry before it takes its open, and may still have to fetch the fds.
+            # The last opener holds the entry before it takes its open, and may still have to fetch the fds.
             if self.domain.opens_left(fields.entry) > 0 or self.domain.holders(fields.entry):
                 self._counted.append(found)
                 continue
@@ -232,7 +232,7 @@ class Table:
         return ended
 
     def sweep(self) -> None:
-        """End what is over. Exports and withdrawals do it, too."""
+        """End what is over. Exports and withdrawals also do that."""
         with self._lock:
             ended = self._sweep()
         del ended
@@ -249,7 +249,7 @@ class Table:
         return f"the handle has expired: {layout.REASONS[self._put.get(generation, layout.REASON_PUT)]}"
 
     def put(self, handle: Handle) -> None:
-        """Withdraw the handle. `InvalidArgumentError` when it is not from this process or was put before."""
+        """Withdraw the handle. Raises `InvalidArgumentError` if it is not from this process or was put before."""
         if fields_of(handle).cookie != self.cookie:
             raise InvalidArgumentError(
                 f"put is for the process that exported: this handle is from pid {fields_of(handle).pid}"
@@ -258,7 +258,7 @@ class Table:
             raise InvalidArgumentError("this handle was put before")
 
     def withdraw(self, handle: Handle, reason: int) -> bool:
-        """End the export; False when it had ended before (a freed one counts as put by this call)."""
+        """End the export. False if it had ended before; but `put` of a freed one counts as the first."""
         fields = fields_of(handle)
         with self._lock:
             found = self._exports.get(fields.generation)
@@ -278,7 +278,7 @@ class Table:
             else:
                 self._free.append(fields.entry)
             ended = self._sweep()
-        del found, ended  # the source may go now, outside the lock: its release may call us
+        del found, ended  # the source may die now, outside the lock: its release may call us
         return True
 
     def held_objects(self) -> set[int]:
@@ -299,6 +299,6 @@ class Table:
             return list(self._exports.values())
 
     def abandon(self) -> None:
-        """In a forked child: the table is the parent's."""
+        """For a forked child: the table belongs to the parent."""
         self._exports.clear()
         self._lingering.clear()

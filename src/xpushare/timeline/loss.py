@@ -1,4 +1,4 @@
-"""What to tell about a lost point."""
+"""The error for a lost point, and the texts that explain it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _member(domain: Domain, index: int) -> Span:
 
 
 def note_failure(domain: Domain, error: BaseException) -> None:
-    """Leave the text of a queue's failure where the peers that lose points by it can read it."""
+    """Leave the text of a queue's failure where the peers that lose points because of it can read it."""
     text = f"{type(error).__name__}: {error}".encode()[:_TEXT_NBYTES]
     memoryview(_member(domain, domain.member))[_TEXT_AT:] = text.ljust(_TEXT_NBYTES, b"\0")
 

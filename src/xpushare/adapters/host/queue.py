@@ -22,9 +22,9 @@ _LOST_AT = _native.LAYOUT["slot.lost"]  # the word that tells the newest loss
 
 
 class HostQueue(DriverQueue):
-    """Runs what it is given, in order, on a thread that starts with the first operation and ends with the queue.
+    """Runs operations in order, on a thread that starts with the first operation and ends with the queue.
 
-    After a failure later work still runs, but its signals are lost, until `synchronize` has reported the failure.
+    After a failure, later work still runs, but its signals are lost until `synchronize` has reported the failure.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class HostQueue(DriverQueue):
                 operation(*arguments)
             except BaseException as error:
                 self._failures.append(error)
-            del operation, arguments  # what they kept goes now, not with the next operation
+            del operation, arguments  # release what they kept now, not with the next operation
 
     def copy(self, dst: int, src: int, nbytes: int, keep: object) -> None:
         self._put(lambda _keep: _native.copy(dst, src, nbytes), keep)

@@ -1,7 +1,7 @@
-"""`mock`: a device for tests, and the worked example of an adapter. Exists only when a selector names it.
+"""`mock`: a device for tests, which exists only when a selector names it.
 
-Two devices over host memory that really is shared, behind a driver that follows a script: every call is counted, any
-call can be made to fail or to stall. The script belongs to this process: `driver().fail("Mapping")`,
+It has two devices over host memory that really is shared, behind a driver that follows a script: every call is counted,
+and any call can be made to fail or to stall. The script belongs to this process: `driver().fail("Mapping")`,
 `driver().stall("memfd")`.
 """
 
@@ -103,20 +103,20 @@ class ForeignArray:
         return {"shape": (self.nbytes,), "typestr": "|u1", "data": (self.memory.address, False), "version": 3}
 
     def free(self) -> None:
-        """What the other library's allocator does: the block may be anybody's next."""
+        """What the other library's allocator does: afterwards the block may belong to anybody."""
         _foreign.remove(self)
         self.memory.release()
 
 
 class _StreamQueue(HostQueue):
-    """The stream's own queue: giving up what was adopted leaves the stream as it is."""
+    """The stream's own queue. Releasing an adopted one leaves the stream as it is."""
 
     def release(self) -> None:
         pass
 
 
 class MockStream:
-    """A stream of "another library" on a mock device, as torch's are to CUDA; `number` is what DLPack calls it by."""
+    """A stream of "another library" on a mock device, as torch's are to CUDA; `number` is DLPack's number for it."""
 
     def __init__(self, ordinal: int = 0) -> None:
         self.ordinal = ordinal
@@ -156,7 +156,7 @@ class MockSamples:
 
 
 class _ForeignMemory(DriverMemory):
-    """The driver's view of it; releasing frees nothing."""
+    """The driver's view of foreign memory; releasing it frees nothing."""
 
     host_accessible = True
 
@@ -176,7 +176,7 @@ class Mock(Adapter):
     """The adapter: each method is one or two scripted calls."""
 
     backend = "mock"
-    maps_memfds = False  # every call is one that the script can make fail
+    maps_memfds = False  # the script can make every call fail
 
     def devices(self) -> list[DeviceInfo]:
         return [

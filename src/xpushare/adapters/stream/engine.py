@@ -13,7 +13,7 @@ __all__ = ["Engine", "OperandAccess"]
 
 
 class OperandAccess(abc.ABC):
-    """Gives devices access to the operands of queues, where they have it not by themselves."""
+    """Gives devices access to the operands of queues, if they do not have it anyway."""
 
     @abc.abstractmethod
     def lacking(self, ordinal: int, address: int, nbytes: int) -> bool:
@@ -21,7 +21,7 @@ class OperandAccess(abc.ABC):
 
     @abc.abstractmethod
     def ensure(self, ordinal: int, address: int, nbytes: int) -> None:
-        """Let a device use what is mapped at these bytes. With the device current."""
+        """Let a device use what is mapped at these bytes. Called with the device current."""
 
 
 class Engine:

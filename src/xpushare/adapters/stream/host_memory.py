@@ -1,4 +1,4 @@
-"""Host memory that devices use: pages of a memfd, reached by the driver of every process that maps them."""
+"""Host memory that devices use: pages of a memfd, which every process that maps them makes known to its driver."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CALLS: Final = Calls()
 
 @final
 class HostMemory(DriverMemory):
-    """A mapped memfd. The exporter keeps the fd to hand it out, an importer does not need it."""
+    """A mapped memfd. The exporter keeps the fd to hand it out; an importer does not need it."""
 
     host_accessible = True
 

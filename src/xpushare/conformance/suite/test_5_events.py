@@ -444,7 +444,7 @@ def test_somebody_left(pair: Pair, peer: Child) -> None:
         pending.result()
 
 
-@rule("5.17", "A lost point releases queues: later work runs, later signals are lost, synchronize tells once")
+@rule("5.17", "A lost point releases queues: later work runs, later signals are lost, synchronize reports it once")
 def test_queues_are_released(pair: Pair) -> None:
     with (
         Child() as child,

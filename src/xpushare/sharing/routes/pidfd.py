@@ -1,4 +1,4 @@
-"""pidfd_getfd(2): fastest, and refused in many containers (it wants the right to ptrace the exporter)."""
+"""pidfd_getfd(2): the fastest route. Many containers refuse it, since it needs the right to ptrace the exporter."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ def attach(handle: Handle) -> Attachment:
             "the exporter is in another PID namespace (share it: --pid=container:…, hostPID, shareProcessNamespace)"
         )
     if fields.pid == os.getpid():
-        # Never a copy of an own fd: closing one of the commons would drop the lock by which its members see us alive.
+        # Never copy an fd of our own: closing a copy of the commons' would drop the lock by which its members see us
+        # alive.
         raise _gone(handle, "its pid is this process's now")
     try:
         pidfd = OwnedFd(_system.pidfd_open(fields.pid))
