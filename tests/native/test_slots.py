@@ -399,7 +399,7 @@ def test_many_tokens(peers, event):
 def test_hostile_words(exporter, event):
     """A peer may write anything: calls end, nothing crashes."""
     words = [0, 1, 2**20, 2**21 - 1, 2**43, 2**63, 2**64 - 1, 5 << 21 | 1 << 20 | 1023, 2**64 - 2**20, 7 << 20 | 9]
-    for name in ("value", "pending", "lost", "orphan"):
+    for name in ("value", "pending", "lost", "roster"):
         for word in words:
             n.store64(event.address + AT["slot." + name], word)
             for i in range(8):

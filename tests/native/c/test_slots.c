@@ -124,7 +124,7 @@ static void test_hostile_words(void)
     set_up();
     for (int i = 0; i < 6; i++)
         for (int k = 0; k < 4; k++) {
-            uint64_t *words[] = {&s->w->value, &s->w->pending, &s->w->lost, &s->w->orphan};
+            uint64_t *words[] = {&s->w->value, &s->w->pending, &s->w->lost, &s->w->roster};
             for (int n = 0; n < 4; n++)
                 XP_STORE(words[n], n == k ? nasty[i] : 0);
             xp_lowest_owed(s->w, &v, 1);

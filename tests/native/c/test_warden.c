@@ -163,7 +163,7 @@ static void *come_and_go(void *arg)
     uint64_t token = (uint64_t)(uintptr_t)arg << 32;
     xp_error error;
     while (!XP_LOAD(&over)) {
-        xp_slot *s = xp_attach(shared, shared_index, &error);
+        xp_slot *s = xp_attach(shared, shared_index, XP_MAY_SIGNAL, &error);
         CHECK(s != NULL);
         CHECK(xp_node_add(s, 2, ++token, XP_TOKEN, NULL) >= 0);
         CHECK(xp_guard(s, 2, NULL, 0) >= 0);
