@@ -60,12 +60,22 @@ void xp_roster_watch(const xp_slot *s, uint64_t *mask)
     mask[0] |= 1; /* the exporter: without it nobody can join */
 }
 
-/* This process may signal, or does. First the bit, so that a death in between counts. With d->mu. */
+/* With d->mu. */
+static void reap_dead(xp_domain *d, const uint64_t *mask)
+{
+    for (uint32_t i = 0; i < XP_MASK_WORDS; i++)
+        XP_EACH_BIT(XP_LOAD(&mask[i]), bits)
+            xp_reap(d, i * 64 + (uint32_t)__builtin_ctzll(bits), false);
+}
+
+/* This process may signal, or does. Who died before is told first, so that their loss ends now; then the bit, so that
+ * this process's own death counts from here on. With d->mu. */
 static void join(xp_slot *s, bool signaller)
 {
     xp_domain *d = s->d;
     xp_roles *r = s->roles;
     uint32_t me = d->member;
+    reap_dead(d, anybody_but(r->signallers, XP_NO_MEMBER) ? r->signallers : r->candidates);
     xp_set(signaller ? r->signallers : r->candidates, me);
     uint64_t old = XP_LOAD(&s->w->roster), new = 0;
     for (int i = 0; i < XP_TRIES; i++) {
@@ -121,8 +131,11 @@ static void close_role(xp_domain *d, xp_roles *r, uint32_t m)
 {
     if (xp_bit(r->signallers, m) && !anybody_but(r->signallers, m))
         for (uint32_t i = 0; i < XP_MASK_WORDS; i++)
-            XP_EACH_BIT(XP_LOAD(&r->candidates[i]), bits)
-                xp_reap(d, i * 64 + (uint32_t)__builtin_ctzll(bits), false);
+            XP_EACH_BIT(XP_LOAD(&r->candidates[i]), bits) {
+                uint32_t other = i * 64 + (uint32_t)__builtin_ctzll(bits);
+                if (other != m && !xp_alive(d, other))
+                    xp_clear(r->candidates, other);
+            }
     xp_clear(r->signallers, m);
 }
 

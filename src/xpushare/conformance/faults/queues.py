@@ -270,7 +270,11 @@ def ipc_and_profiling() -> None:
     from xpushare.core import event
 
     original = event.create
-    set_(event, "create", lambda device, context, ipc, profiling: original(device, context, ipc, profiling and not ipc))
+    set_(
+        event,
+        "create",
+        lambda device, context, ipc, profiling, *rest: original(device, context, ipc, profiling and not ipc, *rest),
+    )
 
 
 @mutant("every event opens a file", "5.14")
@@ -282,9 +286,9 @@ def event_costs_fd() -> None:
     original = event.open_
     opened: list[int] = []
 
-    def open_(*args: Any) -> Any:
+    def open_(*args: Any, **options: Any) -> Any:
         opened.append(os.open(os.devnull, os.O_RDONLY))
-        return original(*args)
+        return original(*args, **options)
 
     set_(event, "open_", open_)
 
