@@ -88,7 +88,8 @@ static bool sweep(xp_domain *d, uint32_t m, uint32_t cause)
     uint32_t used = XP_LOAD(&c->slots_used);
     for (uint32_t i = 0; i < used && i < XP_SLOTS; i++) {
         xp_words *w = xp_words_at(d, i);
-        bool attached = xp_bit(w->attached, m);
+        const xp_roles *r = xp_roles_at(d, i);
+        bool attached = xp_bit(w->attached, m) || xp_bit(r->signallers, m) || xp_bit(r->candidates, m);
         xp_view v;
         uint64_t owed = xp_lowest_owed(w, &v, m);
         if (!attached && !owed) {
