@@ -6,8 +6,11 @@ import asyncio
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -315,3 +318,10 @@ def test_a_wait_in_a_thread_hears_of_a_close(peer: Child, other: Child) -> None:
         peer.call(closed)
         when = time.monotonic()
         assert wait.result()[1] - when < SOON
+
+
+def test_the_supervisor_of_a_producer() -> None:
+    example = Path(__file__).parents[2] / "examples" / "supervised_producer.py"
+    command = [sys.executable, str(example), "--readers", "3", "--restarts", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stdout) == (0, "3 readers went on through 1 restarts of the producer\n"), done.stderr

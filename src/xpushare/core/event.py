@@ -31,7 +31,7 @@ from xpushare.sharing.handle import Handle, fields_of
 from xpushare.timeline.loss import peer_lost
 from xpushare.timeline.waiting import reached as _reached
 
-__all__ = ["Opened", "create", "done", "get", "may_signal", "open_", "put", "reached", "signal", "wait"]
+__all__ = ["Opened", "create", "done", "get", "may_signal", "open_", "put", "reached", "role_of", "signal", "wait"]
 
 
 _NO_MEMORY: Final = Export(0, 0)
@@ -63,7 +63,8 @@ def refusal(device: Device, *aspects: Aspect) -> str:
     return ""
 
 
-def _role(domain: Domain, index: int, signals: bool | None) -> Slot | None:
+def role_of(domain: Domain, index: int, signals: bool | None) -> Slot | None:
+    """What counts an end among those that may signal; None: it only waits."""
     if signals is not None and not isinstance(signals, bool):
         raise InvalidArgumentError(f"signals is None, True or False, not {signals!r}")
     return None if signals is False else Slot(domain, index, signals)
@@ -112,7 +113,7 @@ def create(
     except OSError as error:
         raise from_os_error(error, "making an event") from error
     timeline = Timeline(chosen, Slot(domain, index, False), domain, own=True)
-    role = _role(domain, index, signals)
+    role = role_of(domain, index, signals)
     profile = Profile() if enable_profiling else None
     host_refusal = refusal(chosen, Aspect.host_signal_events)
     return Opened(timeline, chosen, chosen_context, enable_ipc, profile, None, None, "", host_refusal, signals, role)
@@ -179,7 +180,7 @@ def open_(
     here = node.current()
     if here.is_own(fields_of(found).cookie):
         own: Timeline = own_export(here, found).source
-        role = _role(own.driver, own.slot.index, signals)
+        role = role_of(own.driver, own.slot.index, signals)
         return Opened(own, chosen, chosen_context, False, None, found, None, *refusals, signals, role)
 
     def make(domain: Domain, index: int) -> Timeline:
@@ -189,7 +190,7 @@ def open_(
             raise InvalidHandleError(f"the exporter's table names no event: {error}") from error
 
     timeline, lease = here.peers.acquire_slot(found, make)
-    role = _role(timeline.driver, timeline.slot.index, signals)
+    role = role_of(timeline.driver, timeline.slot.index, signals)
     return Opened(timeline, chosen, chosen_context, False, None, found, lease, *refusals, signals, role)
 
 

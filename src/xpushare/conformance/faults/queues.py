@@ -293,6 +293,28 @@ def event_costs_fd() -> None:
     set_(event, "open_", open_)
 
 
+@mutant("nobody says what an event is opened for", "5.30", "5.32")
+def roles_ignored() -> None:
+    from xpushare._native import Slot
+    from xpushare.core import event
+
+    set_(event, "role_of", lambda domain, index, _signals: Slot(domain, index))
+
+
+@mutant("a signaller is one for good", "5.31")
+def roles_kept() -> None:
+    from xpushare.core import event
+
+    original = event.role_of
+    roles: list[Any] = []
+
+    def role_of(*args: Any) -> Any:
+        roles.append(original(*args))
+        return roles[-1]
+
+    set_(event, "role_of", role_of)
+
+
 @mutant("bool of an event works", "5.22")
 def bool_works() -> None:
     from xpushare._event import Event
