@@ -372,9 +372,7 @@ inline future() {
     fi; spec() }
 #define JOINBIT(sig) atomic { A(me) -> if :: sig -> sg = sg | BIT(me) :: else -> cd = cd | BIT(me) fi; JOINGHOST(sig) }
 inline join(sig) {
-#ifndef BIT_LATE
   JOINBIT(sig)
-#endif
   do
   :: atomic { A(me) -> w = ro }
      x = JOINED(w); n = LOSS(w); y = 0;
@@ -393,17 +391,10 @@ inline join(sig) {
      :: !n -> n = LOSS(w)
      fi;
      y = 0;
-#ifdef NO_COUNT                         /* mutant: changes are not counted */
-     if :: atomic { A(me) && ro == w -> ro = ROSTER(w, n, x) | (sig -> 4 : 0); gcl = gcl & ~BIT(me) } break
-#else
      if :: atomic { A(me) && ro == w -> ro = (ROSTER(w, n, x) | (sig -> 4 : 0)) + NEXT; gcl = gcl & ~BIT(me) } break
-#endif
         :: atomic { A(me) && ro != w -> skip }
      fi
   od;
-#ifdef BIT_LATE                         /* mutant: who dies in between was no signaller */
-  JOINBIT(sig)
-#endif
   atomic { n = 0; x = 0; w = 0 }
   wake()
 }
@@ -449,11 +440,7 @@ inline parting(d, isdeath) {
      :: else -> if :: x == JOINED(w) -> break :: else fi
      fi;
      if
-#ifdef NO_COUNT
-     :: atomic { A(me) && ro == w -> ro = ROSTER(w, n, x) } break
-#else
      :: atomic { A(me) && ro == w -> ro = ROSTER(w, n, x) + NEXT } break
-#endif
      :: atomic { A(me) && ro != w -> skip }
      fi
   od;
@@ -497,9 +484,7 @@ inline leave(d, isdeath) {
 #ifndef WAKE_FIRST
   if :: !isdeath && !b -> closing() :: else fi;
   parting(d, isdeath);                                        /* reap 3 b */
-#ifndef CLEAR_LATE
   ROLES(d)
-#endif
 #endif
 #ifndef NO_FINISH
   rd(); raise(ef);                                            /* reap 3 c */
@@ -514,9 +499,6 @@ inline leave(d, isdeath) {
 #endif
 #ifdef WAKE_FIRST                       /* mutant */
   parting(d, isdeath);
-  ROLES(d)
-#endif
-#ifdef CLEAR_LATE                       /* mutant */
   ROLES(d)
 #endif
 #ifndef CLEAR_FIRST                                           /* reap 3 e */
@@ -552,9 +534,7 @@ next:
   :: op == 0 -> goto stop
 
   :: op == 1 ->                         /* host signal */
-#ifndef SIGNAL_FIRST
      if :: !(sg & BIT(me)) -> join(1) :: else fi;             /* nobody else changes it */
-#endif
      do
      :: rd();
         if
@@ -570,9 +550,6 @@ next:
                 chk() }
               raise(p + 1);
               wake();
-#ifdef SIGNAL_FIRST                     /* mutant: who dies in between was no signaller */
-              if :: !(sg & BIT(me)) -> join(1) :: else fi;
-#endif
               break
            :: atomic { A(me) && !(pP == p && pI == pi && pM == pm) -> skip }
            fi
@@ -1265,7 +1242,7 @@ init {
              assert(reapb[i] == 0);
           :: else ->
              assert(qn[i] == 0 || (STUCK & BIT(i)) || STUCK);     /* 1: no chain wait hangs */
-             if                                                   /* 1: no device hangs on an orphaned point */
+             if                                                   /* 1: no device hangs on a future point that is lost */
              :: gp[i] > value -> assert(gp[i] > pP); assert(!MUST(i))
              :: else
              fi;

@@ -36,7 +36,7 @@ def peer_lost(slot: Slot, point: int) -> PeerLostError:
     cause, pid = slot.blame()
     if cause not in _CAUSES:  # nobody died or failed
         return PeerLostError(
-            f"point {point} of the event is lost: the process that shared it has gone, and nobody is left who signals it"
+            f"point {point} of the event is lost: the process that shared it has gone, and nobody is left to signal"
         )
     who = f"process {pid}"
     how = _CAUSES[cause]

@@ -452,7 +452,7 @@ def _publish(device: str, declared: bool) -> bytes:
     return bytes(xs.ipc.event.get(event))
 
 
-@rule("5.30", "A process that said signals=True, or has signalled, is relied on alone: readers of it are told")
+@rule("5.30", "Whoever said signals=True, or has signalled, is relied on alone: all readers are told of its death")
 @pytest.mark.parametrize("first", ["declared", "signalled"])
 def test_a_publisher_of_several_readers(pair: Pair, peer: Child, first: str) -> None:
     with Child() as publisher:
