@@ -8,6 +8,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 
 import xpushare as xs
 from harness import Child, kept, wait_until
+from xpushare import _native
 
 DEVICE = "native_cpu:0"
 SOON = 1.0
@@ -318,6 +320,19 @@ def test_a_wait_in_a_thread_hears_of_a_close(peer: Child, other: Child) -> None:
         peer.call(closed)
         when = time.monotonic()
         assert wait.result()[1] - when < SOON
+
+
+def test_a_peer_takes_a_point_back(event: xs.Event) -> None:
+    """The slot is writable by every peer: what a lie leads to is an error of the package."""
+    gate = threading.Event()
+    with xs.Queue(DEVICE) as queue:
+        queue.submit(gate.wait)
+        assert queue.signal(event) == 1
+        _native.store64(event._use().timeline.slot.address + _native.LAYOUT["slot.pending"], 0)
+        gate.set()
+        with pytest.raises(xs.PeerLostError, match="damaged"):
+            queue.synchronize(10)
+        queue.synchronize(10)
 
 
 def test_the_supervisor_of_a_producer() -> None:

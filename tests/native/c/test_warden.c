@@ -99,7 +99,7 @@ static void test_a_publisher_dies(void)
     CHECK(hear(&reader));
     process publisher = start(signal_once, d, s->index);
     CHECK(hear(&publisher));
-    EQUAL(xp_guard(s, 2, NULL, 0), 0);
+    EQUAL(xp_guard(s, 2, NULL, 0, false), 0);
     EQUAL(wait_for(s, 2, 20000000), XP_PENDING);
     reap_process(&publisher, SIGKILL);
     uint64_t killed = xp_now();
@@ -152,8 +152,10 @@ static void test_pidfds_are_bounded(void)
     CHECK(hear(&liar));
     EQUAL(wait_for(s, 1, 20000000), XP_PENDING);
     uint32_t watched = 0;
+    pthread_mutex_lock(&d->mu);
     for (uint32_t m = 0; m < XP_MEMBERS; m++)
         watched += d->pidfds[m] >= 0;
+    pthread_mutex_unlock(&d->mu);
     EQUAL(watched, 64);
     reap_process(&liar, SIGKILL);
     uint64_t killed = xp_now();
