@@ -610,7 +610,7 @@ def open_array(
         from xpushare.core.event import open_ as open_event
         from xpushare.core.ordering import Order
 
-        order = Order(open_event(parts.event, place.device), parts.point)
+        order = Order(open_event(parts.event, place.device, signals=False), parts.point)
         if work is not None:
             order.before(work)
     return array_of(place, parts.shape, handle.dtype, parts.strides, parts.offset, handle, order)

@@ -21,11 +21,13 @@ __all__ = ["Event", "event_over"]
 class Event(Exportable[Opened]):
     """A shared, monotonic timeline of signals.
 
-    `pending` is the number of the newest signal that anyone has submitted, `value` the number up to which every signal
-    has completed (or was lost). A new event is complete: both are 0. With `enable_ipc=True`, other processes can open
-    the event by a handle, and then signal it, wait for it and query it as its maker does. A wait is for the newest
-    signal known at the call, or for `at_least`, which may lie in the future; use `at_least` between processes. A wait
-    never hangs on a dead process: it raises `PeerLostError`. (urEventCreateExp; docs: the event protocol)
+    `pending` is the number of the newest signal anyone submitted, `value` the number up to which every signal completed
+    (or was lost). A new event is complete: both are 0. With `enable_ipc=True` other processes open it by handle and
+    signal, wait and query it as its maker does. Waits mean the newest point known at the call, or `at_least`, which may
+    lie in the future: the form to use between processes. A wait never hangs on a dead process: it raises
+    `PeerLostError`. `signals=True` says that this process is going to signal, `signals=False` that this object only
+    waits; without either a process counts as a signaller from its first signal on. (urEventCreateExp; docs: the event
+    protocol)
 
     Raises `InvalidArgumentError` for IPC together with profiling, and `FeatureNotSupportedError` if a device of the
     context lacks the aspect.
@@ -44,8 +46,9 @@ class Event(Exportable[Opened]):
         context: Context | None = None,
         enable_ipc: bool = False,
         enable_profiling: bool = False,
+        signals: bool | None = None,
     ) -> None:
-        self._hold(core.create(device, context, enable_ipc, enable_profiling))
+        self._hold(core.create(device, context, enable_ipc, enable_profiling, signals))
 
     def _hold(self, opened: Opened) -> None:
         self._held = opened
@@ -153,11 +156,13 @@ class Event(Exportable[Opened]):
         return f"<Event {how}value {slot.value} pending {slot.pending} on {found.device}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (bytes(self._handle_to_pickle(self._use(), core.get)),)
+        found = self._use()
+        handle = bytes(self._handle_to_pickle(found, core.get))
+        return (_reopen, (handle, False)) if found.signals is False else (_reopen, (handle,))
 
 
 event_over: Final[Callable[[Opened], Event]] = attrgetter("_make")(Event)  # for the other modules of the package
 
 
-def _reopen(handle: bytes) -> Event:
-    return event_over(core.open_(handle))
+def _reopen(handle: bytes, signals: bool | None = None) -> Event:
+    return event_over(core.open_(handle, signals=signals))

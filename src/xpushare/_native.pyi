@@ -358,11 +358,11 @@ LOST: Final = 2
 
 @final
 class Slot:
-    """This process's attachment to one event. One object per slot and process; the attachment ends when it dies or by
-    `detach`.
+    """An attachment of this process to one event; it ends when the object dies or by `detach`. `signals` says what it is
+    for: None may signal, True will, False only waits.
     """
 
-    def __init__(self, domain: Domain, index: int) -> None: ...
+    def __init__(self, domain: Domain, index: int, signals: bool | None = None) -> None: ...
     @property
     def domain(self) -> Domain: ...
     @property
@@ -413,7 +413,7 @@ class Slot:
     def guard(self, point: int) -> None:
         """A device waits for `point` here: watch the members, so that a loss releases it, until it is done or lost.
 
-        ValueError: more than 2**20 - 1 points ahead. A future point that is orphaned is submitted and lost at once, see
+        ValueError: more than 2**20 - 1 points ahead. A future point that is lost is submitted and lost at once, see
         the protocol."""
 
     def released(self, point: int) -> bool:

@@ -30,6 +30,7 @@ void xp_domain_unref(xp_domain *d)
     free(d->released);
     free(d->holds);
     free(d->attaches);
+    free(d->able);
     free(d->slots_live);
     free(d);
 }
@@ -78,29 +79,6 @@ bool xp_alive(xp_domain *d, uint32_t m)
     return life == LIVING || life == DYING;
 }
 
-/* Is `m` attached, and may it still signal? Not once its life byte is free, dying or not: every reaper must see that
- * alike. The bit again after the lock: else somebody new has the index. With d->mu. */
-static bool may_signal(xp_domain *d, const uint64_t *mask, uint32_t m)
-{
-    int pid;
-    bool held = m == d->member || xp_lock_holder(d->fd, XP_LIFE_BYTE + (int64_t)m, &pid) != 0;
-    return held && xp_bit(mask, m);
-}
-
-bool xp_others_alive(xp_domain *d, const uint64_t *mask)
-{
-    bool alive = false;
-    pthread_mutex_lock(&d->mu);
-    for (uint32_t i = 0; i < XP_MASK_WORDS && !alive; i++)
-        XP_EACH_BIT(XP_LOAD(&mask[i]), bits) {
-            uint32_t m = i * 64 + (uint32_t)__builtin_ctzll(bits);
-            if (m != d->member && (alive = may_signal(d, mask, m)))
-                break;
-        }
-    pthread_mutex_unlock(&d->mu);
-    return alive;
-}
-
 /* Take `m` out of every slot and entry; what it owes is lost. With d->mu. False: a loss is put off, since a living
  * member's earlier point is outstanding; come again. */
 static bool sweep(xp_domain *d, uint32_t m, uint32_t cause)
@@ -108,36 +86,24 @@ static bool sweep(xp_domain *d, uint32_t m, uint32_t cause)
     xp_commons *c = (xp_commons *)d->base;
     uint64_t pid = XP_RELAXED(&xp_member_at(d, m)->pid);
     bool swept = false, all = true;
-    uint8_t known[XP_MEMBERS] = {0}; /* 1 alive, 2 not: asked once per member */
     uint32_t used = XP_LOAD(&c->slots_used);
     for (uint32_t i = 0; i < used && i < XP_SLOTS; i++) {
         xp_words *w = xp_words_at(d, i);
-        bool attached = xp_bit(w->attached, m);
+        const xp_roles *r = xp_roles_at(d, i);
+        bool attached = xp_bit(w->attached, m) || xp_bit(r->signallers, m) || xp_bit(r->candidates, m);
         xp_view v;
         uint64_t owed = xp_lowest_owed(w, &v, m);
-        if (!attached && !owed)
+        if (!attached && !owed) {
+            if (m == 0) { /* the exporter's going matters to every waiter */
+                xp_wake(d, w);
+                swept = true;
+            }
             continue;
+        }
         bool put_off = owed && owed != v.effective + 1;
         if (owed && !put_off)
             xp_lose(d, w, cause, pid);
-        if (cause == XP_CAUSE_DEATH) {
-            int living = 0;
-            for (uint32_t k = 0; k < XP_MASK_WORDS && living < 2; k++)
-                XP_EACH_BIT(XP_LOAD(&w->attached[k]), bits) {
-                    uint32_t other = k * 64 + (uint32_t)__builtin_ctzll(bits);
-                    if (other == m)
-                        continue;
-                    if (!known[other])
-                        known[other] = may_signal(d, w->attached, other) ? 1 : 2;
-                    living += known[other] == 1 && xp_bit(w->attached, other);
-                }
-            if (living < 2) {
-                xp_read(w, &v);
-                XP_STORE_RELAXED(&w->cause, cause);
-                XP_STORE_RELAXED(&w->blame, pid);
-                XP_STORE(&w->orphan, v.top + 1);
-            }
-        }
+        xp_roster_leave(d, i, m, cause, owed && !put_off);
         /* Nobody may know any more that there are sleepers, so without looking at the flag; and the bit last: until it
          * is clear another reaper does all this again. */
         xp_finish(w);
@@ -546,7 +512,7 @@ static uint32_t new_slot(xp_domain *d)
     XP_STORE(&w->pending, 0);
     XP_STORE(&w->lost, 0);
     XP_STORE(&w->value, 0);
-    XP_STORE(&w->orphan, 0);
+    XP_STORE(&w->roster, 0);
     XP_STORE(&w->waiters, 0);
     XP_STORE(&w->async_waiters, 0);
     XP_STORE(&w->cause, 0);
@@ -555,6 +521,10 @@ static uint32_t new_slot(xp_domain *d)
     XP_STORE(&w->guards, 0);
     for (uint32_t i = 0; i < XP_FACTS; i++)
         XP_STORE(&w->facts[i], 0);
+    for (uint32_t i = 0; i < XP_MASK_WORDS; i++) {
+        XP_STORE(&xp_roles_at(d, index)->signallers[i], 0);
+        XP_STORE(&xp_roles_at(d, index)->candidates[i], 0);
+    }
     d->slots_live[index / 64] |= 1ull << index % 64;
     return index;
 }

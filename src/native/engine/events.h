@@ -43,14 +43,19 @@ typedef struct xp_domain {
     uint64_t *slots_live; /* bits */
     uint32_t *holds, *attaches; /* counted in this process, per entry and per slot; mu */
     uint64_t uses;              /* their sum; mu */
+    uint32_t *able;             /* of the attachments, those that may signal; mu */
 } xp_domain;
+
+enum { XP_ONLY_WAITS, XP_MAY_SIGNAL, XP_WILL_SIGNAL }; /* what an attachment is for */
 
 typedef struct xp_slot {
     unsigned refs;
     int gone; /* detached */
     uint32_t index;
+    int role;
     xp_domain *d;
     xp_words *w;
+    xp_roles *roles;
     unsigned misses; /* spins in a row that did not pay */
     pthread_mutex_t mu;
     uint64_t last_point, last_queue; /* of this process's submits; mu */
@@ -93,6 +98,10 @@ static inline xp_words *xp_words_at(const xp_domain *d, uint32_t i)
     return (xp_words *)(d->base + XP_COMMONS_SLOTS) + i;
 }
 
+static inline xp_roles *xp_roles_at(const xp_domain *d, uint32_t i)
+{
+    return (xp_roles *)(d->base + XP_COMMONS_ROLES) + i;
+}
 
 static inline bool xp_bit(const uint64_t *mask, uint32_t m) { return XP_LOAD(&mask[m / 64]) >> (m % 64) & 1; }
 static inline void xp_set(uint64_t *mask, uint32_t m)
@@ -135,7 +144,6 @@ bool xp_count_in(xp_domain *d, uint32_t **counts, uint32_t length, uint32_t i, u
 void xp_count_out(xp_domain *d, uint32_t *counts, uint32_t i, uint64_t *mask);
 bool xp_alive(xp_domain *d, uint32_t m);         /* with d->mu */
 int xp_reap(xp_domain *d, uint32_t m, bool sure); /* with d->mu: 1 reaped, 0 nothing to do, -1 to be tried again */
-bool xp_others_alive(xp_domain *d, const uint64_t *mask); /* takes d->mu */
 
 /* --- slot.c ------------------------------------------------------------------------------------------------------- */
 enum { XP_PENDING = 0, XP_DONE = 1, XP_LOST = 2 };
@@ -146,7 +154,7 @@ typedef struct {
 
 void xp_read(const xp_words *w, xp_view *v);
 int xp_state(const xp_view *v, uint64_t point);
-/* Orphaned futures too, and with `deaths` points that a dead one owes; may take d->mu. */
+/* Futures that nobody is left to signal too, and with `deaths` points that a dead one owes; may take d->mu. */
 int xp_full_state(xp_slot *s, uint64_t point, bool deaths);
 /* The lowest outstanding point that `m` owes, 0 if none, UINT64_MAX if it cannot be told now; fills `v`. */
 uint64_t xp_lowest_owed(const xp_words *w, xp_view *v, uint32_t m);
@@ -165,7 +173,8 @@ void xp_wake_all(xp_words *w); /* also sleepers whose waker died half-way */
 void xp_ring(xp_domain *d);
 void xp_finish(xp_words *w); /* raise the value to what is complete, or lost without guards: a peer may have died half-way */
 void xp_note_released(xp_slot *s, uint64_t point); /* with xp_mu */
-xp_slot *xp_attach(xp_domain *d, uint32_t index, xp_error *error); /* NULL: `error` */
+void xp_wake(xp_domain *d, xp_words *w); /* whoever waits here */
+xp_slot *xp_attach(xp_domain *d, uint32_t index, int role, xp_error *error); /* NULL: `error` */
 void xp_detach(xp_slot *s);
 const char *xp_slot_wrong(const xp_slot *s); /* why it may not be used, NULL if it may */
 const char *xp_signal(xp_slot *s, uint64_t *point); /* from the host; NULL, or what is wrong */
@@ -186,6 +195,15 @@ int xp_guard(xp_slot *s, uint64_t point, xp_queue *queue, uint64_t at, bool unsu
 void xp_slot_ref(xp_slot *s);
 void xp_slot_unref(xp_slot *s);
 
+/* --- roster.c ----------------------------------------------------------------------------------------------------- */
+bool xp_future_lost(xp_slot *s, const xp_view *v); /* a point above `v->top`, to this process; takes d->mu */
+void xp_roster_watch(const xp_slot *s, uint64_t *mask); /* adds those whose going could lose future points */
+bool xp_roster_attach(xp_slot *s); /* after `attached` says so; false: no memory. Takes d->mu, as do the next two */
+void xp_roster_signals(xp_slot *s); /* before this process signals: it is a signaller from now on */
+void xp_roster_detach(xp_slot *s);  /* before `attached` is cleared */
+/* With d->mu: `m` goes from that slot; `owed`: it has just lost what it owed. */
+void xp_roster_leave(xp_domain *d, uint32_t index, uint32_t m, uint32_t cause, bool owed);
+
 /* --- warden.c ----------------------------------------------------------------------------------------------------- */
 enum { XP_WATCHED, XP_RETRY, XP_POLLED };
 
@@ -196,7 +214,7 @@ bool xp_warden_running(void);
 int xp_watch(xp_domain *d, uint32_t m);           /* with d->mu: one of the above; XP_WATCHED also for a dead member */
 void xp_unwatch(xp_domain *d, uint32_t m);        /* with d->mu */
 void xp_unwatch_bell(xp_domain *d);               /* with d->mu */
-int xp_watch_attached(xp_slot *s);                /* and those who owe; takes d->mu; the worst of xp_watch */
+int xp_watch_relied(xp_slot *s);                /* and those who owe; takes d->mu; the worst of xp_watch */
 /* 0, 1 already done or lost, -1 no memory, else errno + 1 */
 int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, int kind, xp_queue *queue);
 void xp_guards_look(void); /* end unsure guards whose points are done; else the warden does in its own time */

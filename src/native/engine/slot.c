@@ -119,12 +119,7 @@ int xp_full_state(xp_slot *s, uint64_t point, bool deaths)
         return state;
     if (point <= v.top)
         return deaths && owner_dead(s, point) ? XP_LOST : XP_PENDING;
-    if (XP_LOAD(&s->w->orphan) != v.top + 1)
-        return XP_PENDING;
-    if (xp_others_alive(s->d, s->w->attached))
-        return XP_PENDING;
-    /* Somebody may have come, signalled and gone in between. */
-    return XP_LOAD(&s->w->pending) == v.pending ? XP_LOST : XP_PENDING;
+    return xp_future_lost(s, &v) ? XP_LOST : XP_PENDING;
 }
 
 bool xp_owes(const xp_words *w, const xp_view *v, uint32_t m)
@@ -205,6 +200,8 @@ static inline void wake(xp_domain *d, xp_words *w)
         ring(d->bell);
 }
 
+void xp_wake(xp_domain *d, xp_words *w) { wake(d, w); }
+
 void xp_wake_all(xp_words *w)
 {
     XP_STORE(&w->waiters, 0);
@@ -281,15 +278,13 @@ bool xp_abandon(xp_slot *s, uint64_t point)
         if (state != XP_PENDING)
             return state == XP_LOST;
         /* Submitted since, by somebody new: its own business. Outstanding: our own queue may still complete it. */
-        if (v.top >= point || v.top > v.effective || XP_LOAD(&w->orphan) != v.top + 1)
+        if (v.top >= point || v.top > v.effective || !xp_future_lost(s, &v))
             return false;
         if (v.pending & INSTANT)
             complete(w, v.top); /* the new word will not say that it is complete */
         uint64_t old = v.pending;
         if (!XP_CAS(&w->pending, &old, point << 21 | s->d->member))
             continue;
-        uint64_t mark = v.top + 1; /* later points stay orphaned */
-        XP_CAS(&w->orphan, &mark, point + 1);
         xp_lose(s->d, w, XP_CAUSE_DEATH, XP_RELAXED(&w->blame));
         return true;
     }
@@ -309,7 +304,7 @@ void xp_slot_unref(xp_slot *s)
     free(s);
 }
 
-xp_slot *xp_attach(xp_domain *d, uint32_t index, xp_error *error)
+xp_slot *xp_attach(xp_domain *d, uint32_t index, int role, xp_error *error)
 {
     if (index >= XP_SLOTS || index >= XP_LOAD(&((xp_commons *)d->base)->slots_used)) {
         xp_failed(error, 0, "no such slot");
@@ -324,8 +319,16 @@ xp_slot *xp_attach(xp_domain *d, uint32_t index, xp_error *error)
     }
     s->refs = 1;
     s->index = index;
+    s->role = role;
     s->d = d;
     s->w = w;
+    s->roles = xp_roles_at(d, index);
+    if (!xp_roster_attach(s)) {
+        xp_count_out(d, d->attaches, index, w->attached);
+        free(s);
+        xp_failed(error, ENOMEM, NULL);
+        return NULL;
+    }
     pthread_mutex_init(&s->mu, NULL);
     xp_domain_ref(d);
     wake(d, w); /* sleepers must learn of the new member */
@@ -346,12 +349,14 @@ void xp_detach(xp_slot *s)
     pthread_mutex_lock(&xp_mu);
     xp_nodes_drop(s->d, s);
     pthread_mutex_unlock(&xp_mu);
+    xp_roster_detach(s);
     xp_count_out(s->d, s->d->attaches, s->index, s->w->attached);
     wake(s->d, s->w);
 }
 
 const char *xp_signal(xp_slot *s, uint64_t *point)
 {
+    xp_roster_signals(s);
     for (int i = 0; i < XP_TRIES; i++) {
         xp_view v;
         read_slot(s->w, &v);
@@ -423,6 +428,7 @@ const char *xp_submit(xp_slot *s, uint64_t queue, bool device, uint64_t *point, 
         __atomic_fetch_or(&s->w->device, XP_DEVICE, __ATOMIC_SEQ_CST);
         wake(s->d, s->w); /* sleepers must start to poll */
     }
+    xp_roster_signals(s);
     pthread_mutex_lock(&s->mu); /* never held while anything blocks */
     const char *wrong = submit(s, queue, point, after, host);
     pthread_mutex_unlock(&s->mu);
@@ -472,7 +478,7 @@ int xp_sleep(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, int *rc)
     XP_STORE(&w->waiters, 1);
     __atomic_thread_fence(__ATOMIC_SEQ_CST); /* the reads of the state that follow are acquire only */
     xp_warden_start(); /* where no thread can be had, members count as polled */
-    int watch = xp_watch_attached(s);
+    int watch = xp_watch_relied(s);
     int state = xp_full_state(s, point, true);
     uint64_t now = xp_now();
     if (state != XP_PENDING || now >= end || XP_LOAD(&s->gone) || !xp_usable(s->d))

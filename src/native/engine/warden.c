@@ -28,6 +28,7 @@
 #define GRACE_NS 200000000u /* gives other processes time to lose what their devices have queued behind a lost point */
 #define RETRY_NS 10000000u
 #define LOCKS_NS 200000000u
+#define PIDFDS 64u /* of the members of one domain: a peer may claim any number of them; the others' locks are polled */
 
 enum { KIND_WAKE = 1, KIND_LISTEN, KIND_CONNECTION, KIND_BELL, KIND_PIDFD };
 #define NAME(kind, serial, member) ((uint64_t)(kind) << 60 | ((serial) & ((1ull << 50) - 1)) << 10 | (member))
@@ -70,6 +71,14 @@ static void kick(void)
     pthread_mutex_unlock(&warden_mu);
 }
 
+static bool full(const xp_domain *d)
+{
+    uint32_t watched = 0;
+    for (uint32_t i = 0; i < XP_MASK_WORDS; i++)
+        watched += (uint32_t)__builtin_popcountll(XP_LOAD(&d->watched[i]));
+    return watched >= PIDFDS;
+}
+
 int xp_watch(xp_domain *d, uint32_t m)
 {
     if (m == d->member || d->fd < 0 || xp_bit(d->watched, m))
@@ -78,7 +87,7 @@ int xp_watch(xp_domain *d, uint32_t m)
         int pid, again;
         if (xp_lock_holder(d->fd, XP_LIFE_BYTE + (int64_t)m, &pid) <= 0)
             return xp_reap(d, m, false) < 0 ? XP_RETRY : XP_WATCHED;
-        if (pid == 0)
+        if (pid == 0 || full(d))
             break;
         int pidfd = xp_pidfd_open(pid);
         if (pidfd < 0 && errno == ESRCH)
@@ -119,14 +128,15 @@ void xp_unwatch(xp_domain *d, uint32_t m)
     xp_clear(d->watched, m);
 }
 
-int xp_watch_attached(xp_slot *s)
+int xp_watch_relied(xp_slot *s)
 {
     xp_domain *d = s->d;
     int worst = XP_WATCHED;
-    uint64_t owing[XP_MASK_WORDS] = {0};
-    xp_owing(s->w, owing); /* they may have detached since */
+    uint64_t wanted[XP_MASK_WORDS] = {0};
+    xp_owing(s->w, wanted); /* they may have detached since */
+    xp_roster_watch(s, wanted);
     for (uint32_t i = 0; i < XP_MASK_WORDS; i++) {
-        uint64_t missing = (XP_LOAD(&s->w->attached[i]) | owing[i]) & ~XP_LOAD(&d->watched[i]);
+        uint64_t missing = wanted[i] & ~XP_LOAD(&d->watched[i]);
         if (d->member / 64 == i)
             missing &= ~(1ull << d->member % 64);
         if (XP_LIKELY(missing == 0))
@@ -280,7 +290,7 @@ int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, int kind, xp_queue *
         guards_in(s);
     XP_STORE(&s->w->async_waiters, 1);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    int watch = xp_watch_attached(s);
+    int watch = xp_watch_relied(s);
     int state = xp_full_state(s, point, deaths);
     if (state == XP_LOST && guard) {
         if (xp_abandon(s, point))
@@ -477,7 +487,7 @@ static int service(bool polling)
                 if (XP_LOAD(&s->w->async_waiters) == 0)
                     XP_STORE(&s->w->async_waiters, 1);
                 __atomic_thread_fence(__ATOMIC_SEQ_CST);
-                xp_watch_attached(s);
+                xp_watch_relied(s);
             }
             if (node->kind == XP_MEND) {
                 mend(node);

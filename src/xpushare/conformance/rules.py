@@ -171,6 +171,10 @@ _TABLE: Final = (
     Rule("5.28", "A loss goes on from queue to queue, and the work behind it runs", (EVENT, TWO_WAY)),
     Rule("5.29", "An adopted queue waits, works and signals, and its stream stays its library's",
          (Aspect.adopted_queues,)),
+    Rule("5.30", "Whoever said signals=True, or has signalled, is relied on alone: all readers are told of its death",
+         (EVENT,)),
+    Rule("5.31", "Signallers come and go: a clean close is no loss, and another signaller ends one", (EVENT, TWO_WAY)),
+    Rule("5.32", "With signals=False an event only waits, as do its pickles, and nobody relies on it", (EVENT,)),
     # --- 8: the UR face ---
     Rule("8.1", "Every function checks its arguments, with UR's result for each fault"),
     Rule("8.2", "Every function refuses dead handles and other objects"),

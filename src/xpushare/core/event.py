@@ -31,7 +31,7 @@ from xpushare.sharing.handle import Handle, fields_of
 from xpushare.timeline.loss import peer_lost
 from xpushare.timeline.waiting import reached as _reached
 
-__all__ = ["Opened", "create", "done", "get", "open_", "put", "reached", "signal", "wait"]
+__all__ = ["Opened", "create", "done", "get", "may_signal", "open_", "put", "reached", "role_of", "signal", "wait"]
 
 
 _NO_MEMORY: Final = Export(0, 0)
@@ -49,6 +49,8 @@ class Opened(NamedTuple):
     lease: Any
     queue_refusal: str = ""  # why queues may not signal this end, where the device lacks two_way_events
     host_refusal: str = ""  # why the host may not
+    signals: bool | None = None  # as it was opened
+    role: Slot | None = None  # counts this end among those that may signal, as long as it is open
 
 
 def refusal(device: Device, *aspects: Aspect) -> str:
@@ -59,6 +61,19 @@ def refusal(device: Device, *aspects: Aspect) -> str:
     except FeatureNotSupportedError as error:
         return error.message
     return ""
+
+
+def role_of(domain: Domain, index: int, signals: bool | None) -> Slot | None:
+    """What counts an end among those that may signal; None: it only waits."""
+    if signals is not None and not isinstance(signals, bool):
+        raise InvalidArgumentError(f"signals is None, True or False, not {signals!r}")
+    return None if signals is False else Slot(domain, index, signals)
+
+
+def may_signal(event: Opened) -> None:
+    """Refuse an end that only waits: nobody relies on it."""
+    if event.signals is False:
+        raise InvalidArgumentError("this event was opened with signals=False: it only waits")
 
 
 def point_argument(at_least: int | None, slot: Slot) -> int:
@@ -75,7 +90,13 @@ def point_argument(at_least: int | None, slot: Slot) -> int:
 
 
 @operation("Event", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
-def create(device: DeviceLike | None, context: Context | None, enable_ipc: bool, enable_profiling: bool) -> Opened:
+def create(
+    device: DeviceLike | None,
+    context: Context | None,
+    enable_ipc: bool,
+    enable_profiling: bool,
+    signals: bool | None = None,
+) -> Opened:
     """A new event, complete (both numbers 0)."""
     chosen, chosen_context = resolve(device, context)
     if enable_ipc and enable_profiling:
@@ -91,10 +112,11 @@ def create(device: DeviceLike | None, context: Context | None, enable_ipc: bool,
         index = domain.new_slot()
     except OSError as error:
         raise from_os_error(error, "making an event") from error
-    timeline = Timeline(chosen, Slot(domain, index), domain, own=True)
+    timeline = Timeline(chosen, Slot(domain, index, False), domain, own=True)
+    role = role_of(domain, index, signals)
     profile = Profile() if enable_profiling else None
     host_refusal = refusal(chosen, Aspect.host_signal_events)
-    return Opened(timeline, chosen, chosen_context, enable_ipc, profile, None, None, "", host_refusal)
+    return Opened(timeline, chosen, chosen_context, enable_ipc, profile, None, None, "", host_refusal, signals, role)
 
 
 @operation(
@@ -142,8 +164,13 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
         DeviceError,
     ),
 )
-def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, context: Context | None = None) -> Opened:
-    """Open a handle: an event that shares its state with the exporter's. Both ends can signal it and wait for it."""
+def open_(
+    handle: Handle | bytes | str,
+    device: DeviceLike | None = None,
+    context: Context | None = None,
+    signals: bool | None = None,
+) -> Opened:
+    """Open a handle: an event that shares its state with the exporter's, signalled and waited on from both ends."""
     found = memory.expect_kind(handle, "event")
     chosen, chosen_context = event_device(found, device, context)
     for each in chosen_context.devices:
@@ -152,16 +179,19 @@ def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, contex
     refusals = one_way, one_way or refusal(chosen, Aspect.host_signal_events)
     here = node.current()
     if here.is_own(fields_of(found).cookie):
-        return Opened(own_export(here, found).source, chosen, chosen_context, False, None, found, None, *refusals)
+        own: Timeline = own_export(here, found).source
+        role = role_of(own.driver, own.slot.index, signals)
+        return Opened(own, chosen, chosen_context, False, None, found, None, *refusals, signals, role)
 
     def make(domain: Domain, index: int) -> Timeline:
         try:
-            return Timeline(chosen, Slot(domain, index), domain, own=False)
+            return Timeline(chosen, Slot(domain, index, False), domain, own=False)
         except ValueError as error:
             raise InvalidHandleError(f"the exporter's table names no event: {error}") from error
 
     timeline, lease = here.peers.acquire_slot(found, make)
-    return Opened(timeline, chosen, chosen_context, False, None, found, lease, *refusals)
+    role = role_of(timeline.driver, timeline.slot.index, signals)
+    return Opened(timeline, chosen, chosen_context, False, None, found, lease, *refusals, signals, role)
 
 
 @operation(
@@ -177,7 +207,8 @@ def put(handle: Handle | bytes | str) -> None:
 
 @operation("Event.signal", raises=(InvalidArgumentError, FeatureNotSupportedError))
 def signal(event: Opened) -> int:
-    """Signal from the host: the next point, which is complete at once. Returns its number."""
+    """The host signals: the next point, complete at once; its number."""
+    may_signal(event)
     if event.host_refusal:
         raise FeatureNotSupportedError(event.host_refusal)
     try:

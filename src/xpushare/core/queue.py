@@ -19,7 +19,7 @@ from xpushare._errors import (
 from xpushare._native import Domain
 from xpushare.adapters.base import DriverQueue
 from xpushare.core.declare import operation
-from xpushare.core.event import Opened, point_argument
+from xpushare.core.event import Opened, may_signal, point_argument
 from xpushare.core.memory import Range, piece
 from xpushare.core.resources import Resource
 
@@ -130,7 +130,8 @@ def submit(queue: Work, function: Callable[..., object], arguments: tuple[Any, .
 
 @operation("Queue.signal", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def signal(queue: Work, event: Opened) -> int:
-    """Signal the event once the work queued before has finished. Returns the number of the signal."""
+    """Signal the event when the work queued before has finished; the number of the signal."""
+    may_signal(event)
     if event.queue_refusal:
         raise FeatureNotSupportedError(event.queue_refusal)
     queue.reach(event)

@@ -25,11 +25,19 @@ def get(event: Event, *, context: Context | None = None) -> Handle:
     return _core.get(use(event), context)
 
 
-def open(handle: Handle | bytes | str, *, device: DeviceLike | None = None, context: Context | None = None) -> Event:
-    """Open a handle: a new `Event` that shares its state with the exporter's. Raises what `ipc.memory.open` raises.
-    (urIPCOpenEventHandleExp)
+def open(
+    handle: Handle | bytes | str,
+    *,
+    device: DeviceLike | None = None,
+    context: Context | None = None,
+    signals: bool | None = None,
+) -> Event:
+    """Open a handle: a new `Event` that shares its state with the exporter's. Errors as `ipc.memory.open`.
+
+    `signals=True`: this process is going to signal, so that waits elsewhere are lost with it from now on.
+    `signals=False`: this object only waits; its process going away harms nobody's wait. (urIPCOpenEventHandleExp)
     """
-    return event_over(_core.open_(handle, device, context))
+    return event_over(_core.open_(handle, device, context, signals))
 
 
 def put(handle: Handle | bytes | str) -> None:

@@ -34,8 +34,12 @@ def note_failure(domain: Domain, error: BaseException) -> None:
 def peer_lost(slot: Slot, point: int) -> PeerLostError:
     """The error for a point of `slot` that was lost."""
     cause, pid = slot.blame()
-    who = f"process {pid}" if pid else "the last other process that had the event open"
-    how = _CAUSES.get(cause, "died")
+    if cause not in _CAUSES:  # nobody died or failed
+        return PeerLostError(
+            f"point {point} of the event is lost: the process that shared it has gone, and nobody is left to signal"
+        )
+    who = f"process {pid}"
+    how = _CAUSES[cause]
     text = ""
     if cause == QUEUE_FAILED:
         for index, _pid, _since, _alive in slot.domain.members():

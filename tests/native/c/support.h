@@ -122,7 +122,7 @@ static inline void reap_process(process *other, int signal)
 static inline xp_slot *attach(xp_domain *d, uint32_t index)
 {
     xp_error error;
-    xp_slot *s = xp_attach(d, index, &error);
+    xp_slot *s = xp_attach(d, index, XP_MAY_SIGNAL, &error);
     CHECK(s != NULL);
     return s;
 }

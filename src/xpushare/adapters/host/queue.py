@@ -11,7 +11,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from xpushare import _native
-from xpushare._errors import FeatureNotSupportedError
+from xpushare._errors import FeatureNotSupportedError, PeerLostError
 from xpushare.adapters.base import DriverQueue, NativeEvent, Profile
 from xpushare.timeline.loss import QUEUE_FAILED, note_failure, peer_lost
 
@@ -93,7 +93,10 @@ class HostQueue(DriverQueue):
             note_failure(slot.domain, failure)
             slot.fail(QUEUE_FAILED)
         else:
-            slot.complete(point)
+            try:
+                slot.complete(point)
+            except ValueError as error:
+                raise PeerLostError(f"point {point} of the event is lost: its state was damaged ({error})") from None
 
     def wait(self, slot: _native.Slot, point: int) -> None:
         self._put(self._wait, slot, point)

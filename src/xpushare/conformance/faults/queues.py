@@ -270,7 +270,11 @@ def ipc_and_profiling() -> None:
     from xpushare.core import event
 
     original = event.create
-    set_(event, "create", lambda device, context, ipc, profiling: original(device, context, ipc, profiling and not ipc))
+    set_(
+        event,
+        "create",
+        lambda device, context, ipc, profiling, *rest: original(device, context, ipc, profiling and not ipc, *rest),
+    )
 
 
 @mutant("every event opens a file", "5.14")
@@ -282,11 +286,33 @@ def event_costs_fd() -> None:
     original = event.open_
     opened: list[int] = []
 
-    def open_(*args: Any) -> Any:
+    def open_(*args: Any, **options: Any) -> Any:
         opened.append(os.open(os.devnull, os.O_RDONLY))
-        return original(*args)
+        return original(*args, **options)
 
     set_(event, "open_", open_)
+
+
+@mutant("nobody says what an event is opened for", "5.30", "5.32")
+def roles_ignored() -> None:
+    from xpushare._native import Slot
+    from xpushare.core import event
+
+    set_(event, "role_of", lambda domain, index, _signals: Slot(domain, index))
+
+
+@mutant("a signaller is one for good", "5.31")
+def roles_kept() -> None:
+    from xpushare.core import event
+
+    original = event.role_of
+    roles: list[Any] = []
+
+    def role_of(*args: Any) -> Any:
+        roles.append(original(*args))
+        return roles[-1]
+
+    set_(event, "role_of", role_of)
 
 
 @mutant("bool of an event works", "5.22")
