@@ -116,7 +116,7 @@ static void *run(void *argument)
             o->event->done++;
         else if (o->kind == END)
             free(o->stream), streams--, hw->streams--;
-        event_unref(o->event), free(o);
+        event_unref(o->event), free(o), pthread_cond_broadcast(&changed);
     }
     return free(hw), unlock(OK), NULL;
 }
