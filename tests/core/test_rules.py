@@ -174,7 +174,7 @@ def test_rule_1_what_was_not_made_for_sharing(device: str) -> None:
     with (
         xs.PhysicalMemory(GRANULE, device) as physical,
         xs.Event(device) as event,
-        xs.Event(device, enable_profiling=True) as profiled,
+        xs.Event("native_cpu:0", enable_profiling=True) as profiled,
     ):
         for call, thing in (
             (xs.ipc.physical_memory.get, physical),
