@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Final, Literal
+from typing import Literal
 
 from xpushare._errors import FeatureNotSupportedError, XpuShareError
 from xpushare.adapters.base import NativeEvent
@@ -20,9 +20,8 @@ __all__ = ["Device", "Stream"]
 class Device:
     """A device whose memory is the host's."""
 
-    codes: Final = CODES
-
     def __init__(self, driver: ScriptedDriver, ordinal: int) -> None:
+        self.codes = CODES
         self.driver = driver
         self.ordinal: int = ordinal
         self.error: Callable[[str, str, int], XpuShareError] = driver.error

@@ -81,7 +81,7 @@ class ScriptedDriver(Calls):
 
     @functools.cached_property
     def queue_calls(self) -> QueueCalls:
-        word = ("queue", "address", "point")
+        word: Final = ("queue", "address", "point")
         native = _native.QueueCalls(
             (self.address("host"), ("queue", "function", "data")),
             (self.address("store64"), word),
@@ -98,7 +98,7 @@ class ScriptedDriver(Calls):
         code = getattr(self.library, f"ss_{name}")(*map(ctypes.c_uint64, arguments))
         if code not in (0, _NOT_READY):
             raise self.error(doing, name, code)
-        return code == 0
+        return bool(code == 0)
 
     def made(self, doing: str, name: str, *arguments: int) -> int:
         """What a call makes."""
