@@ -40,7 +40,7 @@ def driver(until: Until, request: pytest.FixtureRequest) -> Iterator[ScriptedDri
         made.pop().release()
     gc.collect()
     if "broken" not in request.node.name:  # on a broken device there is nothing to give back
-        until(lambda: library.ss_streams() <= streams)
+        until(lambda: (gc.collect(), library.ss_streams() <= streams)[1])
         until(lambda: library.ss_events() <= events)
 
 

@@ -6,7 +6,7 @@ import ctypes
 import itertools
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from xpushare.adapters._host import HostMemory
 from xpushare.adapters._host_queue import queue_numbers
@@ -74,9 +74,11 @@ class ForeignMemory(DriverMemory):
         pass
 
 
-@ctypes.CFUNCTYPE(None, ctypes.c_uint64)
-def _call(number: int) -> None:
+def _run(number: int) -> None:
     _calls.pop(number)()
+
+
+_call: Final = ctypes.CFUNCTYPE(None, ctypes.c_uint64)(_run)
 
 
 def host_call(handle: int, function: Callable[[], object]) -> tuple[int, ...]:
