@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any, Final, Self, final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, final
 
 from xpushare import adapters
 from xpushare._array_handle import ArrayHandle, checked_parts, seal_array
+from xpushare._device import adapter_of, dlpack_of, info_of
 from xpushare._elements import (
     as_dtype,
     as_shape,
@@ -161,16 +163,17 @@ class Memory(BufferBase, Exportable[Range]):
 
     def __dlpack_device__(self) -> tuple[int, int]:
         found = self._use()
-        return found.device._dlpack(found.allocation.kind)
+        return dlpack_of(found.device, found.allocation.kind)
 
-    if not TYPE_CHECKING:  # else every name would be an attribute to type checkers
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return self._given("__array_interface__")
 
-        def __getattr__(self, name: str) -> Any:
-            if name.endswith("_interface__") and name.startswith("__"):
-                interface = getattr(self._bytes(), name)
-                self._pinned = self._held  # the consumer holds this object, not a buffer: stay open as long as it lives
-                return interface
-            raise AttributeError(f"'Memory' object has no attribute {name!r}")
+    def _given(self, name: str) -> dict[str, Any]:
+        """What an array interface says."""
+        interface: dict[str, Any] = getattr(self._bytes(), name)
+        self._pinned = self._held  # the consumer holds this object, not a buffer: stay open as long as it lives
+        return interface
 
     def __repr__(self) -> str:
         found = self._held
@@ -187,7 +190,8 @@ class Memory(BufferBase, Exportable[Range]):
         return _reopen, (bytes(handle), offset, found.nbytes)
 
 
-memory_over: Final = Memory._make  # pyright: ignore[reportPrivateUsage]  # for the other modules of the package
+# For the other modules of the package.
+memory_over: Final[Callable[[Range], Memory]] = operator.attrgetter("_make")(Memory)
 
 
 def _reopen(handle: bytes, offset: int, nbytes: int) -> Memory:
@@ -392,7 +396,7 @@ class SharedArray(BufferBase, Closable[Range]):
 
     def __dlpack_device__(self) -> tuple[int, int]:
         found = self._use()
-        return found.device._dlpack(found.allocation.kind)
+        return dlpack_of(found.device, found.allocation.kind)
 
     def __dlpack__(
         self,
@@ -424,7 +428,12 @@ class SharedArray(BufferBase, Closable[Range]):
     def _order_dlpack(self, found: Range, on_host: bool, stream: Any) -> None:
         """Make the consumer's stream wait: DLPack's number of it, None for the default one (on the host: none)."""
         device = found.device
-        if stream is not None and stream != -1 and on_host and device._adapter.stream(device._info, None, None) is None:
+        if (
+            stream is not None
+            and stream != -1
+            and on_host
+            and adapter_of(device).stream(info_of(device), None, None) is None
+        ):
             raise BufferError("memory of the host has no streams: stream must be None")
         order = None if stream == -1 else self._unsettled()
         if order is None:
@@ -452,20 +461,8 @@ class SharedArray(BufferBase, Closable[Range]):
             **more,
         }
 
-    if not TYPE_CHECKING:  # else every name would be an attribute to type checkers
-
-        def __getattr__(self, name: str) -> Any:
-            """The array interfaces: NumPy's of host-accessible memory, and those of the device's vendor."""
-            if name == "__array_interface__":
-                return self._host_interface()
-            if name.endswith("_interface__"):
-                record = adapters.vendor(self._use().device.backend)
-                for protocol in record.interfaces:
-                    if protocol.name == name and protocol.given:
-                        return self._given(protocol)
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def _host_interface(self) -> dict[str, Any]:
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
         if not self._use().allocation.host_accessible:
             raise AttributeError("__array_interface__ is for host-accessible memory")
         if not named_by_typestr(self._dtype):
@@ -473,9 +470,14 @@ class SharedArray(BufferBase, Closable[Range]):
         self._before_host()
         return self._interface()
 
-    def _given(self, protocol: ArrayInterface) -> dict[str, Any]:
-        """What an array interface says; its consumer waits for the stream that it names, else this does."""
+    def _given(self, name: str) -> dict[str, Any]:
+        """What the array interface of that name says, where the device's vendor has it. Its consumer waits for the
+        stream that it names, else this does.
+        """
         found = self._use()
+        protocol = _given_interfaces.get((found.device.backend, name))
+        if protocol is None:
+            raise AttributeError(f"arrays on {found.device} have no {name}")
         stream = None
         if protocol.stream is None:
             self._before_host()
@@ -491,7 +493,7 @@ class SharedArray(BufferBase, Closable[Range]):
             strides=in_elements(self._strides, itemsize),
             offset=0,
             version=1,
-            syclobj=protocol.syclobj(found.device._info),
+            syclobj=protocol.syclobj(info_of(found.device)),
         )
 
     def __repr__(self) -> str:
@@ -528,6 +530,25 @@ class SharedArray(BufferBase, Closable[Range]):
             return bytes(seal_array(kept.memory.handle, self._dtype, self._shape, self._strides, first, order))
 
 
+_given_interfaces: Final[dict[tuple[str, str], ArrayInterface]] = {}  # by (backend, name)
+
+
+def _give_interfaces(backend: str) -> None:
+    """Let arrays have the array interfaces of a vendor that is in use here. Not by `__getattr__`, which would make each
+    use of any attribute slower.
+    """
+    record = adapters.record(backend)
+    for each in () if record is None else record.interfaces:
+        if each.given:
+            _given_interfaces[backend, each.name] = each
+            for kind in Memory, SharedArray:
+                if not hasattr(kind, each.name):
+                    setattr(kind, each.name, property(operator.methodcaller("_given", each.name)))
+
+
+adapters.on_first_use(_give_interfaces)
+
+
 class _Pickled:
     """What pickling an array exported; withdrawn with the array."""
 
@@ -538,13 +559,36 @@ class _Pickled:
         self.events: set[Implicit] = set()
 
 
+class _Make(Protocol):
+    def __call__(
+        self,
+        source: Range,
+        shape: tuple[int, ...],
+        dtype: Any,
+        strides: tuple[int, ...],
+        offset: int,
+        handle: ArrayHandle | None = None,
+        order: Order | None = None,
+        /,
+    ) -> SharedArray: ...
+
+
+class _Over(Protocol):
+    def __call__(self, source: Range, shape: int | tuple[int, ...], dtype: Any, offset: int = 0, /) -> SharedArray: ...
+
+
+class _Capsule(Protocol):
+    def __call__(self, array: SharedArray, stream: Any, versioned: bool, immutable: bool = False) -> Any: ...
+
+
 # For the other modules of the package.
-array_over: Final = SharedArray._over  # pyright: ignore[reportPrivateUsage]
-array_of: Final = SharedArray._make  # pyright: ignore[reportPrivateUsage]
-bytes_of: Final = Memory._bytes  # pyright: ignore[reportPrivateUsage]
-covered_by: Final = SharedArray._covered  # pyright: ignore[reportPrivateUsage]
-order_before: Final = SharedArray._before  # pyright: ignore[reportPrivateUsage]
-placed: Final = SharedArray._placed  # pyright: ignore[reportPrivateUsage]
+array_over: Final[_Over] = operator.attrgetter("_over")(SharedArray)
+array_of: Final[_Make] = operator.attrgetter("_make")(SharedArray)
+bytes_of: Final[Callable[[Memory], SharedArray]] = operator.attrgetter("_bytes")(Memory)
+capsule_of: Final[_Capsule] = operator.attrgetter("_capsule")(SharedArray)
+covered_by: Final[Callable[[SharedArray], tuple[Range, int]]] = operator.attrgetter("_covered")(SharedArray)
+order_before: Final[Callable[[SharedArray, Work], None]] = operator.attrgetter("_before")(SharedArray)
+placed: Final[Callable[[SharedArray], tuple[Range, int]]] = operator.attrgetter("_placed")(SharedArray)
 
 
 def open_array(

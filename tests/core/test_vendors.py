@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -100,10 +101,10 @@ def test_every_folder_with_a_record_is_found() -> None:
     assert set(found) == folders
     assert found.index("cuda") < found.index("native_cpu") < found.index("mock")
     for name in folders:
-        record = adapters.vendor(name)
+        record = adapters.record(name)
         assert record is not None
         assert (record.backend, record.order > 0) == (name, True)
-    assert adapters.vendor("stream") is None  # what vendors share is no vendor
+    assert adapters.record("stream") is None  # what vendors share is no vendor
 
 
 def test_a_new_folder_is_all_that_it_takes(tmp_path: Path) -> None:
@@ -136,7 +137,7 @@ sys.meta_path.insert(0, Refuse())
 from xpushare import adapters
 records = adapters.vendors()
 assert not adapters.loaded()
-assert not adapters.vendor("cuda").in_use()
+assert not adapters.record("cuda").in_use()
 print("libcuda" in open("/proc/self/maps").read(), len(records) >= 3)
 """
     assert python(Path("/nowhere"), source).split() == ["False", "True"]
@@ -156,8 +157,6 @@ with xs.malloc_device(16, "native_cpu:0") as memory:
     memory.as_array(16, "uint8").__array_interface__
 assert "importlib.metadata" not in sys.modules
 assert "xpushare.adapters.mock" not in sys.modules
-xs.devices()
-assert "importlib.metadata" in sys.modules
 """
     assert python(Path("/nowhere"), source) == ""
 
@@ -168,7 +167,7 @@ def test_a_record_says_the_dlpack_type_that_its_memory_bears() -> None:
             device = xs.Device(name)
         except xs.InvalidArgumentError:
             continue
-        record = adapters.vendor(device.backend)
+        record = adapters.record(device.backend)
         assert record is not None
         for make, kind in ((xs.malloc_device, "device"), (xs.malloc_host, "host"), (xs.malloc_shared, "shared")):
             with make(64, device) as memory:
@@ -333,6 +332,45 @@ assert ("acme" in sys.modules) != ("zcopy" in sys.modules)
 """
     said = python(acme, source)
     assert said.count("another adapter of that name") == 1
+
+
+@pytest.mark.parametrize("where", ["nowhere", "other group", "dist-info", "egg-info", "egg", "archive", "finder"])
+def test_entry_points_are_read_where_there_may_be_some(tmp_path: Path, where: str) -> None:
+    """Without need `importlib.metadata`, which is slow to import, is left alone."""
+    folder = tmp_path / ("acme.egg" if where == "egg" else "packages")
+    folder.mkdir()
+    install(folder, "acme", {}, "acme = acme:vendor")
+    facts = folder / "acme-1.0.dist-info"
+    if where == "egg":
+        facts.rename(folder / "EGG-INFO")
+    elif where == "egg-info":
+        facts.rename(folder / "acme-1.0.egg-info")
+    elif where == "other group":
+        (facts / "entry_points.txt").write_text("[console_scripts]\nacme = acme:main\n")
+    elif where == "archive":
+        folder = Path(shutil.make_archive(str(folder), "zip", folder))
+    elif where != "dist-info":
+        folder = tmp_path / "nowhere"
+    source = f"""
+import sys
+from xpushare import adapters
+
+class Finder:
+    def find_spec(self, *_arguments):
+        return None
+    def find_distributions(self, *_arguments):
+        return iter(())
+
+if {where == "finder"}:
+    sys.meta_path.append(Finder())
+sys.modules.pop("importlib.metadata", None)
+library = [each for each in sys.path if each.startswith(sys.base_prefix) and "-packages" not in each]
+sys.path[:] = [{str(folder)!r}, *library]
+adapters.record("nobody")
+print("importlib.metadata" in sys.modules, *(each.name for each in adapters.problems()))
+"""
+    read = {"nowhere": "False", "other group": "False", "finder": "True"}.get(where, "True acme")
+    assert python(tmp_path / "nobody", source).splitlines()[0] == read  # the log comes behind
 
 
 # --- arrays of such a vendor
@@ -543,7 +581,6 @@ VENDORS = re.compile(r"cuda|nvidia|\bhip|rocm|\bamd\b|level_?zero|\blibze|opencl
 NAMING = {
     "adapters": "the vendors",
     "ur": "Unified Runtime's own enumerations",
-    "conformance": "actions of other libraries that have one vendor's name",
 }
 
 

@@ -9,7 +9,6 @@ from typing import Any, Final
 from xpushare import _system
 from xpushare._aspects import Aspect, Support
 from xpushare._system import boot_id
-from xpushare.adapters._host import HostPhysical, HostRange
 from xpushare.adapters.base import (
     DeviceInfo,
     DriverMemory,
@@ -23,6 +22,7 @@ from xpushare.adapters.base import (
     Same,
     UsmKind,
 )
+from xpushare.adapters.host.memory import HostPhysical, HostRange
 from xpushare.adapters.mock.hooks import Device, Stream
 from xpushare.adapters.mock.others import (
     ForeignMemory,

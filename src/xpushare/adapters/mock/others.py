@@ -8,9 +8,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
-from xpushare.adapters._host import HostMemory
-from xpushare.adapters._host_queue import queue_numbers
 from xpushare.adapters.base import DriverMemory, Export
+from xpushare.adapters.host.memory import HostMemory
+from xpushare.adapters.host.queue import queue_numbers
 from xpushare.adapters.mock.script import driver
 
 __all__ = [

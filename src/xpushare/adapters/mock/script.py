@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 
 from xpushare import _native
 from xpushare._errors import DeviceError, XpuShareError
-from xpushare.adapters._host import Calls
+from xpushare.adapters.host.memory import Calls
 from xpushare.adapters.stream.hooks import Codes, QueueCalls
 
 __all__ = ["CODES", "LIBRARY", "STREAM_CALLS", "ScriptedDriver", "driver"]
@@ -88,7 +88,8 @@ class ScriptedDriver(Calls):
             (self.address("wait64_geq"), word),
             (self.address("captured"), ("queue", "status_out")),
         )
-        return QueueCalls(native, "host", "store64", "wait64_geq", "captured")
+        others = {self.address(name): name for name in ("copy", "fill", "mark_record", "host")}
+        return QueueCalls(native, "host", "store64", "wait64_geq", "captured", others)
 
     def error(self, doing: str, call: str, code: int) -> XpuShareError:
         return CODES.error(doing, call, _NAMES.get(code, "MOCK_ERROR"), code)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Sequence
 
-from xpushare.adapters._host import Calls
+from xpushare.adapters.host.memory import Calls
 from xpushare.adapters.stream.background import Teardown, Watch
 from xpushare.adapters.stream.hooks import Device
 from xpushare.adapters.stream.slot_pages import SlotPages
@@ -17,8 +17,8 @@ class OperandAccess(abc.ABC):
     """Gives devices access to the operands of queues, where they have it not by themselves."""
 
     @abc.abstractmethod
-    def needed(self) -> bool:
-        """False while every device has access to everything."""
+    def lacking(self, ordinal: int, address: int, nbytes: int) -> bool:
+        """Whether `ensure` has something to do. Asks no driver."""
 
     @abc.abstractmethod
     def ensure(self, ordinal: int, address: int, nbytes: int) -> None:
