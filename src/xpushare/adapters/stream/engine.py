@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Sequence
 
+from xpushare.adapters.host.memory import Calls
 from xpushare.adapters.stream.background import Teardown, Watch
 from xpushare.adapters.stream.hooks import Device
 from xpushare.adapters.stream.slot_pages import SlotPages
@@ -25,12 +26,19 @@ class OperandAccess(abc.ABC):
 
 
 class Engine:
-    """`backend` names its threads and its log; `devices` returns all devices of the driver, by ordinal."""
+    """`backend` names its threads and its log; `devices` returns all devices of the driver, by ordinal; `calls` makes
+    the system calls for host memory.
+    """
 
     def __init__(
-        self, backend: str, devices: Callable[[], Sequence[Device]], operand_access: OperandAccess | None = None
+        self,
+        backend: str,
+        devices: Callable[[], Sequence[Device]],
+        operand_access: OperandAccess | None = None,
+        calls: Calls | None = None,
     ) -> None:
         self.devices = devices
+        self.calls = calls or Calls()
         self.operand_access = operand_access
         self.teardown = Teardown(backend, devices)
         self.watch = Watch(backend)

@@ -30,8 +30,9 @@ class _Commons:
     def __init__(self, domain: Domain, gone: Callable[[_Commons], None]) -> None:
         self.start = domain.address + _SLOTS
         self.end = self.start + _SLOTS_NBYTES
-        self.domain = weakref.ref(domain, lambda _domain: gone(self))
-        self.addresses: dict[int, int] = {}  # chunk -> the address that devices have for it
+        self.domain = weakref.ref(domain)
+        weakref.finalize(domain, gone, self).atexit = False  # nor later than that: modules may be gone
+        self.addresses: dict[int, int] = {}  # chunk -> its address for devices
         self.mappings: list[tuple[Device, Mapping]] = []
 
     def holds(self, address: int) -> bool:
