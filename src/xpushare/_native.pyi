@@ -564,7 +564,7 @@ def close_relay(timeout: float | None = 1.0) -> bool:
 # one (mutexes
 # are taken around the fork; the child's copy of the listening socket, epoll and notification fd is closed) until it
 # starts its own.
-def serve(table_address: int, table_fd: int, domain: Domain) -> None:
+def serve(table_address: int, table_fd: int, domain: Domain, file: bytes = ...) -> None:
     """Listen on the abstract socket of docs/layout.md for this process's table. Once per process."""
 
 def withdraw(entry_address: int, reason: int) -> None:
@@ -580,6 +580,13 @@ def notification_fd() -> int:
 
 def due() -> list[int]:
     """Tokens whose points are done or lost, each once; clears the notification."""
+
+def bell() -> int:
+    """A new bell: what members of a commons wake each other's wardens with."""
+
+def above_stdio(fd: int) -> int:
+    """`fd`, or a copy of it above 2, where nobody takes it for stdin, stdout or stderr; then `fd` is closed. OSError: it
+    is closed, too."""
 
 def close_warden() -> None:
     """Stop the thread and close its fds, the listening socket with them (interpreter exit). Idempotent.

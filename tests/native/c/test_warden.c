@@ -200,6 +200,77 @@ static void test_threads_while_one_dies(void)
     xp_warden_stop();
 }
 
+static int open_fds(void)
+{
+    int count = 0;
+    for (int fd = 0; fd < 2048; fd++)
+        count += fcntl(fd, F_GETFD) >= 0;
+    return count;
+}
+
+static void claim_everybody(process *parent, xp_domain *d, uint32_t index)
+{
+    struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = XP_LIFE_BYTE + 1, .l_len = XP_MEMBERS - 1};
+    CHECK(fcntl(d->fd, F_SETLK, &all) == 0);
+    for (uint32_t m = 1; m < XP_MEMBERS; m++)
+        xp_set(xp_words_at(d, index)->attached, m);
+    tell(parent);
+    while (hear(parent))
+        ;
+}
+
+static void test_one_process_is_one_member(void)
+{
+    xp_domain *d = new_commons();
+    xp_slot *s = attach(d, xp_new_slot(d));
+    process other = start(claim_everybody, d, s->index);
+    CHECK(hear(&other));
+    CHECK(xp_warden_start() == 0);
+    int before = open_fds();
+    EQUAL(wait_for(s, 1, 50000000), XP_PENDING);
+    CHECK(open_fds() <= before + 1);
+    reap_process(&other, SIGKILL);
+    detach(s);
+    leave(d);
+    xp_warden_stop();
+}
+
+static void *fill(void *bell)
+{
+    uint64_t most = UINT64_MAX - 1, half = 1ull << 62;
+    for (;;) { /* what fits, whatever is in there; a blocking write waits for its turn */
+        if (write(*(int *)bell, &half, sizeof half) < 0 || write(*(int *)bell, &most, sizeof most) < 0)
+            return NULL;
+    }
+}
+
+static void test_a_full_bell_that_blocks_holds_up_nobody(void)
+{
+    xp_domain *d = new_commons();
+    xp_slot *s = attach(d, xp_new_slot(d));
+    CHECK(fcntl(d->bell, F_SETFL, 0) == 0);
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++)
+        CHECK(pthread_create(&threads[i], NULL, fill, &d->bell) == 0);
+    alarm(20);
+    for (int i = 0; i < 100000; i++)
+        xp_ring(d);
+    alarm(0);
+    CHECK(xp_node_add(s, 1, 21, XP_TOKEN, NULL) == 0); /* and it rings still */
+    struct pollfd notified = {.fd = xp_notification_fd(), .events = POLLIN};
+    uint64_t point;
+    CHECK(xp_signal(s, &point) == NULL);
+    EQUAL(poll(&notified, 1, 20000), 1);
+    free_due(21);
+    for (int i = 0; i < 2; i++) {
+        CHECK(pthread_cancel(threads[i]) == 0);
+        pthread_join(threads[i], NULL);
+    }
+    detach(s);
+    leave(d);
+    xp_warden_stop();
+}
+
 int main(void)
 {
     xp_engine_init();
@@ -209,5 +280,7 @@ int main(void)
     RUN(test_a_stopped_process_is_alive);
     RUN(test_signals_cross_processes);
     RUN(test_threads_while_one_dies);
+    RUN(test_one_process_is_one_member);
+    RUN(test_a_full_bell_that_blocks_holds_up_nobody);
     return 0;
 }
