@@ -28,6 +28,7 @@ SECTIONS = (
     "sticky",
     "pool",
     "register",
+    "channels",
 )
 RELAXED = 2
 
@@ -654,6 +655,43 @@ def register() -> None:
         memset_on_registered=rc(d.cuMemsetD8Async(address, 7, 100, 0)),
         sync=rc(d.cuCtxSynchronize()),
     )
+
+
+def channels() -> None:
+    """Which other streams stand still while some wait for a word that nobody has written: they share a hardware channel."""
+    start()
+    address, page_ = registered()
+    memory = int(ok(d.cuMemAlloc(1 << 20)))
+    for waiting in (1, 2, 4, 7, 8, 9, 12, 16):
+        ctypes.memset(address, 0, 4096)
+        earlier = [ok(d.cuStreamCreate(1)) for _ in range(4)]
+        blocked = [ok(d.cuStreamCreate(1)) for _ in range(waiting)]
+        later = [ok(d.cuStreamCreate(1)) for _ in range(40)]
+        for number, stream in enumerate(blocked):
+            ok(d.cuStreamWaitValue64(stream, address + 8 * number, 1, 0))
+            ok(d.cuMemsetD8Async(memory + number, 1, 1, stream))
+        runs = {}
+        for name, operation in (
+            ("word", lambda stream: ok(d.cuStreamWriteValue64(stream, address + 2048, 7, 0))),
+            ("memset", lambda stream: ok(d.cuMemsetD8Async(memory + 4096, 1, 4096, stream))),
+            ("copy", lambda stream: ok(d.cuMemcpyAsync(memory + 65536, memory + 8192, 4096, stream))),
+        ):
+            for group, streams in (("earlier", earlier), ("later", later)):
+                for stream in streams:
+                    operation(stream)
+                time.sleep(0.05)
+                still = [number for number, stream in enumerate(streams) if rc(d.cuStreamQuery(stream)) == 600]
+                runs[f"{name} {group}"] = f"{len(still)} of {len(streams)} stand still: {still[:12]}"
+        # Release the newest first: does each go on alone?
+        alone = []
+        for number in reversed(range(waiting)):
+            ctypes.c_uint64.from_address(address + 8 * number).value = 1
+            time.sleep(0.02)
+            alone.append(rc(d.cuStreamQuery(blocked[number])) == 0)
+        ok(d.cuCtxSynchronize())
+        say(waiting=waiting, **runs, released_newest_first_each_went_on=f"{sum(alone)} of {waiting}: {alone}")
+        for stream in (*earlier, *blocked, *later):
+            ok(d.cuStreamDestroy(stream))
 
 
 if __name__ == "__main__":

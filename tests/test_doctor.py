@@ -522,8 +522,8 @@ def nvidia(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
             for name in [name for name in sys.modules if name.partition(".")[0] == "cuda"]:
                 monkeypatch.delitem(sys.modules, name)
         else:
-            monkeypatch.setattr(_adapter, "_has_binding", lambda: True)
-            monkeypatch.setattr(cuda, "_has_binding", lambda: True)
+            monkeypatch.setattr(_adapter, "has_binding", lambda: True)
+            monkeypatch.setattr(_listing, "has_binding", lambda: True)
         if why:
             monkeypatch.setattr(_adapter, "list_gpus", lambda: ([], why))
         return {check.name: check for check in cuda.examine()}
@@ -537,8 +537,8 @@ def nvidia(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         text = f"Model: NVIDIA H200\nGPU UUID: GPU-{uuid}\nDevice Minor: {number}\n"
         (folder / "information").write_text(text)
     (tmp_path / "proc" / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun\n")
-    monkeypatch.setattr(_listing, "_PROC", tmp_path / "proc")
-    monkeypatch.setattr(_listing, "_DEVICES", (str(device),))
+    monkeypatch.setattr(_listing, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(_listing, "DEVICES", (str(device),))
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: str(path).startswith("/dev/nvidia") or access(path, mode))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -582,8 +582,8 @@ def test_mig_and_wsl(nvidia: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(adapters._adapters, "cuda", _adapter.Cuda())
-    monkeypatch.setattr(_listing, "_PROC", tmp_path)
-    monkeypatch.setattr(_listing, "_DEVICES", (str(tmp_path / "none"),))
+    monkeypatch.setattr(_listing, "PROC", tmp_path)
+    monkeypatch.setattr(_listing, "DEVICES", (str(tmp_path / "none"),))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     (found,) = cuda.examine()
     assert found.state == "absent"

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any, Final, Self, final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, final
 
 from xpushare import adapters
 from xpushare._array_handle import ArrayHandle, checked_parts, seal_array
+from xpushare._device import adapter_of, dlpack_of, info_of
 from xpushare._elements import (
     as_dtype,
     as_shape,
@@ -161,7 +163,7 @@ class Memory(BufferBase, Exportable[Range]):
 
     def __dlpack_device__(self) -> tuple[int, int]:
         found = self._use()
-        return found.device._dlpack(found.allocation.kind)
+        return dlpack_of(found.device, found.allocation.kind)
 
     if not TYPE_CHECKING:  # else every name would be an attribute to type checkers
 
@@ -187,7 +189,8 @@ class Memory(BufferBase, Exportable[Range]):
         return _reopen, (bytes(handle), offset, found.nbytes)
 
 
-memory_over: Final = Memory._make  # pyright: ignore[reportPrivateUsage]  # for the other modules of the package
+# For the other modules of the package.
+memory_over: Final[Callable[[Range], Memory]] = operator.attrgetter("_make")(Memory)
 
 
 def _reopen(handle: bytes, offset: int, nbytes: int) -> Memory:
@@ -392,7 +395,7 @@ class SharedArray(BufferBase, Closable[Range]):
 
     def __dlpack_device__(self) -> tuple[int, int]:
         found = self._use()
-        return found.device._dlpack(found.allocation.kind)
+        return dlpack_of(found.device, found.allocation.kind)
 
     def __dlpack__(
         self,
@@ -424,7 +427,12 @@ class SharedArray(BufferBase, Closable[Range]):
     def _order_dlpack(self, found: Range, on_host: bool, stream: Any) -> None:
         """Make the consumer's stream wait: DLPack's number of it, None for the default one (on the host: none)."""
         device = found.device
-        if stream is not None and stream != -1 and on_host and device._adapter.stream(device._info, None, None) is None:
+        if (
+            stream is not None
+            and stream != -1
+            and on_host
+            and adapter_of(device).stream(info_of(device), None, None) is None
+        ):
             raise BufferError("memory of the host has no streams: stream must be None")
         order = None if stream == -1 else self._unsettled()
         if order is None:
@@ -459,7 +467,7 @@ class SharedArray(BufferBase, Closable[Range]):
             if name == "__array_interface__":
                 return self._host_interface()
             if name.endswith("_interface__"):
-                record = adapters.vendor(self._use().device.backend)
+                record = adapters.record(self._use().device.backend)
                 for protocol in record.interfaces:
                     if protocol.name == name and protocol.given:
                         return self._given(protocol)
@@ -491,7 +499,7 @@ class SharedArray(BufferBase, Closable[Range]):
             strides=in_elements(self._strides, itemsize),
             offset=0,
             version=1,
-            syclobj=protocol.syclobj(found.device._info),
+            syclobj=protocol.syclobj(info_of(found.device)),
         )
 
     def __repr__(self) -> str:
@@ -538,13 +546,36 @@ class _Pickled:
         self.events: set[Implicit] = set()
 
 
+class _Make(Protocol):
+    def __call__(
+        self,
+        source: Range,
+        shape: tuple[int, ...],
+        dtype: Any,
+        strides: tuple[int, ...],
+        offset: int,
+        handle: ArrayHandle | None = None,
+        order: Order | None = None,
+        /,
+    ) -> SharedArray: ...
+
+
+class _Over(Protocol):
+    def __call__(self, source: Range, shape: int | tuple[int, ...], dtype: Any, offset: int = 0, /) -> SharedArray: ...
+
+
+class _Capsule(Protocol):
+    def __call__(self, array: SharedArray, stream: Any, versioned: bool, immutable: bool = False) -> Any: ...
+
+
 # For the other modules of the package.
-array_over: Final = SharedArray._over  # pyright: ignore[reportPrivateUsage]
-array_of: Final = SharedArray._make  # pyright: ignore[reportPrivateUsage]
-bytes_of: Final = Memory._bytes  # pyright: ignore[reportPrivateUsage]
-covered_by: Final = SharedArray._covered  # pyright: ignore[reportPrivateUsage]
-order_before: Final = SharedArray._before  # pyright: ignore[reportPrivateUsage]
-placed: Final = SharedArray._placed  # pyright: ignore[reportPrivateUsage]
+array_over: Final[_Over] = operator.attrgetter("_over")(SharedArray)
+array_of: Final[_Make] = operator.attrgetter("_make")(SharedArray)
+bytes_of: Final[Callable[[Memory], SharedArray]] = operator.attrgetter("_bytes")(Memory)
+capsule_of: Final[_Capsule] = operator.attrgetter("_capsule")(SharedArray)
+covered_by: Final[Callable[[SharedArray], tuple[Range, int]]] = operator.attrgetter("_covered")(SharedArray)
+order_before: Final[Callable[[SharedArray, Work], None]] = operator.attrgetter("_before")(SharedArray)
+placed: Final[Callable[[SharedArray], tuple[Range, int]]] = operator.attrgetter("_placed")(SharedArray)
 
 
 def open_array(

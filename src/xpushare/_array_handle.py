@@ -7,7 +7,9 @@ import hmac
 import math
 import re
 import struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, final
+from collections.abc import Callable
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast, final
 
 from xpushare._elements import check_dtype, extent, named_by_typestr
 from xpushare._errors import InvalidArgumentError, InvalidHandleError
@@ -241,10 +243,25 @@ class ArrayHandle(Closable[Parts]):
         return ArrayHandle, (self._raw,)
 
 
+class _Seal(Protocol):
+    def __call__(
+        self,
+        memory: Handle,
+        dtype: Any,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        offset: int,
+        order: Mark | None = None,
+        copied: int = 0,
+        owner: int | None = None,
+        /,
+    ) -> ArrayHandle: ...
+
+
 # For the other modules of the package.
-checked_parts: Final = ArrayHandle._checked  # pyright: ignore[reportPrivateUsage]
-expect_open: Final = ArrayHandle._use  # pyright: ignore[reportPrivateUsage]
-seal_array: Final = ArrayHandle._seal  # pyright: ignore[reportPrivateUsage]
+checked_parts: Final[Callable[[ArrayHandle], Parts]] = attrgetter("_checked")(ArrayHandle)
+expect_open: Final[Callable[[ArrayHandle], Parts]] = attrgetter("_use")(ArrayHandle)
+seal_array: Final[_Seal] = attrgetter("_seal")(ArrayHandle)
 
 
 _verified: dict[bytes, Parts] = {}

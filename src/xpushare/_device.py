@@ -6,7 +6,8 @@ import functools
 import os
 import sys
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple, final
 
 from xpushare import adapters
@@ -18,9 +19,14 @@ __all__ = [
     "Context",
     "Device",
     "DeviceLike",
+    "adapter_of",
     "default_device",
     "device_for_handle",
     "devices",
+    "dlpack_of",
+    "info_of",
+    "known_device",
+    "names_of",
     "resolve",
     "resolve_context",
 ]
@@ -39,7 +45,7 @@ class _Filter(NamedTuple):
     dotted: bool
 
     def matches(self, device: Device) -> bool:
-        info = device._info
+        info = info_of(device)
         if self.dotted or self.backend not in ("*", info.backend):
             return False
         return self.root in ("*", str(info.ordinal)) or _TYPES.get(self.root) == info.type
@@ -127,6 +133,18 @@ class Device:
                 f"a device is named by a string such as 'native_cpu:0', not {type(name).__name__}"
             )
         return _named(name)
+
+    @classmethod
+    def _make(cls, adapter: Any, info: Any) -> Device:
+        self = object.__new__(cls)
+        self._adapter = adapter
+        self._info = info
+        self._context = None
+        self._aspects = {}
+        self._dlpacks = {}
+        self._hash = hash((info.backend, info.uuid))
+        self._names = info.backend, uuid.UUID(info.uuid).bytes
+        return self
 
     @property
     def backend(self) -> str:
@@ -224,26 +242,24 @@ DeviceLike = Device | str
 _known: dict[tuple[str, str], Device] = {}
 _named_by_handles: dict[tuple[str, bytes], Device] = {}
 
+# For the other modules of the package; only `dlpack_of` and `known_device` have a Python frame.
+adapter_of: Final[Callable[[Device], Any]] = attrgetter("_adapter")
+info_of: Final[Callable[[Device], Any]] = attrgetter("_info")
+names_of: Final[Callable[[Device], tuple[str, bytes]]] = attrgetter("_names")
+dlpack_of: Final[Callable[[Device, str], tuple[int, int]]] = attrgetter("_dlpack")(Device)
+_make: Final[Callable[[Any, Any], Device]] = attrgetter("_make")(Device)
 
-def _device(adapter: Any, info: Any) -> Device:
+
+def known_device(adapter: Any, info: Any) -> Device:
+    """The one object of this process for that device."""
     key = (info.backend, info.uuid)
     found = _known.get(key)
-    if found is None:
-        found = object.__new__(Device)
-        found._adapter = adapter
-        found._info = info
-        found._context = None
-        found._aspects = {}
-        found._dlpacks = {}
-        found._hash = hash(key)
-        found._names = info.backend, uuid.UUID(info.uuid).bytes
-        found = _known.setdefault(key, found)
-    return found
+    return _known.setdefault(key, _make(adapter, info)) if found is None else found
 
 
 def _backend_devices(backend: str) -> list[Device]:
     infos = adapters.listed(backend)
-    return [_device(adapters.adapter(backend), info) for info in infos]
+    return [known_device(adapters.adapter(backend), info) for info in infos]
 
 
 def devices(selector: str | None = None) -> list[Device]:
@@ -285,7 +301,7 @@ def _named(name: str) -> Device:
     if wanted is None:
         return _selected(text)
     for device in devices():
-        if device._names[1] == wanted.bytes:
+        if names_of(device)[1] == wanted.bytes:
             return device
     hiding = _variables(adapters.vendors())
     raise InvalidArgumentError(
@@ -354,11 +370,11 @@ def device_for_handle(backend: str, device_uuid: bytes) -> Device:
     found = _named_by_handles.get((backend, device_uuid))
     if found is not None:
         return found
-    record = adapters.vendor(backend)
+    record = adapters.record(backend)
     if record is None:
         raise InvalidArgumentError(f"the handle is for a device of {backend!r}, for which no adapter is installed here")
     for device in devices(f"{backend}:*"):
-        if device._names[1] == device_uuid:
+        if names_of(device)[1] == device_uuid:
             _named_by_handles[backend, device_uuid] = device
             return device
     raise InvalidArgumentError(

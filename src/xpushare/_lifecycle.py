@@ -2,15 +2,14 @@
 
 All bases have empty `__slots__`: each class has the slots itself, since a class over `BufferBase` cannot inherit any.
 """
-# pyright: reportPrivateUsage=false
-# `use` is the base's own method, outside of it so that other modules call it without one more Python frame.
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Protocol, Self, TypeVar
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Protocol, Self, TypeVar
 
 from xpushare._errors import ForkError, InvalidArgumentError
 from xpushare._native import forks
@@ -44,16 +43,6 @@ D = TypeVar("D", bound=OnDevice)
 I = TypeVar("I", bound=Importable)  # noqa: E741
 
 
-def use(obj: Closable[S]) -> S:
-    """What `obj` holds. `InvalidArgumentError` once it is closed, `ForkError` in a forked child of its process."""
-    found = obj._held
-    if found is None:
-        raise InvalidArgumentError(f"this {type(obj).__name__} is closed")
-    if obj._forks != forks():
-        raise ForkError(f"this {type(obj).__name__} {FORK_ADVICE}")
-    return found
-
-
 class Closable(Generic[S]):
     """An object that is closed once: by `close()`, at the end of its `with` block, or silently with its last reference.
 
@@ -67,7 +56,14 @@ class Closable(Generic[S]):
     _copy_advice: ClassVar[str]
     _pickle_advice: ClassVar[str]  # of a class that cannot be pickled
 
-    _use = use
+    def _use(self) -> S:
+        """What it holds. `InvalidArgumentError` once it is closed, `ForkError` in a forked child of its process."""
+        found = self._held
+        if found is None:
+            raise InvalidArgumentError(f"this {type(self).__name__} is closed")
+        if self._forks != forks():
+            raise ForkError(f"this {type(self).__name__} {FORK_ADVICE}")
+        return found
 
     @property
     def closed(self) -> bool:
@@ -92,6 +88,13 @@ class Closable(Generic[S]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError(f"this {type(self).__name__} cannot be pickled: {self._pickle_advice}")
+
+
+class _Use(Protocol):
+    def __call__(self, obj: Closable[S], /) -> S: ...
+
+
+use: Final[_Use] = attrgetter("_use")(Closable)  # for the other modules: the method itself, without one more frame
 
 
 class DeviceObject(Closable[D]):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, final
 
 from xpushare._array import SharedArray, array_over, span_of
@@ -89,7 +91,8 @@ class PhysicalMemory(Exportable[Held]):
         return _reopen, (bytes(self._handle_to_pickle(self._use(), core.get)),)
 
 
-physical_memory_over: Final = PhysicalMemory._make  # pyright: ignore[reportPrivateUsage]  # for the other modules
+# For the other modules of the package.
+physical_memory_over: Final[Callable[[Held], PhysicalMemory]] = attrgetter("_make")(PhysicalMemory)
 
 
 def _reopen(handle: bytes) -> PhysicalMemory:
@@ -200,4 +203,5 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         return f"<VirtualRange {found.nbytes} bytes at {found.address:#x}, {mappings} mappings, on {found.device}>"
 
 
-whole_range: Final = VirtualRange._piece  # pyright: ignore[reportPrivateUsage]  # for the other modules of the package
+# For the other modules of the package.
+whole_range: Final[Callable[[VirtualRange], Range]] = attrgetter("_piece")(VirtualRange)

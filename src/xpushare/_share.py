@@ -203,7 +203,7 @@ def _native_stream(stream: Any, found: arrays.Described | None, array: Any, devi
         return stream
     if found is not None and found.stream is not None:
         return found.stream
-    record = adapters.vendor(device.backend)
+    record = adapters.record(device.backend)
     assert record is not None
     return array if any(callable(getattr(array, name, None)) for name in record.stream_methods) else None
 

@@ -34,7 +34,7 @@ class OfLibrary:
 
 
 def needs_no_cuda() -> None:
-    record = adapters.vendor("cuda")
+    record = adapters.record("cuda")
     assert record is not None
     if record.in_use():
         pytest.skip("libcuda is loaded in this process")

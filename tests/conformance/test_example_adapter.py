@@ -83,7 +83,7 @@ def test_finding_it_makes_no_adapter(environment: dict[str, str]) -> None:
     code = """
         import sys
         from xpushare import adapters
-        assert adapters.vendor("example").backend == "example"
+        assert adapters.record("example").backend == "example"
         assert "xpushare_example.adapter" not in sys.modules
         assert adapters.adapter("example") is adapters.adapter("example")
         assert "xpushare_example.adapter" in sys.modules

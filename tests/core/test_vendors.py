@@ -100,10 +100,10 @@ def test_every_folder_with_a_record_is_found() -> None:
     assert set(found) == folders
     assert found.index("cuda") < found.index("native_cpu") < found.index("mock")
     for name in folders:
-        record = adapters.vendor(name)
+        record = adapters.record(name)
         assert record is not None
         assert (record.backend, record.order > 0) == (name, True)
-    assert adapters.vendor("stream") is None  # what vendors share is no vendor
+    assert adapters.record("stream") is None  # what vendors share is no vendor
 
 
 def test_a_new_folder_is_all_that_it_takes(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ sys.meta_path.insert(0, Refuse())
 from xpushare import adapters
 records = adapters.vendors()
 assert not adapters.loaded()
-assert not adapters.vendor("cuda").in_use()
+assert not adapters.record("cuda").in_use()
 print("libcuda" in open("/proc/self/maps").read(), len(records) >= 3)
 """
     assert python(Path("/nowhere"), source).split() == ["False", "True"]
@@ -168,7 +168,7 @@ def test_a_record_says_the_dlpack_type_that_its_memory_bears() -> None:
             device = xs.Device(name)
         except xs.InvalidArgumentError:
             continue
-        record = adapters.vendor(device.backend)
+        record = adapters.record(device.backend)
         assert record is not None
         for make, kind in ((xs.malloc_device, "device"), (xs.malloc_host, "host"), (xs.malloc_shared, "shared")):
             with make(64, device) as memory:
@@ -543,7 +543,6 @@ VENDORS = re.compile(r"cuda|nvidia|\bhip|rocm|\bamd\b|level_?zero|\blibze|opencl
 NAMING = {
     "adapters": "the vendors",
     "ur": "Unified Runtime's own enumerations",
-    "conformance": "actions of other libraries that have one vendor's name",
 }
 
 

@@ -39,7 +39,7 @@ def cuda(driver: ScriptedDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cu
 
 @pytest.fixture
 def gpu(cuda: Cuda) -> xs.Device:
-    return _device._device(cuda, cuda.devices()[0])
+    return _device.known_device(cuda, cuda.devices()[0])
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_events(gpu: xs.Device, peer: Child) -> None:
 
 
 def test_pci_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: ScriptedDriver) -> None:
-    monkeypatch.setattr(_listing, "_PROC", tmp_path)
+    monkeypatch.setattr(_listing, "PROC", tmp_path)
     name = "01010101-0101-0101-0101-010101010101"
     for address, text in (("0000:3b:00.0", name), ("0000:5e:00.0", name.replace("01", "77"))):
         folder = tmp_path / "gpus" / address

@@ -618,7 +618,7 @@ def proc(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
         folder.mkdir(parents=True)
         (folder / "information").write_text(information(uuid, i))
     (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release\n")
-    monkeypatch.setattr(_listing, "_PROC", tmp_path)
+    monkeypatch.setattr(_listing, "PROC", tmp_path)
     monkeypatch.setattr(_listing.os, "access", lambda *_: True)
     monkeypatch.setattr(_listing, "_ask_child", lambda: ([], "asked the driver"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

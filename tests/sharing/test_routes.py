@@ -58,7 +58,7 @@ def used() -> list[str]:
     from xpushare.sharing import routes
 
     seen: list[str] = kept.setdefault("routes", [])
-    for route in routes._routes():
+    for route in routes.routes():
         for verb in ("attach", "fetch"):
             real = getattr(route, verb)
 

@@ -188,7 +188,7 @@ static int module_clear(PyObject *module)
     Py_CLEAR(s->mapping);
     Py_CLEAR(s->span);
     Py_CLEAR(s->queue_calls);
-    Py_CLEAR(s->range_name);
+    Py_CLEAR(s->held_name);
     return 0;
 }
 

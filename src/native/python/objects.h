@@ -38,7 +38,7 @@ PyObject *xp_dims_tuple(const int64_t *values, int n);
 /* What C makes objects of; each interpreter has its own. From a type: PyType_GetModuleState. */
 typedef struct {
     PyTypeObject *fields, *lease, *mapping, *span, *queue_calls;
-    PyObject *range_name; /* "_range" */
+    PyObject *held_name; /* "_held" */
 } xp_types;
 xp_types *xp_types_of(PyObject *module);
 

@@ -270,7 +270,7 @@ static PyObject *base_span_of(PyObject *self)
     const xp_base *b = (xp_base *)self;
     if (b->bound && b->forks == XP_RELAXED(&xp_fork_count)) {
         const xp_types *types = base_types(self);
-        PyObject *owner = PyObject_GetAttr(self, types->range_name), *span = NULL;
+        PyObject *owner = PyObject_GetAttr(self, types->held_name), *span = NULL;
         if (owner && owner != Py_None)
             span = span_make(types->span, b->address, b->nbytes, b->readonly, owner, NULL, 1, NULL, "B", 1);
         bool closed = owner == Py_None;
@@ -325,7 +325,7 @@ static PyType_Spec base_spec = {"xpushare._native.BufferBase", sizeof(xp_base), 
 int xp_init_span(PyObject *module)
 {
     xp_types *types = xp_types_of(module);
-    if ((types->range_name = PyUnicode_InternFromString("_held")) == NULL ||
+    if ((types->held_name = PyUnicode_InternFromString("_held")) == NULL ||
         xp_keep_type(module, &span_spec, &types->span) < 0)
         return -1;
     return xp_add_type(module, &base_spec);

@@ -32,8 +32,8 @@ __all__ = [
     "loaded",
     "on_host",
     "problems",
+    "record",
     "search",
-    "vendor",
     "vendors",
     "why_none",
 ]
@@ -148,7 +148,7 @@ def search() -> Iterator[Vendor]:
 
 def vendors(backends: Iterable[str] | None = None) -> list[Vendor]:
     """All vendors, or those of these backends that have an adapter, in the order in which devices are listed."""
-    found = search() if backends is None else filter(None, map(vendor, backends))
+    found = search() if backends is None else filter(None, map(record, backends))
     return sorted(found, key=lambda each: (each.order, each.backend))
 
 
@@ -157,7 +157,7 @@ def known(backend: str) -> bool:
     return backend in _own_names() or backend in _elsewhere()
 
 
-def vendor(backend: str) -> Vendor | None:
+def record(backend: str) -> Vendor | None:
     """The record of that name; None where no adapter is installed for it."""
     return _own(backend) if backend in _own_names() else _elsewhere().get(backend)
 
@@ -228,11 +228,11 @@ def adapter(backend: str) -> Adapter:
 
 
 def _make(backend: str) -> Adapter:
-    record = vendor(backend)
-    if record is None:
+    found = record(backend)
+    if found is None:
         raise FeatureNotSupportedError(f"there is no adapter for backend {backend!r}")
     try:
-        return record.make()
+        return found.make()
     except Exception as error:
         if backend in _own_names():
             raise

@@ -361,7 +361,7 @@ class Adapter(abc.ABC):
 
     def dlpack_device(self, device: DeviceInfo, kind: UsmKind) -> tuple[int, int]:
         """DLPack's (device type, device id) of memory of that kind: the record has the type."""
-        record = adapters.vendor(self.backend)
+        record = adapters.record(self.backend)
         assert record is not None
         number = record.dlpack_type(kind)
         return number, 0 if adapters.on_host(number) else device.ordinal

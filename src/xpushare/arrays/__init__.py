@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from xpushare import adapters
 from xpushare._array import SharedArray, covered_by
-from xpushare._device import Device, _device
+from xpushare._device import Device, known_device
 from xpushare._elements import DLPACK_NAMED, as_dtype, c_strides, extent
 from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
 from xpushare._native import DLTensor
@@ -240,7 +240,7 @@ def range_at(where: Located, array: Any) -> Range:
             key = (adapter.backend, found.identity)
             allocation = here.foreign.get(key)
             if allocation is None:
-                device = _device(adapter, found.device)
+                device = known_device(adapter, found.device)
                 allocation = Allocation(device, found.memory, found.kind, foreign=True)
                 here.foreign[key] = allocation
             return _within(allocation, found.offset, where, array)

@@ -75,7 +75,7 @@ def _package() -> dict[str, Any]:
 def _runtime() -> dict[str, Any]:
     from xpushare.sharing import identity
 
-    folder = identity._choose_dir()  # pyright: ignore[reportPrivateUsage] runtime_dir() would make it
+    folder = identity.chosen_dir()  # runtime_dir() would make it
     explicit = os.environ.get("XPUSHARE_KEY_FILE")
     key = Path(explicit) if explicit else folder / "key"
     problem = None

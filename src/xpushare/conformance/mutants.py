@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 
 import xpushare as xs
 from xpushare import adapters
-from xpushare.adapters._host import HostRange
-from xpushare.adapters._host_queue import HostQueue
 from xpushare.adapters.base import Adapter, DeviceInfo
+from xpushare.adapters.host.memory import HostRange
+from xpushare.adapters.host.queue import HostQueue
 from xpushare.conformance import runner
 from xpushare.conformance.faults import MUTANTS, Mutant
 from xpushare.conformance.rules import RULES

@@ -7,7 +7,7 @@ import threading
 from typing import Any, Final, NamedTuple
 
 from xpushare._aspects import Aspect
-from xpushare._device import Context, Device, DeviceLike, resolve, resolve_context
+from xpushare._device import Context, Device, DeviceLike, info_of, resolve, resolve_context
 from xpushare._errors import (
     DeviceError,
     FeatureNotSupportedError,
@@ -27,7 +27,7 @@ from xpushare.core.declare import operation
 from xpushare.core.opening import event_device, own_export
 from xpushare.core.resources import Timeline
 from xpushare.sharing import node
-from xpushare.sharing.handle import Handle
+from xpushare.sharing.handle import Handle, fields_of
 from xpushare.timeline.loss import peer_lost
 from xpushare.timeline.waiting import reached as _reached
 
@@ -119,7 +119,7 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
         .table()
         .export(
             "event",
-            source.device._info,
+            info_of(source.device),
             _NO_MEMORY,
             timeline,
             serial=0,
@@ -151,7 +151,7 @@ def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, contex
     one_way = refusal(chosen, Aspect.two_way_events)
     refusals = one_way, one_way or refusal(chosen, Aspect.host_signal_events)
     here = node.current()
-    if here.is_own(found._fields.cookie):
+    if here.is_own(fields_of(found).cookie):
         return Opened(own_export(here, found).source, chosen, chosen_context, False, None, found, None, *refusals)
 
     def make(domain: Domain, index: int) -> Timeline:

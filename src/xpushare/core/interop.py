@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xpushare import adapters
-from xpushare._device import _device
+from xpushare._device import adapter_of, info_of, known_device
 from xpushare._errors import DeviceError, FeatureNotSupportedError, OutOfMemoryError
 from xpushare.adapters.base import NativeEvent
 from xpushare.core import event as core_event
@@ -25,7 +25,7 @@ def adopt_event(native: object) -> Opened:
         found = adapter.adopt_event(native)
         if found is not None:
             info, raw = found
-            device = _device(adapter, info)
+            device = known_device(adapter, info)
             opened = core_event.create(device, None, enable_ipc=True, enable_profiling=False)
             queue = Work(device, device.context, adapter.queue(info))
             queue.reach(opened)
@@ -39,7 +39,7 @@ def adopt_event(native: object) -> Opened:
 def record_native(event: Opened) -> Resource:
     """A driver event that completes with the newest signal known now."""
     device = event.device
-    queue = Work(device, device.context, device._adapter.queue(device._info))
+    queue = Work(device, device.context, adapter_of(device).queue(info_of(device)))
     slot = event.timeline.slot
     queue.reach(event)
     queue.driver.wait(slot, slot.pending)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from xpushare._aspects import Aspect
-from xpushare._device import Context, Device, DeviceLike, resolve, resolve_context
+from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, resolve, resolve_context
 from xpushare._errors import (
     DeviceError,
     FeatureNotSupportedError,
@@ -24,7 +24,7 @@ from xpushare.core.declare import operation
 from xpushare.core.opening import Openers, import_own, opening_device, own_export
 from xpushare.core.resources import Allocation, End
 from xpushare.sharing import layout, node
-from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, READ_ONLY, Handle
+from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, READ_ONLY, Handle, fields_of, raw_of
 from xpushare.sharing.peers import Opener
 
 __all__ = [
@@ -96,7 +96,7 @@ def allocate(kind: UsmKind, nbytes: int, device: DeviceLike | None, context: Con
     nbytes = size_argument(nbytes)
     if nbytes >= 1 << 62:
         raise OutOfMemoryError(f"no device has {nbytes} bytes")
-    driver = chosen._adapter.allocate(chosen._info, kind, nbytes)
+    driver = adapter_of(chosen).allocate(info_of(chosen), kind, nbytes)
     return Range(Allocation(chosen, driver, kind), 0, nbytes, chosen, chosen_context, False, None, None)
 
 
@@ -145,7 +145,7 @@ def get(
         .table()
         .export(
             "memory",
-            device._info,
+            info_of(device),
             allocation.driver.export(read_only),
             allocation,
             serial=allocation.serial,
@@ -186,7 +186,7 @@ def _withdraw(handle: Handle) -> None:
 def expect_kind(handle: Handle | bytes | str, kind: str) -> Handle:
     """The verified handle, which must be of that kind."""
     found = handle if isinstance(handle, Handle) else Handle.__new__(Handle, handle)  # calling the type is slower
-    if found._fields.kind != KIND_NUMBERS[kind]:
+    if fields_of(found).kind != KIND_NUMBERS[kind]:
         raise InvalidHandleError(f"this is a handle of {found.kind}, not of {kind}: open it with ipc.{found.kind}.open")
     return found
 
@@ -208,7 +208,7 @@ def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, contex
     """Open a handle: that very range, mapped here. Cheap when this process has the allocation open already."""
     found = expect_kind(handle, "memory")
     opener, chosen, chosen_context = opener_for(found, device, context)
-    fields = found._fields
+    fields = fields_of(found)
     here = node.current()
     allocation: Allocation
     lease: Any = None
@@ -233,7 +233,7 @@ def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, contex
 def import_on(device: Device, what: Import) -> Allocation:
     """The allocation of an import."""
     kind: UsmKind = "host" if what.exporter is not None and what.form is Form.MEMFD else "device"
-    return Allocation(device, device._adapter.import_memory(device._info, what), kind, imported=True)
+    return Allocation(device, adapter_of(device).import_memory(info_of(device), what), kind, imported=True)
 
 
 _openers = Openers(Aspect.ext_oneapi_ipc_memory, import_on)
@@ -245,7 +245,7 @@ def opener_for(handle: Handle, device: DeviceLike | None, context: Context | Non
     """Where a handle is opened, and how."""
     names = None
     if device is None and context is None:
-        names = handle._raw[NAMES_DEVICE]
+        names = raw_of(handle)[NAMES_DEVICE]
         known = _decided.get(names)
         if known is not None:
             return known
@@ -267,5 +267,7 @@ def put(handle: Handle | bytes | str, kind: str = "memory") -> None:
     found = expect_kind(handle, kind)
     table = node.current().table_if_any
     if table is None:
-        raise InvalidArgumentError(f"put is for the process that exported: this handle is from pid {found._fields.pid}")
+        raise InvalidArgumentError(
+            f"put is for the process that exported: this handle is from pid {fields_of(found).pid}"
+        )
     table.put(found)

@@ -7,12 +7,22 @@ from functools import partial
 from typing import Any, Final
 
 from xpushare._aspects import Aspect
-from xpushare._device import Context, Device, DeviceLike, device_for_handle, devices, resolve_context
+from xpushare._device import (
+    Context,
+    Device,
+    DeviceLike,
+    adapter_of,
+    device_for_handle,
+    devices,
+    info_of,
+    names_of,
+    resolve_context,
+)
 from xpushare._errors import FeatureNotSupportedError, HandleExpiredError, InvalidArgumentError
 from xpushare.adapters.base import Export, Form, Hardware, Import, Same
 from xpushare.core.resources import Resource
 from xpushare.sharing import layout
-from xpushare.sharing.handle import COUNTED, Handle
+from xpushare.sharing.handle import COUNTED, Handle, fields_of
 from xpushare.sharing.node import Node
 from xpushare.sharing.peers import Opener
 from xpushare.sharing.table import Exported
@@ -32,11 +42,11 @@ def opening_device(handle: Handle, device: DeviceLike | None, context: Context |
     """The device to open on: the asked one, else the one that the handle names, if it is one of the context, else the
     context's first.
     """
-    names = handle.backend, handle._fields.device_uuid
+    names = handle.backend, fields_of(handle).device_uuid
     if device is not None:
         chosen = Device(device)
     elif isinstance(context, Context):
-        chosen = next((each for each in context.devices if each._names == names), context.devices[0])
+        chosen = next((each for each in context.devices if names_of(each) == names), context.devices[0])
     else:
         chosen = device_for_handle(*names)
     return chosen, resolve_context(chosen, context)
@@ -56,8 +66,8 @@ def event_device(handle: Handle, device: DeviceLike | None, context: Context | N
 
 def expect_importable(device: Device, physical: bool, form: Form, exporter: Hardware) -> None:
     """`FeatureNotSupportedError`, with the reason, unless what another backend exported can be imported on `device`."""
-    here: Hardware = device._info.hardware
-    common: Same | None = device._adapter.imports(device._info, physical).get(form)
+    here: Hardware = info_of(device).hardware
+    common: Same | None = adapter_of(device).imports(info_of(device), physical).get(form)
     same_device = here.uuid == exporter.uuid or bool(here.pci and here.pci == exporter.pci)
     if common is None:
         why = f"it comes as {FORM_NAMES[form]}, which {here.backend} does not import"
@@ -98,7 +108,7 @@ class Openers:
             found = Opener(
                 partial(self._make, device),
                 partial(expect_importable, device, physical) if abroad else None,
-                device._adapter.maps_memfds and not physical,
+                adapter_of(device).maps_memfds and not physical,
             )
             found = self._known.setdefault((id(device), abroad), found)
         return found
@@ -108,7 +118,7 @@ def own_export(here: Node, handle: Handle) -> Exported:
     """The export behind a handle of this very process; takes one of its opens, where they are counted."""
     table = here.table()
     exported = table.find(handle)
-    if handle._fields.flags & COUNTED and not table.domain.take_open(handle._fields.entry):
+    if fields_of(handle).flags & COUNTED and not table.domain.take_open(fields_of(handle).entry):
         raise HandleExpiredError(f"the handle has expired: {layout.REASONS[layout.REASON_OPENS]}")
     return exported
 
@@ -116,8 +126,8 @@ def own_export(here: Node, handle: Handle) -> Exported:
 def import_own(here: Node, handle: Handle, opener: Opener, source: Resource, export: Callable[[], Export]) -> Any:
     """What a device of another backend makes of an object of this very process."""
     try:
-        return here.peers.acquire_own(handle, export(), source.device._info.hardware, opener)
+        return here.peers.acquire_own(handle, export(), info_of(source.device).hardware, opener)
     except BaseException:
-        if handle._fields.flags & COUNTED:
-            here.table().domain.give_open(handle._fields.entry)
+        if fields_of(handle).flags & COUNTED:
+            here.table().domain.give_open(fields_of(handle).entry)
         raise

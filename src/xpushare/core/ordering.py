@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, final
 from weakref import WeakKeyDictionary, ref
 
-from xpushare._device import Device
+from xpushare._device import Device, adapter_of, info_of
 from xpushare._errors import InvalidArgumentError
 from xpushare._native import DONE, LOST
 from xpushare.adapters.base import DriverQueue
@@ -29,24 +29,24 @@ def work_on(device: Device, stream: object, array: object = None) -> Work | None
     if isinstance(stream, Work):
         return stream
     if stream is None or (isinstance(stream, int) and not isinstance(stream, bool)):
-        native = device._adapter.stream(device._info, stream, array)
+        native = adapter_of(device).stream(info_of(device), stream, array)
         if native is None:
             if stream is None:
                 return None
             raise InvalidArgumentError(f"{device} has no streams: stream is None, -1 or an xpushare Queue")
     else:
         native = stream
-    found = device._adapter.adopt_queue(native)
+    found = adapter_of(device).adopt_queue(native)
     if found is None:
         raise InvalidArgumentError(f"{type(native).__name__} is no stream that {device} knows")
     info, driver = found
-    return Work(device if info == device._info else _other(device, info), device.context, driver)
+    return Work(device if info == info_of(device) else _other(device, info), device.context, driver)
 
 
 def _other(device: Device, info: Any) -> Device:
-    from xpushare._device import _device
+    from xpushare._device import known_device
 
-    return _device(device._adapter, info)
+    return known_device(adapter_of(device), info)
 
 
 class Mark(NamedTuple):

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from typing import Any, NamedTuple, final
 
 from xpushare._aspects import Aspect
-from xpushare._device import Context, Device, DeviceLike, resolve, resolve_context
+from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, resolve, resolve_context
 from xpushare._errors import (
     DeviceError,
     FeatureNotSupportedError,
@@ -24,7 +24,7 @@ from xpushare.core.declare import operation
 from xpushare.core.opening import Openers, import_own, opening_device, own_export
 from xpushare.core.resources import Pages, Resource
 from xpushare.sharing import node
-from xpushare.sharing.handle import Handle
+from xpushare.sharing.handle import Handle, fields_of
 
 __all__ = [
     "Held",
@@ -68,7 +68,7 @@ def create(nbytes: int, device: DeviceLike | None, context: Context | None, enab
     multiple("nbytes", nbytes, chosen.memory_granularity())
     if nbytes >= 1 << 62:
         raise OutOfMemoryError(f"no device has {nbytes} bytes")
-    driver = chosen._adapter.physical(chosen._info, nbytes, enable_ipc)
+    driver = adapter_of(chosen).physical(info_of(chosen), nbytes, enable_ipc)
     return Held(Pages(chosen, driver, ipc_enabled=enable_ipc, imported=False), chosen, chosen_context, None, None)
 
 
@@ -89,7 +89,7 @@ def get(source: Held, context: Context | None = None, implicit: bool = False) ->
     table = node.current().table()
     return table.export(
         "physical_memory",
-        pages.device._info,
+        info_of(pages.device),
         what,
         (pages, source.lease),
         serial=pages.serial,
@@ -119,7 +119,7 @@ def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, contex
     chosen, chosen_context = opening_device(found, device, context)
     opener = _openers.on(chosen, found)
     here = node.current()
-    if not here.is_own(found._fields.cookie):
+    if not here.is_own(fields_of(found).cookie):
         pages, lease = here.peers.acquire(found, opener)
     else:
         pages, lease = own_export(here, found).source
@@ -135,7 +135,7 @@ def import_on(device: Device, what: Import) -> Pages:
             f"physical memory of {what.exporter.backend} cannot be opened on {device}: its {what.nbytes} bytes are no "
             f"multiple of the granularity there, {device.memory_granularity()}"
         )
-    return Pages(device, device._adapter.import_physical(device._info, what), ipc_enabled=True, imported=True)
+    return Pages(device, adapter_of(device).import_physical(info_of(device), what), ipc_enabled=True, imported=True)
 
 
 _openers = Openers(Aspect.ext_oneapi_ipc_physical_memory, import_on)
@@ -285,7 +285,7 @@ def reserve(nbytes: int, device: DeviceLike | None, context: Context | None, add
         multiple("address", where, granularity)
     if nbytes + where >= 1 << 62:
         raise OutOfMemoryError(f"no process has {nbytes} bytes of addresses")
-    return Reserved(chosen, chosen_context, chosen._adapter.reserve(chosen._info, nbytes, where), granularity)
+    return Reserved(chosen, chosen_context, adapter_of(chosen).reserve(info_of(chosen), nbytes, where), granularity)
 
 
 @operation(
@@ -318,7 +318,7 @@ def map_(reserved: Reserved, source: Held, at: int, offset: int, nbytes: int | N
 def expect_free(reserved: Reserved, found: list[Mapped]) -> None:
     """Nothing looks at these mappings; operations that have finished meanwhile are asked to let go first."""
     if any(mapped.pins for mapped in found):
-        reserved.device._adapter.settle()
+        adapter_of(reserved.device).settle()
         if any(mapped.pins for mapped in found):
             raise InvalidArgumentError(
                 "arrays, buffers or unfinished queue operations still look at these bytes: drop them first"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, final
 from weakref import ref
 
-from xpushare._device import Context, Device, DeviceLike, _device, resolve
+from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, known_device, resolve
 from xpushare._errors import (
     DeviceError,
     FeatureNotSupportedError,
@@ -23,7 +23,7 @@ from xpushare.core.event import Opened, point_argument
 from xpushare.core.memory import Range, piece
 from xpushare.core.resources import Resource
 
-__all__ = ["Work", "adopt", "copy", "create", "fill", "signal", "submit", "synchronize", "wait"]
+__all__ = ["Work", "adopt", "copy", "create", "fill", "operand", "signal", "submit", "synchronize", "wait"]
 
 
 @final
@@ -44,7 +44,7 @@ class Work(Resource):
         domain = event.timeline.driver
         known = self._reached.get(id(domain))
         if known is None or known() is not domain:
-            self.device._adapter.adopt_domain(self.device._info, domain)
+            adapter_of(self.device).adopt_domain(info_of(self.device), domain)
             self._reached[id(domain)] = ref(domain)
 
 
@@ -61,7 +61,7 @@ class Operand(NamedTuple):
 def create(device: DeviceLike | None, context: Context | None) -> Work:
     """A new in-order queue."""
     chosen, chosen_context = resolve(device, context)
-    return Work(chosen, chosen_context, chosen._adapter.queue(chosen._info))
+    return Work(chosen, chosen_context, adapter_of(chosen).queue(info_of(chosen)))
 
 
 @operation("Queue.from_native", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
@@ -76,15 +76,13 @@ def adopt(native: object) -> Work:
         found = adapter.adopt_queue(native)
         if found is not None:
             info, driver = found
-            device = _device(adapter, info)
+            device = known_device(adapter, info)
             return Work(device, device.context, driver)
     known = "; ".join(f"{record.backend}: {record.streams}" for record in adapters.vendors() if record.streams)
     raise FeatureNotSupportedError(f"{type(native).__name__} is no stream that an adapter here knows ({known})")
 
 
-def _operand(
-    queue: Work, what: str, source: Range, offset: int, total: int, nbytes: int | None, write: bool
-) -> Operand:
+def operand(queue: Work, what: str, source: Range, offset: int, total: int, nbytes: int | None, write: bool) -> Operand:
     _, length = piece(what, total, 0, nbytes)
     if source.device.backend != queue.device.backend and not source.allocation.host_accessible:
         raise InvalidArgumentError(f"{what} is on {source.device}, which a queue of {queue.device} cannot reach")
@@ -100,8 +98,8 @@ def copy(queue: Work, dst: tuple[Range, int, int], src: tuple[Range, int, int], 
     """Copy `nbytes` (default: all of `src`) from the start of `src` to the start of `dst`; operands are (range, offset,
     bytes).
     """
-    source = _operand(queue, "src", *src, nbytes, False)
-    target = _operand(queue, "dst", *dst, source.nbytes, True)
+    source = operand(queue, "src", *src, nbytes, False)
+    target = operand(queue, "dst", *dst, source.nbytes, True)
     if source.nbytes:
         queue.driver.copy(target.address, source.address, source.nbytes, (source.keep, target.keep))
 
@@ -113,7 +111,7 @@ def fill(queue: Work, dst: tuple[Range, int, int], pattern: bytes, nbytes: int |
         pattern = bytes(memoryview(pattern))
     except TypeError:
         raise InvalidArgumentError(f"a pattern is bytes, not {type(pattern).__name__}") from None
-    target = _operand(queue, "dst", *dst, nbytes, True)
+    target = operand(queue, "dst", *dst, nbytes, True)
     if not pattern or target.nbytes % len(pattern):
         raise InvalidArgumentError(f"{target.nbytes} bytes are no multiple of the pattern's {len(pattern)}")
     if target.nbytes:

@@ -77,6 +77,7 @@ class Allocation(Resource):
         imported: bool = False,
         foreign: bool = False,
         source: object = None,
+        serial: int = 0,
     ) -> None:
         own = not (foreign or imported)  # the others are found by who made them
         if own:
@@ -90,7 +91,7 @@ class Allocation(Resource):
         self.imported = imported
         self.foreign = foreign
         self.source = source  # what keeps foreign memory alive
-        self._serial = 0
+        self._serial = serial
         if own:
             node.current().allocations.add(self)
 

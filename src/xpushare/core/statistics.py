@@ -9,6 +9,7 @@ from xpushare.core.event import Opened
 from xpushare.core.memory import Range
 from xpushare.core.physical import Held
 from xpushare.sharing import node
+from xpushare.sharing.handle import fields_of
 from xpushare.sharing.survey import Row, survey
 
 __all__ = ["event_statistics", "memory_statistics", "physical_statistics", "shares"]
@@ -20,10 +21,10 @@ def _exports_of(source: object) -> list[dict[str, Any]]:
         return []
     return [
         {
-            "generation": each.handle._fields.generation,
+            "generation": fields_of(each.handle).generation,
             "nbytes": each.handle.nbytes,
             "read_only": each.handle.read_only,
-            "importers": len(table.domain.holders(each.handle._fields.entry)),
+            "importers": len(table.domain.holders(fields_of(each.handle).entry)),
         }
         for each in table.exports()
         if each.exports(source)

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 import xpushare as xs
+from xpushare._array import memory_over
 from xpushare._elements import as_dtype, as_shape
-from xpushare.adapters._host import Calls, HostMemory
+from xpushare._lifecycle import use
+from xpushare.adapters.host.memory import Calls, HostMemory
 from xpushare.core.memory import Range
 from xpushare.core.resources import Allocation
-from xpushare.sharing import layout, node
-from xpushare.sharing.peers import Entry
+from xpushare.sharing import node
+from xpushare.sharing.handle import fields_of
 
 __all__ = ["attach", "empty"]
 
@@ -36,21 +38,14 @@ def empty(shape: int | tuple[int, ...], dtype: Any = float) -> xs.SharedArray:
     nbytes = max(math.prod(lengths) * kind.itemsize, 1)
     _start_watch()
     table = node.current().table()
-    held = {
-        Entry._make(layout.ENTRY.unpack_from(table._view, table._entry_address(entry) - table.address)).object
-        for entry in range(table._used)
-        if table.domain.holders(entry)
-    }
+    held = table.held_objects()
     block = _spare.take(lambda each: nbytes <= each.nbytes <= 2 * nbytes and each.serial not in held)
     if block is None:
         block = cast("_Block", _Block.allocate(Calls(), nbytes))
         block.serial = table.new_object()
     device = xs.Device("native_cpu:0")
-    allocation = Allocation(device, block, "device")
-    allocation._serial = block.serial  # for importers it is the same memory
-    return xs.Memory._make(Range(allocation, 0, nbytes, device, device.context, False, None, None)).as_array(
-        lengths, kind
-    )
+    allocation = Allocation(device, block, "device", serial=block.serial)  # for importers it is the same memory
+    return memory_over(Range(allocation, 0, nbytes, device, device.context, False, None, None)).as_array(lengths, kind)
 
 
 class _Block(HostMemory):
@@ -133,9 +128,9 @@ def attach(handle: bytes) -> xs.SharedArray:
     view all the same.
     """
     array = xs.attach(handle)
-    allocation = array._use().allocation
+    allocation = use(array).allocation
     if allocation.imported and array.device.backend == "native_cpu":
-        fields = xs.ArrayHandle(handle).handle._fields
+        fields = fields_of(xs.ArrayHandle(handle).handle)
         name = fields.cookie, fields.object
         if name in _met:
             _start_watch()

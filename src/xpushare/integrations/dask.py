@@ -37,7 +37,7 @@ from tornado.ioloop import PeriodicCallback
 import xpushare as xs
 from xpushare import adapters
 from xpushare.sharing import identity, node
-from xpushare.sharing.handle import keyed_hash
+from xpushare.sharing.handle import fields_of, keyed_hash
 
 __all__ = ["XpushareSerialization", "dask_setup", "leases", "register"]
 
@@ -81,7 +81,7 @@ class _Lease:
         "lost" (the receiver died before it opened), "expired"; None while it goes on.
         """
         table = node.current().table()
-        entry = self.handle.handle._fields.entry
+        entry = fields_of(self.handle.handle).entry
         try:
             table.find(self.handle.handle)
         except xs.HandleExpiredError:

@@ -34,6 +34,7 @@ from ray.util.scheduling_strategies import (  # type: ignore[import-not-found,un
 
 import xpushare as xs
 from xpushare import adapters, arrays
+from xpushare._array import capsule_of
 from xpushare._elements import check_dtype
 from xpushare._share import host_view
 from xpushare.integrations._reuse import attach, empty
@@ -142,7 +143,7 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
                     f"the arrays of one object are on devices of one kind, not of {', '.join(sorted(backends))}"
                 )
             backend = next(iter(backends), adapters.HOST)
-            record = adapters.vendor(backend)
+            record = adapters.record(backend)
             if record is None or record.torch_type is None:
                 raise xs.InvalidArgumentError(f"Ray has no type of device for {backend}")
         except BaseException:
@@ -274,7 +275,7 @@ class _ForJax:
         self._array = array
 
     def __dlpack__(self, *, stream: Any = None) -> Any:
-        return self._array._capsule(stream, False, immutable=True)
+        return capsule_of(self._array, stream, False, immutable=True)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self._array.__dlpack_device__()

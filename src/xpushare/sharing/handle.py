@@ -18,6 +18,7 @@ from xpushare.sharing import identity
 from xpushare.sharing.layout import ENTRY_COUNT
 
 __all__ = [
+    "BEGINNING",
     "FIELDS",
     "Exporter",
     "Fields",
@@ -27,6 +28,7 @@ __all__ = [
     "fields_of",
     "keyed_hash",
     "pack",
+    "parse",
     "raw_of",
     "seal",
 ]
@@ -41,7 +43,7 @@ _KNOWN_FLAGS: Final = READ_ONLY | COUNTED
 _NBYTES: Final = LAYOUT["handle.size"]
 SEAL_NBYTES: Final = _NBYTES - LAYOUT["handle.seal"]
 _RESERVED: Final = bytes(LAYOUT["handle.seal"] - LAYOUT["handle.reserved1"])
-_BEGINNING: Final = MAGIC + VERSION.to_bytes(2, "little")
+BEGINNING: Final = MAGIC + VERSION.to_bytes(2, "little")
 _BODY: Final = slice(0, _NBYTES - SEAL_NBYTES)
 _SEAL: Final = slice(_NBYTES - SEAL_NBYTES, _NBYTES)
 NAMES_DEVICE: Final = slice(LAYOUT["handle.backend"], LAYOUT["handle.boot_id"])  # backend and uuid
@@ -133,7 +135,7 @@ class Handle:
             raise InvalidArgumentError(f"a handle is a Handle, bytes or str, not {type(handle).__name__}")
         self = _verified.get(raw)
         if self is None:
-            self = cls._make(raw, _parse(raw))
+            self = cls._make(raw, parse(raw))
             if len(_verified) >= _VERIFIED_LIMIT:
                 _verified.clear()
             _verified[raw] = self
@@ -211,19 +213,21 @@ class Handle:
 # For the other modules of the package; no Python frame.
 fields_of: Final[Callable[[Handle], Fields]] = attrgetter("_fields")
 raw_of: Final[Callable[[Handle], bytes]] = attrgetter("_raw")
+_make: Final[Callable[[bytes, Fields], Handle]] = attrgetter("_make")(Handle)
 
 
 def seal(body: bytes) -> Handle:
     """The handle that `pack`, or `OwnTable.enter`, made all of but the seal."""
     raw = body + keyed_hash(body)
-    return Handle._make(raw, Fields(raw))
+    return _make(raw, Fields(raw))
 
 
-def _parse(raw: bytes) -> Fields:
+def parse(raw: bytes) -> Fields:
+    """What these bytes say. `InvalidHandleError` unless they are a handle of this user and boot."""
     if len(raw) != Handle.NBYTES:
         raise InvalidHandleError(f"a handle has {Handle.NBYTES} bytes, this has {len(raw)}")
     fields = Fields(raw)
-    if not raw.startswith(_BEGINNING):
+    if not raw.startswith(BEGINNING):
         if fields.magic != MAGIC:
             raise InvalidHandleError("these bytes are no handle (they do not begin with XPUSHARE)")
         raise InvalidHandleError(

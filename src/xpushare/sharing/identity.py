@@ -12,7 +12,7 @@ from typing import Final
 from xpushare._errors import InvalidArgumentError
 from xpushare._system import boot_id
 
-__all__ = ["KEY_NBYTES", "boot_id", "check_folder", "namespace", "runtime_dir", "user_key"]
+__all__ = ["KEY_NBYTES", "boot_id", "check_folder", "chosen_dir", "namespace", "read_key", "runtime_dir", "user_key"]
 
 KEY_NBYTES: Final = 32
 
@@ -34,7 +34,8 @@ def namespace(kind: str) -> int:
     return found
 
 
-def _choose_dir() -> Path:
+def chosen_dir() -> Path:
+    """The folder that `runtime_dir` makes or finds; it may not exist."""
     if explicit := os.environ.get("XPUSHARE_RUNTIME_DIR"):
         return Path(explicit)
     uid = os.geteuid()
@@ -51,7 +52,7 @@ def runtime_dir() -> Path:
     `XPUSHARE_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/xpushare`, else `/run/user/<uid>/xpushare`, else `xpushare-<uid>` in
     the temporary folder. Raises `InvalidArgumentError` when it is a link, another user's, or open to others.
     """
-    path = _choose_dir()
+    path = chosen_dir()
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:
@@ -93,7 +94,7 @@ def user_key() -> bytes:
             path = Path(explicit) if explicit else runtime_dir() / "key"
             if not explicit and not path.exists():
                 _make_key(path)
-            _key = _read_key(path)
+            _key = read_key(path)
     return _key
 
 
@@ -111,7 +112,8 @@ def _make_key(path: Path) -> None:
         os.unlink(temporary)
 
 
-def _read_key(path: Path) -> bytes:
+def read_key(path: Path) -> bytes:
+    """The key in that file. `InvalidArgumentError` as of `user_key`."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError as error:

@@ -45,6 +45,7 @@ FDS_INLINE: Final = CONSTANTS["ENTRY_FDS"]
 PAYLOAD_NBYTES: Final = ENTRY_NBYTES - LAYOUT["entry.payload"]
 FDS: Final = struct.Struct(f"<{FDS_INLINE}i")
 ABOUT: Final = _struct("entry", "device", "since")  # 1 + index of the device (0: not said), seconds since the epoch
+OBJECT_AT: Final = LAYOUT["entry.object"]
 ABOUT_AT: Final = LAYOUT["entry.device"]
 ENTRY: Final = _struct("entry", *(field for field in STRUCTS["entry"] if field != "since"))
 

@@ -23,7 +23,7 @@ from xpushare._fds import OwnedFd, close_all
 from xpushare._native import Fields, Lease, load64
 from xpushare.adapters.base import Export, Form, Hardware, Import
 from xpushare.sharing import layout, routes
-from xpushare.sharing.handle import COUNTED, READ_ONLY, Handle
+from xpushare.sharing.handle import COUNTED, READ_ONLY, Handle, fields_of
 
 __all__ = ["Opener", "Peer", "Peers"]
 
@@ -84,7 +84,7 @@ class Peer:
     """One exporter, by its table. Mapped once; membership in its commons keeps what is open visible to it."""
 
     def __init__(self, handle: Handle) -> None:
-        fields = handle._fields
+        fields = fields_of(handle)
         attachment = routes.attach(handle)
         doing = f"mapping the table of process {fields.pid}"
         try:
@@ -144,7 +144,7 @@ class Peer:
     def expect_exported(self, handle: Handle) -> None:
         """The handle's entry is live in the table, whose process may have died; else `HandleExpiredError`."""
         try:
-            reason = self.table.ended(handle._fields)
+            reason = self.table.ended(fields_of(handle))
         except ValueError as error:
             raise InvalidHandleError(str(error)) from None
         if reason is not None:
@@ -154,7 +154,7 @@ class Peer:
 
     def entry(self, handle: Handle) -> Entry:
         """The handle's entry, checked against the handle. Ask `expect_exported` again once it was used."""
-        found = self.table.entry(handle._fields)
+        found = self.table.entry(fields_of(handle))
         if found is None:
             self.expect_exported(handle)
             raise InvalidHandleError(f"the handle does not fit what process {self.pid} exports under it")
@@ -162,7 +162,7 @@ class Peer:
 
     def hardware(self, handle: Handle, entry: Entry) -> Hardware:
         """The device that the entry is of; it is the one that the handle names."""
-        fields = handle._fields
+        fields = fields_of(handle)
         if not entry.device:  # the header was full
             return Hardware(handle.backend, handle.device_uuid, "", "")
         if entry.device <= layout.DEVICE_COUNT:
@@ -195,7 +195,7 @@ class Peer:
     def map(self, handle: Handle, entry: Entry) -> _native.Mapping:
         """A mapping of the entry's memfd, certainly that of this handle."""
         writable = not entry.flags & layout.ENTRY_READ_ONLY
-        fields = handle._fields
+        fields = fields_of(handle)
         fd = layout.FDS.unpack(entry.fds)[0]
         try:
             if self._direct:
@@ -258,7 +258,7 @@ class Peers:
 
     def peer(self, handle: Handle) -> Peer:
         """The exporter of `handle`, attached to at the first handle from it."""
-        cookie = handle._fields.cookie
+        cookie = fields_of(handle).cookie
         found = self._peers.get(cookie)
         return (
             self.once(cookie, lambda: self._peers.get(cookie), lambda: self._attach(handle)) if found is None else found
@@ -266,7 +266,7 @@ class Peers:
 
     def _attach(self, handle: Handle) -> Peer:
         self._meet()
-        peer = self._peers[handle._fields.cookie] = Peer(handle)
+        peer = self._peers[fields_of(handle).cookie] = Peer(handle)
         self._know()
         return peer
 
@@ -315,7 +315,7 @@ class Peers:
 
     def acquire(self, handle: Handle, opener: Opener) -> tuple[Any, Lease]:
         """What `opener` made of the handle's object, now or for an earlier open, and the lease that goes with it."""
-        fields = handle._fields
+        fields = fields_of(handle)
         cookie = fields.cookie
         key = (cookie, fields.object, opener, fields.flags & READ_ONLY)
         acquired = self.acquire_known(handle, key, opener)
@@ -360,7 +360,7 @@ class Peers:
         peer = self.known(key[0])
         if peer is None:
             return None
-        fields = handle._fields
+        fields = fields_of(handle)
         cached = self._cache.get(key)
         if cached is not None:
             found = cached()
@@ -416,7 +416,7 @@ class Peers:
 
     def acquire_own(self, handle: Handle, export: Export, exporter: Hardware, opener: Opener) -> Any:
         """What `opener`, of another backend, made of an export of this very process, now or for an earlier open."""
-        fields = handle._fields
+        fields = fields_of(handle)
         key = (fields.cookie, fields.object, opener, fields.flags & READ_ONLY)
         return self._cached(key, lambda: self._import_own(handle, export, exporter, opener))
 
@@ -448,7 +448,7 @@ class Peers:
 
     def acquire_slot(self, handle: Handle, make: Callable[[_native.Domain, int], T]) -> tuple[T, Lease]:
         """What `make` made of the event's slot, now or for an earlier open. Needs no fds."""
-        fields = handle._fields
+        fields = fields_of(handle)
         known = self.known(fields.cookie)
         held = None if known is None else known.table.hold(fields, known)
         if known is not None and held is not None:

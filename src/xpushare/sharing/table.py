@@ -16,7 +16,7 @@ from xpushare._errors import HandleExpiredError, InvalidArgumentError, OutOfMemo
 from xpushare._fds import OwnedFd
 from xpushare.adapters.base import DeviceInfo, Export
 from xpushare.sharing import identity, layout
-from xpushare.sharing.handle import KIND_NUMBERS, Handle, pack, seal
+from xpushare.sharing.handle import KIND_NUMBERS, Handle, fields_of, pack, seal
 
 __all__ = ["Exported", "Table"]
 
@@ -217,7 +217,7 @@ class Table:
             self._free.append(entry)
         for _ in range(min(_COUNTED_TRIES, len(self._counted))):
             found = self._counted.popleft()
-            fields = found.handle._fields
+            fields = fields_of(found.handle)
             if self._exports.get(fields.generation) is not found:
                 continue  # put
             # Its last opener holds the entry before it takes its open, and may still have to fetch the fds.
@@ -239,7 +239,7 @@ class Table:
 
     def find(self, handle: Handle) -> Exported:
         """The live export behind a handle of this very process."""
-        fields = handle._fields
+        fields = fields_of(handle)
         found = self._exports.get(fields.generation)
         if found is None or found.handle != handle:
             raise HandleExpiredError(self.why_expired(fields.generation))
@@ -250,16 +250,16 @@ class Table:
 
     def put(self, handle: Handle) -> None:
         """Withdraw the handle. `InvalidArgumentError` when it is not from this process or was put before."""
-        if handle._fields.cookie != self.cookie:
+        if fields_of(handle).cookie != self.cookie:
             raise InvalidArgumentError(
-                f"put is for the process that exported: this handle is from pid {handle._fields.pid}"
+                f"put is for the process that exported: this handle is from pid {fields_of(handle).pid}"
             )
         if not self.withdraw(handle, layout.REASON_PUT):
             raise InvalidArgumentError("this handle was put before")
 
     def withdraw(self, handle: Handle, reason: int) -> bool:
         """End the export; False when it had ended before (a freed one counts as put by this call)."""
-        fields = handle._fields
+        fields = fields_of(handle)
         with self._lock:
             found = self._exports.get(fields.generation)
             if found is None or found.handle != handle:
@@ -280,6 +280,14 @@ class Table:
             ended = self._sweep()
         del found, ended  # the source may go now, outside the lock: its release may call us
         return True
+
+    def held_objects(self) -> set[int]:
+        """The serials of what importers have open."""
+        return {
+            _native.load64(self._entry_address(entry) + layout.OBJECT_AT)
+            for entry in range(self._used)
+            if self.domain.holders(entry)
+        }
 
     def statistics(self) -> dict[str, int]:
         with self._lock:

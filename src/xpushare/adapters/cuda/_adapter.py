@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from xpushare.adapters.base import (
 from xpushare.adapters.cuda import _memory
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import FEATURES, Context, Driver, Gpu
-from xpushare.adapters.cuda._listing import driver_version, list_gpus, pci_address
+from xpushare.adapters.cuda._listing import driver_version, has_binding, list_gpus, pci_address
 from xpushare.adapters.cuda._numbers import Attribute
 from xpushare.adapters.cuda._protocols import (
     BACKEND,
@@ -40,10 +39,6 @@ from xpushare.adapters.virtual_memory.adapter import VirtualMemoryAdapter
 from xpushare.adapters.virtual_memory.engine import Engine
 
 __all__ = ["Cuda"]
-
-_KDL_CUDA: Final = 2
-_KDL_CUDA_HOST: Final = 3
-_KDL_CUDA_MANAGED: Final = 13
 
 # What each aspect needs of the device, by the driver's own answer.
 _VMM: Final = (Attribute.VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,)
@@ -107,7 +102,7 @@ class Cuda(VirtualMemoryAdapter):
         if sys.platform != "linux":
             return [], "CUDA is used on Linux only"
         gpus, why = list_gpus()
-        if gpus and not _has_binding():
+        if gpus and not has_binding():
             return [], f"there are GPUs, but cuda-bindings is not installed: {INSTALL}"
         return [
             DeviceInfo(BACKEND, ordinal, gpu.name, gpu.uuid, "gpu", version, pci_address(gpu.uuid))
@@ -153,9 +148,8 @@ class Cuda(VirtualMemoryAdapter):
         return Properties("NVIDIA Corporation", gpu.attribute(Attribute.MULTIPROCESSOR_COUNT), total, free, integrated)
 
     def dlpack_device(self, device: DeviceInfo, kind: UsmKind) -> tuple[int, int]:
-        if kind == "host":
-            return _KDL_CUDA_HOST, 0
-        return (_KDL_CUDA if kind == "device" else _KDL_CUDA_MANAGED), self._driver.gpu(device).ordinal
+        number, on_host = super().dlpack_device(device, kind)
+        return number, on_host if kind == "host" else self._driver.gpu(device).ordinal
 
     # --- memory --------------------------------------------------------------------------------------------
 
@@ -247,10 +241,3 @@ class Cuda(VirtualMemoryAdapter):
             raise DeviceError(f"this {type(native).__name__} does not say its device, and no device is current")
         current = self._driver("adopting an event", "cuCtxGetDevice")
         return self.info_of(self._driver.by_ordinal(int(current))), raw
-
-
-def _has_binding() -> bool:
-    try:
-        return importlib.util.find_spec("cuda.bindings.driver") is not None
-    except ImportError:
-        return False

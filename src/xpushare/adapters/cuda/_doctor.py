@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import os
 from collections.abc import Iterator
 from typing import Final
@@ -16,13 +15,6 @@ __all__ = ["examine", "old_driver"]
 
 _DRIVERS: Final = {12: 525, 13: 580}  # the oldest driver that a major version of CUDA runs on
 _INSTALL: Final = "pip install 'xpushare[cuda]'"
-
-
-def _has_binding() -> bool:
-    try:
-        return importlib.util.find_spec("cuda.bindings.driver") is not None
-    except (ImportError, ValueError):
-        return False
 
 
 def old_driver(driver: str, binding: str) -> str | None:
@@ -45,14 +37,14 @@ def examine() -> Iterator[Check]:
     adapter = adapters.adapter("cuda")
     found = adapter.devices()
     why = adapter.why_none()
-    present = any(map(os.path.exists, _listing._DEVICES))
-    every = _listing._from_proc() or []
+    present = any(map(os.path.exists, _listing.DEVICES))
+    every = _listing.from_proc() or []
     if not found and not present and not every and "CUDA_VISIBLE_DEVICES" not in why and "there are GPUs" not in why:
         yield Check(group, "cuda", "absent", why, "docker run --gpus all, or the NVIDIA driver, if there is a GPU")
         return
     driver = _listing.driver_version()
     binding = ""
-    if _has_binding():
+    if _listing.has_binding():
         try:
             binding = importlib.metadata.version("cuda-bindings")
         except importlib.metadata.PackageNotFoundError:
@@ -64,7 +56,7 @@ def examine() -> Iterator[Check]:
         yield Check(group, "cuda", "limited", why, "unset CUDA_VISIBLE_DEVICES")
     elif old is not None:
         pass  # said below
-    elif not _has_binding():
+    elif not _listing.has_binding():
         yield Check(group, "cuda", "fails", why, _INSTALL)
     elif "libcuda" in why:
         fix = "install the driver's user part; containers: NVIDIA_DRIVER_CAPABILITIES=compute,utility"
@@ -79,7 +71,7 @@ def examine() -> Iterator[Check]:
     if found and hidden and visible is not None:
         why = f"CUDA_VISIBLE_DEVICES={visible} hides {len(hidden)} of {len(every)} GPUs"
         yield Check(group, "hidden GPUs", "note", f"{why}; handles carry uuids, so ordinals may differ")
-    if any(_listing._PROC.glob("capabilities/gpu*/mig/gi*")):
+    if any(_listing.PROC.glob("capabilities/gpu*/mig/gi*")):
         why = "GPUs are partitioned: memory is shared between processes on the same instance only"
         yield Check(group, "MIG", "note", why, "CUDA_VISIBLE_DEVICES=MIG-<uuid>, the same in both processes")
     if is_wsl() and found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import uuid
@@ -10,10 +11,10 @@ from typing import Final, NamedTuple
 
 from xpushare.adapters.stream.listing import ask_child
 
-__all__ = ["Listed", "driver_version", "list_gpus", "pci_address"]
+__all__ = ["DEVICES", "PROC", "Listed", "driver_version", "from_proc", "has_binding", "list_gpus", "pci_address"]
 
-_PROC: Final = Path("/proc/driver/nvidia")
-_DEVICES: Final = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-ctrl-gpu")  # Linux, WSL, Tegra
+PROC: Final = Path("/proc/driver/nvidia")
+DEVICES: Final = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-ctrl-gpu")  # Linux, WSL, Tegra
 
 # Runs in a process of its own, where cuInit harms nobody.
 _ASK: Final = """
@@ -50,7 +51,7 @@ class Listed(NamedTuple):
 def driver_version() -> str:
     """The kernel driver's version, "" where it does not say."""
     try:
-        text = (_PROC / "version").read_text()
+        text = (PROC / "version").read_text()
     except OSError:
         return ""
     found = re.search(r"\b(\d{2,}\.\d+(?:\.\d+)*)\b", text)
@@ -59,7 +60,7 @@ def driver_version() -> str:
 
 def pci_address(gpu_uuid: str) -> str:
     """The GPU's address on the PCI bus; "" where the driver does not say, and for a MIG instance, which has none."""
-    for file in _PROC.glob("gpus/*/information"):
+    for file in PROC.glob("gpus/*/information"):
         name = file.parent.name
         try:
             if f"GPU-{gpu_uuid}" in file.read_text() and re.fullmatch(
@@ -71,11 +72,19 @@ def pci_address(gpu_uuid: str) -> str:
     return ""
 
 
-def _from_proc() -> list[Listed] | None:
+def has_binding() -> bool:
+    """Whether cuda-bindings is installed; imports nothing of it but the package `cuda`."""
+    try:
+        return importlib.util.find_spec("cuda.bindings.driver") is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def from_proc() -> list[Listed] | None:
     """The GPUs in the order of their bus addresses; None where the driver has no such folder or says too little."""
     found = []
     try:
-        for folder in sorted((_PROC / "gpus").iterdir()):
+        for folder in sorted((PROC / "gpus").iterdir()):
             lines = (folder / "information").read_text().splitlines()
             facts = dict(line.split(":", 1) for line in lines if ":" in line)
             gpu = re.search(r"GPU-([0-9a-f-]{36})", facts.get("GPU UUID", ""))
@@ -120,16 +129,16 @@ def list_gpus() -> tuple[list[Listed], str]:
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     if wanted is not None and wanted.strip() in ("", "-1", "NoDevFiles"):
         return [], f"CUDA_VISIBLE_DEVICES={wanted!r} hides every GPU"
-    gpus = _from_proc()
+    gpus = from_proc()
     if gpus is None:
-        if not any(map(os.path.exists, _DEVICES)):
+        if not any(map(os.path.exists, DEVICES)):
             return [], "there is no NVIDIA driver here (no /dev/nvidiactl)"
         return _ask_child()
     if not gpus:
         return [], "the NVIDIA driver lets this process use no GPU (no accessible /dev/nvidia0…)"
     # CUDA orders different models by speed unless told otherwise, and MIG instances are the driver's own matter.
     plain = len({gpu.name for gpu in gpus}) == 1 or os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-    if not plain or any(_PROC.glob("capabilities/gpu*/mig/gi*")):
+    if not plain or any(PROC.glob("capabilities/gpu*/mig/gi*")):
         return _ask_child()
     if wanted is None:
         return gpus, ""

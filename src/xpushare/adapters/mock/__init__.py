@@ -20,8 +20,6 @@ from xpushare._aspects import Aspect, Support
 from xpushare._errors import DeviceError
 from xpushare._native import Domain
 from xpushare._system import boot_id
-from xpushare.adapters._host import Calls, HostMemory, HostPhysical, HostRange
-from xpushare.adapters._host_queue import HostQueue
 from xpushare.adapters.base import (
     Adapter,
     DeviceInfo,
@@ -37,6 +35,8 @@ from xpushare.adapters.base import (
     Same,
     UsmKind,
 )
+from xpushare.adapters.host.memory import Calls, HostMemory, HostPhysical, HostRange
+from xpushare.adapters.host.queue import HostQueue
 
 __all__ = ["ForeignArray", "Mock", "MockSamples", "MockStream", "ScriptedDriver", "driver"]
 

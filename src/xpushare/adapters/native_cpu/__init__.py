@@ -12,8 +12,6 @@ from xpushare import _system
 from xpushare._aspects import Aspect, Support
 from xpushare._native import Domain
 from xpushare._system import BOOT_ID, boot_id
-from xpushare.adapters._host import Calls, HostMemory, HostPhysical, HostRange
-from xpushare.adapters._host_queue import HostQueue
 from xpushare.adapters.base import (
     Adapter,
     DeviceInfo,
@@ -28,6 +26,8 @@ from xpushare.adapters.base import (
     Same,
     UsmKind,
 )
+from xpushare.adapters.host.memory import Calls, HostMemory, HostPhysical, HostRange
+from xpushare.adapters.host.queue import HostQueue
 
 __all__ = ["NativeCpu"]
 

@@ -6,8 +6,8 @@ from typing import Any, Final, final
 
 from xpushare._errors import FeatureNotSupportedError
 from xpushare._fds import OwnedFd
-from xpushare.adapters._host import Calls, check_imported, memfd_of, pages
 from xpushare.adapters.base import DriverMemory, Export, Form, Import
+from xpushare.adapters.host.memory import Calls, check_imported, memfd_of, pages
 from xpushare.adapters.stream import payload
 from xpushare.adapters.stream.engine import Engine
 from xpushare.adapters.stream.hooks import Device, Feature

@@ -13,21 +13,20 @@ from typing import Any, Final, ParamSpec, TypeVar, final
 
 from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError, from_os_error
 from xpushare._native import CAPTURED, LOST, NOT_HELD, PENDING, SYSTEM, Slot, Span, StreamQueue
-from xpushare.adapters._host_queue import queue_numbers
 from xpushare.adapters.base import DriverQueue, NativeEvent, Profile
+from xpushare.adapters.host.queue import queue_numbers
 from xpushare.adapters.stream.background import holds_device
 from xpushare.adapters.stream.engine import Engine
 from xpushare.adapters.stream.fills import Copy, Fill, fill_steps
 from xpushare.adapters.stream.hooks import Calls, Scope, Stream
 from xpushare.adapters.stream.host_memory import HostMemory
-from xpushare.timeline.loss import note_failure, peer_lost
+from xpushare.timeline.loss import QUEUE_FAILED, note_failure, peer_lost
 
 __all__ = ["AdoptedQueues", "DeviceQueue"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_QUEUE_FAILED: Final = 2  # cause in docs/events-protocol.md
 _WAITS_KEPT: Final = 64  # waits remembered before the settled ones are sorted out
 _SPIN: Final = 100e-6  # seconds of asking the driver again and again before sleeping
 _NAP_FIRST: Final = 20e-6
@@ -105,7 +104,7 @@ class DeviceQueue(DriverQueue):
         for slot in owed:
             try:
                 self._note(slot, error)
-                slot.fail(_QUEUE_FAILED)
+                slot.fail(QUEUE_FAILED)
             except ValueError:
                 pass  # the event was closed here: nobody can be told through it
 
@@ -252,7 +251,7 @@ class DeviceQueue(DriverQueue):
                 raise self._broken
         except BaseException as error:
             self._note(slot, error)
-            slot.fail(_QUEUE_FAILED)  # it was submitted, and will not come
+            slot.fail(QUEUE_FAILED)  # it was submitted, and will not come
             raise
 
     def _wait(self, slot: Slot, word: int, point: int) -> None:

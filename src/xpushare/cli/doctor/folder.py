@@ -30,7 +30,7 @@ def examine() -> Iterator[Check]:
     from xpushare.sharing import identity
 
     group, elsewhere = "folder and key", "set XPUSHARE_RUNTIME_DIR to a folder of yours"
-    folder = identity._choose_dir()
+    folder = identity.chosen_dir()
     explicit = os.environ.get("XPUSHARE_KEY_FILE")
     key = Path(explicit) if explicit else folder / "key"
     sound = True
@@ -52,7 +52,7 @@ def examine() -> Iterator[Check]:
     if not sound and not explicit:
         return  # without its folder there is no key
     try:
-        identity._read_key(key)
+        identity.read_key(key)
         yield Check(group, "key", "works", f"{key}, yours alone")
     except xs.InvalidArgumentError as error:
         make = f"(umask 077; head -c 32 /dev/urandom > {key})"

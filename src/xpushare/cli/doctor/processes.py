@@ -188,7 +188,7 @@ def serve(fd: int, only: str) -> None:
     from xpushare.sharing import routes
 
     if only:
-        routes._known = tuple(route for route in routes._routes() if route.name == only)
+        routes.use_only(only)
     side = _Side()
     with socket.socket(fileno=fd) as connection, connection.makefile("rwb") as stream:
         for line in stream:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from xpushare.conformance.faults.planting import mutant, nothing, set_, the_long_way, wrap
+from xpushare.sharing.handle import fields_of
 
 
 @mutant("put does nothing", "3.3g", "3.5b")
@@ -27,7 +28,7 @@ def put_twice() -> None:
             try:
                 original(self, handle)
             except InvalidArgumentError:
-                if handle._fields.cookie != self.cookie:
+                if fields_of(handle).cookie != self.cookie:
                     raise
 
         return put
@@ -41,7 +42,7 @@ def put_of_others() -> None:
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def put(self: Any, handle: Any) -> None:
-            if handle._fields.cookie == self.cookie:
+            if fields_of(handle).cookie == self.cookie:
                 original(self, handle)
 
         return put
@@ -60,24 +61,24 @@ def seal_ignored() -> None:
 def version_ignored() -> None:
     from xpushare.sharing import handle
 
-    original = handle._parse
+    original = handle.parse
 
     def parse(raw: bytes) -> Any:
-        beginning = handle._BEGINNING
-        set_(handle, "_BEGINNING", beginning[:8])
+        beginning = handle.BEGINNING
+        set_(handle, "BEGINNING", beginning[:8])
         try:
             return original(raw)
         finally:
-            set_(handle, "_BEGINNING", beginning)
+            set_(handle, "BEGINNING", beginning)
 
-    set_(handle, "_parse", parse)
+    set_(handle, "parse", parse)
 
 
 @mutant("the boot is not checked", "3.3f")
 def boot_ignored() -> None:
     from xpushare.sharing import handle, identity
 
-    original = handle._parse
+    original = handle.parse
 
     def parse(raw: bytes) -> Any:
         here = identity.boot_id
@@ -87,7 +88,7 @@ def boot_ignored() -> None:
         finally:
             set_(identity, "boot_id", here)
 
-    set_(handle, "_parse", parse)
+    set_(handle, "parse", parse)
 
 
 @mutant("the kind is not checked", "3.3c")
@@ -112,7 +113,7 @@ def cache_not_rechecked() -> None:
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def acquire(self: Any, handle: Any, opener: Any) -> Any:
-            fields = handle._fields
+            fields = fields_of(handle)
             known = self._cache.get((fields.cookie, fields.object, opener, fields.flags & 1))
             found = None if known is None else known()
             if found is not None:
@@ -166,7 +167,7 @@ def same_handle() -> None:
         def export(self: Any, kind: str, device: Any, what: Any, source: Any, **options: Any) -> Any:
             for each in self._exports.values():
                 same = each.source is source or (isinstance(source, tuple) and each.source == source)
-                if same and (each.handle._fields.offset, each.handle.nbytes) == (
+                if same and (fields_of(each.handle).offset, each.handle.nbytes) == (
                     options.get("offset", 0), options.get("nbytes", 0)
                 ):  # fmt: skip
                     return each.handle
@@ -253,7 +254,7 @@ def export_released_by_gc() -> None:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def export(self: Any, *args: Any, **options: Any) -> Any:
             handle = original(self, *args, **options)
-            exported = self._exports[handle._fields.generation]
+            exported = self._exports[fields_of(handle).generation]
             source = exported.source[0] if isinstance(exported.source, tuple) else exported.source
 
             def end() -> None:

@@ -63,8 +63,8 @@ def close_unmaps_under_views() -> None:
 def queue_holds_nothing() -> None:
     from xpushare.core import queue
 
-    original = queue._operand
-    set_(queue, "_operand", lambda *args: original(*args)._replace(keep=None))
+    original = queue.operand
+    set_(queue, "operand", lambda *args: original(*args)._replace(keep=None))
 
 
 @mutant("close of one import closes all", "3.4a", "3.4d")

@@ -14,13 +14,13 @@ from xpushare.conformance.faults.planting import mutant, nothing, set_
 def copy_ignores_bounds() -> None:
     from xpushare.core import queue
 
-    original = queue._operand
+    original = queue.operand
 
     def operand(work: Any, what: str, source: Any, offset: int, total: int, nbytes: Any, write: bool) -> Any:
         length = total if nbytes is None else operator.index(nbytes)
         return original(work, what, source, offset, total, max(0, min(length, total)), write)
 
-    set_(queue, "_operand", operand)
+    set_(queue, "operand", operand)
 
 
 @mutant("fill ignores all but the pattern's first byte", "5.1")
@@ -52,7 +52,7 @@ def fill_takes_any_pattern() -> None:
 
 @mutant("a queue runs its newest operation first", "5.3", part="HostQueue")
 def queue_order() -> None:
-    from xpushare.adapters._host_queue import HostQueue
+    from xpushare.adapters.host.queue import HostQueue
 
     class Stack(list[Any]):
         popleft = list.pop
@@ -87,7 +87,7 @@ def failures_swallowed() -> None:
 
 @mutant("synchronize returns early", "5.23", part="HostQueue")
 def synchronize_early() -> None:
-    from xpushare.adapters._host_queue import HostQueue
+    from xpushare.adapters.host.queue import HostQueue
 
     set_(HostQueue, "synchronize", lambda _self, _timeout: None)
 
@@ -103,7 +103,7 @@ def signal_number() -> None:
 
 @mutant("a queue's signal is complete before the work ahead of it", "5.7", "5.8", part="HostQueue")
 def value_ahead() -> None:
-    from xpushare.adapters._host_queue import HostQueue
+    from xpushare.adapters.host.queue import HostQueue
 
     def signal(self: Any, slot: Any, profile: Any) -> int:
         point, _first = slot.submit(self.number)
@@ -228,7 +228,7 @@ def host_signal_over_pending() -> None:
 
 @mutant("a second signaller's queue does not wait for the pending point", "5.12", part="HostQueue")
 def second_signaller() -> None:
-    from xpushare.adapters._host_queue import HostQueue
+    from xpushare.adapters.host.queue import HostQueue
 
     original = HostQueue._signal
 
@@ -241,7 +241,7 @@ def second_signaller() -> None:
 @mutant("work behind a lost wait never runs", "5.17", part="HostQueue")
 def released_work_dropped() -> None:
     from xpushare import _native
-    from xpushare.adapters import _host_queue
+    from xpushare.adapters.host import queue as host_queue
     from xpushare.timeline.loss import peer_lost
 
     def wait(self: Any, slot: Any, point: int) -> None:
@@ -250,12 +250,12 @@ def released_work_dropped() -> None:
             with self._changed:
                 self._todo.clear()
 
-    set_(_host_queue.HostQueue, "_wait", wait)
+    set_(host_queue.HostQueue, "_wait", wait)
 
 
 @mutant("signals behind a lost wait complete", "5.17", "5.28", part="HostQueue")
 def loss_forgotten() -> None:
-    from xpushare.adapters._host_queue import HostQueue
+    from xpushare.adapters.host.queue import HostQueue
 
     def signal(_self: Any, slot: Any, point: int, first: int, _profile: Any) -> None:
         if first:
@@ -298,7 +298,7 @@ def bool_works() -> None:
 
 @mutant("waits for points that nobody has submitted are left out", "5.25", "5.26", part="HostQueue")
 def future_points_ignored() -> None:
-    from xpushare.adapters._host_queue import HostQueue
+    from xpushare.adapters.host.queue import HostQueue
 
     original = HostQueue.wait
 
@@ -313,7 +313,7 @@ def future_points_ignored() -> None:
 def one_hardware_queue() -> None:
     import threading
 
-    from xpushare.adapters._host_queue import HostQueue
+    from xpushare.adapters.host.queue import HostQueue
 
     original = HostQueue._wait
     alone = threading.Lock()

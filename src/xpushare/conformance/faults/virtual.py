@@ -11,7 +11,7 @@ from xpushare.conformance.faults.planting import mutant, nothing, set_
 
 @mutant("a part is mapped without partial_map's offset", "4.7", part="HostRange")
 def offset_of_part_ignored() -> None:
-    from xpushare.adapters._host import HostRange
+    from xpushare.adapters.host.memory import HostRange
 
     original = HostRange.map
     set_(
@@ -69,7 +69,7 @@ def granularity_ignored() -> None:
 
 @mutant("the access of a mapping is ignored", "4.8", part="HostRange")
 def access_ignored() -> None:
-    from xpushare.adapters._host import HostRange
+    from xpushare.adapters.host.memory import HostRange
 
     original = HostRange.map
     set_(
@@ -81,7 +81,7 @@ def access_ignored() -> None:
 
 @mutant("set_access only notes it", "4.8", part="HostRange")
 def set_access_notes() -> None:
-    from xpushare.adapters._host import HostRange
+    from xpushare.adapters.host.memory import HostRange
 
     set_(HostRange, "set_access", nothing)
 

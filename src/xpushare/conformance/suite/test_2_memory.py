@@ -146,7 +146,7 @@ def test_dlpack(pair: Pair) -> None:
 
 @rule("2.7", "The array interfaces are there where they apply, with the address of the memory")
 def test_interfaces(pair: Pair) -> None:
-    record = adapters.vendor(xs.Device(pair.exporter).backend)
+    record = adapters.record(xs.Device(pair.exporter).backend)
     assert record is not None
     given = {each.name for each in record.interfaces if each.given}
     known = {each.name for vendor in adapters.vendors() for each in vendor.interfaces}

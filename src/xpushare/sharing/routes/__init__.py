@@ -7,29 +7,14 @@ is certainly gone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from xpushare._errors import RouteError
 from xpushare._fds import OwnedFd
-from xpushare.sharing.handle import Handle
+from xpushare.sharing.handle import Handle, fields_of
+from xpushare.sharing.routes.attachment import Attachment, Blocked
 
-__all__ = ["Attachment", "Blocked", "attach", "fetch"]
-
-
-class Blocked(Exception):
-    """This route is closed; the text says what closed it and what would open it."""
-
-
-@dataclass(slots=True)
-class Attachment:
-    """The fds by which an importer knows an exporter."""
-
-    table: OwnedFd
-    commons: OwnedFd
-    bell: OwnedFd
-    direct: bool  # pidfd_getfd works on this exporter
-    pidfd: OwnedFd | None  # None where the kernel or a namespace keeps it from us
+__all__ = ["Attachment", "Blocked", "attach", "fetch", "routes", "use_only"]
 
 
 class Route(Protocol):
@@ -46,7 +31,8 @@ class Route(Protocol):
 _known: tuple[Route, ...] = ()
 
 
-def _routes() -> tuple[Route, ...]:
+def routes() -> tuple[Route, ...]:
+    """The routes that this process tries."""
     global _known
     if not _known:
         from xpushare.sharing.routes import pidfd, socket
@@ -55,8 +41,14 @@ def _routes() -> tuple[Route, ...]:
     return _known
 
 
+def use_only(name: str) -> None:
+    """Have this process try the route of that name alone: to tell whether it works."""
+    global _known
+    _known = tuple(route for route in routes() if route.name == name)
+
+
 def _refused(handle: Handle, reasons: list[str]) -> RouteError:
-    fields = handle._fields
+    fields = fields_of(handle)
     listed = "".join(f"\n  - {reason}" for reason in reasons)
     return RouteError(
         f"no way to the objects of process {fields.pid}:{listed}\n(`xpushare doctor` tries each way on this machine)",
@@ -67,7 +59,7 @@ def _refused(handle: Handle, reasons: list[str]) -> RouteError:
 def attach(handle: Handle) -> Attachment:
     """Get to know the exporter of `handle`. `RouteError` when every route is blocked."""
     reasons: list[str] = []
-    for route in _routes():
+    for route in routes():
         try:
             return route.attach(handle)
         except Blocked as blocked:
@@ -80,7 +72,7 @@ def fetch(attachment: Attachment, handle: Handle, fds: tuple[int, ...] | None, c
     socket only).
     """
     reasons: list[str] = []
-    for route in _routes():
+    for route in routes():
         try:
             return route.fetch(attachment, handle, fds, count)
         except Blocked as blocked:

@@ -10,8 +10,8 @@ from xpushare import _native, _system
 from xpushare._errors import HandleExpiredError, from_os_error
 from xpushare._fds import OwnedFd
 from xpushare.sharing import identity, layout
-from xpushare.sharing.handle import Handle
-from xpushare.sharing.routes import Attachment, Blocked
+from xpushare.sharing.handle import Handle, fields_of
+from xpushare.sharing.routes.attachment import Attachment, Blocked
 
 __all__ = ["attach", "fetch", "name"]
 
@@ -36,7 +36,7 @@ def _why_not_permitted() -> str:
 
 
 def _gone(handle: Handle, how: str) -> HandleExpiredError:
-    return HandleExpiredError(f"the exporter, process {handle._fields.pid}, is gone: {how}")
+    return HandleExpiredError(f"the exporter, process {fields_of(handle).pid}, is gone: {how}")
 
 
 def get(pidfd: int, fd: int) -> OwnedFd:
@@ -54,7 +54,7 @@ def get(pidfd: int, fd: int) -> OwnedFd:
 
 
 def attach(handle: Handle) -> Attachment:
-    fields = handle._fields
+    fields = fields_of(handle)
     if fields.pid_namespace != identity.namespace("pid") or not fields.pid_namespace:
         raise Blocked(
             "the exporter is in another PID namespace (share it: --pid=container:…, hostPID, shareProcessNamespace)"
@@ -103,13 +103,13 @@ def _is_table_of(table: OwnedFd, handle: Handle) -> bool:
         return False
     except OSError as error:
         raise from_os_error(error, "looking at the exporter's table") from error
-    return header[0] == layout.TABLE_MAGIC and header[3] == handle._fields.cookie
+    return header[0] == layout.TABLE_MAGIC and header[3] == fields_of(handle).cookie
 
 
 def fetch(attachment: Attachment, handle: Handle, fds: tuple[int, ...] | None, count: int) -> list[OwnedFd]:
     if fds is None:
         raise Blocked("these file descriptors are made on demand, by the exporter's socket only")
-    if attachment.pidfd is None or handle._fields.pid_namespace != identity.namespace("pid"):
+    if attachment.pidfd is None or fields_of(handle).pid_namespace != identity.namespace("pid"):
         raise Blocked("the exporter is in another PID namespace")
     got: list[OwnedFd] = []
     try:

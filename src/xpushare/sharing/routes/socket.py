@@ -13,8 +13,8 @@ from xpushare._errors import HandleExpiredError, InvalidHandleError, from_os_err
 from xpushare._fds import OwnedFd, close_all
 from xpushare._native import CONSTANTS, LAYOUT, read_reply, request
 from xpushare.sharing import identity
-from xpushare.sharing.handle import Handle
-from xpushare.sharing.routes import Attachment, Blocked
+from xpushare.sharing.handle import Handle, fields_of
+from xpushare.sharing.routes.attachment import Attachment, Blocked
 
 __all__ = ["attach", "fetch", "name"]
 
@@ -36,7 +36,7 @@ _NOT_LIVE: Final = CONSTANTS["STATUS_NOT_LIVE"]
 
 def _ask(handle: Handle, op: int, first: int, again: bool = True) -> tuple[list[OwnedFd], int]:
     """One request: the fds, and how many the entry has in all."""
-    fields = handle._fields
+    fields = fields_of(handle)
     try:
         connection = _system.connect(b"xpushare/" + fields.cookie.hex().encode(), TIMEOUT)
     except ConnectionRefusedError:

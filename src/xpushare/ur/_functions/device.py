@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from xpushare._aspects import Aspect
+from xpushare._device import adapter_of, info_of
 from xpushare._result import Result
 from xpushare.adapters.base import Adapter as DriverAdapter
 from xpushare.adapters.base import Properties
@@ -128,8 +129,8 @@ def _property(name: str) -> Callable[[Device], Any]:
 
 
 def _properties(device: Device) -> Properties:
-    adapter: DriverAdapter = device.shared._adapter
-    return adapter.properties(device.shared._info)
+    adapter: DriverAdapter = adapter_of(device.shared)
+    return adapter.properties(info_of(device.shared))
 
 
 def _constant(value: Any) -> Callable[[Device], Any]:
@@ -143,7 +144,7 @@ def _memory(adapter: DriverAdapter, info: Any) -> int:
 
 def largest_allocation(device: Device) -> int:
     """`MAX_MEM_ALLOC_SIZE`."""
-    return _memory(device.shared._adapter, device.shared._info)
+    return _memory(adapter_of(device.shared), info_of(device.shared))
 
 
 _KINDS: Final = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xpushare.adapters._host import Calls, HostMemory, HostPhysical, HostRange
-from xpushare.adapters._host_queue import HostQueue
+from xpushare.adapters.host.memory import Calls, HostMemory, HostPhysical, HostRange
+from xpushare.adapters.host.queue import HostQueue
 
 __all__ = ["Calls", "HostMemory", "HostPhysical", "HostQueue", "HostRange"]

@@ -11,7 +11,7 @@ from xpushare._errors import InvalidHandleError, XpuShareError, from_os_error
 from xpushare._fds import OwnedFd
 from xpushare.adapters.base import Access, DriverMemory, DriverPhysical, DriverRange, Export, Form, Import
 
-__all__ = ["Calls", "HostMemory", "HostPhysical", "HostRange", "memfd_of"]
+__all__ = ["Calls", "HostMemory", "HostPhysical", "HostRange", "check_imported", "memfd_of", "pages"]
 
 _PROTECTION = {"none": 0, "r": 1, "rw": 2}
 

@@ -1,0 +1,24 @@
+"""What a route gives, and how it says that it is closed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xpushare._fds import OwnedFd
+
+__all__ = ["Attachment", "Blocked"]
+
+
+class Blocked(Exception):
+    """This route is closed; the text says what closed it and what would open it."""
+
+
+@dataclass(slots=True)
+class Attachment:
+    """The fds by which an importer knows an exporter."""
+
+    table: OwnedFd
+    commons: OwnedFd
+    bell: OwnedFd
+    direct: bool  # pidfd_getfd works on this exporter
+    pidfd: OwnedFd | None  # None where the kernel or a namespace keeps it from us
