@@ -156,13 +156,14 @@ int xp_watch_attached(xp_slot *s)
     return worst;
 }
 
-/* With d->mu. Edge-triggered: each ring wakes every epoll that has the bell, which is one file for all members. */
+/* With d->mu. Edge-triggered: each ring (EPOLLOUT) wakes every epoll that has the bell, which is one file for all
+ * members. Where somebody fills it up before the warden looks, EPOLLIN is what it still finds. */
 static int watch_bell(xp_domain *d)
 {
     int rc = 0;
     pthread_mutex_lock(&warden_mu);
     if (!d->bell_watched && W.running) {
-        rc = epoll_add(d->bell, EPOLLOUT | EPOLLET, NAME(KIND_BELL, d->serial, 0));
+        rc = epoll_add(d->bell, EPOLLIN | EPOLLOUT | EPOLLET, NAME(KIND_BELL, d->serial, 0));
         d->bell_watched = rc == 0;
     }
     pthread_mutex_unlock(&warden_mu);
