@@ -23,6 +23,45 @@ def forks() -> int:
 def pidfd_getfd(pidfd: int, fd: int) -> int:
     """Duplicate `fd` of the process behind `pidfd`; close-on-exec. pidfd_getfd(2)."""
 
+@final
+class OwnedFd:
+    """One file descriptor with one owner: closed when this dies, unless taken out by `take`. Always above 2, where nobody
+    takes it for stdin, stdout or stderr. The methods of the class make one at one go, so that no interrupt leaks it.
+    """
+
+    number: int  # read-only; -1 once it is closed or taken
+
+    def __init__(self, number: int) -> None:
+        """Take `number` over; it is copied above 2 where need be."""
+
+    @classmethod
+    def memfd(cls, name: str) -> OwnedFd:
+        """A new, empty, sealable memfd (memfd_create(2))."""
+
+    @classmethod
+    def bell(cls) -> OwnedFd:
+        """A new bell: what members of a commons wake each other's wardens with."""
+
+    @classmethod
+    def copied(cls, fd: int) -> OwnedFd: ...
+    @classmethod
+    def of_process(cls, pid: int) -> OwnedFd:
+        """pidfd_open(2)."""
+
+    @classmethod
+    def fetched(cls, pidfd: int, fd: int) -> OwnedFd:
+        """pidfd_getfd(2)."""
+
+    @classmethod
+    def received(cls, connection: int, nbytes: int) -> tuple[bytes, list[OwnedFd]]:
+        """One packet of a socket, of 256 bytes at most, and the fds that came with it."""
+
+    def take(self) -> int:
+        """Give the ownership to the caller."""
+
+    def close(self) -> None:
+        """Also of an fd that a peer gave us: it may be a commons that we are a member of, whose lock must stay."""
+
 def close_received(fd: int) -> None:
     """close(2) of an fd that a peer gave us: it may be a commons that we are a member of, whose lock must stay."""
 
@@ -564,8 +603,9 @@ def close_relay(timeout: float | None = 1.0) -> bool:
 # one (mutexes
 # are taken around the fork; the child's copy of the listening socket, epoll and notification fd is closed) until it
 # starts its own.
-def serve(table_address: int, table_fd: int, domain: Domain, file: bytes = ...) -> None:
-    """Listen on the abstract socket of docs/layout.md for this process's table. Once per process."""
+def serve(table_address: int, table_fd: int, domain: Domain, file: bytes | None = None) -> None:
+    """Listen on the abstract socket of docs/layout.md for this process's table, and at `file`, too, where that can be. One
+    table of a process at a time; again for the same one changes nothing."""
 
 def withdraw(entry_address: int, reason: int) -> None:
     """End an entry: retired, reason, generation = 0 (seq_cst), while the warden sends none of its fds."""
@@ -580,13 +620,6 @@ def notification_fd() -> int:
 
 def due() -> list[int]:
     """Tokens whose points are done or lost, each once; clears the notification."""
-
-def bell() -> int:
-    """A new bell: what members of a commons wake each other's wardens with."""
-
-def above_stdio(fd: int) -> int:
-    """`fd`, or a copy of it above 2, where nobody takes it for stdin, stdout or stderr; then `fd` is closed. OSError: it
-    is closed, too."""
 
 def close_warden() -> None:
     """Stop the thread and close its fds, the listening socket with them (interpreter exit). Idempotent.

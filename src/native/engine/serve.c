@@ -165,8 +165,10 @@ bool xp_serve(xp_table *table, int table_fd, xp_domain *d, const char *file, xp_
     const char *call = "serve (this process does already)";
     pthread_mutex_lock(&send_mu);
     size_t size = offsetof(struct sockaddr_un, sun_path) + (size_t)at;
-    rc = serving.table ? EALREADY : xp_warden_listen(&name, size, file, &call);
-    if (rc == 0) {
+    rc = serving.table == table && serving.domain == d ? 0 /* one whose caller was interrupted, and asks again */
+         : serving.table                               ? EALREADY
+                                                       : xp_warden_listen(&name, size, file, &call);
+    if (rc == 0 && serving.table == NULL) {
         xp_domain_ref(d);
         serving.table = table;
         serving.table_fd = table_fd;

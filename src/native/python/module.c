@@ -151,7 +151,7 @@ static int module_exec(PyObject *module)
 {
     if (add_dict(module, "STRUCTS", fill_structs) < 0 || add_dict(module, "LAYOUT", fill_layout) < 0 ||
         add_dict(module, "CONSTANTS", fill_constants) < 0 || add_dict(module, "MAGICS", fill_magics) < 0 ||
-        xp_init_process(module) < 0 || xp_init_memory(module) < 0 ||
+        xp_init_process(module) < 0 || xp_init_fds(module) < 0 || xp_init_memory(module) < 0 ||
         xp_init_span(module) < 0 || xp_init_dlpack(module) < 0 || xp_init_domain(module) < 0 ||
         xp_init_peer(module) < 0 || xp_init_slot(module) < 0 || xp_init_queue(module) < 0 ||
         xp_init_warden(module) < 0 || xp_init_serve(module) < 0)

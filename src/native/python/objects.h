@@ -55,6 +55,7 @@ int xp_guarded(int rc); /* of xp_guard: 0, or -1 with an exception set */
 
 /* Each file adds its own functions and types. */
 int xp_init_process(PyObject *module);
+int xp_init_fds(PyObject *module);
 int xp_init_memory(PyObject *module);
 int xp_init_span(PyObject *module);
 int xp_init_dlpack(PyObject *module);

@@ -10,8 +10,9 @@ static PyObject *serve(PyObject *Py_UNUSED(m), PyObject *args, PyObject *kwargs)
     uint64_t address;
     int table_fd;
     const char *file = NULL;
+    Py_ssize_t file_size;
     xp_domain *d;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OiO|y", names, &o_address, &table_fd, &o_domain, &file) ||
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OiO|z#", names, &o_address, &table_fd, &o_domain, &file, &file_size) ||
         xp_as_u64(o_address, &address) < 0 || (d = xp_domain_of(o_domain)) == NULL)
         return NULL;
     xp_error error = {0, "not the table of this process and its own domain"};

@@ -43,23 +43,6 @@ static PyObject *close_warden(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
     Py_RETURN_NONE;
 }
 
-static PyObject *make_bell(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
-{
-    int bell = xp_make_bell();
-    return bell < 0 ? xp_oserror("eventfd") : PyLong_FromLong(bell);
-}
-
-static PyObject *above_stdio(PyObject *Py_UNUSED(m), PyObject *arg)
-{
-    int fd;
-    if (xp_as_int(arg, &fd) < 0)
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    fd = xp_above_stdio(fd);
-    Py_END_ALLOW_THREADS
-    return fd < 0 ? xp_oserror("fcntl(F_DUPFD_CLOEXEC)") : PyLong_FromLong(fd);
-}
-
 static int say_robbed(void *Py_UNUSED(arg))
 {
     if (PyErr_WarnEx(PyExc_RuntimeWarning, XP_ROBBED_TEXT, 1) < 0)
@@ -73,8 +56,6 @@ static PyMethodDef functions[] = {
     {"notification_fd", notification_fd, METH_NOARGS, NULL},
     {"due", due, METH_NOARGS, NULL},
     {"close_warden", close_warden, METH_NOARGS, NULL},
-    {"bell", make_bell, METH_NOARGS, NULL},
-    {"above_stdio", above_stdio, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -89,7 +89,7 @@ class Node:
         """Clean exit: owe nothing silently, hold nothing."""
         self.peers.leave()
         if self._table is not None:
-            self._table.domain.leave()
+            self._table.leave()
         _native.close_warden()
 
 

@@ -436,7 +436,7 @@ class Peers:
             if form is Form.MEMFD and opener.maps:
                 mapping = _system.import_mapping(numbers[0], inode, exposed_nbytes, not handle.read_only)
             else:
-                fds += (OwnedFd(_system.dup(number)) for number in numbers)
+                fds += (_system.dup(number) for number in numbers)
             what = Import(nbytes, exposed_nbytes, payload, fds, handle.read_only, mapping, form, offset, exporter)
             return opener.make(what)
         except OSError as error:

@@ -15,7 +15,7 @@ from xpushare import _native, _system
 from xpushare._errors import HandleExpiredError, InvalidArgumentError, OutOfMemoryError, from_os_error
 from xpushare._fds import OwnedFd
 from xpushare.adapters.base import DeviceInfo, Export
-from xpushare.sharing import identity, layout
+from xpushare.sharing import door, identity, layout
 from xpushare.sharing.handle import KIND_NUMBERS, Handle, fields_of, pack, seal
 
 __all__ = ["Exported", "Table"]
@@ -67,14 +67,14 @@ class Table:
     def _make(self) -> None:
         doing = "making this process's table"
         try:
-            table = OwnedFd(_system.memfd("xpushare-table"))
+            table = _system.memfd("xpushare-table")
             _system.resize(table.number, layout.TABLE_NBYTES)
             self._mapping = _system.Mapping(table.number, layout.TABLE_NBYTES)
-            commons = OwnedFd(_system.memfd("xpushare-commons"))
+            commons = _system.memfd("xpushare-commons")
             _system.resize(commons.number, layout.COMMONS_NBYTES)
             _system.seal(commons.number, _system.F_SEAL_SHRINK | _system.F_SEAL_GROW | _system.F_SEAL_SEAL)
             inode = _system.fstat(commons.number).st_ino
-            bell = OwnedFd(_system.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+            bell = _system.bell()
             _system.seal(
                 table.number,
                 _system.F_SEAL_SHRINK | _system.F_SEAL_GROW | _system.F_SEAL_FUTURE_WRITE | _system.F_SEAL_SEAL,
@@ -167,8 +167,10 @@ class Table:
 
     def _start(self) -> None:
         if not self._serving:
+            identity.user_key()  # makes the runtime folder where there is to be one
             try:
-                _system.serve(self.address, self._fd.number, self.domain)
+                with door.opening(self.cookie) as file:
+                    _system.serve(self.address, self._fd.number, self.domain, file)
             except OSError as error:
                 raise from_os_error(error, "starting to serve importers") from error
             self._serving = True
@@ -297,6 +299,12 @@ class Table:
         self.sweep()
         with self._lock:
             return list(self._exports.values())
+
+    def leave(self) -> None:
+        """Clean exit."""
+        if self._serving:
+            door.close(self.cookie)
+        self.domain.leave()
 
     def abandon(self) -> None:
         """In a forked child: the table is the parent's."""

@@ -370,7 +370,7 @@ class Gpu:
         with self.current():
             page, self._page = self._page, None
             if page is None:
-                fd = OwnedFd(_system.memfd("xpushare-page"))
+                fd = _system.memfd("xpushare-page")
                 _system.resize(fd.number, nbytes)
                 page = _system.Mapping(fd.number, nbytes)
                 self.driver(doing, "cuMemHostRegister", page.address, nbytes, 0)
