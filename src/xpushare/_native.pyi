@@ -211,10 +211,9 @@ class PeerTable:
 
     def open(
         self, fields: Fields, peer: Any, mapped: bool, /
-    ) -> tuple[Mapping | None, Lease, int, int, bytes, tuple[int, ...], int, int] | None:
+    ) -> tuple[Mapping | None, Lease, int, int, bytes, list[OwnedFd], int, int] | None:
         """Check a handle's entry, hold it, and fetch what it has: (a mapping of its memfd if it is one and `mapped`
-        wants that, the hold, nbytes and exposed_nbytes of the whole object, payload, fds otherwise, offset, flags). The
-        fds are the caller's.
+        wants that, the hold, nbytes and exposed_nbytes of the whole object, payload, fds otherwise, offset, flags).
 
         None, and nothing is left behind, for a dead exporter, and for anything but a live entry that is not counted and
         whose fds are there for the taking: what it is, is found out elsewhere."""

@@ -106,7 +106,7 @@ def test_open(table):
     marker = object()
     mapping, lease, nbytes, exposed, payload, fds, offset, flags = table.table.open(fields(), marker, True)
     assert (mapping.nbytes, nbytes, exposed, lease.peer) == (SIZE, 5000, SIZE, marker)
-    assert (payload, fds, offset, flags) == (b"", (), 0, 8)
+    assert (payload, fds, offset, flags) == (b"", [], 0, 8)
     assert isinstance(mapping, n.Mapping)
     assert isinstance(lease, n.Lease)
     assert ctypes.string_at(mapping.address, 6) == b"shared"

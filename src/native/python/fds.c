@@ -30,7 +30,7 @@ static void fd_dealloc(PyObject *self)
 }
 
 /* Takes `number` over, also where it fails; one below 0 is an error of `call`. */
-static PyObject *own(PyTypeObject *type, int number, const char *call)
+PyObject *xp_own_fd(PyTypeObject *type, int number, const char *call)
 {
     number = xp_above_stdio(number);
     if (number < 0)
@@ -50,7 +50,7 @@ static PyObject *fd_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "i", names, &number))
         return NULL;
     if (number >= 0)
-        return own(type, number, "fcntl(F_DUPFD_CLOEXEC)");
+        return xp_own_fd(type, number, "fcntl(F_DUPFD_CLOEXEC)");
     PyErr_SetString(PyExc_ValueError, "a file descriptor is not negative");
     return NULL;
 }
@@ -58,27 +58,27 @@ static PyObject *fd_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 static PyObject *fd_memfd(PyObject *cls, PyObject *arg)
 {
     const char *name = PyUnicode_AsUTF8AndSize(arg, NULL);
-    return name ? own((PyTypeObject *)cls, memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING), "memfd_create") : NULL;
+    return name ? xp_own_fd((PyTypeObject *)cls, memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING), "memfd_create") : NULL;
 }
 
-static PyObject *fd_bell(PyObject *cls, PyObject *Py_UNUSED(a)) { return own((PyTypeObject *)cls, xp_make_bell(), "eventfd"); }
+static PyObject *fd_bell(PyObject *cls, PyObject *Py_UNUSED(a)) { return xp_own_fd((PyTypeObject *)cls, xp_make_bell(), "eventfd"); }
 
 static PyObject *fd_copied(PyObject *cls, PyObject *arg)
 {
     int fd;
-    return xp_as_int(arg, &fd) < 0 ? NULL : own((PyTypeObject *)cls, fcntl(fd, F_DUPFD_CLOEXEC, 3), "fcntl(F_DUPFD_CLOEXEC)");
+    return xp_as_int(arg, &fd) < 0 ? NULL : xp_own_fd((PyTypeObject *)cls, fcntl(fd, F_DUPFD_CLOEXEC, 3), "fcntl(F_DUPFD_CLOEXEC)");
 }
 
 static PyObject *fd_of_process(PyObject *cls, PyObject *arg)
 {
     int pid;
-    return xp_as_int(arg, &pid) < 0 ? NULL : own((PyTypeObject *)cls, xp_pidfd_open(pid), "pidfd_open");
+    return xp_as_int(arg, &pid) < 0 ? NULL : xp_own_fd((PyTypeObject *)cls, xp_pidfd_open(pid), "pidfd_open");
 }
 
 static PyObject *fd_fetched(PyObject *cls, PyObject *args)
 {
     int pidfd, fd;
-    return PyArg_ParseTuple(args, "ii", &pidfd, &fd) ? own((PyTypeObject *)cls, xp_pidfd_getfd(pidfd, fd), "pidfd_getfd")
+    return PyArg_ParseTuple(args, "ii", &pidfd, &fd) ? xp_own_fd((PyTypeObject *)cls, xp_pidfd_getfd(pidfd, fd), "pidfd_getfd")
                                                      : NULL;
 }
 
@@ -110,7 +110,7 @@ static PyObject *fd_received(PyObject *cls, PyObject *args)
         for (size_t at = 0; at + sizeof(int) <= c->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
             int number;
             memcpy(&number, CMSG_DATA(c) + at, sizeof number);
-            PyObject *fd = list ? own((PyTypeObject *)cls, number, "fcntl(F_DUPFD_CLOEXEC)") : NULL;
+            PyObject *fd = list ? xp_own_fd((PyTypeObject *)cls, number, "fcntl(F_DUPFD_CLOEXEC)") : NULL;
             if (list == NULL)
                 xp_close_received(number);
             else if (fd == NULL || PyList_Append(list, fd) < 0)
@@ -158,4 +158,4 @@ static PyType_Slot fd_slots[] = {
 };
 static PyType_Spec fd_spec = {"xpushare._native.OwnedFd", sizeof(xp_owned_fd), 0, Py_TPFLAGS_DEFAULT, fd_slots};
 
-int xp_init_fds(PyObject *module) { return xp_add_type(module, &fd_spec); }
+int xp_init_fds(PyObject *module) { return xp_keep_type(module, &fd_spec, &xp_types_of(module)->owned_fd); }

@@ -177,6 +177,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(s->mapping);
     Py_VISIT(s->span);
     Py_VISIT(s->queue_calls);
+    Py_VISIT(s->owned_fd);
     return 0;
 }
 
@@ -188,6 +189,7 @@ static int module_clear(PyObject *module)
     Py_CLEAR(s->mapping);
     Py_CLEAR(s->span);
     Py_CLEAR(s->queue_calls);
+    Py_CLEAR(s->owned_fd);
     Py_CLEAR(s->held_name);
     return 0;
 }

@@ -37,10 +37,13 @@ PyObject *xp_dims_tuple(const int64_t *values, int n);
 
 /* What C makes objects of; each interpreter has its own. From a type: PyType_GetModuleState. */
 typedef struct {
-    PyTypeObject *fields, *lease, *mapping, *span, *queue_calls;
+    PyTypeObject *fields, *lease, *mapping, *span, *queue_calls, *owned_fd;
     PyObject *held_name; /* "_held" */
 } xp_types;
 xp_types *xp_types_of(PyObject *module);
+
+/* fds.c */
+PyObject *xp_own_fd(PyTypeObject *type, int number, const char *call); /* takes it over, also where this fails */
 
 /* memory.c */
 PyObject *xp_mapping_new(PyTypeObject *type, char *base, uint64_t nbytes); /* takes the mapped bytes over */

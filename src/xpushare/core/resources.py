@@ -12,7 +12,7 @@ from xpushare._native import Domain, Slot, forks
 from xpushare.adapters.base import DriverMemory, DriverPhysical, UsmKind
 from xpushare.sharing import node
 
-__all__ = ["Allocation", "End", "Pages", "Resource", "Timeline"]
+__all__ = ["Allocation", "End", "Pages", "Resource", "Timeline", "release_slot"]
 
 
 class End:
@@ -140,16 +140,14 @@ class Timeline(Resource):
 
     __slots__ = ("slot",)
 
-    def __init__(self, device: Device, slot: Slot, domain: Domain, *, own: bool) -> None:
+    def __init__(self, device: Device, slot: Slot, domain: Domain, own: list[int] | None = None) -> None:
+        """`own`: the slot's index, if it is in this process's commons and to be released."""
         # The slot's object detaches when it dies: a queue that still has to signal it or wait for it holds it.
-        super().__init__(device, domain, _release_slot if own else _nothing, domain, slot.index)
+        super().__init__(device, domain, release_slot, domain, own or [])
         self.slot = slot
 
 
-def _release_slot(domain: Domain, index: int) -> None:
-    """`own`: the slot is in this process's commons."""
-    domain.release_slot(index)
-
-
-def _nothing(*_arguments: object) -> None:
-    pass
+def release_slot(domain: Domain, taken: list[int]) -> None:
+    """Once, whoever comes first."""
+    while taken:
+        domain.release_slot(taken.pop())

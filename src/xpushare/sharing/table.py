@@ -79,11 +79,9 @@ class Table:
                 table.number,
                 _system.F_SEAL_SHRINK | _system.F_SEAL_GROW | _system.F_SEAL_FUTURE_WRITE | _system.F_SEAL_SEAL,
             )
-            self.domain = _system.Domain(commons.number, bell.number, self.cookie, True)
+            self.domain = _system.join(commons, bell, self.cookie, True)
         except OSError as error:
             raise from_os_error(error, doing) from error
-        commons.take()
-        bell.take()
         self._fd = table
         self.address = self._mapping.address
         self._view = memoryview(_native.Span(self.address, layout.TABLE_NBYTES, False, self._mapping))
@@ -142,7 +140,7 @@ class Table:
             ended += self._sweep()
             entry = self._take_entry()
             self._generation = generation = self._generation + 1
-            try:
+            try:  # no call comes between what takes something and the block that gives it back: one may be interrupted
                 names, number = self._device(device)
                 handle = seal(
                     self._entries.enter(
@@ -156,13 +154,16 @@ class Table:
                     self.domain.set_opens(entry, opens)
                 if on_demand is not None:
                     _native.offer(entry, generation, *on_demand)
+                exported = self._exports[generation] = Exported(handle, source, keep, foreign, implicit)
+                if opens is not None:
+                    self._counted.append(exported)
+                _native.store64(self._entry_address(entry), generation)  # last: now it is live
             except BaseException:
+                _native.withdraw(self._entry_address(entry), layout.REASON_PUT)
+                if generation in self._exports:
+                    del self._exports[generation]
                 self._free.append(entry)
                 raise
-            exported = self._exports[generation] = Exported(handle, source, keep, foreign, implicit)
-            if opens is not None:
-                self._counted.append(exported)
-            _native.store64(self._entry_address(entry), generation)  # last: now it is live
             return handle
 
     def _start(self) -> None:
@@ -198,10 +199,12 @@ class Table:
     def _take_entry(self) -> int:
         # An entry that a living importer still holds waits: its holder bit must not count for another export.
         for _ in range(min(_RECYCLE_TRIES, len(self._free))):
-            entry = self._free.popleft()
-            if not self.domain.holders(entry):
+            entry = self._free[0]
+            if self.domain.holders(entry):
+                self._free.rotate(-1)
+            elif self._free[0] == entry:  # an interrupt's handler may have exported, too
+                del self._free[0]
                 return entry
-            self._free.append(entry)
         if self._used == layout.ENTRY_COUNT:
             raise OutOfMemoryError(f"this process has {layout.ENTRY_COUNT} live exports: put the ones no longer needed")
         self._used += 1
@@ -215,8 +218,10 @@ class Table:
         if not self._lingering and not self._counted:
             return ended
         for entry in [entry for entry in self._lingering if not self.domain.holders(entry)]:
-            ended.append(self._lingering.pop(entry))
+            found = self._lingering[entry]
+            del self._lingering[entry]
             self._free.append(entry)
+            ended.append(found)
         for _ in range(min(_COUNTED_TRIES, len(self._counted))):
             found = self._counted.popleft()
             fields = fields_of(found.handle)
@@ -269,16 +274,18 @@ class Table:
                     self._put[fields.generation] = reason
                     return True
                 return False
-            del self._exports[fields.generation]
             if reason != layout.REASON_PUT:
                 self._put[fields.generation] = reason
                 if len(self._put) > _REMEMBERED:
                     del self._put[next(iter(self._put))]
-            _native.withdraw(self._entry_address(fields.entry), reason)
-            if found.foreign and self.domain.holders(fields.entry):
-                self._lingering[fields.entry] = found
+            _native.withdraw(self._entry_address(fields.entry), reason)  # once more does no harm
+            lingers = found.foreign and self.domain.holders(fields.entry)
+            entry, generation = fields.entry, fields.generation
+            del self._exports[generation]
+            if lingers:
+                self._lingering[entry] = found
             else:
-                self._free.append(fields.entry)
+                self._free.append(entry)
             ended = self._sweep()
         del found, ended  # the source may go now, outside the lock: its release may call us
         return True
