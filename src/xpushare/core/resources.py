@@ -25,14 +25,15 @@ class End:
     __slots__ = ("_arguments", "_forks", "_release", "forget")
 
     def __init__(self, release: Callable[..., object], *arguments: Any) -> None:
+        born = forks()
         self.forget: tuple[Callable[[Any], None], Any] | None = None
         self._release = release
         self._arguments = arguments
-        self._forks: Final = forks()
+        self._forks: Final = born  # all or nothing is there, whenever an interrupt comes
 
     # The defaults keep what is needed at interpreter exit, when module globals are gone.
     def __del__(self, _forks: Callable[[], int] = forks, _left: list[bool] = node.left) -> None:
-        if not _left and self._forks == _forks():
+        if not _left and getattr(self, "_forks", -1) == _forks():
             if self.forget is not None:
                 forget, key = self.forget
                 forget(key)
