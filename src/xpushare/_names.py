@@ -86,6 +86,8 @@ def publish(name: str, obj: Any) -> None:
         _reap(folder)
         if (holder := _holder(folder / name)) is not None:
             raise _taken(name, holder)
+        if _unpublish_all not in node.at_leave:
+            node.at_leave.append(_unpublish_all)
         handle, made = _export(obj)
         try:
             _own[name] = _claim(folder, name, handle, made)
@@ -93,8 +95,6 @@ def publish(name: str, obj: Any) -> None:
             if made:
                 _withdraw(handle)
             raise
-        if _unpublish_all not in node.at_leave:
-            node.at_leave.append(_unpublish_all)
 
 
 def unpublish(name: str) -> None:

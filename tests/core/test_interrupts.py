@@ -107,8 +107,8 @@ def left_over() -> dict[str, Any]:
         kept.pop(key, None)
     gc.collect()
     table = node.current().table_if_any
-    for each in table.exports() if table is not None else ():
-        table.put(each.handle)  # of a handle that the interrupt took on its way to the caller
+    for handle in [each.handle for each in table.exports()] if table is not None else ():
+        table.put(handle)  # which the interrupt took on its way to the caller
     gc.collect()
     found = holdings()
     del found["peers"]  # an exporter that was met stays known
@@ -129,22 +129,31 @@ def in_child(case: Case, nth: int, reference: dict[str, Any] | None) -> tuple[bo
             interrupted, answer = True, None
             try:
                 unraisable: list[str] = []
-                sys.unraisablehook = lambda what: unraisable.append(f"{what.exc_value!r} in {what.object}")
+                sys.unraisablehook = lambda what: (
+                    None
+                    if isinstance(what.exc_value, KeyboardInterrupt)
+                    else unraisable.append(f"{what.exc_value!r} in {what.object}")
+                )
                 setup, operation, undo = case
                 setup()
                 if nth:
-                    sys.setprofile(Interrupt(nth))
+                    interrupt = Interrupt(nth)
+                    sys.setprofile(interrupt)
+                    done = False
                     try:
                         result = operation()
-                        interrupted = False
+                        done = True
                     except KeyboardInterrupt:
                         result = None
                     finally:
                         sys.setprofile(None)
                     gc.collect()
-                    if not interrupted:
+                    if done:
                         undo(result)
                     result = None
+                    with contextlib.suppress(xs.InvalidArgumentError):
+                        xs.unpublish("interrupts")  # the interrupt came when it was published
+                    interrupted = interrupt.left <= 0  # an interrupt may also end in a generator that is dropped
                 for _ in range(2):
                     worked: list[Any] = []
                     thread = threading.Thread(target=lambda: worked.append(operation()))  # no lock is left held
