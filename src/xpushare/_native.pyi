@@ -25,8 +25,10 @@ def pidfd_getfd(pidfd: int, fd: int) -> int:
 
 @final
 class OwnedFd:
-    """One file descriptor with one owner: closed when this dies, unless taken out by `take`. Always above 2, where nobody
-    takes it for stdin, stdout or stderr. The methods of the class make one at one go, so that no interrupt leaks it.
+    """One file descriptor with one owner: closed when this dies, unless taken out by `take`.
+
+    Always above 2, where nobody takes it for stdin, stdout or stderr. The methods of the class make one at one go, so
+    that no interrupt leaks it.
     """
 
     number: int  # read-only; -1 once it is closed or taken
@@ -619,8 +621,9 @@ def close_relay(timeout: float | None = 1.0) -> bool:
 # are taken around the fork; the child's copy of the listening socket, epoll and notification fd is closed) until it
 # starts its own.
 def serve(table_address: int, table_fd: int, domain: Domain, file: bytes | None = None) -> None:
-    """Listen on the abstract socket of docs/layout.md for this process's table, and at `file`, too, where that can be. One
-    table of a process at a time; again for the same one changes nothing."""
+    """Listen on the abstract socket of docs/layout.md for this process's table, and at `file`, where that can be.
+
+    One table of a process at a time; again for the same one changes nothing."""
 
 def withdraw(entry_address: int, reason: int) -> None:
     """End an entry: retired, reason, generation = 0 (seq_cst), while the warden sends none of its fds."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import operator
 import os
 import select
 import socket
 import time
+from collections.abc import Callable
 from functools import partial
-from operator import call
 from typing import Any, Final
 
 from xpushare._native import Domain, Mapping, OwnedFd, Reservation, check_memfd, serve
@@ -45,6 +46,7 @@ F_SEAL_SHRINK: Final = 2
 F_SEAL_GROW: Final = 4
 F_SEAL_FUTURE_WRITE: Final = 16
 _F_ADD_SEALS: Final = 1033
+_call: Final[Callable[[Callable[[], Any]], Any]] = operator.call
 
 bell = OwnedFd.bell
 dup = OwnedFd.copied
@@ -77,10 +79,10 @@ def boot_id() -> bytes:
 
 
 def join(commons: OwnedFd, bell: OwnedFd, cookie: bytes, owner: bool) -> Domain:
-    """The membership, which takes both fds over: in one call of C, since after an interrupt in between two would own them."""
+    """The membership, which takes both fds over: in one call of C, since no interrupt may leave them with two owners."""
     steps = partial(Domain, commons.number, bell.number, cookie, owner), commons.take, bell.take
     made: list[Any] = []
-    made.extend(map(call, steps))
+    made.extend(map(_call, steps))
     domain: Domain = made[0]
     return domain
 

@@ -1,4 +1,4 @@
-"""Ctrl-C at every point of an operation at which CPython delivers one: nothing is left, and the operation works again."""
+"""Ctrl-C at every point of an operation at which CPython delivers one: nothing is left, and it works again."""
 
 from __future__ import annotations
 
@@ -85,6 +85,10 @@ def nothing() -> None:
     pass
 
 
+def publish() -> None:
+    xs.publish("interrupts", kept["memory"])
+
+
 Case = tuple[Callable[[], None], Callable[[], Any], Callable[[Any], Any]]
 CASES: dict[str, Case] = {
     "allocate": (nothing, allocate, lambda memory: memory.close()),
@@ -97,7 +101,7 @@ CASES: dict[str, Case] = {
     "open event": (nothing, lambda: xs.ipc.event.open(kept["theirs' event"]), lambda event: event.close()),
     "queue": (nothing, queue_and_work, lambda queue: (queue.synchronize(10), queue.close())),
     "signal": (setup_queue, signal_on_a_queue, after_signal),
-    "publish": (setup_memory, lambda: xs.publish("interrupts", kept["memory"]), lambda _none: xs.unpublish("interrupts")),
+    "publish": (setup_memory, publish, lambda _none: xs.unpublish("interrupts")),
 }  # fmt: skip
 
 
@@ -154,8 +158,8 @@ def in_child(case: Case, nth: int, reference: dict[str, Any] | None) -> tuple[bo
                     with contextlib.suppress(xs.InvalidArgumentError):
                         xs.unpublish("interrupts")  # the interrupt came when it was published
                     interrupted = interrupt.left <= 0  # an interrupt may also end in a generator that is dropped
+                worked: list[Any] = []
                 for _ in range(2):
-                    worked: list[Any] = []
                     thread = threading.Thread(target=lambda: worked.append(operation()))  # no lock is left held
                     thread.start()
                     thread.join(10)

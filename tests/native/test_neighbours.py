@@ -1,6 +1,5 @@
 """What an unlucky neighbour in the same process does: closed stdio, closed fds, sub-interpreters."""
 
-import os
 import subprocess
 import sys
 import textwrap
@@ -41,8 +40,6 @@ def test_no_fd_of_ours_is_stdio(closed):
         """
     )
     assert (done.stdout, done.returncode) == ("[] 0 1", 0), done.stderr
-
-
 
 
 def test_a_wait_ends_when_something_closes_our_fds():

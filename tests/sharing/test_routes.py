@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import ctypes
 import os
 import shutil
@@ -325,9 +326,10 @@ def test_strangers_cannot_fill_the_socket_in_the_folder() -> None:
         everybodys = b"xpushare/" + cookie.hex().encode()
         clog = []
         with Stopped(child):
-            with pytest.raises(TimeoutError):
-                while True:
+            with contextlib.suppress(TimeoutError):
+                while len(clog) < 1000:
                     clog.append(_system.connect(everybodys, 0.01))
+            assert len(clog) < 1000
             with door.path(cookie) as path:
                 assert path is not None
                 _system.connect(path, 0.01).close()

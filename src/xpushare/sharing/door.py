@@ -7,7 +7,7 @@ import os
 import random
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Final
 
 from xpushare._errors import InvalidArgumentError
@@ -23,7 +23,7 @@ _LONGEST: Final = 60  # characters of a folder whose sockets have names that fit
 
 
 @contextlib.contextmanager
-def _folder() -> Iterator[str | None]:
+def _folder() -> Generator[str | None]:
     """The runtime folder under a name that is short enough for a socket; None where there is none that can be used."""
     chosen = identity.chosen_dir()
     try:
@@ -46,14 +46,14 @@ def _folder() -> Iterator[str | None]:
 
 
 @contextlib.contextmanager
-def path(cookie: bytes) -> Iterator[str | None]:
+def path(cookie: bytes) -> Generator[str | None]:
     """Where the exporter with that table listens, if it has this folder, too."""
     with _folder() as folder:
         yield None if folder is None else f"{folder}/{_PREFIX}{cookie.hex()}"
 
 
 @contextlib.contextmanager
-def opening(cookie: bytes) -> Iterator[bytes | None]:
+def opening(cookie: bytes) -> Generator[bytes | None]:
     """Where this process shall begin to listen within the block, if it can; others find it afterwards."""
     with _folder() as folder:
         if folder is None:

@@ -89,7 +89,7 @@ class Opener:
         most = 2 + exposed_nbytes // self.least_per_fd if self.least_per_fd else 1
         if count > most:
             raise InvalidHandleError(
-                f"the exporter's table claims {count} file descriptors for {exposed_nbytes} bytes: there are {most} at most"
+                f"the exporter's table claims {count} file descriptors for {exposed_nbytes} bytes: {most} at most are right"
             )
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if limit != resource.RLIM_INFINITY and count >= limit:
@@ -246,7 +246,7 @@ class Peer:
 
 @final
 class _Turn:
-    """Whose turn it is to make something. Re-entrant, for the handlers of signals: what they make is found afterwards."""
+    """Whose turn it is to make something. Re-entrant, for the handlers of signals: what they make is found later."""
 
     __slots__ = ("__weakref__", "failure", "failures", "lock")
 
@@ -489,10 +489,10 @@ class Peers:
         known = self.known(fields.cookie)
         held = None if known is None else known.table.hold(fields, known)
         if known is not None and held is not None:
-            lease, index = held
+            holding, index = held
             found = self._cached((known.cookie, "slot", index), lambda: make(known.domain, index))
             if self._stands(known, fields):
-                return found, lease
+                return found, holding
         self.sweep()
         new = fields.cookie not in self._peers
         lease: Lease | None = None

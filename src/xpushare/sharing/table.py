@@ -13,7 +13,6 @@ from typing import Any, Final, final
 
 from xpushare import _native, _system
 from xpushare._errors import HandleExpiredError, InvalidArgumentError, OutOfMemoryError, from_os_error
-from xpushare._fds import OwnedFd
 from xpushare.adapters.base import DeviceInfo, Export
 from xpushare.sharing import door, identity, layout
 from xpushare.sharing.handle import KIND_NUMBERS, Handle, fields_of, pack, seal

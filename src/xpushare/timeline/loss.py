@@ -33,7 +33,9 @@ def note_failure(domain: Domain, error: BaseException) -> None:
 
 def _printable(text: bytes) -> str:
     """What a peer wrote, without what a terminal would obey."""
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text.decode(errors="replace"))
+    return "".join(
+        each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text.decode(errors="replace")
+    )
 
 
 def peer_lost(slot: Slot, point: int) -> PeerLostError:

@@ -20,7 +20,6 @@ from xpushare._errors import (
     InvalidHandleError,
     XpuShareError,
 )
-from xpushare._fds import OwnedFd
 from xpushare._native import Mapping, forks
 from xpushare.adapters.base import Access, DeviceInfo, Form, OnDemand
 from xpushare.adapters.cuda import _numbers as n

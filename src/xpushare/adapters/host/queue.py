@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from xpushare import _native
@@ -20,6 +20,7 @@ from xpushare.timeline.loss import QUEUE_FAILED, note_failure, peer_lost
 
 __all__ = ["HostQueue", "queue_numbers"]
 
+_call: Final[Callable[[Callable[[], Any]], Any]] = operator.call
 queue_numbers = itertools.count(1)
 _LOST_AT = _native.LAYOUT["slot.lost"]  # the word that tells the newest loss
 
@@ -61,7 +62,7 @@ class HostQueue(DriverQueue):
     def _enqueue(self, operation: Callable[..., object], arguments: tuple[Any, ...], *first: Callable[[], Any]) -> None:
         """Do `first` and queue the operation, all in one call of C, which no interrupt can part."""
         last = partial(self._pending.append, None), partial(self._todo.put, (operation, arguments))
-        deque(map(operator.call, (*first, *last)), 0)
+        deque(map(_call, (*first, *last)), 0)
 
     def _work(self) -> None:
         if not self._working.acquire(blocking=False):

@@ -1,5 +1,5 @@
-"""The exporter's own sockets, SCM_RIGHTS: they need no right over the exporter, only its user, and the runtime folder or
-the network namespace in common.
+"""The exporter's own sockets, SCM_RIGHTS: they need no right over the exporter, only its user, and the runtime folder
+or the network namespace in common.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _NOT_LIVE: Final = CONSTANTS["STATUS_NOT_LIVE"]
 
 
 def _connect(fields: Fields) -> socket.socket:
-    """To its socket in the runtime folder, which only its user can reach; else to the abstract one, which is everybody's in
-    its network namespace, and needs no folder in common.
+    """To its socket in the runtime folder, which only its user can reach; else to the abstract one, which is everybody's
+    in its network namespace, and needs no folder in common.
     """
     gone = f"the exporter, process {fields.pid}, is gone: nobody listens at its socket"
     with door.path(fields.cookie) as path:
@@ -108,13 +108,15 @@ def _ask(handle: Handle, op: int, first: int, again: bool = True) -> tuple[list[
 
 
 def _is_of(pidfd: OwnedFd, pid: int) -> bool:
-    """Whether the pidfd is of the process that listens, as far as /proc tells: by another one, a death would go unseen."""
+    """Whether the pidfd is of the process that listens, as far as /proc tells. By another one, no death would be seen."""
     try:
         with open(f"/proc/self/fdinfo/{pidfd.number}", encoding="ascii") as file:
             found = [int(line[4:]) for line in file if line.startswith("Pid:")]
     except FileNotFoundError:
         return True
-    return found == [pid] or found == [-1] or (len(found) == 1 and pid == 0)  # -1: it has ended; 0: in no namespace of ours
+    return (
+        found == [pid] or found == [-1] or (len(found) == 1 and pid == 0)
+    )  # -1: it has ended; 0: in no namespace of ours
 
 
 def attach(handle: Handle) -> Attachment:
