@@ -46,7 +46,7 @@ F_SEAL_SHRINK: Final = 2
 F_SEAL_GROW: Final = 4
 F_SEAL_FUTURE_WRITE: Final = 16
 _F_ADD_SEALS: Final = 1033
-_call: Final[Callable[[Callable[[], Any]], Any]] = operator.call
+_call: Final[Callable[[Any], Any]] = operator.call
 
 bell = OwnedFd.bell
 dup = OwnedFd.copied
@@ -79,8 +79,12 @@ def boot_id() -> bytes:
 
 
 def join(commons: OwnedFd, bell: OwnedFd, cookie: bytes, owner: bool) -> Domain:
-    """The membership, which takes both fds over: in one call of C, since no interrupt may leave them with two owners."""
-    steps = partial(Domain, commons.number, bell.number, cookie, owner), commons.take, bell.take
+    """The membership, which takes both fds over: in one call of C, so that no interrupt leaves them two owners."""
+    steps: tuple[Callable[[], Any], ...] = (
+        partial(Domain, commons.number, bell.number, cookie, owner),
+        commons.take,
+        bell.take,
+    )
     made: list[Any] = []
     made.extend(map(_call, steps))
     domain: Domain = made[0]

@@ -89,7 +89,7 @@ class Opener:
         most = 2 + exposed_nbytes // self.least_per_fd if self.least_per_fd else 1
         if count > most:
             raise InvalidHandleError(
-                f"the exporter's table claims {count} file descriptors for {exposed_nbytes} bytes: {most} at most are right"
+                f"the exporter's table claims {count} file descriptors for {exposed_nbytes} bytes, not {most} at most"
             )
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         if limit != resource.RLIM_INFINITY and count >= limit:

@@ -20,7 +20,7 @@ from xpushare.timeline.loss import QUEUE_FAILED, note_failure, peer_lost
 
 __all__ = ["HostQueue", "queue_numbers"]
 
-_call: Final[Callable[[Callable[[], Any]], Any]] = operator.call
+_call: Final[Callable[[Any], Any]] = operator.call
 queue_numbers = itertools.count(1)
 _LOST_AT = _native.LAYOUT["slot.lost"]  # the word that tells the newest loss
 

@@ -36,8 +36,8 @@ _NOT_LIVE: Final = CONSTANTS["STATUS_NOT_LIVE"]
 
 
 def _connect(fields: Fields) -> socket.socket:
-    """To its socket in the runtime folder, which only its user can reach; else to the abstract one, which is everybody's
-    in its network namespace, and needs no folder in common.
+    """To its socket in the runtime folder, which only its user can reach; else to the abstract one, which everybody in
+    its network namespace can, and which needs no folder in common.
     """
     gone = f"the exporter, process {fields.pid}, is gone: nobody listens at its socket"
     with door.path(fields.cookie) as path:
@@ -108,7 +108,7 @@ def _ask(handle: Handle, op: int, first: int, again: bool = True) -> tuple[list[
 
 
 def _is_of(pidfd: OwnedFd, pid: int) -> bool:
-    """Whether the pidfd is of the process that listens, as far as /proc tells. By another one, no death would be seen."""
+    """Whether the pidfd is of the process that listens, as far as /proc tells. By another no death is seen."""
     try:
         with open(f"/proc/self/fdinfo/{pidfd.number}", encoding="ascii") as file:
             found = [int(line[4:]) for line in file if line.startswith("Pid:")]

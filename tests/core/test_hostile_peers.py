@@ -91,7 +91,7 @@ def test_a_fifo_as_the_key_file(tmp_path: Path) -> None:
 def test_a_table_cannot_claim_any_number_of_fds() -> None:
     host = Opener(lambda what: what, None, False)
     host.expect_fds(1, PAGE)
-    with pytest.raises(xs.InvalidHandleError, match="1 at most are right"):
+    with pytest.raises(xs.InvalidHandleError, match="not 1 at most"):
         host.expect_fds(2, 1 << 40)
     segments = Opener(lambda what: what, None, False, 4096)
     segments.expect_fds(3, PAGE)
