@@ -86,6 +86,8 @@ def publish(name: str, obj: Any) -> None:
         _reap(folder)
         if (holder := _holder(folder / name)) is not None:
             raise _taken(name, holder)
+        if _unpublish_all not in node.at_leave:
+            node.at_leave.append(_unpublish_all)
         handle, made = _export(obj)
         try:
             _own[name] = _claim(folder, name, handle, made)
@@ -93,8 +95,6 @@ def publish(name: str, obj: Any) -> None:
             if made:
                 _withdraw(handle)
             raise
-        if _unpublish_all not in node.at_leave:
-            node.at_leave.append(_unpublish_all)
 
 
 def unpublish(name: str) -> None:
@@ -266,15 +266,15 @@ def _reap(folder: Path) -> None:
     """Remove what dead publishers left."""
     with _lock:
         inodes = {own.inode for own in _own.values()}
-        for entry in os.scandir(folder):
-            if entry.name in _own or (entry.name.startswith(".") and not entry.name.startswith(_TEMPORARY)):
+        for name in os.listdir(folder):
+            if name in _own or (name.startswith(".") and not name.startswith(_TEMPORARY)):
                 continue
             try:
-                found = entry.stat(follow_symlinks=False)
+                found = os.stat(folder / name, follow_symlinks=False)
             except FileNotFoundError:
                 continue
             if stat.S_ISREG(found.st_mode) and (found.st_dev, found.st_ino) not in inodes:
-                _remove_dead(folder / entry.name, wait=False)
+                _remove_dead(folder / name, wait=False)
 
 
 def _remove_dead(path: Path, *, wait: bool) -> None:

@@ -21,6 +21,47 @@ def forks() -> int:
 def pidfd_getfd(pidfd: int, fd: int) -> int:
     """Duplicate `fd` of the process behind `pidfd`; close-on-exec. pidfd_getfd(2)."""
 
+@final
+class OwnedFd:
+    """One file descriptor with one owner: closed when this dies, unless taken out by `take`.
+
+    Always above 2, where nobody takes it for stdin, stdout or stderr. The methods of the class make one at one go, so
+    that no interrupt leaks it.
+    """
+
+    number: int  # read-only; -1 once it is closed or taken
+
+    def __init__(self, number: int) -> None:
+        """Take `number` over; it is copied above 2 where need be."""
+
+    @classmethod
+    def memfd(cls, name: str) -> OwnedFd:
+        """A new, empty, sealable memfd (memfd_create(2))."""
+
+    @classmethod
+    def bell(cls) -> OwnedFd:
+        """A new bell: what members of a commons wake each other's wardens with."""
+
+    @classmethod
+    def copied(cls, fd: int) -> OwnedFd: ...
+    @classmethod
+    def of_process(cls, pid: int) -> OwnedFd:
+        """pidfd_open(2)."""
+
+    @classmethod
+    def fetched(cls, pidfd: int, fd: int) -> OwnedFd:
+        """pidfd_getfd(2)."""
+
+    @classmethod
+    def received(cls, connection: int, nbytes: int) -> tuple[bytes, list[OwnedFd]]:
+        """One packet of a socket, of 256 bytes at most, and the fds that came with it."""
+
+    def take(self) -> int:
+        """Give the ownership to the caller."""
+
+    def close(self) -> None:
+        """Also of an fd that a peer gave us: it may be a commons that we are a member of, whose lock must stay."""
+
 def close_received(fd: int) -> None:
     """close(2) an fd that a peer gave us. It may be a commons that we are a member of, whose lock must stay."""
 
@@ -166,10 +207,9 @@ class PeerTable:
 
     def open(
         self, fields: Fields, peer: Any, mapped: bool, /
-    ) -> tuple[Mapping | None, Lease, int, int, bytes, tuple[int, ...], int, int] | None:
+    ) -> tuple[Mapping | None, Lease, int, int, bytes, list[OwnedFd], int, int] | None:
         """Check a handle's entry, hold it, and fetch what it has: (a mapping of its memfd if it is one and `mapped`
-        wants that, the hold, nbytes and exposed_nbytes of the whole object, payload, fds otherwise, offset, flags). The
-        fds are the caller's.
+        wants that, the hold, nbytes and exposed_nbytes of the whole object, payload, fds otherwise, offset, flags).
 
         None, with nothing left behind, for a dead exporter, and for anything but a live entry that is not counted and
         whose fds can be fetched. Then the caller finds out elsewhere what is wrong.
@@ -581,13 +621,18 @@ def close_relay(timeout: float | None = 1.0) -> bool:
     exit.
     """
 
-# --- the warden -------------------------------------------------------------------------------------------------------
-# One native thread per process, which blocks all signals and never takes the GIL. It serves fds, watches pidfds, reaps
-# the dead, and reports due tokens. It starts at `serve`, or at the first wait, notify or guard that must sleep. A fork
-# leaves the child without one until it starts its own: mutexes are taken around the fork, and the child's copies of the
-# listening socket, epoll and notification fd are closed.
-def serve(table_address: int, table_fd: int, domain: Domain) -> None:
-    """Listen on the abstract socket of docs/layout.md for this process's table. Once per process."""
+# --- the warden
+# ----------------------------------------------------------------------------------------------------------------
+# One native thread per process, all signals blocked, never takes the GIL. Serves fds, watches pidfds, reaps the dead,
+# and reports
+# due tokens. Starts at `serve`, or at the first wait, notify or guard that must sleep; a fork leaves the child without
+# one (mutexes
+# are taken around the fork; the child's copy of the listening socket, epoll and notification fd is closed) until it
+# starts its own.
+def serve(table_address: int, table_fd: int, domain: Domain, file: bytes | None = None) -> None:
+    """Listen on the abstract socket of docs/layout.md for this process's table, and at `file`, where that can be.
+
+    One table of a process at a time; again for the same one changes nothing."""
 
 def withdraw(entry_address: int, reason: int) -> None:
     """End an entry: retired, reason, generation = 0 (seq_cst), while the warden sends none of its fds."""

@@ -271,7 +271,7 @@ xp_domain *xp_join(int fd, int bell, const uint8_t *cookie, bool owner, xp_error
         return NULL;
     }
     d->refs = 1;
-    d->left = 1;
+    d->left = XP_LEFT;
     d->owner = owner;
     d->member = XP_NO_MEMBER;
     d->fd = fd;
@@ -298,23 +298,59 @@ const char *xp_domain_wrong(const xp_domain *d)
 {
     if (xp_usable(d))
         return NULL;
-    return XP_RELAXED(&d->left) ? "this process has left the domain" : "the domain is from before a fork";
+    int left = XP_RELAXED(&d->left);
+    return left & XP_ROBBED ? XP_ROBBED_TEXT
+           : left           ? "this process has left the domain"
+                            : "the domain is from before a fork";
+}
+
+void (*xp_on_robbed)(void);
+
+void xp_rob(void)
+{
+    static unsigned told; /* 1 + the fork count then */
+    pthread_mutex_lock(&xp_mu);
+    for (xp_domain *d = xp_domains; d; d = d->next)
+        __atomic_fetch_or(&d->left, XP_ROBBED, __ATOMIC_SEQ_CST);
+    bool tell = told != xp_fork_count + 1;
+    told = xp_fork_count + 1;
+    pthread_mutex_unlock(&xp_mu);
+    if (tell && xp_on_robbed)
+        xp_on_robbed();
+}
+
+bool xp_stands(xp_domain *d)
+{
+    struct stat found;
+    int fd = XP_RELAXED(&d->fd);
+    if (fd < 0 || (fstat(fd, &found) == 0 && found.st_dev == d->dev && found.st_ino == d->ino))
+        return fd >= 0;
+    if (XP_LOAD(&d->left) == 0)
+        xp_rob();
+    return false;
 }
 
 void xp_leave(xp_domain *d)
 {
     if (d->born != XP_RELAXED(&xp_fork_count))
         return; /* the fork handler closed the fds; the mapping goes with the last reference */
+    if (d->owner)
+        xp_serving_end(d);
     pthread_mutex_lock(&xp_mu);
-    if (XP_LOAD(&d->left)) {
+    int left = __atomic_fetch_or(&d->left, XP_LEFT, __ATOMIC_SEQ_CST);
+    if (left & XP_LEFT) {
         pthread_mutex_unlock(&xp_mu);
         return;
     }
-    XP_STORE(&d->left, 1);
     unlist(d);
     xp_nodes_drop(d, NULL);
     pthread_mutex_unlock(&xp_mu);
     pthread_mutex_lock(&d->mu);
+    if (left & XP_ROBBED) { /* what is left is not ours to close; the others find us dead */
+        d->fd = d->bell = -1;
+        pthread_mutex_unlock(&d->mu);
+        return;
+    }
     bool all = sweep(d, d->member, XP_CAUSE_EXIT);
     for (uint32_t m = 0; m < XP_MEMBERS; m++)
         xp_unwatch(d, m);

@@ -13,11 +13,13 @@
 #include <sys/un.h>
 
 #define XP_NO_MEMBER UINT32_MAX
+#define XP_LEFT 1
+#define XP_ROBBED 2 /* somebody in this process closed fds that are not theirs: the numbers may be anybody's by now */
 #define XP_TRIES (1 << 20) /* of a compare-and-swap that a hostile peer may disturb for ever */
 
 typedef struct xp_domain {
     unsigned refs, born; /* born: fork count at its making */
-    int left;            /* no member any more (or not yet) */
+    int left;            /* no member any more (or not yet): XP_LEFT, XP_ROBBED */
     bool owner;
     uint32_t member;
     uint64_t serial; /* never used twice: what epoll events name */
@@ -35,7 +37,7 @@ typedef struct xp_domain {
     uint64_t watched[XP_MASK_WORDS]; /* their pidfds are in the warden's epoll; read without mu */
     uint64_t polled[XP_MASK_WORDS];  /* they cannot be watched: their locks are polled while nodes exist */
     uint64_t retry[XP_MASK_WORDS];   /* dead, but not reaped yet */
-    int pidfds[XP_MEMBERS];
+    int pidfds[XP_MEMBERS], pids[XP_MEMBERS]; /* of whom is watched */
     uint64_t dying_since[XP_MEMBERS];
     /* owner only: slots */
     uint32_t next_slot, released_at, released_count; /* a ring of released indices */
@@ -137,7 +139,11 @@ void xp_give_open(xp_domain *d, uint32_t entry);
 int32_t xp_opens_left(xp_domain *d, uint32_t entry);
 uint32_t xp_new_slot(xp_domain *d); /* for the owner; XP_SLOTS: none is left */
 bool xp_release_slot(xp_domain *d, uint32_t index); /* false: not in use */
-void xp_close_received(int fd); /* an fd that a peer gave us */
+/* The domain's fd is open still. If not, every domain of this process is robbed, and `xp_on_robbed` is called, once. Takes
+ * xp_mu. */
+bool xp_stands(xp_domain *d);
+void xp_rob(void); /* takes xp_mu */
+extern void (*xp_on_robbed)(void); /* NULL, or what tells people; called without locks, from any thread */
 void xp_domain_ref(xp_domain *d);
 void xp_domain_unref(xp_domain *d);
 bool xp_count_in(xp_domain *d, uint32_t **counts, uint32_t length, uint32_t i, uint64_t *mask); /* takes d->mu */
@@ -225,7 +231,9 @@ void xp_nodes_drop(xp_domain *d, xp_slot *s); /* with xp_mu: the nodes of a slot
 
 int xp_notification_fd(void); /* made at the first call; -1 and errno */
 xp_node *xp_due(void);        /* a list for the caller to free; clears the notification */
-int xp_warden_listen(const struct sockaddr_un *name, size_t size, const char **call); /* 0 or errno and who says so */
+/* Listen at that name, and if that can be at `file`, when it is not NULL: 0 or errno and who says so. */
+int xp_warden_listen(const struct sockaddr_un *name, size_t size, const char *file, const char **call);
+void xp_warden_deaf(void); /* listen no more */
 
 /* --- serve.c ------------------------------------------------------------------------------------------------------ */
 /* Makes one fd of an entry on demand; 0 is success. */
@@ -240,12 +248,13 @@ typedef struct xp_offer {
     uint64_t objects[];
 } xp_offer;
 
-bool xp_serve(xp_table *table, int table_fd, xp_domain *d, xp_error *error); /* once per process */
+/* One table per process at a time. `file`: NULL, or where to listen, too, if that can be. */
+bool xp_serve(xp_table *table, int table_fd, xp_domain *d, const char *file, xp_error *error);
 void xp_withdraw(xp_entry *e, uint32_t reason);
 void xp_make_offer(xp_offer *o); /* takes over `o`, which malloc made */
 bool xp_answer(int fd, const void *packet, size_t size); /* false: the connection is of no more use */
 void xp_refuse(int fd);
-void xp_serving_end(void);
+void xp_serving_end(const xp_domain *d); /* if it is of `d`; NULL: in any case */
 void xp_serving_forked(void);
 
 #endif

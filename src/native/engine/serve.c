@@ -129,12 +129,15 @@ bool xp_answer(int fd, const void *packet, size_t size)
     return keep;
 }
 
-void xp_serving_end(void)
+void xp_serving_end(const xp_domain *d)
 {
     pthread_mutex_lock(&send_mu);
-    xp_domain *served = serving.domain;
-    serving.table = NULL;
-    serving.domain = NULL;
+    xp_domain *served = d == NULL || serving.domain == d ? serving.domain : NULL;
+    if (served) {
+        serving.table = NULL;
+        serving.domain = NULL;
+        xp_warden_deaf();
+    }
     pthread_mutex_unlock(&send_mu);
     if (served)
         xp_domain_unref(served);
@@ -148,7 +151,7 @@ void xp_serving_forked(void)
 
 /* --- exporting ---------------------------------------------------------------------------------------------------- */
 
-bool xp_serve(xp_table *table, int table_fd, xp_domain *d, xp_error *error)
+bool xp_serve(xp_table *table, int table_fd, xp_domain *d, const char *file, xp_error *error)
 {
     if (!d->owner || memcmp(table->cookie, d->cookie, XP_COOKIE) != 0)
         return xp_failed(error, 0, "not the table of this process and its own domain");
@@ -161,8 +164,11 @@ bool xp_serve(xp_table *table, int table_fd, xp_domain *d, xp_error *error)
         at += snprintf(name.sun_path + at, 3, "%02x", d->cookie[i]);
     const char *call = "serve (this process does already)";
     pthread_mutex_lock(&send_mu);
-    rc = serving.table ? EALREADY : xp_warden_listen(&name, offsetof(struct sockaddr_un, sun_path) + (size_t)at, &call);
-    if (rc == 0) {
+    size_t size = offsetof(struct sockaddr_un, sun_path) + (size_t)at;
+    rc = serving.table == table && serving.domain == d ? 0 /* one whose caller was interrupted, and asks again */
+         : serving.table                               ? EALREADY
+                                                       : xp_warden_listen(&name, size, file, &call);
+    if (rc == 0 && serving.table == NULL) {
         xp_domain_ref(d);
         serving.table = table;
         serving.table_fd = table_fd;

@@ -1,7 +1,6 @@
 /* Event slots: docs/events-protocol.md, step by step. */
 #include "events.h"
 
-#include <poll.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -176,20 +175,6 @@ static inline void complete(xp_words *w, uint64_t to)
     raise_value(w, to);
 }
 
-static void ring(int bell)
-{
-    uint64_t one = 1, all;
-    /* Nobody reads a bell in normal life; one that somebody filled up is emptied, and a full one never blocks us. */
-    struct pollfd p = {.fd = bell, .events = POLLOUT};
-    if (poll(&p, 1, 0) == 1 && (p.revents & POLLOUT)) {
-        if (write(bell, &one, sizeof one) == sizeof one)
-            return;
-    } else if (poll(&(struct pollfd){.fd = bell, .events = POLLIN}, 1, 0) == 1 && read(bell, &all, sizeof all) > 0) {
-        if (write(bell, &one, sizeof one) == sizeof one)
-            return;
-    }
-}
-
 static inline void wake(xp_domain *d, xp_words *w)
 {
     if (XP_UNLIKELY(XP_LOAD(&w->waiters)) && XP_EXCHANGE(&w->waiters, 0)) {
@@ -197,7 +182,7 @@ static inline void wake(xp_domain *d, xp_words *w)
         xp_futex_wake(&w->seq, INT32_MAX);
     }
     if (XP_UNLIKELY(XP_LOAD(&w->async_waiters)) && XP_EXCHANGE(&w->async_waiters, 0))
-        ring(d->bell);
+        xp_ring_bell(d->bell);
 }
 
 void xp_wake(xp_domain *d, xp_words *w) { wake(d, w); }
@@ -209,7 +194,7 @@ void xp_wake_all(xp_words *w)
     xp_futex_wake(&w->seq, INT32_MAX);
 }
 
-void xp_ring(xp_domain *d) { ring(d->bell); }
+void xp_ring(xp_domain *d) { xp_ring_bell(d->bell); }
 
 void xp_finish(xp_words *w)
 {
@@ -339,7 +324,10 @@ const char *xp_slot_wrong(const xp_slot *s)
 {
     if (XP_LIKELY(!XP_RELAXED(&s->gone)) && xp_usable(s->d))
         return NULL;
-    return XP_RELAXED(&s->gone) || XP_RELAXED(&s->d->left) ? "the slot is detached" : "the slot is from before a fork";
+    int left = XP_RELAXED(&s->d->left);
+    return left & XP_ROBBED                ? XP_ROBBED_TEXT
+           : XP_RELAXED(&s->gone) || left  ? "the slot is detached"
+                                           : "the slot is from before a fork";
 }
 
 void xp_detach(xp_slot *s)
@@ -490,6 +478,8 @@ int xp_sleep(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, int *rc)
         most = nap < most ? nap : most;
     }
     *rc = xp_futex_wait(&w->seq, seq, end - now < most ? end - now : most);
+    if (*rc == ETIMEDOUT)
+        xp_stands(s->d);
     xp_view v;
     read_slot(w, &v);
     return state_of(&v, point);

@@ -11,6 +11,7 @@
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -20,6 +21,7 @@
 #endif
 
 #define CONNECTIONS 16
+#define LISTENERS 2
 #define BACKLOG 128
 #define CONNECTION_NS 1000000000u
 #define POLL_FIRST_NS 20000u
@@ -38,15 +40,17 @@ pthread_mutex_t xp_life_mu = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t warden_mu = PTHREAD_MUTEX_INITIALIZER; /* the fds below */
 static struct {
     bool running;
-    int stop;
+    int stop, robbed; /* robbed: the fds are not ours any more */
     pthread_t thread;
-    int epoll, wake, listen;
+    int epoll, wake, listen[LISTENERS];
+    dev_t dev; /* of `wake` */
+    ino_t ino;
     uint64_t paused; /* until when nobody is let in, for want of fds; 0 not */
     struct {
         int fd;
         uint64_t serial, deadline;
     } connections[CONNECTIONS];
-} W = {.epoll = -1, .wake = -1, .listen = -1};
+} W = {.epoll = -1, .wake = -1, .listen = {-1, -1}};
 
 /* with xp_mu */
 static xp_node *nodes, *due_first, **due_last = &due_first;
@@ -64,8 +68,11 @@ static int epoll_add(int fd, uint32_t events, uint64_t name)
 static void kick(void)
 {
     uint64_t one = 1;
+    struct stat found;
     pthread_mutex_lock(&warden_mu);
-    if (W.running && write(W.wake, &one, sizeof one) < 0) {
+    if (W.running && (fstat(W.wake, &found) < 0 || found.st_dev != W.dev || found.st_ino != W.ino)) {
+        XP_STORE(&W.robbed, 1); /* and never write into somebody's file */
+    } else if (W.running && write(W.wake, &one, sizeof one) < 0) {
         /* EAGAIN: it is woken already */
     }
     pthread_mutex_unlock(&warden_mu);
@@ -99,6 +106,12 @@ int xp_watch(xp_domain *d, uint32_t m)
             close(pidfd);
             continue;
         }
+        for (uint32_t i = 0; i < XP_MEMBERS; i++)
+            if (d->pidfds[i] >= 0 && d->pids[i] == pid) { /* nobody is two members: a peer that holds all locks, say */
+                close(pidfd);
+                xp_set(d->polled, m);
+                return XP_POLLED;
+            }
         pthread_mutex_lock(&warden_mu);
         int rc = W.running ? epoll_add(pidfd, EPOLLIN, NAME(KIND_PIDFD, d->serial, m)) : -1;
         pthread_mutex_unlock(&warden_mu);
@@ -107,6 +120,7 @@ int xp_watch(xp_domain *d, uint32_t m)
             break;
         }
         d->pidfds[m] = pidfd;
+        d->pids[m] = pid;
         xp_clear(d->polled, m);
         xp_set(d->watched, m);
         return XP_WATCHED;
@@ -152,14 +166,14 @@ int xp_watch_relied(xp_slot *s)
     return worst;
 }
 
-/* With d->mu. Edge-triggered and never read: the bell is one eventfd for all members, each write wakes every epoll that
- * has it. */
+/* With d->mu. Edge-triggered: each ring (EPOLLOUT) wakes every epoll that has the bell, which is one file for all
+ * members. Where somebody fills it up before the warden looks, EPOLLIN is what it still finds. */
 static int watch_bell(xp_domain *d)
 {
     int rc = 0;
     pthread_mutex_lock(&warden_mu);
     if (!d->bell_watched && W.running) {
-        rc = epoll_add(d->bell, EPOLLIN | EPOLLET, NAME(KIND_BELL, d->serial, 0));
+        rc = epoll_add(d->bell, EPOLLIN | EPOLLOUT | EPOLLET, NAME(KIND_BELL, d->serial, 0));
         d->bell_watched = rc == 0;
     }
     pthread_mutex_unlock(&warden_mu);
@@ -268,6 +282,8 @@ int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, int kind, xp_queue *
     if (rc)
         return rc + 1;
     xp_domain *d = s->d;
+    if (!xp_stands(d) && XP_LOAD(&d->left) & XP_ROBBED)
+        return EBADF + 1;
     xp_node *node = malloc(sizeof *node);
     if (node == NULL)
         return -1;
@@ -599,8 +615,11 @@ static uint64_t check_locks(bool act, uint64_t retry_ns)
 /* Start or stop accepting connections; others wait in the backlog. With warden_mu. */
 static void let_in(bool yes)
 {
-    struct epoll_event e = {.events = yes ? EPOLLIN : 0, .data.u64 = NAME(KIND_LISTEN, 0, 0)};
-    epoll_ctl(W.epoll, EPOLL_CTL_MOD, W.listen, &e);
+    for (unsigned i = 0; i < LISTENERS; i++) {
+        struct epoll_event e = {.events = yes ? EPOLLIN : 0, .data.u64 = NAME(KIND_LISTEN, 0, i)};
+        if (W.listen[i] >= 0)
+            epoll_ctl(W.epoll, EPOLL_CTL_MOD, W.listen[i], &e);
+    }
 }
 
 static void drop_connection(int i)
@@ -615,7 +634,7 @@ static void drop_connection(int i)
 }
 
 /* With warden_mu: one connection; false when there is no more to do. */
-static bool accept_one(uint64_t now)
+static bool accept_one(int listening, uint64_t now)
 {
     static uint64_t serials;
     int i = 0;
@@ -625,7 +644,7 @@ static bool accept_one(uint64_t now)
         let_in(false); /* until one closes, in a second at the latest */
         return false;
     }
-    int fd = accept4(W.listen, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    int fd = xp_above_stdio(accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd < 0) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
             let_in(false); /* else we would be woken again and again */
@@ -652,10 +671,10 @@ static bool accept_one(uint64_t now)
     return true;
 }
 
-static void on_listen(uint64_t now)
+static void on_listen(uint32_t i, uint64_t now)
 {
     pthread_mutex_lock(&warden_mu);
-    for (int burst = 0; burst < CONNECTIONS && accept_one(now); burst++)
+    for (int burst = 0; burst < CONNECTIONS && i < LISTENERS && W.listen[i] >= 0 && accept_one(W.listen[i], now); burst++)
         ;
     pthread_mutex_unlock(&warden_mu);
 }
@@ -748,6 +767,11 @@ static void *run(void *arg)
         struct epoll_event events[32];
         int n = wait_events(events, 32, until == XP_FOREVER ? XP_FOREVER : until > now ? until - now : 0);
         look = false;
+        if (n < 0 && errno != EINTR) { /* EBADF, EINVAL: the number is another file's, or nobody's */
+            XP_STORE(&W.robbed, 1);
+            xp_rob();
+            return NULL;
+        }
         for (int i = 0; i < n; i++) {
             uint64_t name = events[i].data.u64, serial = name >> 10 & ((1ull << 50) - 1), drained;
             uint32_t m = (uint32_t)(name & 1023);
@@ -757,7 +781,7 @@ static void *run(void *arg)
                 look = read(W.wake, &drained, sizeof drained) > 0 || look;
                 break;
             case KIND_LISTEN:
-                on_listen(xp_now());
+                on_listen(m, xp_now());
                 break;
             case KIND_CONNECTION:
                 on_connection(serial, m);
@@ -774,6 +798,10 @@ static void *run(void *arg)
                 retry = RETRY_NS;
                 look = true;
                 break;
+            default: /* another epoll has the number */
+                XP_STORE(&W.robbed, 1);
+                xp_rob();
+                return NULL;
             }
         }
     }
@@ -783,14 +811,14 @@ static void *run(void *arg)
 /* With warden_mu. */
 static void close_fds(void)
 {
-    int *fds[] = {&W.epoll, &W.wake, &W.listen};
-    for (unsigned i = 0; i < 3; i++) {
-        if (*fds[i] >= 0)
+    int *fds[] = {&W.epoll, &W.wake, &W.listen[0], &W.listen[1]};
+    for (unsigned i = 0; i < sizeof fds / sizeof *fds; i++) {
+        if (*fds[i] >= 0 && !W.robbed)
             close(*fds[i]);
         *fds[i] = -1;
     }
     for (int i = 0; i < CONNECTIONS; i++) {
-        if (W.running && W.connections[i].fd >= 0)
+        if (W.running && W.connections[i].fd >= 0 && !W.robbed)
             close(W.connections[i].fd);
         W.connections[i].fd = -1;
     }
@@ -801,10 +829,15 @@ static int start(void) /* with xp_mu and warden_mu */
     sigset_t all, old;
     for (int i = 0; i < CONNECTIONS; i++)
         W.connections[i].fd = -1;
-    W.epoll = epoll_create1(EPOLL_CLOEXEC);
-    W.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    int rc = W.epoll < 0 || W.wake < 0 || epoll_add(W.wake, EPOLLIN, NAME(KIND_WAKE, 0, 0)) < 0 ? errno : 0;
+    W.epoll = xp_above_stdio(epoll_create1(EPOLL_CLOEXEC));
+    W.wake = xp_above_stdio(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    struct stat found;
+    int rc = W.epoll < 0 || W.wake < 0 || fstat(W.wake, &found) < 0 || epoll_add(W.wake, EPOLLIN, NAME(KIND_WAKE, 0, 0)) < 0
+                 ? errno
+                 : 0;
     if (rc == 0) {
+        W.dev = found.st_dev;
+        W.ino = found.st_ino;
         W.stop = 0;
         W.paused = 0;
         polling_nodes = false;
@@ -821,6 +854,10 @@ static int start(void) /* with xp_mu and warden_mu */
 
 int xp_warden_start(void)
 {
+    if (XP_UNLIKELY(XP_LOAD(&W.robbed))) {
+        xp_rob();
+        return EBADF;
+    }
     if (XP_LIKELY(XP_LOAD(&W.running)))
         return 0;
     int rc = 0;
@@ -851,8 +888,11 @@ void xp_warden_stop(void)
     if (W.running) {
         XP_STORE(&W.stop, 1);
         kick();
-        pthread_join(W.thread, NULL);
-        xp_serving_end();
+        if (XP_LOAD(&W.robbed)) /* it may sleep at fds that are gone, for ever */
+            pthread_detach(W.thread);
+        else
+            pthread_join(W.thread, NULL);
+        xp_serving_end(NULL);
         pthread_mutex_lock(&xp_mu);
         for (xp_domain *d = xp_domains; d; d = d->next) {
             pthread_mutex_lock(&d->mu);
@@ -870,27 +910,47 @@ void xp_warden_stop(void)
     pthread_mutex_unlock(&xp_life_mu);
 }
 
-int xp_warden_listen(const struct sockaddr_un *name, size_t size, const char **call)
+/* With warden_mu, so that no fork in between leaves a child with the socket. -1 and errno. */
+static int listen_at(const struct sockaddr_un *name, size_t size, uint32_t i)
 {
+    int fd = xp_above_stdio(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (fd < 0 || (bind(fd, (const struct sockaddr *)name, (socklen_t)size) == 0 && listen(fd, BACKLOG) == 0 &&
+                   epoll_add(fd, EPOLLIN, NAME(KIND_LISTEN, 0, i)) == 0))
+        return fd;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+int xp_warden_listen(const struct sockaddr_un *name, size_t size, const char *file, const char **call)
+{
+    struct sockaddr_un there = {.sun_family = AF_UNIX};
     int rc = 0;
-    pthread_mutex_lock(&warden_mu); /* so that no fork in between leaves a child with the socket */
-    int fd = W.running && W.listen < 0 ? socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0) : -1;
-    if (!W.running || W.listen >= 0) {
+    pthread_mutex_lock(&warden_mu);
+    if (!W.running || W.listen[0] >= 0) {
         rc = EALREADY;
         *call = "serve";
-    } else if (fd < 0) {
-        rc = errno;
-        *call = "socket";
-    } else if (bind(fd, (const struct sockaddr *)name, (socklen_t)size) < 0 || listen(fd, BACKLOG) < 0 ||
-               epoll_add(fd, EPOLLIN, NAME(KIND_LISTEN, 0, 0)) < 0) {
+    } else if ((W.listen[0] = listen_at(name, size, 0)) < 0) {
         rc = errno;
         *call = "bind";
-        close(fd);
-    } else {
-        W.listen = fd;
+    } else if (file && strlen(file) < sizeof there.sun_path) {
+        strcpy(there.sun_path, file);
+        W.listen[1] = listen_at(&there, sizeof there, 1);
     }
     pthread_mutex_unlock(&warden_mu);
     return rc;
+}
+
+void xp_warden_deaf(void)
+{
+    pthread_mutex_lock(&warden_mu);
+    for (unsigned i = 0; i < LISTENERS; i++) {
+        if (W.listen[i] >= 0 && !W.robbed) /* which takes it out of the epoll */
+            close(W.listen[i]);
+        W.listen[i] = -1;
+    }
+    pthread_mutex_unlock(&warden_mu);
 }
 
 /* --- fork --------------------------------------------------------------------------------------------------------- */
@@ -916,6 +976,7 @@ static void fork_child(void)
     XP_STORE(&xp_fork_count, xp_fork_count + 1);
     close_fds(); /* above all the listening socket, which would outlive the parent */
     W.running = false;
+    W.robbed = 0;
     /* The commons' fds at once too: closing one later would drop the locks that this child takes by its own fd. */
     for (xp_domain *d = xp_domains; d; d = d->next) {
         if (d->fd >= 0)
@@ -954,7 +1015,7 @@ int xp_notification_fd(void)
 {
     pthread_mutex_lock(&xp_mu);
     if (notify_fd < 0)
-        notify_fd = eventfd(due_first ? 1 : 0, EFD_CLOEXEC | EFD_NONBLOCK);
+        notify_fd = xp_above_stdio(eventfd(due_first ? 1 : 0, EFD_CLOEXEC | EFD_NONBLOCK));
     int fd = notify_fd, error = errno;
     pthread_mutex_unlock(&xp_mu);
     errno = error;

@@ -48,11 +48,18 @@ static inline bool xp_failed(xp_error *e, int code, const char *what)
 
 /* os.c */
 #define XP_FOREVER UINT64_MAX
+#define XP_ROBBED_TEXT                                                                                                \
+    "something in this process has closed file descriptors of xpushare (os.closerange?): nothing shared can be used"
 extern unsigned xp_fork_count; /* read with XP_RELAXED */
 uint64_t xp_now(void);         /* CLOCK_MONOTONIC in ns */
 bool xp_may_spin(void);        /* this process may use more than one CPU */
 int xp_futex_wait(uint32_t *word, uint32_t expected, uint64_t timeout_ns); /* 0 or errno: EAGAIN, EINTR, ETIMEDOUT */
 int xp_futex_wake(uint32_t *word, int count);
+/* `fd`, or -1 with its errno kept, above 2: where a process began without stdio, anybody's print goes to 0, 1 and 2. */
+int xp_above_stdio(int fd);
+void xp_close_received(int fd); /* an fd that a peer gave us; domain.c */
+int xp_make_bell(void); /* or -1 and errno */
+void xp_ring_bell(int bell);
 int xp_pidfd_open(int pid);
 bool xp_pidfd_readable(int pidfd);
 int xp_lock(int fd, int64_t at, bool take);       /* 0 or errno (EAGAIN: another process holds it) */

@@ -152,7 +152,7 @@ static int module_exec(PyObject *module)
 {
     if (add_dict(module, "STRUCTS", fill_structs) < 0 || add_dict(module, "LAYOUT", fill_layout) < 0 ||
         add_dict(module, "CONSTANTS", fill_constants) < 0 || add_dict(module, "MAGICS", fill_magics) < 0 ||
-        xp_init_process(module) < 0 || xp_init_memory(module) < 0 ||
+        xp_init_process(module) < 0 || xp_init_fds(module) < 0 || xp_init_memory(module) < 0 ||
         xp_init_span(module) < 0 || xp_init_dlpack(module) < 0 || xp_init_domain(module) < 0 ||
         xp_init_peer(module) < 0 || xp_init_slot(module) < 0 || xp_init_queue(module) < 0 ||
         xp_init_warden(module) < 0 || xp_init_serve(module) < 0)
@@ -178,6 +178,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(s->mapping);
     Py_VISIT(s->span);
     Py_VISIT(s->queue_calls);
+    Py_VISIT(s->owned_fd);
     return 0;
 }
 
@@ -189,6 +190,7 @@ static int module_clear(PyObject *module)
     Py_CLEAR(s->mapping);
     Py_CLEAR(s->span);
     Py_CLEAR(s->queue_calls);
+    Py_CLEAR(s->owned_fd);
     Py_CLEAR(s->held_name);
     return 0;
 }

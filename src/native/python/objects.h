@@ -37,10 +37,13 @@ PyObject *xp_dims_tuple(const int64_t *values, int n);
 
 /* The types of which C makes objects; each interpreter has its own. From a type, PyType_GetModuleState returns it. */
 typedef struct {
-    PyTypeObject *fields, *lease, *mapping, *span, *queue_calls;
+    PyTypeObject *fields, *lease, *mapping, *span, *queue_calls, *owned_fd;
     PyObject *held_name; /* "_held" */
 } xp_types;
 xp_types *xp_types_of(PyObject *module);
+
+/* fds.c */
+PyObject *xp_own_fd(PyTypeObject *type, int number, const char *call); /* takes it over, also where this fails */
 
 /* memory.c */
 PyObject *xp_mapping_new(PyTypeObject *type, char *base, uint64_t nbytes); /* takes over the mapped bytes */
@@ -55,6 +58,7 @@ int xp_guarded(int rc); /* of xp_guard: 0, or -1 with an exception set */
 
 /* Each file adds its own functions and types. */
 int xp_init_process(PyObject *module);
+int xp_init_fds(PyObject *module);
 int xp_init_memory(PyObject *module);
 int xp_init_span(PyObject *module);
 int xp_init_dlpack(PyObject *module);

@@ -292,7 +292,8 @@ class Adapter(abc.ABC):
     """One vendor. Made once per process, at the first question about its devices."""
 
     backend: str
-    maps_memfds: bool  # `import_memory` gets memory in a memfd as a mapping, else as the fd
+    maps_memfds: bool  # memory in a memfd comes to `import_memory` as a mapping of it, else as its fd
+    least_per_fd: int = 0  # bytes that each of several fds stands for, at least; 0: what is imported has one fd
 
     @abc.abstractmethod
     def devices(self) -> list[DeviceInfo]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import threading
+from operator import call
 from typing import Any, Final, NamedTuple
 
 from xpushare._aspects import Aspect
@@ -25,7 +26,7 @@ from xpushare.adapters.base import Export, Profile
 from xpushare.core import memory
 from xpushare.core.declare import operation
 from xpushare.core.opening import event_device, own_export
-from xpushare.core.resources import Timeline
+from xpushare.core.resources import Timeline, release_slot
 from xpushare.sharing import node
 from xpushare.sharing.handle import Handle, fields_of
 from xpushare.timeline.loss import peer_lost
@@ -108,12 +109,18 @@ def create(
         chosen.require(Aspect.ext_oneapi_per_event_profiling)
     here = node.current()
     domain = here.table().domain
+    taken: list[int] = []  # empty again once the slot has been given back
     try:
-        index = domain.new_slot()
+        taken.extend(map(call, (domain.new_slot,)))  # no interrupt comes between
+        timeline = Timeline(chosen, Slot(domain, taken[0], False), domain, taken)
+        role = role_of(domain, taken[0], signals)
     except OSError as error:
         raise from_os_error(error, "making an event") from error
-    timeline = Timeline(chosen, Slot(domain, index, False), domain, own=True)
-    role = role_of(domain, index, signals)
+    except BaseException as error:
+        release_slot(domain, taken)
+        if isinstance(error, ValueError) and not isinstance(error, InvalidArgumentError):
+            raise InvalidArgumentError(str(error)) from None
+        raise
     profile = Profile() if enable_profiling else None
     host_refusal = refusal(chosen, Aspect.host_signal_events)
     return Opened(timeline, chosen, chosen_context, enable_ipc, profile, None, None, "", host_refusal, signals, role)
@@ -185,7 +192,7 @@ def open_(
 
     def make(domain: Domain, index: int) -> Timeline:
         try:
-            return Timeline(chosen, Slot(domain, index, False), domain, own=False)
+            return Timeline(chosen, Slot(domain, index, False), domain)
         except ValueError as error:
             raise InvalidHandleError(f"the exporter's table names no event: {error}") from error
 
@@ -230,10 +237,10 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
     point = slot.pending if at_least is None else point_argument(at_least, slot)
     try:
         state = slot.wait(point, timeout)
-    except ValueError:
+    except ValueError as error:
         if node.left and threading.current_thread() is not threading.main_thread():
             raise SystemExit from None  # the interpreter ends, and this thread with it, quietly
-        raise
+        raise InvalidArgumentError(str(error)) from None
     if state == DONE:
         return
     if state == LOST:

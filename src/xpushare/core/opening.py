@@ -109,6 +109,7 @@ class Openers:
                 partial(self._make, device),
                 partial(expect_importable, device, physical) if abroad else None,
                 adapter_of(device).maps_memfds and not physical,
+                adapter_of(device).least_per_fd,
             )
             found = self._known.setdefault((id(device), abroad), found)
         return found

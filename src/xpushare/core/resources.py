@@ -12,7 +12,7 @@ from xpushare._native import Domain, Slot, forks
 from xpushare.adapters.base import DriverMemory, DriverPhysical, UsmKind
 from xpushare.sharing import node
 
-__all__ = ["Allocation", "End", "Pages", "Resource", "Timeline"]
+__all__ = ["Allocation", "End", "Pages", "Resource", "Timeline", "release_slot"]
 
 
 class End:
@@ -25,14 +25,15 @@ class End:
     __slots__ = ("_arguments", "_forks", "_release", "forget")
 
     def __init__(self, release: Callable[..., object], *arguments: Any) -> None:
+        born = forks()
         self.forget: tuple[Callable[[Any], None], Any] | None = None
         self._release = release
         self._arguments = arguments
-        self._forks: Final = forks()
+        self._forks: Final = born  # all or nothing is there, whenever an interrupt comes
 
     # The defaults keep what is needed at interpreter exit, when module globals are gone.
     def __del__(self, _forks: Callable[[], int] = forks, _left: list[bool] = node.left) -> None:
-        if not _left and self._forks == _forks():
+        if not _left and getattr(self, "_forks", -1) == _forks():
             if self.forget is not None:
                 forget, key = self.forget
                 forget(key)
@@ -140,16 +141,14 @@ class Timeline(Resource):
 
     __slots__ = ("slot",)
 
-    def __init__(self, device: Device, slot: Slot, domain: Domain, *, own: bool) -> None:
+    def __init__(self, device: Device, slot: Slot, domain: Domain, own: list[int] | None = None) -> None:
+        """`own`: the slot's index, if it is in this process's commons and to be released."""
         # The slot's object detaches when it dies: a queue that still has to signal it or wait for it holds it.
-        super().__init__(device, domain, _release_slot if own else _nothing, domain, slot.index)
+        super().__init__(device, domain, release_slot, domain, own or [])
         self.slot = slot
 
 
-def _release_slot(domain: Domain, index: int) -> None:
-    """Release a slot of this process's own commons."""
-    domain.release_slot(index)
-
-
-def _nothing(*_arguments: object) -> None:
-    pass
+def release_slot(domain: Domain, taken: list[int]) -> None:
+    """Once, whoever comes first."""
+    while taken:
+        domain.release_slot(taken.pop())

@@ -16,7 +16,7 @@ __all__ = ["KEY_NBYTES", "boot_id", "check_folder", "chosen_dir", "namespace", "
 
 KEY_NBYTES: Final = 32
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # re-entrant: for the handlers of signals
 _key: bytes | None = None
 _namespaces: dict[str, int] = {}  # asked once: /proc is slow
 os.register_at_fork(after_in_child=_namespaces.clear)  # a child may begin in another one
@@ -115,7 +115,7 @@ def _make_key(path: Path) -> None:
 def read_key(path: Path) -> bytes:
     """The key in that file. `InvalidArgumentError` as of `user_key`."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise InvalidArgumentError(f"cannot read the key {path}: {error.strerror}", native=error.errno) from error
     try:
@@ -134,7 +134,7 @@ def read_key(path: Path) -> bytes:
 def _renew_lock() -> None:
     """In a forked child: the thread that held the lock does not exist here."""
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_renew_lock)

@@ -29,17 +29,20 @@ class AddressMap:
 
     def add(self, allocation: Any) -> None:
         with self._lock:
-            if allocation.address not in self._by_start:
-                insort(self._starts, allocation.address)
-            self._by_start[allocation.address] = ref(allocation)
+            address = allocation.address
+            known = address in self._by_start
+            self._by_start[address] = ref(allocation)
+            if not known:
+                insort(self._starts, address)
 
     def remove(self, address: int) -> None:
         """Forget the allocation that died at `address`; a newer one there stays."""
         with self._lock:
             found = self._by_start.get(address)
             if found is not None and found() is None:
+                at = bisect_right(self._starts, address) - 1
                 del self._by_start[address]
-                self._starts.pop(bisect_right(self._starts, address) - 1)
+                del self._starts[at]
 
     def find(self, address: int) -> Any | None:
         """The live allocation that contains `address`."""
@@ -63,7 +66,7 @@ class Node:
     """What `current()` returns."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # re-entrant: for the handlers of signals
         self._table: Table | None = None
         self.peers = Peers(_at_exit)  # a process that has met others leaves them cleanly
         self.allocations = AddressMap()
@@ -74,8 +77,10 @@ class Node:
         if self._table is None:
             with self._lock:
                 if self._table is None:
-                    self._table = Table()
                     _at_exit()
+                    made = Table()
+                    if self._table is None:  # the handler of a signal may have been first
+                        self._table = made
         return self._table
 
     @property
@@ -89,7 +94,7 @@ class Node:
         """Clean exit: record what this process owes as lost, and hold nothing any more."""
         self.peers.leave()
         if self._table is not None:
-            self._table.domain.leave()
+            self._table.leave()
         _native.close_warden()
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import re
+import resource
 import threading
 import uuid
 from collections.abc import Callable, Hashable
 from typing import Any, Final, NamedTuple, TypeVar, final
-from weakref import ref
+from weakref import WeakValueDictionary, ref
 
 from xpushare import _native, _system
 from xpushare._errors import (
@@ -16,6 +18,7 @@ from xpushare._errors import (
     HandleExpiredError,
     InvalidHandleError,
     OutOfMemoryError,
+    RouteError,
     XpuShareError,
     from_os_error,
 )
@@ -62,19 +65,37 @@ class Entry(NamedTuple):
 class Opener:
     """How this process opens exports of one kind on one device. Its identity is a part of the cache's keys.
 
-    `make` imports. If the exporter's device is of another backend, `admit` raises unless exports of that form and
-    hardware can be imported; it is called before anything is fetched. `maps`: memory in a memfd is mapped before `make`
-    gets it.
+    `make` imports. `admit`, where the exporter's device is of another backend, raises unless exports of that form and
+    hardware can be imported; it is asked before anything is fetched. `maps`: memory in a memfd comes mapped.
+    `least_per_fd`: bytes that each fd of several stands for, at least; 0: there is one fd.
     """
 
-    __slots__ = ("admit", "make", "maps")
+    __slots__ = ("admit", "least_per_fd", "make", "maps")
 
     def __init__(
-        self, make: Callable[[Import], Any], admit: Callable[[Form, Hardware], None] | None, maps: bool
+        self,
+        make: Callable[[Import], Any],
+        admit: Callable[[Form, Hardware], None] | None,
+        maps: bool,
+        least_per_fd: int = 0,
     ) -> None:
         self.make = make
         self.admit = admit
         self.maps = maps
+        self.least_per_fd = least_per_fd
+
+    def expect_fds(self, count: int, exposed_nbytes: int) -> None:
+        """Before they are fetched: a table that claims a million would keep us busy for long."""
+        most = 2 + exposed_nbytes // self.least_per_fd if self.least_per_fd else 1
+        if count > most:
+            raise InvalidHandleError(
+                f"the exporter's table claims {count} file descriptors for {exposed_nbytes} bytes, not {most} at most"
+            )
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if limit != resource.RLIM_INFINITY and count >= limit:
+            raise OutOfMemoryError(
+                f"opening it takes {count} file descriptors at once, and `ulimit -n` is {limit}", native=errno.EMFILE
+            )
 
 
 _new: Any = tuple.__new__
@@ -102,7 +123,7 @@ class Peer:
                 raise InvalidHandleError(f"{doing}: it is not the one that the handle names")
             if _system.fstat(attachment.commons.number).st_ino != inode:
                 raise InvalidHandleError(f"{doing}: its commons is another file")
-            self.domain = _system.Domain(attachment.commons.number, attachment.bell.number, cookie, False)
+            self.domain = _system.join(attachment.commons, attachment.bell, cookie, False)
         except OSError as error:
             close_all((attachment.table, attachment.commons, attachment.bell))
             if error.errno == errno.ENOSPC:
@@ -115,9 +136,7 @@ class Peer:
             if isinstance(error, InvalidHandleError):
                 raise
             raise InvalidHandleError(f"{doing}: {error}") from error
-        attachment.commons.take()
-        attachment.bell.take()
-        # The table's fd stays open with the rest: by it, `xpushare ls` finds what a dead exporter left here.
+        # The table's fd stays open with the rest: by it `xpushare ls` tells what a dead exporter left here.
         self.cookie = cookie
         self.pid = fields.pid
         self._attachment = attachment
@@ -228,6 +247,18 @@ class Peer:
 
 
 @final
+class _Turn:
+    """Whose turn it is to make something. Re-entrant, for the handlers of signals: what they make is found later."""
+
+    __slots__ = ("__weakref__", "failure", "failures", "lock")
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.failure: RouteError | None = None  # the last one
+        self.failures = 0
+
+
+@final
 class Peers:
     """All peers of this process, and the cache of what is open.
 
@@ -241,23 +272,32 @@ class Peers:
         self._lock = threading.RLock()  # re-entrant: what dies while it is held may call `forget`
         self._peers: dict[bytes, Peer] = {}
         self._cache: dict[Hashable, ref[Any]] = {}
-        self._busy: dict[Hashable, threading.Lock] = {}
+        self._turns: WeakValueDictionary[Hashable, _Turn] = WeakValueDictionary()
         self._pidfds: list[int] = []  # of the peers that have one
 
     def once(self, key: Hashable, find: Callable[[], T | None], make: Callable[[], T]) -> T:
-        """What `find` finds, else what `make` makes and lets `find` find. Only one thread at a time does this for a
-        key; threads with other keys do not wait.
+        """What `find` finds, else what `make` makes and makes findable: one thread at a time for this key; other keys
+        go on. Who waited for a thread that found no route has found none, either.
         """
-        turn = threading.Lock()
-        with turn:
-            while (other := self._busy.setdefault(key, turn)) is not turn:
-                with other:  # another thread is doing it: look again when it is done
-                    pass
+        turn = self._turns.setdefault(key, _Turn())
+        failures = turn.failures
+        with turn.lock:
+            found = find()
+            if found is not None:
+                return found
+            if turn.failure is not None and turn.failures != failures:
+                raise copy.copy(turn.failure)
             try:
-                found = find()
-                return make() if found is None else found
-            finally:
-                del self._busy[key]
+                return make()
+            except RouteError as error:
+                turn.failure = copy.copy(error)  # without the traceback, which holds what failed
+                turn.failures += 1
+                raise
+            except XpuShareError:
+                found = find()  # the handler of a signal may have made it meanwhile
+                if found is not None:
+                    return found
+                raise
 
     def peer(self, handle: Handle) -> Peer:
         """The exporter of `handle`; this process attaches to it at its first handle."""
@@ -273,11 +313,12 @@ class Peers:
         self._know()
         return peer
 
-    def _discard(self, peer: Peer) -> None:
-        """Forget an exporter that was met for a failed open, unless another thread has opened something from it."""
+    def _discard(self, cookie: bytes) -> None:
+        """Forget an exporter again that was met for an open that failed, unless another thread has opened something."""
         with self._lock:
-            if self._peers.get(peer.cookie) is peer and peer.domain.idle():
-                del self._peers[peer.cookie]
+            peer = self._peers.get(cookie)
+            if peer is not None and peer.domain.idle():
+                del self._peers[cookie]
                 self._know()
 
     def _know(self) -> None:
@@ -307,8 +348,8 @@ class Peers:
             found: T | None = None if known is None else known()
             if found is not None:
                 return found
+            resource.on_death(self.forget, key)
             self._cache[key] = ref(resource)
-        resource.on_death(self.forget, key)
         return made
 
     def forget(self, key: Hashable) -> None:
@@ -328,24 +369,25 @@ class Peers:
             return acquired
         self.sweep()
         new = cookie not in self._peers
-        peer = self.peer(handle)
-        lease = Lease(peer.domain, fields.entry, peer)
-        counted = False
+        lease: Lease | None = None
+        counted: list[bool] = []
         try:
+            peer = self.peer(handle)
+            lease = Lease(peer.domain, fields.entry, peer)
             if fields.flags & COUNTED:
-                peer.expect_exported(handle)  # from here on the entry belongs to this export, since it is held
-                counted = peer.domain.take_open(fields.entry)
-                if not counted:
+                peer.expect_exported(handle)  # from here on the entry stays this export's: it is held
+                counted.extend(map(peer.domain.take_open, (fields.entry,)))  # no interrupt comes between
+                if not counted[0]:
                     peer.expect_live(handle)
                     raise HandleExpiredError(f"the handle has expired: {layout.REASONS[layout.REASON_OPENS]}")
             found = self._cached(key, lambda: self._import(peer, handle, opener))
             peer.entry(handle)  # it is still live; what another handle has cached was not compared with this handle
         except BaseException:
-            if counted:
-                peer.domain.give_open(fields.entry)
+            if any(counted) and lease is not None:
+                lease.peer.domain.give_open(fields.entry)
             del lease  # here, not with the traceback
             if new:
-                self._discard(peer)
+                self._discard(cookie)
             raise
         return found, lease
 
@@ -373,31 +415,24 @@ class Peers:
             return None if held is None else (found, held[0])
         if opener.admit is not None:
             return None
-        turn = threading.Lock()
-        with turn:
-            if self._busy.setdefault(key, turn) is not turn:
-                return None  # another thread is opening it
+        with self._turns.setdefault(key, _Turn()).lock:
+            opened = None if key in self._cache else peer.table.open(fields, peer, opener.maps)
+            if opened is None:
+                return None
+            mapping, lease, nbytes, exposed_nbytes, payload, fds, offset, flags = opened
+            form = _FORMS[flags >> layout.ENTRY_FORM_BIT]
+            read_only = bool(flags & layout.ENTRY_READ_ONLY)
+            what = _new(Import, (nbytes, exposed_nbytes, payload, fds, read_only, mapping, form, offset, None))
             try:
-                opened = None if key in self._cache else peer.table.open(fields, peer, opener.maps)
-                if opened is None:
-                    return None
-                mapping, lease, nbytes, exposed_nbytes, payload, numbers, offset, flags = opened
-                fds = [OwnedFd(number) for number in numbers] if numbers else ()
-                form = _FORMS[flags >> layout.ENTRY_FORM_BIT]
-                read_only = bool(flags & layout.ENTRY_READ_ONLY)
-                what = _new(Import, (nbytes, exposed_nbytes, payload, fds, read_only, mapping, form, offset, None))
-                try:
-                    made = opener.make(what)
-                except BaseException:
-                    del opened, mapping, lease, what  # here, not with the traceback
-                    raise
-                finally:
-                    close_all(fds)
-                if mapping is None and not self._stands(peer, fields):
-                    return None  # withdrawn meanwhile: the driver may have opened something else
-                return self._remember(key, made), lease
+                made = opener.make(what)
+            except BaseException:
+                del opened, mapping, lease, what  # here, not with the traceback
+                raise
             finally:
-                del self._busy[key]
+                close_all(fds)
+            if mapping is None and not self._stands(peer, fields):
+                return None  # withdrawn meanwhile: a driver may have taken it for something else
+            return self._remember(key, made), lease
 
     def _import(self, peer: Peer, handle: Handle, opener: Opener) -> Any:
         entry = peer.entry(handle)
@@ -406,6 +441,7 @@ class Peers:
         if opener.admit is not None:
             exporter = peer.hardware(handle, entry)
             opener.admit(form, exporter)
+        opener.expect_fds(entry.fd_count, entry.exposed_nbytes)
         mapped = form is Form.MEMFD and opener.maps
         mapping = peer.map(handle, entry) if mapped else None
         fds = [] if mapped else peer.fetch(handle, entry)
@@ -441,7 +477,7 @@ class Peers:
             if form is Form.MEMFD and opener.maps:
                 mapping = _system.import_mapping(numbers[0], inode, exposed_nbytes, not handle.read_only)
             else:
-                fds += (OwnedFd(_system.dup(number)) for number in numbers)
+                fds += (_system.dup(number) for number in numbers)
             what = Import(nbytes, exposed_nbytes, payload, fds, handle.read_only, mapping, form, offset, exporter)
             return opener.make(what)
         except OSError as error:
@@ -457,22 +493,23 @@ class Peers:
         known = self.known(fields.cookie)
         held = None if known is None else known.table.hold(fields, known)
         if known is not None and held is not None:
-            lease, index = held
+            holding, index = held
             found = self._cached((known.cookie, "slot", index), lambda: make(known.domain, index))
             if self._stands(known, fields):
-                return found, lease
+                return found, holding
         self.sweep()
         new = fields.cookie not in self._peers
-        peer = self.peer(handle)
-        lease = Lease(peer.domain, fields.entry, peer)
+        lease: Lease | None = None
         try:
+            peer = self.peer(handle)
+            lease = Lease(peer.domain, fields.entry, peer)
             index = peer.entry(handle).slot
             found = self._cached((peer.cookie, "slot", index), lambda: make(peer.domain, index))
             peer.expect_exported(handle)
         except BaseException:
             del lease  # here, not with the traceback
             if new:
-                self._discard(peer)
+                self._discard(fields.cookie)
             raise
         return found, lease
 

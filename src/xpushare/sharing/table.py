@@ -13,9 +13,8 @@ from typing import Any, Final, final
 
 from xpushare import _native, _system
 from xpushare._errors import HandleExpiredError, InvalidArgumentError, OutOfMemoryError, from_os_error
-from xpushare._fds import OwnedFd
 from xpushare.adapters.base import DeviceInfo, Export
-from xpushare.sharing import identity, layout
+from xpushare.sharing import door, identity, layout
 from xpushare.sharing.handle import KIND_NUMBERS, Handle, fields_of, pack, seal
 
 __all__ = ["Exported", "Table"]
@@ -67,23 +66,21 @@ class Table:
     def _make(self) -> None:
         doing = "making this process's table"
         try:
-            table = OwnedFd(_system.memfd("xpushare-table"))
+            table = _system.memfd("xpushare-table")
             _system.resize(table.number, layout.TABLE_NBYTES)
             self._mapping = _system.Mapping(table.number, layout.TABLE_NBYTES)
-            commons = OwnedFd(_system.memfd("xpushare-commons"))
+            commons = _system.memfd("xpushare-commons")
             _system.resize(commons.number, layout.COMMONS_NBYTES)
             _system.seal(commons.number, _system.F_SEAL_SHRINK | _system.F_SEAL_GROW | _system.F_SEAL_SEAL)
             inode = _system.fstat(commons.number).st_ino
-            bell = OwnedFd(_system.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+            bell = _system.bell()
             _system.seal(
                 table.number,
                 _system.F_SEAL_SHRINK | _system.F_SEAL_GROW | _system.F_SEAL_FUTURE_WRITE | _system.F_SEAL_SEAL,
             )
-            self.domain = _system.Domain(commons.number, bell.number, self.cookie, True)
+            self.domain = _system.join(commons, bell, self.cookie, True)
         except OSError as error:
             raise from_os_error(error, doing) from error
-        commons.take()
-        bell.take()
         self._fd = table
         self.address = self._mapping.address
         self._view = memoryview(_native.Span(self.address, layout.TABLE_NBYTES, False, self._mapping))
@@ -142,7 +139,7 @@ class Table:
             ended += self._sweep()
             entry = self._take_entry()
             self._generation = generation = self._generation + 1
-            try:
+            try:  # no call comes between what takes something and the block that gives it back: one may be interrupted
                 names, number = self._device(device)
                 handle = seal(
                     self._entries.enter(
@@ -156,19 +153,24 @@ class Table:
                     self.domain.set_opens(entry, opens)
                 if on_demand is not None:
                     _native.offer(entry, generation, *on_demand)
+                exported = self._exports[generation] = Exported(handle, source, keep, foreign, implicit)
+                if opens is not None:
+                    self._counted.append(exported)
+                _native.store64(self._entry_address(entry), generation)  # last: now it is live
             except BaseException:
+                _native.withdraw(self._entry_address(entry), layout.REASON_PUT)
+                if generation in self._exports:
+                    del self._exports[generation]
                 self._free.append(entry)
                 raise
-            exported = self._exports[generation] = Exported(handle, source, keep, foreign, implicit)
-            if opens is not None:
-                self._counted.append(exported)
-            _native.store64(self._entry_address(entry), generation)  # last: now it is live
             return handle
 
     def _start(self) -> None:
         if not self._serving:
+            identity.user_key()  # makes the runtime folder where there is to be one
             try:
-                _system.serve(self.address, self._fd.number, self.domain)
+                with door.opening(self.cookie) as file:
+                    _system.serve(self.address, self._fd.number, self.domain, file)
             except OSError as error:
                 raise from_os_error(error, "starting to serve importers") from error
             self._serving = True
@@ -196,10 +198,12 @@ class Table:
     def _take_entry(self) -> int:
         # Do not use an entry that a living importer still holds: its holder bit would count for another export.
         for _ in range(min(_RECYCLE_TRIES, len(self._free))):
-            entry = self._free.popleft()
-            if not self.domain.holders(entry):
+            entry = self._free[0]
+            if self.domain.holders(entry):
+                self._free.rotate(-1)
+            elif self._free[0] == entry:  # an interrupt's handler may have exported, too
+                del self._free[0]
                 return entry
-            self._free.append(entry)
         if self._used == layout.ENTRY_COUNT:
             raise OutOfMemoryError(f"this process has {layout.ENTRY_COUNT} live exports: put the ones no longer needed")
         self._used += 1
@@ -213,8 +217,10 @@ class Table:
         if not self._lingering and not self._counted:
             return ended
         for entry in [entry for entry in self._lingering if not self.domain.holders(entry)]:
-            ended.append(self._lingering.pop(entry))
+            found = self._lingering[entry]
+            del self._lingering[entry]
             self._free.append(entry)
+            ended.append(found)
         for _ in range(min(_COUNTED_TRIES, len(self._counted))):
             found = self._counted.popleft()
             fields = fields_of(found.handle)
@@ -267,16 +273,18 @@ class Table:
                     self._put[fields.generation] = reason
                     return True
                 return False
-            del self._exports[fields.generation]
             if reason != layout.REASON_PUT:
                 self._put[fields.generation] = reason
                 if len(self._put) > _REMEMBERED:
                     del self._put[next(iter(self._put))]
-            _native.withdraw(self._entry_address(fields.entry), reason)
-            if found.foreign and self.domain.holders(fields.entry):
-                self._lingering[fields.entry] = found
+            _native.withdraw(self._entry_address(fields.entry), reason)  # once more does no harm
+            lingers = found.foreign and self.domain.holders(fields.entry)
+            entry, generation = fields.entry, fields.generation
+            del self._exports[generation]
+            if lingers:
+                self._lingering[entry] = found
             else:
-                self._free.append(fields.entry)
+                self._free.append(entry)
             ended = self._sweep()
         del found, ended  # the source may die now, outside the lock: its release may call us
         return True
@@ -297,6 +305,12 @@ class Table:
         self.sweep()
         with self._lock:
             return list(self._exports.values())
+
+    def leave(self) -> None:
+        """Clean exit."""
+        if self._serving:
+            door.close(self.cookie)
+        self.domain.leave()
 
     def abandon(self) -> None:
         """For a forked child: the table belongs to the parent."""

@@ -31,6 +31,13 @@ def note_failure(domain: Domain, error: BaseException) -> None:
     memoryview(_member(domain, domain.member))[_TEXT_AT:] = text.ljust(_TEXT_NBYTES, b"\0")
 
 
+def _printable(text: bytes) -> str:
+    """What a peer wrote, without what a terminal would obey."""
+    return "".join(
+        each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text.decode(errors="replace")
+    )
+
+
 def peer_lost(slot: Slot, point: int) -> PeerLostError:
     """The error for a point of `slot` that was lost."""
     cause, pid = slot.blame()
@@ -45,5 +52,5 @@ def peer_lost(slot: Slot, point: int) -> PeerLostError:
         for index, _pid, _since, _alive in slot.domain.members():
             record = memoryview(_member(slot.domain, index))
             if int.from_bytes(record[_PID_AT : _PID_AT + 4], "little") == pid:
-                text = bytes(record[_TEXT_AT:]).rstrip(b"\0").decode(errors="replace")
+                text = _printable(bytes(record[_TEXT_AT:]).partition(b"\0")[0])
     return PeerLostError(f"point {point} of the event is lost: {who} {how}" + (f" ({text})" if text else ""))

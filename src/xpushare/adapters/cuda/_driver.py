@@ -20,7 +20,6 @@ from xpushare._errors import (
     InvalidHandleError,
     XpuShareError,
 )
-from xpushare._fds import OwnedFd
 from xpushare._native import Mapping, forks
 from xpushare.adapters.base import Access, DeviceInfo, Form, OnDemand
 from xpushare.adapters.cuda import _numbers as n
@@ -425,7 +424,7 @@ class Gpu:
         with self.current():
             page, self._page = self._page, None
             if page is None:
-                fd = OwnedFd(_system.memfd("xpushare-page"))
+                fd = _system.memfd("xpushare-page")
                 _system.resize(fd.number, nbytes)
                 page = _system.Mapping(fd.number, nbytes)
                 self.driver(doing, "cuMemHostRegister", page.address, nbytes, 0)

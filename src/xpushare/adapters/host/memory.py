@@ -40,7 +40,7 @@ def pages(nbytes: int) -> int:
 
 def memfd_of(calls: Calls, doing: str, name: str, nbytes: int) -> OwnedFd:
     """A memfd of exactly `nbytes` that can neither grow nor shrink."""
-    fd = OwnedFd(calls.checked(doing, "memfd", name))
+    fd: OwnedFd = calls.checked(doing, "memfd", name)
     try:
         calls.checked(doing, "resize", fd.number, nbytes)
         calls.checked(doing, "seal", fd.number, _system.F_SEAL_SHRINK | _system.F_SEAL_GROW | _system.F_SEAL_SEAL)

@@ -20,6 +20,8 @@ __all__ = ["VirtualMemoryAdapter"]
 class VirtualMemoryAdapter(StreamAdapter):
     """An adapter of devices that run streams and have virtual memory."""
 
+    least_per_fd = 4096  # a segment each, which is a page at least
+
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         self.memory_engine = engine
