@@ -24,11 +24,13 @@ class Device:
         self.codes = CODES
         self.driver = driver
         self.ordinal: int = ordinal
-        self.error: Callable[[str, str, int], XpuShareError] = driver.error
         self._used = False
 
     def __str__(self) -> str:
         return f"mock device {self.ordinal}"
+
+    def error(self, doing: str, call: str, code: int) -> XpuShareError:
+        return self.driver.error(doing, call, code)
 
     def current(self) -> Scope:
         self._used = True
