@@ -357,9 +357,9 @@ LOST: Final = 2
 
 @final
 class Slot:
-    """An attachment of this process to one event; it ends when the object dies or by `detach`. `signals` says what it is
-    for: None may signal, True will, False only waits.
-    """
+    """An attachment of this process to one event; it ends when the object dies or by `detach`.
+
+    `signals` says what it is for: None may signal, True will, False only waits."""
 
     def __init__(self, domain: Domain, index: int, signals: bool | None = None) -> None: ...
     @property
