@@ -1,9 +1,9 @@
 /* Domains, slots and the warden.
  *
  * Mutexes, outermost first: xp_life_mu (start and stop of the warden), send_mu (serve.c), xp_mu (domain list, nodes,
- * due tokens), domain->mu (its fd, watches, reaping), warden_mu (warden.c: epoll), relay_mu (relay.c). Outermost of all is a
- * queue's `order`, see queue.c, whose `mu` comes before domain->mu, too. Whoever calls this from Python holds no GIL where it says so, and nobody takes the GIL
- * holding one. */
+ * due tokens), a queue's `mu`, domain->mu (its fd, watches, reaping), warden_mu (warden.c: epoll), relay_mu (relay.c).
+ * Outermost of all is a queue's `order`, see queue.c. Whoever calls this from Python holds no GIL where it says so, and
+ * nobody takes the GIL holding one. */
 #ifndef XP_EVENTS_H
 #define XP_EVENTS_H
 
