@@ -40,9 +40,11 @@ if TYPE_CHECKING:
     from xpushare._names import publish as publish
     from xpushare._names import published as published
     from xpushare._names import unpublish as unpublish
+    from xpushare._names import watch as watch
     from xpushare._physical_memory import PhysicalMemory as PhysicalMemory
     from xpushare._physical_memory import VirtualRange as VirtualRange
     from xpushare._queue import Queue as Queue
+    from xpushare._share import array as array
     from xpushare._share import attach as attach
     from xpushare._share import empty as empty
     from xpushare._share import share as share
@@ -73,6 +75,7 @@ _WHERE = {
     "Support": "_aspects",
     "VirtualRange": "_physical_memory",
     "XpuShareError": "_errors",
+    "array": "_share",
     "attach": "_share",
     "default_device": "_device",
     "devices": "_device",
@@ -87,6 +90,7 @@ _WHERE = {
     "share": "_share",
     "shares": "core.statistics",
     "unpublish": "_names",
+    "watch": "_names",
 }
 _MODULES = ("ipc", "ur")
 
@@ -105,4 +109,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return [*__all__, "__version__"]

@@ -27,7 +27,7 @@ from xpushare.core.declare import operation
 from xpushare.core.opening import event_device, own_export
 from xpushare.core.resources import Timeline
 from xpushare.sharing import node
-from xpushare.sharing.handle import Handle, fields_of
+from xpushare.sharing.handle import Handle, HandleLike, fields_of
 from xpushare.timeline.loss import peer_lost
 from xpushare.timeline.waiting import reached as _reached
 
@@ -142,7 +142,7 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
         DeviceError,
     ),
 )
-def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, context: Context | None = None) -> Opened:
+def open_(handle: HandleLike, device: DeviceLike | None = None, context: Context | None = None) -> Opened:
     """Open a handle: an event that shares its state with the exporter's, signalled and waited on from both ends."""
     found = memory.expect_kind(handle, "event")
     chosen, chosen_context = event_device(found, device, context)

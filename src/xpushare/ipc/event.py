@@ -5,11 +5,11 @@ it.
 from __future__ import annotations
 
 from xpushare._device import Context, DeviceLike
-from xpushare._errors import InvalidArgumentError
+from xpushare._errors import HandleExpiredError, InvalidArgumentError
 from xpushare._event import Event, event_over
 from xpushare._lifecycle import use
 from xpushare.core import event as _core
-from xpushare.sharing.handle import Handle
+from xpushare.sharing.handle import Handle, HandleLike, newest
 
 __all__ = ["get", "open", "put"]
 
@@ -25,11 +25,18 @@ def get(event: Event, *, context: Context | None = None) -> Handle:
     return _core.get(use(event), context)
 
 
-def open(handle: Handle | bytes | str, *, device: DeviceLike | None = None, context: Context | None = None) -> Event:
+def open(handle: HandleLike, *, device: DeviceLike | None = None, context: Context | None = None) -> Event:
     """Open a handle: a new `Event` that shares its state with the exporter's. Errors as `ipc.memory.open`.
     (urIPCOpenEventHandleExp)
     """
-    return event_over(_core.open_(handle, device, context))
+    while True:
+        try:
+            return event_over(_core.open_(handle, device, context))
+        except HandleExpiredError:
+            again = newest(handle)
+            if again is None:
+                raise
+            handle = again
 
 
 def put(handle: Handle | bytes | str) -> None:
