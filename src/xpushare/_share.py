@@ -155,7 +155,8 @@ def share(
     it. Else `FeatureNotSupportedError` says what to do; `copy=True` then copies the elements into new shared memory,
     which the handle's export owns, and `handle.copied_nbytes` and the log (`xpushare`, INFO) say how many bytes.
 
-    `read_only`: importers get no writable view. `stream`: the content is what the work queued there so far leaves; a
+    `read_only`: importers get no writable view (torch takes what it gets for writable, and crashes at a write; it is
+    warned). `stream`: the content is what the work queued there so far leaves; a
     `Queue`, a stream of another library, a raw one, or None for the stream that the array's library works on now. -1:
     the content is there, nothing is waited for. `opens=n`: the handle withdraws itself once it has been attached n
     times; the memory is given up when the last of those is gone and this process exports something again.

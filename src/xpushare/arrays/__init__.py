@@ -22,6 +22,15 @@ _DLPACK_KINDS: Final = {0: "i", 1: "u", 2: "f", 5: "c"}
 _DLPACK_NAMES: Final = {(6, 8): "bool", **{number: name for name, number in DLPACK_NAMED.items()}}
 
 
+# What to do with what is no array, by the library that it is of.
+_ADVICE: Final = {
+    "pandas": ": share its columns (xs.array(df['x'].to_numpy()))",
+    "polars": ": share its columns (xs.array(df['x'].to_numpy()))",
+    "pyarrow": ": write the table into shared memory with pyarrow.ipc, as examples/arrow_table.py does, and share that",
+    "builtins": ": xs.array makes a shared copy of lists and numbers",
+}
+
+
 class Located(NamedTuple):
     """Where an array lies."""
 
@@ -87,6 +96,7 @@ def describe(array: Any, ordered: bool = False) -> Described:
     if found is None:
         raise InvalidArgumentError(
             f"{type(array).__name__} is neither a Memory nor an array that tells where its memory is"
+            + _ADVICE.get(type(array).__module__.partition(".")[0], "")
         )
     return found
 
