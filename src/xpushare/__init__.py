@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from xpushare._names import lookup as lookup
     from xpushare._names import publish as publish
     from xpushare._names import published as published
+    from xpushare._names import shares as shares
     from xpushare._names import unpublish as unpublish
     from xpushare._names import watch as watch
     from xpushare._physical_memory import PhysicalMemory as PhysicalMemory
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from xpushare._share import empty as empty
     from xpushare._share import share as share
     from xpushare.core.layers import enable_layers as enable_layers
-    from xpushare.core.statistics import shares as shares
 
 __version__ = "0.1.0"
 
@@ -88,7 +88,7 @@ _WHERE = {
     "publish": "_names",
     "published": "_names",
     "share": "_share",
-    "shares": "core.statistics",
+    "shares": "_names",
     "unpublish": "_names",
     "watch": "_names",
 }

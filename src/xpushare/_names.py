@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple, Self, final
 from xpushare import _native
 from xpushare._array import Memory
 from xpushare._array_handle import MAGIC, ArrayHandle, expect_open
-from xpushare._errors import ForkError, InvalidArgumentError, InvalidHandleError, from_os_error
+from xpushare._errors import ForkError, InvalidArgumentError, InvalidHandleError, XpuShareError, from_os_error
 from xpushare._event import Event
 from xpushare._fds import OwnedFd
 from xpushare._lifecycle import use
@@ -35,9 +35,10 @@ from xpushare._share import share
 from xpushare.core import event, memory, physical
 from xpushare.sharing import identity, node
 from xpushare.sharing.handle import NAME_LENGTH_MAX, Handle, fields_of, following
+from xpushare.sharing.survey import Row, Survey, survey
 from xpushare.timeline.waiting import trio_here
 
-__all__ = ["Watch", "lookup", "publish", "published", "unpublish", "watch"]
+__all__ = ["Watch", "lookup", "publish", "published", "shares", "survey_named", "unpublish", "watch"]
 
 _NAME: Final = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{NAME_LENGTH_MAX - 1}}}")
 _TEMPORARY: Final = ".new-"
@@ -175,6 +176,26 @@ def watch(name: str) -> Watch:
     any more. Each item is as from `lookup`.
     """
     return Watch(name)
+
+
+# --- who shares what
+
+
+def survey_named() -> Survey:
+    """What all processes of this user share, with the names that they have published."""
+    names: dict[tuple[bytes, int, int], str] = {}
+    try:
+        for name, handle in published().items():
+            fields = fields_of(handle if isinstance(handle, Handle) else handle.handle)
+            names[fields.cookie, fields.entry, fields.generation] = name
+    except XpuShareError:
+        pass  # no runtime folder that is to be trusted: nobody has names there
+    return survey(names)
+
+
+def shares() -> list[Row]:
+    """What all processes of this user share: one row per object, as `xpushare ls --json` prints them."""
+    return survey_named().rows
 
 
 # --- files
