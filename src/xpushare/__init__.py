@@ -98,6 +98,8 @@ __all__ = [*sorted(_WHERE), *_MODULES]  # pyright: ignore[reportUnsupportedDunde
 
 
 def __getattr__(name: str) -> Any:
+    if (name in _WHERE or name in _MODULES) and _WHERE.get(name) not in ("_aspects", "_device", "_errors"):
+        import_module("xpushare._native")  # raises what says why it is not there, before modules of Unix are missed
     if name in _WHERE:
         value = getattr(import_module(f"xpushare.{_WHERE[name]}"), name)
     elif name in _MODULES:
