@@ -160,14 +160,15 @@ class Memory(BufferBase, Exportable[Range]):
         found = self._use()
         return dlpack_of(found.device, found.allocation.kind)
 
-    if not TYPE_CHECKING:  # else every name would be an attribute to type checkers
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return self._given("__array_interface__")
 
-        def __getattr__(self, name: str) -> Any:
-            if name.endswith("_interface__") and name.startswith("__"):
-                interface = getattr(self._bytes(), name)
-                self._pinned = self._held  # the consumer holds this object, not a buffer: stay open as long as it lives
-                return interface
-            raise AttributeError(f"'Memory' object has no attribute {name!r}")
+    def _given(self, name: str) -> dict[str, Any]:
+        """What an array interface says."""
+        interface: dict[str, Any] = getattr(self._bytes(), name)
+        self._pinned = self._held  # the consumer holds this object, not a buffer: stay open as long as it lives
+        return interface
 
     def __repr__(self) -> str:
         found = self._held
@@ -467,7 +468,7 @@ class SharedArray(BufferBase, Closable[Range]):
             **more,
         }
 
-    if not TYPE_CHECKING:  # else every name would be an attribute to type checkers, and arithmetic allowed
+    if not TYPE_CHECKING:  # to type checkers there is no arithmetic
 
         def __len__(self) -> NoReturn:
             _refuse("has no len()")
@@ -490,18 +491,8 @@ class SharedArray(BufferBase, Closable[Range]):
         __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = _arithmetic
         __lt__ = __le__ = __gt__ = __ge__ = _arithmetic
 
-        def __getattr__(self, name: str) -> Any:
-            """The array interfaces: NumPy's of host-accessible memory, and those of the device's vendor."""
-            if name == "__array_interface__":
-                return self._host_interface()
-            if name.endswith("_interface__"):
-                record = adapters.record(self._use().device.backend)
-                for protocol in record.interfaces:
-                    if protocol.name == name and protocol.given:
-                        return self._given(protocol)
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def _host_interface(self) -> dict[str, Any]:
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
         if not self._use().allocation.host_accessible:
             raise AttributeError("__array_interface__ is for host-accessible memory")
         if not named_by_typestr(self._dtype):
@@ -509,9 +500,14 @@ class SharedArray(BufferBase, Closable[Range]):
         self._before_host()
         return self._interface()
 
-    def _given(self, protocol: ArrayInterface) -> dict[str, Any]:
-        """What an array interface says; its consumer waits for the stream that it names, else this does."""
+    def _given(self, name: str) -> dict[str, Any]:
+        """What the array interface of that name says, where the device's vendor has it. Its consumer waits for the
+        stream that it names, else this does.
+        """
         found = self._use()
+        protocol = _given_interfaces.get((found.device.backend, name))
+        if protocol is None:
+            raise AttributeError(f"arrays on {found.device} have no {name}")
         stream = None
         if protocol.stream is None:
             self._before_host()
@@ -584,6 +580,25 @@ def _warn_torch() -> None:
         import warnings
 
         warnings.warn(_TORCH_WRITES, stacklevel=4)  # the caller of from_dlpack
+
+
+_given_interfaces: Final[dict[tuple[str, str], ArrayInterface]] = {}  # by (backend, name)
+
+
+def _give_interfaces(backend: str) -> None:
+    """Let arrays have the array interfaces of a vendor that is in use here. Not by `__getattr__`, which would make each
+    use of any attribute slower.
+    """
+    record = adapters.record(backend)
+    for each in () if record is None else record.interfaces:
+        if each.given:
+            _given_interfaces[backend, each.name] = each
+            for kind in Memory, SharedArray:
+                if not hasattr(kind, each.name):
+                    setattr(kind, each.name, property(operator.methodcaller("_given", each.name)))
+
+
+adapters.on_first_use(_give_interfaces)
 
 
 class _Pickled:

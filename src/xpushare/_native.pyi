@@ -435,7 +435,9 @@ NOT_HELD: Final = 2 << 32
 SYSTEM: Final = 3 << 32
 """Codes of `StreamQueue` from here on are this and an errno: the relay or the warden could not do what it should."""
 
-Argument = int | Literal["queue", "address", "point", "point_low", "function", "data", "out", "made", "status_out"]
+Argument = (
+    int | Literal["queue", "address", "point", "point_low", "function", "data", "out", "made", "status_out", "mode"]
+)
 Step = tuple[int, tuple[Argument, ...]] | tuple[int, tuple[Argument, ...], bool]
 Recipe = Step | tuple[Step, ...]
 
@@ -455,6 +457,12 @@ class QueueCalls:
     "point" to "address", `wait` waits until the word there is at least "point"; a driver without them completes points
     by host functions, and its queues hold what waits. `captured` says whether an adopted queue is being captured.
 
+    `relay` prepares a relay thread each time before it makes calls of a queue (below): "mode" is the address of an int
+    that holds 2, the capture mode RELAXED. What it sets stays set.
+
+    `budget`: how many queues of ordering "shared" may wait in the device at a time for points that may never come, all
+    queues with these calls counted.
+
     `wait_bits` 32: the device compares only the lower half of the word, so the queue holds what cannot be told by
     that. `store_bits` 32: the device stores only the lower half, so host functions store the upper one."""
 
@@ -468,6 +476,8 @@ class QueueCalls:
         wait_bits: int = 64,
         store_bits: int = 64,
         host_data: int = 0,
+        relay: Recipe | None = None,
+        budget: int = 0,
     ) -> None: ...
 
 @final
@@ -476,7 +486,8 @@ class StreamQueue:
     and in the order in which points are submitted. Any of them may block.
 
     `ordering` says which waits the device does. "device": all of them. "shared", where queues share hardware and a wait
-    blocks other queues: only those for points that a "shared" or "held" queue of this process has handed to the driver.
+    blocks other queues: those for certain points, which a "shared" or "held" queue of this process has handed to the
+    driver behind nothing that may never come; and any, while fewer than `budget` queues, or this one already, wait so.
     "held": none. What the device does not wait for the queue holds: that wait and every later operation are kept here.
     A relay thread hands them to the driver when the point is done or lost. Points are submitted at once all the same.
     What is signalled behind a wait that is lost never reaches the driver: it is lost, with the same cause.
@@ -518,10 +529,15 @@ class StreamQueue:
 
     def submit(self, calls: Sequence[tuple[int, ...]]) -> tuple[int, int]:
         """Other work, and marks behind it: calls `(address of the function, argument, ...)`, done in order up to the
-        first that fails: (place in the queue, code). Held, and 0, while anything is held. What the arguments point to
-        must stay until the driver has done the call (`handed`), or longer, as the driver says.
+        first that fails: (place in the queue, 0), or (which call failed, code). Held while anything is held. What the
+        arguments point to must stay until the driver has done the call (`handed`), or longer, as the driver says.
 
         This goes on working when the queue has failed, so that a mark can tell when what it has done is finished."""
+
+    def unsure(self, more: bool) -> None:
+        """What comes later waits for something that may never come and that is no point: until the same with False,
+        this queue counts in the `budget`, and what it signals is not certain.
+        """
 
     @property
     def handed(self) -> int:

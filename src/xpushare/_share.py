@@ -283,11 +283,16 @@ def _native_stream(stream: Any, found: arrays.Described | None, array: Any, devi
         return use(stream)
     if stream is not None:
         return stream
-    if found is not None and found.stream is not None:
+    if found is None:  # an array of ours
+        return None
+    if found.stream is not None:
         return found.stream
     record = adapters.record(device.backend)
     assert record is not None
-    return array if any(callable(getattr(array, name, None)) for name in record.stream_methods) else None
+    for name in record.stream_methods:
+        if callable(getattr(array, name, None)):
+            return array
+    return None
 
 
 def _export(source: _Source, work: Work | None, read_only: bool, opens: int | None, copied: int) -> ArrayHandle:

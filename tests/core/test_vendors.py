@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -156,8 +157,6 @@ with xs.malloc_device(16, "native_cpu:0") as memory:
     memory.as_array(16, "uint8").__array_interface__
 assert "importlib.metadata" not in sys.modules
 assert "xpushare.adapters.mock" not in sys.modules
-xs.devices()
-assert "importlib.metadata" in sys.modules
 """
     assert python(Path("/nowhere"), source) == ""
 
@@ -333,6 +332,45 @@ assert ("acme" in sys.modules) != ("zcopy" in sys.modules)
 """
     said = python(acme, source)
     assert said.count("another adapter of that name") == 1
+
+
+@pytest.mark.parametrize("where", ["nowhere", "other group", "dist-info", "egg-info", "egg", "archive", "finder"])
+def test_entry_points_are_read_where_there_may_be_some(tmp_path: Path, where: str) -> None:
+    """Without need `importlib.metadata`, which is slow to import, is left alone."""
+    folder = tmp_path / ("acme.egg" if where == "egg" else "packages")
+    folder.mkdir()
+    install(folder, "acme", {}, "acme = acme:vendor")
+    facts = folder / "acme-1.0.dist-info"
+    if where == "egg":
+        facts.rename(folder / "EGG-INFO")
+    elif where == "egg-info":
+        facts.rename(folder / "acme-1.0.egg-info")
+    elif where == "other group":
+        (facts / "entry_points.txt").write_text("[console_scripts]\nacme = acme:main\n")
+    elif where == "archive":
+        folder = Path(shutil.make_archive(str(folder), "zip", folder))
+    elif where != "dist-info":
+        folder = tmp_path / "nowhere"
+    source = f"""
+import sys
+from xpushare import adapters
+
+class Finder:
+    def find_spec(self, *_arguments):
+        return None
+    def find_distributions(self, *_arguments):
+        return iter(())
+
+if {where == "finder"}:
+    sys.meta_path.append(Finder())
+sys.modules.pop("importlib.metadata", None)
+library = [each for each in sys.path if each.startswith(sys.base_prefix) and "-packages" not in each]
+sys.path[:] = [{str(folder)!r}, *library]
+adapters.record("nobody")
+print("importlib.metadata" in sys.modules, *(each.name for each in adapters.problems()))
+"""
+    read = {"nowhere": "False", "other group": "False", "finder": "True"}.get(where, "True acme")
+    assert python(tmp_path / "nobody", source).splitlines()[0] == read  # the log comes behind
 
 
 # --- arrays of such a vendor

@@ -16,6 +16,13 @@ from typing import Any
 MIB2 = 1 << 21
 WORD_OPERATION = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint)
 HOST_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p)
+COPY = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)
+SETS = {bits: ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, kind, ctypes.c_uint64, ctypes.c_uint64)
+        for bits, kind in ((8, ctypes.c_uint8), (16, ctypes.c_uint16), (32, ctypes.c_uint32))}  # fmt: skip
+ON_EVENT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64)
+WAIT_EVENT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint)
+EXCHANGE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))
+SET_CURRENT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64)
 STREAM_QUERY = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.POINTER(ctypes.c_int))
 
 
@@ -82,13 +89,32 @@ class ScriptedDriver:
         self.stuck: dict[int, list[Any]] = defaultdict(list)
         self.writes: list[tuple[int, int]] = []
         self.functions_run = 0
+        self.relays: set[int] = set()  # threads whose capture mode and context native code has set
         self.unsafe: list[str] = []  # calls that would have ended somebody's capture
         self.functions = {  # as C sees them
             b"cuStreamWriteValue64": WORD_OPERATION(lambda *given: self.cuStreamWriteValue64(*given)[0]),
             b"cuStreamWaitValue64": WORD_OPERATION(lambda *given: self.cuStreamWaitValue64(*given)[0]),
             b"cuLaunchHostFunc": HOST_FUNCTION(lambda *given: self.cuLaunchHostFunc(*given)[0]),
             b"cuStreamIsCapturing": STREAM_QUERY(self._is_capturing),
+            b"cuMemcpyAsync": COPY(lambda *given: self.cuMemcpyAsync(*given)[0]),
+            b"cuMemsetD8Async": SETS[8](lambda *given: self.cuMemsetD8Async(*given)[0]),
+            b"cuMemsetD16Async": SETS[16](lambda *given: self.cuMemsetD16Async(*given)[0]),
+            b"cuMemsetD32Async": SETS[32](lambda *given: self.cuMemsetD32Async(*given)[0]),
+            b"cuEventRecord": ON_EVENT(lambda *given: self.cuEventRecord(*given)[0]),
+            b"cuStreamWaitEvent": WAIT_EVENT(lambda *given: self.cuStreamWaitEvent(*given)[0]),
+            b"cuThreadExchangeStreamCaptureMode": EXCHANGE(self._exchange),
+            b"cuCtxSetCurrent": SET_CURRENT(self._set_current),
         }
+
+    def _exchange(self, mode: Any) -> int:
+        me = threading.get_ident()
+        self.relays.add(me)
+        self.modes[me], mode[0] = mode[0], self.modes[me]
+        return 0
+
+    def _set_current(self, context: int) -> int:
+        self.stacks[threading.get_ident()][-1:] = [context]
+        return 0
 
     def _is_capturing(self, stream: int, status: Any) -> int:
         code, found = self.cuStreamIsCapturing(stream)
@@ -135,7 +161,8 @@ class ScriptedDriver:
 
     @property
     def balanced(self) -> bool:
-        return not any(self.stacks.values()) and not any(self.modes.values())
+        ours = (self.stacks, self.modes)
+        return not any(found for each in ours for thread, found in each.items() if thread not in self.relays)
 
     # --- start, devices, contexts
     def cuInit(self, _flags: int) -> tuple[Any, ...]:
@@ -442,11 +469,15 @@ class ScriptedDriver:
         return self._do(stream, run)
 
     def cuMemcpyAsync(self, dst: int, src: int, nbytes: int, stream: int) -> tuple[Any, ...]:
+        if not self.stacks[threading.get_ident()]:
+            return (201,)
         return self._do(stream, lambda: ctypes.memmove(dst, src, nbytes) or True)
 
     def _set(self, dst: int, raw: bytes, count: int, stream: int) -> tuple[Any, ...]:
         if dst % len(raw):
             return (716,)
+        if not self.stacks[threading.get_ident()]:
+            return (201,)
         return self._do(stream, lambda: ctypes.memmove(dst, raw * count, len(raw) * count) or True)
 
     def cuMemsetD8Async(self, dst: int, value: int, count: int, stream: int) -> tuple[Any, ...]:
@@ -459,7 +490,7 @@ class ScriptedDriver:
         return self._set(dst, value.to_bytes(4, "little"), count, stream)
 
     def cuStreamWaitEvent(self, stream: int, event: int, _flags: int) -> tuple[Any, ...]:
-        return self._do(stream, lambda: not self.cuEventQuery(event)[0])
+        return self._do(stream, lambda: bool(self.sizes[event]))
 
     def cuEventCreate(self, _flags: int) -> tuple[Any, ...]:
         event = self.new("event")

@@ -114,14 +114,19 @@ def test_a_missing_attribute_is_named(cuda: Cuda, driver: ScriptedDriver, gpu: D
 
 
 def test_ordering_and_adopted_queues(cuda: Cuda, gpu: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cuda.support(gpu, xs.Aspect.device_ordering).state == "yes"
     assert cuda.support(gpu, xs.Aspect.adopted_queues).state == "yes"
-    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8")
-    assert cuda.support(gpu, xs.Aspect.device_ordering).state == "yes"
-    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # too late: the driver has read it
     said = cuda.support(gpu, xs.Aspect.device_ordering)
     assert said.state == "no"
-    assert "CUDA_DEVICE_MAX_CONNECTIONS=1" in said.reason
+    assert said.reason.startswith("2 of its queues may wait on the device for points that nobody has submitted")
+    assert said.reason.endswith("8 hardware channels; the others hold their operations until the point comes; "
+                                "CUDA_DEVICE_MAX_CONNECTIONS=32 makes it 8")  # fmt: skip
+    for value, most in {"1": 0, "3": 0, "8": 2, " 12 ": 3, "32": 8, "99": 8, "0": 2, "many": 2}.items():
+        monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", value)
+        other = Cuda(ScriptedDriver())
+        reason = other.support(other.devices()[0], xs.Aspect.device_ordering).reason
+        assert reason.startswith(f"{most} of its queues")
+        assert ("CUDA_DEVICE_MAX_CONNECTIONS" in reason) == (most < 8)
 
 
 def test_ordering_and_adopted_queues_need_stream_words(cuda: Cuda, driver: ScriptedDriver, gpu: DeviceInfo) -> None:
@@ -401,6 +406,73 @@ def test_signals_and_waits(cuda: Cuda, gpu: DeviceInfo, slot: _native.Slot) -> N
     assert second.signal(slot, None) == 2
     second.synchronize(5)
     assert (slot.value, slot.pending) == (2, 2)
+
+
+@pytest.mark.parametrize("connections", ["1", "8", "32"])
+def test_so_many_queues_wait_on_the_device(
+    connections: str, monkeypatch: pytest.MonkeyPatch, new_slot: Callable[[], _native.Slot], domain: _native.Domain
+) -> None:
+    """The others hold their operations, which a relay thread hands over, with the device current there."""
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections)
+    driver = ScriptedDriver()
+    cuda = Cuda(driver)
+    gpu = cuda.devices()[0]
+    cuda.adopt_domain(gpu, domain)
+    memory = cuda.allocate(gpu, "host", 4096)
+    view = memoryview(_native.Span(memory.address, 4096, False, memory))
+    queues: list[Any] = [cuda.queue(gpu) for _ in range(12)]
+    gates, outs = [new_slot() for _ in queues], [new_slot() for _ in queues]
+    adopted: Any = cuda.adopt_queue(0x777)[1] if connections == "1" else None  # type: ignore[index]
+    if adopted is not None:
+        adopted.wait(gates[0], 1)
+    most = int(connections) // 4
+    for at, (queue, gate, out) in enumerate(zip(queues, gates, outs, strict=True)):
+        queue.wait(gate, 1)
+        queue.fill(memory.address + at, bytes([at + 1]), 1, None)
+        queue.copy(memory.address + 100 + at, memory.address + at, 1, None)
+        assert queue.signal(out, None) == 1
+    assert driver.calls.count("cuStreamWaitValue64") == most + (adopted is not None)
+    assert [queue._native.held > 0 for queue in queues] == [at >= most for at in range(12)]
+    assert not any(queue.idle() for queue in queues)
+    for gate, out in reversed(list(zip(gates, outs, strict=True))):
+        gate.signal()
+        until(lambda out=out: (driver.settle(), out.state(1) == _native.DONE)[-1])
+    for queue in queues:
+        queue.synchronize(5)
+        queue.release()
+    assert view[:12].tolist() == view[100:112].tolist() == list(range(1, 13))
+    until(lambda: not any(queue._released for queue in queues))
+    assert driver.relays or most >= 12
+    assert {driver.stacks[thread][-1] for thread in driver.relays} == {driver.contexts[0]}
+    assert {driver.modes[thread] for thread in driver.relays} == {2}
+    assert driver.balanced
+    assert not driver.unsafe
+
+
+def test_an_event_of_another_library_takes_a_place(
+    cuda: Cuda, gpu: DeviceInfo, driver: ScriptedDriver, new_slot: Callable[[], _native.Slot]
+) -> None:
+    """Nobody here knows what is before it."""
+    event, gates, slot = driver.cuEventCreate(0)[1], [new_slot(), new_slot()], new_slot()
+    queues: list[Any] = [cuda.queue(gpu) for _ in range(4)]
+    driver.sizes[event] = 0
+    queues[0].wait_native(event, None)
+    queues[0].signal(slot, None)
+    queues[1].wait(gates[0], 1)
+    queues[2].wait(slot, 1)
+    queues[3].wait(gates[1], 1)
+    assert [queue._native.held for queue in queues] == [0, 0, 1, 1]
+    driver.sizes[event] = 1
+    driver.settle()
+    queues[0].synchronize(5)
+    queues[2].synchronize(5)
+    queues[2].wait(gates[1], 2)
+    assert queues[2]._native.held == 0
+    for gate in (*gates, gates[1]):
+        gate.signal()
+    driver.settle()
+    for queue in queues:
+        queue.synchronize(5)
 
 
 def test_signallers_take_turns(

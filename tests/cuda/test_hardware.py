@@ -451,6 +451,93 @@ def test_signallers_take_turns(queue: xs.Queue) -> None:
         event.close()
 
 
+@pytest.mark.parametrize("connections", ["1", "8", "32"])
+def test_twelve_queues_in_the_wrong_order(connections: str) -> None:
+    """Each waits for what the next one is given later, with copies, over two rounds; nobody stands still meanwhile."""
+    out = run(
+        f"""
+        import os
+        os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "{connections}"
+        from contextlib import ExitStack
+        with ExitStack() as stack:
+            enter = stack.enter_context
+            queues = [enter(xs.Queue("cuda:0")) for _ in range(12)]
+            events = [enter(xs.Event("cuda:0")) for _ in range(13)]
+            cells = [enter(xs.malloc_device(4096, "cuda:0")) for _ in range(13)]
+            other, busy = enter(xs.Queue("cuda:0")), enter(xs.Event("cuda:0"))
+            own = enter(xs.malloc_device(64, "cuda:0"))
+            for round_ in (1, 2):
+                for number, queue in enumerate(queues):
+                    queue.wait(events[number + 1], at_least=round_)
+                    queue.copy(cells[number], cells[number + 1])
+                    queue.signal(events[number])
+                other.fill(own, b"o")
+                other.signal(busy)
+                busy.wait(15, at_least=round_)
+                assert not events[0].value >= round_
+                other.fill(cells[12], bytes([round_]))
+                other.signal(events[12])
+                events[0].wait(15, at_least=round_)
+                assert peer.read(cells[0], 1) == bytes([round_])
+                for queue in queues:
+                    queue.synchronize(15)
+            support = xs.Device("cuda:0").support("device_ordering")
+            print(support.state, support.reason)
+        """
+    )
+    assert out.startswith(f"no {int(connections) // 4} of its queues may wait on the device")
+
+
+def test_queues_that_wait_for_another_process_hold_nobody_up(gpu: xs.Device, queue: xs.Queue) -> None:
+    """Twelve wait for points of another process, released newest first."""
+    with Child(timeout=SLOW) as child, contextlib.ExitStack() as stack:
+        queues = [stack.enter_context(xs.Queue(gpu)) for _ in range(12)]
+        outs = [stack.enter_context(xs.Event(gpu)) for _ in queues]
+        gates = [stack.enter_context(xs.Event(gpu, enable_ipc=True)) for _ in queues]
+        memory = stack.enter_context(xs.malloc_device(64, gpu))
+        for waiting, gate, out in zip(queues, gates, outs, strict=True):
+            waiting.wait(gate, at_least=1)
+            waiting.signal(out)
+        queue.fill(memory, b"b")
+        queue.synchronize(15)
+        for gate, out in reversed(list(zip(gates, outs, strict=True))):
+            child.call(peer.open_event, bytes(xs.ipc.event.get(gate)))
+            child.call(peer.device_signal)
+            out.wait(15, at_least=1)
+        for waiting in queues:
+            waiting.synchronize(15)
+
+
+def test_held_operations_leave_captures_alone(gpu: xs.Device) -> None:
+    """A relay thread makes copies, fills, marks and signals while this thread captures in global mode."""
+    need("torch")
+    import torch
+
+    with contextlib.ExitStack() as stack:
+        queues = [stack.enter_context(xs.Queue(gpu)) for _ in range(6)]
+        gate = stack.enter_context(xs.Event(gpu))
+        outs = [stack.enter_context(xs.Event(gpu)) for _ in queues]
+        cells = [stack.enter_context(xs.malloc_device(64, gpu)) for _ in range(2)]
+        for waiting, out in zip(queues, outs, strict=True):
+            waiting.wait(gate, at_least=1)
+            waiting.fill(cells[0], b"x")
+            waiting.copy(cells[1], cells[0])
+            waiting.signal(out)
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        tensor = torch.zeros(64, device="cuda")
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="global"):
+            tensor += 1
+            gate.signal()
+            for out in outs:
+                out.wait(15, at_least=1)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert tensor[0].item() == 1
+        for waiting in queues:
+            waiting.synchronize(15)
+        assert peer.read(cells[1], 1) == b"x"
+
+
 def test_nobody_left_to_signal(queue: xs.Queue) -> None:
     with Child(timeout=SLOW) as child:
         event = xs.ipc.event.open(child.call(peer.new_event))

@@ -61,12 +61,12 @@ class Driver:
 
     # how four kinds of drivers are called
 
-    def table(self, kind):
+    def table(self, kind, **more):
         host = (self.at("host"), ("queue", "function", "data"))
         store = (self.at("store64"), ("queue", "address", "point"))
         captured = (self.at("captured"), ("queue", "status_out"))
         if kind == "words":
-            return n.QueueCalls(host, store, (self.at("wait64_geq"), ("queue", "address", "point")), captured)
+            return n.QueueCalls(host, store, (self.at("wait64_geq"), ("queue", "address", "point")), captured, **more)
         if kind == "masked":
             wait = (self.at("wait_masked"), ("queue", "address", "point", 0, 2**64 - 1))
             return n.QueueCalls(host, store, wait)
@@ -86,17 +86,17 @@ class Driver:
         )
         return n.QueueCalls(steps, host_data=2)
 
-    def queue(self, number, ordering="device", kind="words", beside=None, adopted=False):
-        return Queue(self, number, ordering, kind, beside, adopted)
+    def queue(self, number, ordering="device", kind="words", beside=None, adopted=False, table=None):
+        return Queue(self, number, ordering, table or self.table(kind), beside, adopted)
 
 
 class Queue:
     """A stream and the native queue over it."""
 
-    def __init__(self, driver, number, ordering, kind, beside, adopted):
+    def __init__(self, driver, number, ordering, table, beside, adopted):
         self.driver = driver
         self.stream = driver.stream(beside.stream if beside else 0)
-        self.native = n.StreamQueue(number, self.stream, driver.table(kind), ordering, adopted)
+        self.native = n.StreamQueue(number, self.stream, table, ordering, adopted)
 
     def wait(self, slot, point):
         return self.native.wait(slot, slot.address, point)

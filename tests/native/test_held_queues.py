@@ -180,6 +180,145 @@ def test_shared_hardware_waits_for_what_was_handed(make, driver):
     assert done.wait(1, 5) == n.DONE
 
 
+# --- a number of queues that may wait in the device for what may never come
+
+
+def test_places_are_for_queues_not_for_waits(make, driver):
+    table, gates, done = driver.table("words", budget=2), [make() for _ in range(5)], [make() for _ in range(4)]
+    queues = [driver.queue(number, "shared", table=table) for number in range(1, 5)]
+    waits = driver.calls("wait64_geq")
+    for queue, gate, out in zip(queues, gates, done, strict=False):
+        queue.wait(gate, 1)
+        queue.signal(out)
+    queues[0].wait(gates[4], 1)  # it has a place
+    queues[0].signal(done[0])
+    assert [queue.native.held for queue in queues] == [0, 0, 2, 2]
+    assert driver.calls("wait64_geq") == waits + 3
+    gates[2].signal()
+    assert done[2].wait(1, 5) == n.DONE
+    gates[0].signal()
+    assert done[0].wait(1, 5) == n.DONE
+    assert queues[2].wait(gates[3], 2) == 0  # the first queue still has its place, for its second wait
+    assert queues[2].native.held == 1
+    for gate in gates[4], gates[1]:
+        gate.signal()
+    assert done[0].wait(2, 5) == done[1].wait(1, 5) == n.DONE
+    free = driver.queue(5, "shared", table=table)
+    assert free.wait(gates[0], 2) == 0  # at once, whether the warden has come by or not
+    assert free.native.held == 0
+    gates[0].signal()
+    gates[3].signal()
+    gates[3].signal()
+    assert done[3].wait(1, 5) == n.DONE
+    assert all(queue.native.drain(5) for queue in queues)
+
+
+def test_what_is_signalled_behind_an_unsure_wait_is_not_certain(make, driver):
+    table, gate, slots = driver.table("words", budget=1), make(), [make() for _ in range(3)]
+    first, second, third = (driver.queue(number, "shared", table=table) for number in (1, 2, 3))
+    first.signal(slots[0])
+    first.wait(gate, 1)
+    first.signal(slots[1])
+    second.wait(slots[1], 1)
+    assert second.native.held == 1
+    third.pause(True)
+    third.signal(slots[2])
+    fourth = driver.queue(4, "shared", table=table)
+    fourth.wait(slots[2], 1)  # certain: it takes no place
+    assert fourth.native.held == 0
+    third.pause(False)
+    gate.signal()
+    assert slots[1].wait(1, 5) == n.DONE
+    assert second.native.drain(5)
+    until(lambda: fourth.wait(gate, 2) == 0 and fourth.native.held == 0)
+    gate.signal()
+
+
+def test_a_wait_that_is_lost_gives_its_place_back(peers, make, driver):
+    table, gone, gate, ours = driver.table("words", budget=1), make(), make(), make()
+    peer = peers(gone.index)
+    peer.run("s.submit(1, device=True)")
+    first, second = (driver.queue(number, "shared", table=table) for number in (1, 2))
+    first.wait(gone, 1)
+    first.signal(ours)
+    peer.kill()
+    assert ours.wait(1, 5) == n.LOST
+    until(lambda: gone.released(1))
+    assert second.wait(gate, 1) == 0
+    assert second.native.held == 0
+    gate.signal()
+
+
+def test_adopted_queues_take_places_and_are_never_held(make, driver):
+    table, gate, out = driver.table("words", budget=1), make(), make()
+    adopted = [driver.queue(number, "device", adopted=True, table=table) for number in (1, 2)]
+    for queue in adopted:
+        assert queue.wait(gate, 1) == 0
+        assert queue.native.held == 0
+    own = driver.queue(3, "shared", table=table)
+    own.wait(gate, 1)
+    own.signal(out)
+    assert own.native.held == 2
+    gate.signal()
+    assert out.wait(1, 5) == n.DONE
+    own.wait(gate, 2)
+    assert own.native.held == 0
+    gate.signal()
+
+
+@pytest.mark.parametrize("budget", [None, 0, 2])
+def test_twelve_queues_in_the_wrong_order(make, driver, budget):
+    """Two have hardware queues of their own, ten share one; each waits for a signal that a later one is given later."""
+    table = driver.table("words", budget=budget or 0)
+    slots, queues = [make() for _ in range(13)], []
+    for number in range(12):
+        beside = queues[2] if number > 2 else None
+        queues.append(driver.queue(number + 1, "device" if budget is None else "shared", beside=beside, table=table))
+    for number, queue in enumerate(queues):
+        queue.wait(slots[number + 1], 1)
+        queue.signal(slots[number])
+    slots[12].signal()
+    if budget is None:
+        assert slots[0].wait(1, 0.2) == n.PENDING  # they stand for ever
+        for slot in slots:
+            n.store64(slot.address, 1)
+    assert slots[0].wait(1, 10) == n.DONE
+    assert all(queue.native.drain(5) for queue in queues)
+
+
+def test_the_relay_prepares_its_thread(make, driver):
+    threads, modes = [], []
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_uint64)
+    def prepare(mode, context):
+        threads.append(threading.get_ident())
+        modes.append((mode[0], context))
+        mode[0] = 0
+        return 0
+
+    step = (ctypes.cast(prepare, ctypes.c_void_p).value, ("mode", 7))
+    queue, gate, out = driver.queue(1, "shared", table=driver.table("words", relay=step)), make(), make()
+    queue.signal(out)
+    assert not threads  # the caller's thread is the caller's
+    for point in (1, 2):
+        queue.wait(gate, point)
+        queue.signal(out)
+        gate.signal()
+        assert out.wait(point + 1, 5) == n.DONE
+    assert modes == [(2, 7), (2, 7)]
+    assert threading.get_ident() not in threads
+    failing = (ctypes.cast(FAILS, ctypes.c_void_p).value, ())
+    broken = driver.queue(2, "shared", table=driver.table("words", relay=failing))
+    broken.wait(gate, 3)
+    broken.signal(out)
+    gate.signal()
+    assert out.wait(4, 5) == n.LOST
+    assert broken.native.failure()[1] == 9
+
+
+FAILS = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 9)
+
+
 @pytest.mark.parametrize("ordering", ["shared", "held"])
 def test_two_signallers_take_turns(make, driver, ordering):
     """The second's store comes after the first's, which is held."""

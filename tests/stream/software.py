@@ -121,7 +121,8 @@ class Stream:
             (self._address("wait"), word) if ordering == "device" else None,
             (self._address("captured"), ("queue", "status_out")),
         )
-        self.calls = QueueCalls(native, "host", "store", "wait", "captured")
+        others = {self._address(name): name for name in ("copy", "fill", "mark")}
+        self.calls = QueueCalls(native, "host", "store", "wait", "captured", others)
         threading.Thread(target=self._run, daemon=True).start()
 
     def _function(self, name: str, count: int, run: Callable[..., object]) -> Any:

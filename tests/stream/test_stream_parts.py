@@ -100,7 +100,11 @@ def test_access_goes_to_the_devices_in_use_that_reach_the_memory(access: PeerAcc
     devices[2].peers = {2}
     access.grant(devices[0], "opening", 0x1000, 0x100, 0, "rw")
     assert devices[0].log == [("set_access", 0x1000, 0x100, (0,), "rw")]
+    assert not access.lacking(0, 0x1000, 0x100)
+    assert access.lacking(1, 0x10FF, 0x1000)
+    assert not access.lacking(1, 0x1100, 0x1000), "these bytes nobody has mapped"
     access.ensure(1, 0x1080, 1)
+    assert not access.lacking(1, 0x1000, 0x100)
     access.ensure(1, 0x1000, 0x100)
     access.ensure(2, 0x1000, 0x100)
     assert devices[1].log == [("set_access", 0x1000, 0x100, (1,), "rw")], "once"
@@ -125,8 +129,8 @@ def test_what_was_unmapped_gets_no_access(access: PeerAccess, devices: list[Any]
 def test_one_device_needs_no_books() -> None:
     only: Any = Device(0)
     access = PeerAccess(lambda: [only])
-    assert not access.needed()
     access.grant(only, "opening", 0x1000, 0x100, 0, "rw")
+    assert not access.lacking(0, 0x1000, 0x100)
     assert only.log == [("set_access", 0x1000, 0x100, (0,), "rw")]
 
 

@@ -55,7 +55,7 @@ typedef struct xp_slot {
     pthread_mutex_t mu;
     uint64_t last_point, last_queue; /* of this process's submits; mu */
     uint64_t last_host;              /* the newest of them that a host function completes; mu */
-    uint64_t handed; /* the newest of them whose store a driver has, and nothing that is still to be queued holds it up */
+    uint64_t handed; /* the newest of them that is certain: a driver has its store, and nothing holds that up for ever */
     uint64_t *released; /* points whose guard ended with a loss, until somebody asks; xp_mu */
     uint32_t released_count, released_room;
     uint32_t guards;            /* nodes that guard; xp_mu */
@@ -66,6 +66,7 @@ typedef struct xp_slot {
 typedef struct xp_queue xp_queue;
 
 enum { XP_TOKEN, XP_GUARD, XP_MEND, XP_HOLD, XP_HOLD_RECORDED /* a loss counts once it is recorded */ };
+#define XP_UNSURE 16 /* with XP_GUARD: the point may never come */
 
 /* A token to report; a device's wait to guard; late stores of a device to mend; a wait for which a queue holds work. */
 typedef struct xp_node {
@@ -74,6 +75,7 @@ typedef struct xp_node {
     uint64_t point, token; /* of a guard: where in its queue the wait is; of a mend: since when */
     int kind;
     bool lost, served; /* a guard: its point was seen lost; its queue has lost what is queued behind */
+    bool unsure;       /* a guard: its point may never come */
     xp_queue *queue;   /* or NULL */
 } xp_node;
 
@@ -179,7 +181,7 @@ const char *xp_submit(xp_slot *s, uint64_t queue, bool device, uint64_t *point, 
 /* Before a device waits for `point`: a loss shall release it. 0; 1: done or lost, there is nothing to wait for; -1 no
  * memory, XP_TOO_FAR, else errno + 1. */
 #define XP_TOO_FAR (-2)
-int xp_guard(xp_slot *s, uint64_t point, xp_queue *queue, uint64_t at);
+int xp_guard(xp_slot *s, uint64_t point, xp_queue *queue, uint64_t at, bool unsure);
 void xp_slot_ref(xp_slot *s);
 void xp_slot_unref(xp_slot *s);
 
@@ -196,6 +198,7 @@ void xp_unwatch_bell(xp_domain *d);               /* with d->mu */
 int xp_watch_attached(xp_slot *s);                /* and those who owe; takes d->mu; the worst of xp_watch */
 /* 0, 1 already done or lost, -1 no memory, else errno + 1 */
 int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, int kind, xp_queue *queue);
+void xp_guards_look(void); /* end unsure guards whose points are done; else the warden does in its own time */
 void xp_mend(xp_slot *s, xp_queue *queue); /* with xp_mu: late stores of that queue may come */
 bool xp_mending(xp_slot *s, const xp_queue *queue, bool end);
 void xp_node_cancel(xp_slot *s, uint64_t token);

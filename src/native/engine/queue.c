@@ -42,19 +42,22 @@ static int invoke(const xp_call *c)
     }
 }
 
-static int invoke_all(const xp_call *calls, uint32_t count)
+/* *done: how many came before the one that failed. */
+static int invoke_all(const xp_call *calls, uint32_t count, uint64_t *done)
 {
     int code = 0;
-    for (uint32_t i = 0; i < count && code == 0; i++)
-        code = invoke(&calls[i]);
+    for (*done = 0; *done < count && (code = invoke(&calls[*done])) == 0; ++*done)
+        ;
     return code;
 }
+
+#define RELAXED 2 /* a thread's capture mode, as CUDA and HIP number it */
 
 /* The driver's code. `values` by the kind of argument. `given`: the driver was given DATA, and will call FUNCTION. */
 static int perform(const xp_recipe *recipe, uint64_t *values, bool *given)
 {
     uint64_t made = 0;
-    int code = 0;
+    int code = 0, mode;
     for (uint32_t i = 0; i < recipe->count; i++) {
         const xp_step *step = &recipe->steps[i];
         if (code && !(step->cleanup && made))
@@ -63,6 +66,8 @@ static int perform(const xp_recipe *recipe, uint64_t *values, bool *given)
         bool gives = false;
         values[XP_ARG_OUT] = (uintptr_t)&made;
         values[XP_ARG_MADE] = made;
+        values[XP_ARG_MODE] = (uintptr_t)&mode;
+        mode = RELAXED;
         for (uint32_t k = 0; k < call.count; k++) {
             uint8_t kind = step->kinds[k];
             call.arguments[k] = kind == XP_ARG_FIXED ? step->call.arguments[k] : values[kind];
@@ -143,12 +148,13 @@ typedef struct operation {
 
 struct xp_queue {
     xp_job job; /* to go on with what is held */
-    unsigned refs, waits, born;
+    unsigned refs, waits, unsure, born; /* unsure: those of its waits whose points may never come */
     uint64_t number, handle;
     xp_queue_calls *calls;
     int ordering;
     bool adopted; /* somebody else has the queue, too */
     pthread_mutex_t order;
+    operation *spare[2]; /* `order`; so that what is submitted is not lost for want of memory */
     pthread_mutex_t mu; /* what follows; what is held changes only with `order`, too */
     uint64_t at;        /* counts operations */
     record *records;    /* a ring */
@@ -267,14 +273,35 @@ static void add_record(xp_queue *q, xp_slot *s, uint64_t point, uint64_t at, com
     *record_at(q, q->record_count++) = (record){s, point, at, c};
 }
 
+static void operation_set(operation *op, int kind, xp_slot *s, uint64_t address, uint64_t point, uint32_t count)
+{
+    *op = (operation){.kind = kind, .s = s, .address = address, .point = point, .count = count};
+    if (s)
+        xp_slot_ref(s);
+}
+
 static operation *operation_new(int kind, xp_slot *s, uint64_t address, uint64_t point, uint32_t count)
 {
     operation *op = malloc(sizeof *op + count * sizeof *op->calls);
-    if (op) {
-        *op = (operation){.kind = kind, .s = s, .address = address, .point = point, .count = count};
-        if (s)
-            xp_slot_ref(s);
-    }
+    if (op)
+        operation_set(op, kind, s, address, point, count);
+    return op;
+}
+
+/* With q->order. */
+static bool have_spares(xp_queue *q)
+{
+    for (int i = 0; i < 2; i++)
+        if (q->spare[i] == NULL && (q->spare[i] = malloc(sizeof **q->spare)) == NULL)
+            return false;
+    return true;
+}
+
+static operation *take_spare(xp_queue *q, int i, int kind, xp_slot *s, uint64_t address, uint64_t point)
+{
+    operation *op = q->spare[i];
+    q->spare[i] = NULL;
+    operation_set(op, kind, s, address, point, 0);
     return op;
 }
 
@@ -352,6 +379,8 @@ void xp_queue_unref(xp_queue *q)
         q->first = op->next;
         operation_free(op);
     }
+    free(q->spare[0]);
+    free(q->spare[1]);
     free(q->records);
     xp_queue_calls_unref(q->calls);
     free(q);
@@ -476,18 +505,65 @@ static bool told_by_half(xp_slot *s, const xp_view *v, uint64_t point)
            (point <= v->effective || point - v->effective <= XP_OUTSTANDING_MAX);
 }
 
-/* May the device wait for that point, or must the queue hold what comes? */
-static bool device_may_wait(const xp_queue *q, xp_slot *s, uint64_t point)
+/* A queue that waits in its device for what may never come keeps a hardware channel from others. It has a place among
+ * those that may until all such waits of it are over. */
+static bool has_place(xp_queue *q, bool limited)
 {
+    xp_queue_calls *calls = q->calls;
+    if (__atomic_fetch_add(&q->unsure, 1, __ATOMIC_SEQ_CST)) /* only we add, with `order` */
+        return true;
+    unsigned waiting = XP_LOAD(&calls->waiting);
+    do {
+        if (limited && waiting >= calls->budget) {
+            __atomic_fetch_sub(&q->unsure, 1, __ATOMIC_SEQ_CST);
+            return false;
+        }
+    } while (!XP_CAS(&calls->waiting, &waiting, waiting + 1));
+    return true;
+}
+
+void xp_queue_sure(xp_queue *q)
+{
+    if (__atomic_sub_fetch(&q->unsure, 1, __ATOMIC_SEQ_CST) == 0)
+        __atomic_fetch_sub(&q->calls->waiting, 1, __ATOMIC_SEQ_CST);
+}
+
+void xp_queue_unsure(xp_queue *q)
+{
+    pthread_mutex_lock(&q->order);
+    has_place(q, false);
+    pthread_mutex_unlock(&q->order);
+}
+
+static bool take_place(xp_queue *q, bool limited)
+{
+    if (has_place(q, limited))
+        return true;
+    if (q->calls->budget == 0)
+        return false;
+    xp_guards_look();
+    return has_place(q, limited);
+}
+
+/* May the device wait for that point, or must the queue hold what comes? *unsure: it may, and has a place. Without
+ * `unsure` no place is taken. */
+static bool device_may_wait(xp_queue *q, xp_slot *s, uint64_t point, bool *unsure)
+{
+    bool limited = q->ordering == XP_ORDER_SHARED && !q->adopted;
     xp_view v;
     xp_read(s->w, &v);
     if (q->calls->wait.count == 0 || q->ordering == XP_ORDER_HELD)
         return false;
     if (q->calls->wait_bits == 32 && !told_by_half(s, &v, point))
         return false;
-    if (q->ordering == XP_ORDER_DEVICE)
+    if (point <= XP_LOAD(&s->handed))
         return true;
-    return q->adopted ? point <= v.top : point <= XP_LOAD(&s->handed);
+    if (q->adopted && q->ordering == XP_ORDER_SHARED && point > v.top)
+        return false;
+    if (unsure == NULL)
+        return !limited;
+    *unsure = take_place(q, limited);
+    return *unsure;
 }
 
 /* The device stores the lower half only: the upper one is there already, however much of what is lost below the point
@@ -505,11 +581,11 @@ static void note_host(xp_slot *s, uint64_t point)
     pthread_mutex_unlock(&s->mu);
 }
 
-/* The driver has it, and a queue that never waits for what may never come. */
+/* The driver has it, behind nothing that may never come. */
 static void note_handed(const xp_queue *q, xp_slot *s, uint64_t point)
 {
     uint64_t old = XP_LOAD(&s->handed);
-    if (q->ordering != XP_ORDER_DEVICE && !q->adopted)
+    if (q->ordering != XP_ORDER_DEVICE && !q->adopted && XP_LOAD(&q->unsure) == 0)
         while (old < point && !XP_CAS(&s->handed, &old, point))
             ;
 }
@@ -554,12 +630,12 @@ static int64_t held_wait(xp_queue *q, operation *op, bool *again)
     }
     if (state != XP_PENDING)
         return 0;
-    if (!device_may_wait(q, s, op->point)) {
+    if (!device_may_wait(q, s, op->point, NULL)) { /* whoever looks after the device's waits knows of no other now */
         int64_t code = hold(q, s, op->point, XP_HOLD);
         *again = code == 0;
         return code;
     }
-    int rc = xp_guard(s, op->point, q, op->at);
+    int rc = xp_guard(s, op->point, q, op->at, false);
     *again = rc == 1;
     if (rc)
         return rc == 1 ? 0 : XP_CODE_SYSTEM | (rc == XP_TOO_FAR ? EOVERFLOW : rc < 0 ? ENOMEM : rc - 1);
@@ -602,13 +678,14 @@ static int64_t advance(xp_queue *q)
     while (q->first) {
         operation *op = q->first;
         bool again = false;
+        uint64_t done;
         int64_t code;
         if (op->kind == HELD_WAIT)
             code = held_wait(q, op, &again);
         else if (op->kind == HELD_SIGNAL)
             code = held_signal(q, op, &again);
         else
-            code = invoke_all(op->calls, op->count);
+            code = invoke_all(op->calls, op->count, &done);
         if (code)
             return code == HOLDING ? 0 : code;
         if (!again)
@@ -649,13 +726,22 @@ static void fail(xp_queue *q, int64_t code)
     pthread_mutex_unlock(&q->mu);
 }
 
+/* With q->order. What the thread has had of the driver's settings before is another queue's. */
+static int64_t go_on(xp_queue *q)
+{
+    uint64_t values[XP_ARG_KINDS] = {[XP_ARG_QUEUE] = q->handle};
+    bool given;
+    int64_t code = q->first ? perform(&q->calls->relay, values, &given) : 0;
+    return code ? code : advance(q);
+}
+
 /* On the relay. */
 static void resume(xp_job *job)
 {
     xp_queue *q = (xp_queue *)job; /* its first member */
     int64_t code;
     pthread_mutex_lock(&q->order);
-    while ((code = advance(q)) != 0)
+    while ((code = go_on(q)) != 0)
         fail(q, code);
     pthread_mutex_unlock(&q->order);
     xp_queue_unref(q);
@@ -681,12 +767,15 @@ static int64_t begin(xp_queue *q)
 int xp_queue_wait(xp_queue *q, xp_slot *s, uint64_t address, uint64_t point, int64_t *code)
 {
     int rc = 0;
+    bool unsure = false;
     *code = 0;
     pthread_mutex_lock(&q->order);
     if (q->failed) {
         *code = q->failed;
-    } else if (q->first == NULL && device_may_wait(q, s, point)) {
-        rc = xp_guard(s, point, q, next_at(q));
+    } else if (q->first == NULL && device_may_wait(q, s, point, &unsure)) {
+        rc = xp_guard(s, point, q, next_at(q), unsure);
+        if (rc && unsure)
+            xp_queue_sure(q);
         if (rc == 0)
             *code = word_operation(q, &q->calls->wait, address, point);
     } else if (settled(s, point) == XP_PENDING || q->first) {
@@ -710,17 +799,13 @@ int xp_queue_wait(xp_queue *q, xp_slot *s, uint64_t address, uint64_t point, int
 /* With q->order. */
 static void signal_now(xp_queue *q, xp_slot *s, uint64_t address, xp_signalled *done)
 {
-    bool host = false, holds = q->first != NULL || (q->ordering != XP_ORDER_DEVICE && !q->adopted);
-    operation *before = NULL, *op = NULL;
+    bool host = false, limited = q->ordering != XP_ORDER_DEVICE && !q->adopted;
+    bool holds = q->first != NULL || (limited && q->calls->budget == 0);
     completion *c = NULL;
-    if (holds) { /* before the point is submitted: it must not be lost for want of memory */
-        before = operation_new(HELD_WAIT, s, address, 0, 0);
-        op = operation_new(HELD_SIGNAL, s, address, 0, 0);
-    }
     bool alone = q->first == NULL;
     pthread_mutex_lock(&q->mu); /* a loss finds every point of ours that is submitted in the list */
     bool listed = XP_LOAD(&q->waits) != 0;
-    done->memory = (!holds || (before && op)) && (!listed || make_room(q));
+    done->memory = (!holds || have_spares(q)) && (!listed || make_room(q));
     if (done->memory)
         done->wrong = xp_submit(s, q->number, q->calls->store.count != 0, &done->point, &done->after, &host);
     uint64_t point = done->point;
@@ -731,15 +816,11 @@ static void signal_now(xp_queue *q, xp_slot *s, uint64_t address, xp_signalled *
             note_host(s, point);
         }
         if (holds) {
-            op->point = point;
+            if (done->after)
+                append(q, take_spare(q, 0, HELD_WAIT, s, address, done->after));
+            operation *op = take_spare(q, 1, HELD_SIGNAL, s, address, point);
             op->host = host;
-            if (done->after) {
-                before->point = done->after;
-                append(q, before);
-                before = NULL;
-            }
             append(q, op);
-            op = NULL;
             done->after = 0; /* the queue sees to it */
         } else if (host && (c = completion_new(s, point)) == NULL) {
             xp_lose_late(s, 0, XP_CAUSE_QUEUE, (uint64_t)getpid());
@@ -751,8 +832,6 @@ static void signal_now(xp_queue *q, xp_slot *s, uint64_t address, xp_signalled *
         }
     }
     pthread_mutex_unlock(&q->mu);
-    operation_free(before);
-    operation_free(op);
     if (point == 0 || !done->memory)
         return;
     if (holds) {
@@ -780,25 +859,26 @@ bool xp_queue_finish(xp_queue *q, xp_slot *s, uint64_t point, int64_t *code)
 {
     completion *c = NULL;
     pthread_mutex_lock(&q->order);
-    if (q->first) {
-        operation *op = operation_new(HELD_SIGNAL, s, 0, point, 0);
-        if (op) {
-            op->host = true;
-            pthread_mutex_lock(&q->mu);
-            append(q, op);
-            pthread_mutex_unlock(&q->mu);
-        }
-        pthread_mutex_unlock(&q->order);
-        *code = 0;
-        return op != NULL;
-    }
+    operation *op = q->first ? operation_new(HELD_SIGNAL, s, 0, point, 0) : NULL;
     pthread_mutex_lock(&q->mu);
     for (uint32_t i = q->record_count; i-- && c == NULL;) {
         record *r = record_at(q, i);
         if (r->s == s && r->point == point && (c = r->completion))
             __atomic_fetch_add(&c->refs, 1, __ATOMIC_RELAXED);
     }
+    if (op) {
+        op->host = true;
+        op->lost = c ? XP_LOAD(&c->lost) : 0;
+        op->pid = c ? c->pid : 0;
+        append(q, op);
+    }
     pthread_mutex_unlock(&q->mu);
+    if (q->first) {
+        completion_unref(c);
+        pthread_mutex_unlock(&q->order);
+        *code = 0;
+        return op != NULL;
+    }
     if (c == NULL)
         c = completion_new(s, point);
     if (c)
@@ -820,8 +900,10 @@ bool xp_queue_submit(xp_queue *q, const xp_call *calls, uint32_t count, uint64_t
         *at = op->at;
         pthread_mutex_unlock(&q->mu);
     } else if (memory) {
+        uint64_t done;
         *at = next_at(q);
-        *code = invoke_all(calls, count);
+        *code = invoke_all(calls, count, &done);
+        *at = *code ? done : *at;
     }
     pthread_mutex_unlock(&q->order);
     return memory;

@@ -19,7 +19,8 @@ typedef struct {
     uint64_t arguments[XP_ARGUMENTS];
 } xp_call;
 
-/* What a recipe fills in. OUT is the address of a temporary, MADE what a step before has put there. */
+/* What a recipe fills in. OUT is the address of a temporary, MADE what a step before has put there, MODE the
+ * address of an int that says RELAXED. */
 enum {
     XP_ARG_FIXED,
     XP_ARG_QUEUE,
@@ -31,6 +32,7 @@ enum {
     XP_ARG_OUT,
     XP_ARG_MADE,
     XP_ARG_STATUS_OUT,
+    XP_ARG_MODE,
     XP_ARG_KINDS
 };
 
@@ -47,9 +49,11 @@ typedef struct {
 
 typedef struct {
     unsigned refs;
-    xp_recipe store, wait, host, captured;
+    xp_recipe store, wait, host, captured, relay;
     unsigned wait_bits, store_bits; /* of a point that the device compares, and stores: 64 or 32 */
     bool event_callback; /* the host function is f(event, status, data), else f(data) */
+    unsigned budget;     /* how many shared queues may wait in the device for what may never come */
+    unsigned waiting;    /* how many queues do */
 } xp_queue_calls;
 
 void xp_queue_calls_unref(xp_queue_calls *calls);
@@ -80,6 +84,9 @@ int64_t xp_queue_check(xp_queue *queue);
 int xp_queue_wait(xp_queue *queue, xp_slot *s, uint64_t address, uint64_t point, int64_t *code); /* as xp_guard, 0 or 1 */
 void xp_queue_signal(xp_queue *queue, xp_slot *s, uint64_t address, xp_signalled *done);
 bool xp_queue_finish(xp_queue *queue, xp_slot *s, uint64_t point, int64_t *code); /* false: no memory */
+/* The queue waits for what may never come, and is no point; xp_queue_sure ends that. */
+void xp_queue_unsure(xp_queue *queue);
+/* `at`: its place, or which call failed, from 0. */
 bool xp_queue_submit(xp_queue *queue, const xp_call *calls, uint32_t count, uint64_t *at, int64_t *code);
 
 /* None of these does. */
@@ -90,6 +97,7 @@ uint32_t *xp_queue_drained(xp_queue *queue); /* a futex word that changes when n
 
 /* For the warden, with xp_mu. */
 void xp_queue_waits(xp_queue *queue, int more); /* waits that are guarded */
+void xp_queue_sure(xp_queue *queue);            /* a wait for what might never have come is over */
 /* Lose what was signalled behind the wait at `at`, for that cause (not 0). False: an earlier point of an event is still
  * to be completed, or devices that wait for the lost ones are still held; come again. */
 bool xp_queue_lose(xp_queue *queue, uint64_t at, uint32_t cause, uint64_t pid);

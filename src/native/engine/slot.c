@@ -501,13 +501,13 @@ int xp_spin(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, uint64_t f
     return state;
 }
 
-int xp_guard(xp_slot *s, uint64_t point, xp_queue *queue, uint64_t at)
+int xp_guard(xp_slot *s, uint64_t point, xp_queue *queue, uint64_t at, bool unsure)
 {
     xp_view v;
     read_slot(s->w, &v);
     if (point > v.effective && point - v.effective > XP_OUTSTANDING_MAX)
         return XP_TOO_FAR;
-    return xp_node_add(s, point, at, XP_GUARD, queue);
+    return xp_node_add(s, point, at, unsure ? XP_GUARD | XP_UNSURE : XP_GUARD, queue);
 }
 
 /* A later signal may heal the loss before anybody asks: what was released by it is remembered. */

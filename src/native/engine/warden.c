@@ -216,6 +216,8 @@ static void finish_node(xp_node *node)
     if (node->kind == XP_GUARD) {
         if (node->queue)
             xp_queue_waits(node->queue, -1);
+        if (node->unsure)
+            xp_queue_sure(node->queue);
         guards_out(s);
     }
     if (node->kind == XP_HOLD || node->kind == XP_HOLD_RECORDED)
@@ -249,6 +251,8 @@ void xp_nodes_drop(xp_domain *d, xp_slot *s)
 
 int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, int kind, xp_queue *queue)
 {
+    bool unsure = kind & XP_UNSURE;
+    kind &= ~XP_UNSURE;
     bool guard = kind == XP_GUARD, deaths = kind == XP_TOKEN || kind == XP_HOLD;
     int rc = xp_warden_start();
     if (rc)
@@ -257,7 +261,7 @@ int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, int kind, xp_queue *
     xp_node *node = malloc(sizeof *node);
     if (node == NULL)
         return -1;
-    *node = (xp_node){.slot = s, .point = point, .token = token, .kind = kind, .queue = queue};
+    *node = (xp_node){.slot = s, .point = point, .token = token, .kind = kind, .unsure = unsure, .queue = queue};
     pthread_mutex_lock(&xp_mu);
     if (XP_LOAD(&s->gone) || XP_LOAD(&d->left)) {
         pthread_mutex_unlock(&xp_mu);
@@ -423,6 +427,23 @@ static bool serve_losses(void)
         finish_node(node);
     }
     return again;
+}
+
+void xp_guards_look(void)
+{
+    pthread_mutex_lock(&xp_mu);
+    for (xp_node **p = &nodes; *p;) {
+        xp_node *node = *p;
+        xp_words *w = node->slot->w;
+        if (node->unsure && !node->lost && xp_full_state(node->slot, node->point, false) == XP_DONE) {
+            xp_finish(w);
+            *p = node->next;
+            finish_node(node);
+        } else {
+            p = &node->next;
+        }
+    }
+    pthread_mutex_unlock(&xp_mu);
 }
 
 /* What the nodes want next: 2 tokens or held waits that a device completes, or losses; 1 only guards; 0 none. */

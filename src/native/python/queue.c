@@ -12,12 +12,14 @@ static const char *const kinds[XP_ARG_KINDS] = {
     [XP_ARG_QUEUE] = "queue",       [XP_ARG_ADDRESS] = "address", [XP_ARG_POINT] = "point",
     [XP_ARG_POINT_LOW] = "point_low", [XP_ARG_FUNCTION] = "function", [XP_ARG_DATA] = "data",
     [XP_ARG_OUT] = "out",           [XP_ARG_MADE] = "made",       [XP_ARG_STATUS_OUT] = "status_out",
+    [XP_ARG_MODE] = "mode",
 };
 
 #define BIT(kind) (1u << (kind))
 #define ANYWHERE (BIT(XP_ARG_QUEUE) | BIT(XP_ARG_OUT) | BIT(XP_ARG_MADE))
 #define OF_WORD (ANYWHERE | BIT(XP_ARG_ADDRESS) | BIT(XP_ARG_POINT) | BIT(XP_ARG_POINT_LOW))
 #define OF_HOST (ANYWHERE | BIT(XP_ARG_FUNCTION) | BIT(XP_ARG_DATA))
+#define OF_RELAY (ANYWHERE | BIT(XP_ARG_MODE))
 #define OF_CAPTURED (ANYWHERE | BIT(XP_ARG_STATUS_OUT))
 
 static int invalid(const char *what)
@@ -105,11 +107,12 @@ static int take_bits(unsigned bits)
 
 static PyObject *calls_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"host", "store", "wait", "captured", "wait_bits", "store_bits", "host_data", NULL};
-    PyObject *host, *store = NULL, *wait = NULL, *captured = NULL;
-    unsigned wait_bits = 64, store_bits = 64, host_data = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOO$III", names, &host, &store, &wait, &captured, &wait_bits,
-                                     &store_bits, &host_data))
+    static char *names[] = {"host",       "store",     "wait",  "captured", "wait_bits",
+                            "store_bits", "host_data", "relay", "budget",   NULL};
+    PyObject *host, *store = NULL, *wait = NULL, *captured = NULL, *relay = NULL;
+    unsigned wait_bits = 64, store_bits = 64, host_data = 0, budget = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOO$IIIOI", names, &host, &store, &wait, &captured, &wait_bits,
+                                     &store_bits, &host_data, &relay, &budget))
         return NULL;
     calls_object *self = (calls_object *)PyType_GenericAlloc(type, 0);
     xp_queue_calls *calls = self ? calloc(1, sizeof *calls) : NULL;
@@ -119,13 +122,14 @@ static PyObject *calls_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     }
     self->calls = calls;
     *calls = (xp_queue_calls){.refs = 1, .wait_bits = wait_bits, .store_bits = store_bits,
-                              .event_callback = host_data == 2};
+                              .event_callback = host_data == 2, .budget = budget};
     if ((host_data != 0 && host_data != 2 && invalid("a host function's data is its parameter 0 or 2") < 0) ||
         take_bits(wait_bits) < 0 || take_bits(store_bits) < 0 ||
         take_recipe(host, &calls->host, OF_HOST, BIT(XP_ARG_FUNCTION) | BIT(XP_ARG_DATA)) < 0 ||
         take_recipe(store, &calls->store, OF_WORD, BIT(XP_ARG_ADDRESS)) < 0 ||
         take_recipe(wait, &calls->wait, OF_WORD, BIT(XP_ARG_ADDRESS)) < 0 ||
         take_recipe(captured, &calls->captured, OF_CAPTURED, BIT(XP_ARG_STATUS_OUT)) < 0 ||
+        take_recipe(relay, &calls->relay, OF_RELAY, 0) < 0 ||
         (calls->host.count == 0 && invalid("a driver must call host functions") < 0)) {
         Py_DECREF((PyObject *)self);
         return NULL;
@@ -376,6 +380,21 @@ static PyObject *mending(PyObject *self, PyObject *slot, bool end)
     return PyBool_FromLong(found);
 }
 
+static PyObject *queue_unsure(PyObject *self, PyObject *more)
+{
+    int yes = PyObject_IsTrue(more);
+    xp_queue *queue = yes ? queue_of(self) : ((queue_object *)self)->queue;
+    if (yes < 0 || queue == NULL)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    if (yes)
+        xp_queue_unsure(queue);
+    else
+        xp_queue_sure(queue); /* in a forked child, too: finalisers come here */
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
 static PyObject *queue_late(PyObject *self, PyObject *slot) { return mending(self, slot, false); }
 static PyObject *queue_landed(PyObject *self, PyObject *slot) { return mending(self, slot, true); }
 
@@ -385,6 +404,7 @@ static PyMethodDef queue_methods[] = {
     {"signal", XP_FAST(queue_signal), METH_FASTCALL, NULL},
     {"finish", XP_FAST(queue_finish), METH_FASTCALL, NULL},
     {"submit", queue_submit, METH_O, NULL},
+    {"unsure", queue_unsure, METH_O, NULL},
     {"drain", queue_drain, METH_VARARGS, NULL},
     {"failure", queue_failure, METH_NOARGS, NULL},
     {"late", queue_late, METH_O, NULL},

@@ -271,7 +271,7 @@ static PyObject *slot_guard(PyObject *self, PyObject *arg)
         return NULL;
     int rc;
     Py_BEGIN_ALLOW_THREADS
-    rc = xp_guard(s, point, NULL, 0);
+    rc = xp_guard(s, point, NULL, 0, false);
     Py_END_ALLOW_THREADS
     if (xp_guarded(rc) < 0)
         return NULL;

@@ -8,8 +8,10 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from xpushare._errors import FeatureNotSupportedError
@@ -30,6 +32,7 @@ __all__ = [
     "known",
     "listed",
     "loaded",
+    "on_first_use",
     "on_host",
     "problems",
     "record",
@@ -58,6 +61,7 @@ _on_host: dict[int, bool] = {}
 _problems: list[Problem] = []
 _broken: dict[str, str] = {}  # backend of another package -> why its adapter does nothing
 _adapters: dict[str, Adapter] = {}
+_listeners: list[Callable[[str], object]] = []
 _lock = threading.RLock()
 
 
@@ -85,10 +89,8 @@ def _elsewhere() -> dict[str, Vendor]:
     """The vendors of other packages. What is wrong with one is a `Problem` and a warning in the log, no more."""
     global _others
     if _others is None:  # no lock: whoever comes at the same time finds the same, and imports under a lock can deadlock
-        from importlib import metadata  # slow to import
-
         found: dict[str, Vendor] = {}
-        for point in metadata.entry_points(group=GROUP):
+        for point in _entry_points():
             if point.name in _own_names() or point.name in found:
                 _report(point, "there is another adapter of that name, which is used", "uninstall one of them")
                 continue
@@ -97,6 +99,40 @@ def _elsewhere() -> dict[str, Vendor]:
                 found[record.backend] = record
         _others = found
     return _others
+
+
+def _entry_points() -> Iterable[EntryPoint]:
+    if not _may_be_named():
+        return ()
+    from importlib import metadata  # slow to import
+
+    return metadata.entry_points(group=GROUP)
+
+
+def _may_be_named() -> bool:
+    """False where no package has an entry point of the group for certain: its name is in no file of entry points, and
+    packages are found by their folders alone.
+    """
+    if any(hasattr(finder, "find_distributions") and finder is not PathFinder for finder in sys.meta_path):
+        return True
+    for folder in map(str, sys.path):
+        try:
+            names = os.listdir(folder or ".")
+        except NotADirectoryError:
+            return True  # an archive
+        except OSError:
+            continue
+        if folder.lower().endswith(".egg"):
+            return True
+        for name in names:
+            if name.lower().endswith((".dist-info", ".egg-info")):
+                try:
+                    with open(os.path.join(folder, name, "entry_points.txt"), "rb") as file:
+                        if GROUP.encode() in file.read():
+                            return True
+                except OSError:
+                    pass  # it has none
+    return False
 
 
 def _load(point: EntryPoint) -> Vendor | None:
@@ -159,19 +195,17 @@ def known(backend: str) -> bool:
 
 def record(backend: str) -> Vendor | None:
     """The record of that name; None where no adapter is installed for it."""
-    return _own(backend) if backend in _own_names() else _elsewhere().get(backend)
+    found = _records.get(backend)
+    if found is None:
+        found = _own(backend) if backend in _own_names() else _elsewhere().get(backend)
+    return found
 
 
 @functools.cache
-def _interfaces(own: bool) -> tuple[tuple[Vendor, ArrayInterface], ...]:
+def interfaces(own: bool) -> tuple[tuple[Vendor, ArrayInterface], ...]:
+    """The array interfaces to look for: those of this package's vendors first, which saves looking for others."""
     records = map(_own, _own_names()) if own else _elsewhere().values()
     return tuple((record, each) for record in records for each in record.interfaces)
-
-
-def interfaces() -> Iterator[tuple[Vendor, ArrayInterface]]:
-    """The array interfaces to look for, in the order of `search`."""
-    yield from _interfaces(True)
-    yield from _interfaces(False)
 
 
 def dlpack_owner(number: int) -> tuple[Vendor, DLPackType]:
@@ -223,8 +257,21 @@ def adapter(backend: str) -> Adapter:
         with _lock:
             found = _adapters.get(backend)
             if found is None:
-                found = _adapters[backend] = _make(backend)
+                found = _make(backend)
+                for tell in _listeners:
+                    tell(backend)
+                _adapters[backend] = found
     return found
+
+
+def on_first_use(tell: Callable[[str], object]) -> None:
+    """Have `tell` called with the name of each backend whose adapter this process has made or makes, before anybody
+    else sees that adapter.
+    """
+    with _lock:
+        for backend in _adapters:
+            tell(backend)
+        _listeners.append(tell)
 
 
 def _make(backend: str) -> Adapter:

@@ -68,10 +68,6 @@ class DLPackType(NamedTuple):
         return DLPACK_NAMES.get(self.number, "unnamed")
 
 
-def _every(_interface: Mapping[str, Any]) -> bool:
-    return True
-
-
 def _filter_string(device: DeviceInfo) -> object:
     return f"{device.backend}:{device.type}:{device.ordinal}"
 
@@ -85,7 +81,7 @@ class ArrayInterface(NamedTuple):
     layout: Literal["numpy", "sycl_usm"] = "numpy"  # NumPy's version 3, or version 1 of SYCL's USM array interface
     given: bool = True
     stream: int | None = None  # the default stream, as the interface numbers it, where it has a stream at all
-    mine: Callable[[Mapping[str, Any]], bool] = _every  # tells whose array it is, where several vendors share the name
+    mine: Callable[[Mapping[str, Any]], bool] | None = None  # tells whose array it is, where vendors share the name
     syclobj: Callable[[DeviceInfo], object] = _filter_string  # what says the device, in SYCL's
 
 

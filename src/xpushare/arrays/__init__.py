@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from xpushare import adapters
 from xpushare._array import SharedArray, covered_by
@@ -103,13 +103,15 @@ def describe(array: Any, ordered: bool = False) -> Described:
 
 def described(array: Any, ordered: bool = False) -> Described | None:
     """`describe`; None for what speaks none of these protocols."""
-    for record, protocol in adapters.interfaces():
-        asked: object = _asked(array, protocol.name)
-        interface = cast("dict[str, Any]", asked) if isinstance(asked, dict) else {}
-        if isinstance(interface.get("data"), tuple) and protocol.mine(interface):
-            found = _from_interface(array, interface, record, protocol)
-            if found is not None:
-                return found
+    for own in True, False:
+        for record, protocol in adapters.interfaces(own):
+            interface: Any = _asked(array, protocol.name)
+            if not isinstance(interface, dict) or not isinstance(interface.get("data"), tuple):
+                continue
+            if protocol.mine is None or protocol.mine(interface):
+                found = _from_interface(array, interface, record, protocol)
+                if found is not None:
+                    return found
     if hasattr(array, "__dlpack__"):
         return _from_dlpack(array, ordered)
     try:

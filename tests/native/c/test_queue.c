@@ -28,12 +28,18 @@ typedef struct {
     xp_queue *queue;
 } stream_queue;
 
-static stream_queue new_queue(uint64_t number, int ordering, stream *beside)
+static stream_queue new_queue_of(xp_queue_calls *calls, uint64_t number, int ordering, stream *beside)
 {
     stream_queue q;
-    xp_queue_calls *calls = new_calls();
     CHECK(ss_stream_create(0, beside, &q.stream) == 0);
     q.queue = xp_queue_new(number, FUNCTION(q.stream), calls, ordering, false);
+    return q;
+}
+
+static stream_queue new_queue(uint64_t number, int ordering, stream *beside)
+{
+    xp_queue_calls *calls = new_calls();
+    stream_queue q = new_queue_of(calls, number, ordering, beside);
     xp_queue_calls_unref(calls);
     return q;
 }
@@ -122,6 +128,41 @@ static void play_on_one_hardware_queue(int ordering)
     end(d);
 }
 
+/* Six go round in a ring, and two of them at a time may wait in the device: each is now held, now not. */
+static void test_places(void)
+{
+    enum { RING = 6 };
+    static uint64_t words[RING][ROUNDS + 1];
+    xp_domain *d = new_commons();
+    xp_queue_calls *calls = new_calls();
+    calls->budget = 2;
+    xp_slot *slots[RING];
+    player players[RING];
+    pthread_t threads[RING];
+    for (int i = 0; i < RING; i++)
+        slots[i] = attach(d, xp_new_slot(d));
+    for (int i = 0; i < RING; i++) {
+        int before = (i + RING - 1) % RING;
+        players[i] = (player){new_queue_of(calls, (uint64_t)i + 1, XP_ORDER_SHARED, NULL), slots[before], slots[i],
+                              words[i], words[before], i == 0};
+    }
+    words[RING - 1][0] = 42;
+    for (int i = 0; i < RING; i++)
+        pthread_create(&threads[i], NULL, play, &players[i]);
+    for (int i = 0; i < RING; i++)
+        pthread_join(threads[i], NULL);
+    EQUAL(wait_for(slots[RING - 1], ROUNDS, XP_FOREVER), XP_DONE);
+    EQUAL(words[RING - 1][ROUNDS], 42);
+    UNTIL(XP_LOAD(&calls->waiting) == 0);
+    for (int i = 0; i < RING; i++)
+        end_queue(players[i].q);
+    xp_queue_calls_unref(calls);
+    UNTIL(ss_streams() == 0);
+    for (int i = 0; i < RING; i++)
+        detach(slots[i]);
+    end(d);
+}
+
 static void test_shared_hardware(void) { play_on_one_hardware_queue(XP_ORDER_SHARED); }
 static void test_held(void) { play_on_one_hardware_queue(XP_ORDER_HELD); }
 
@@ -194,6 +235,7 @@ int main(void)
     RUN(test_a_death_loses_what_is_held);
     RUN(test_shared_hardware);
     RUN(test_held);
+    RUN(test_places);
     RUN(test_a_driver_that_refuses);
     return 0;
 }

@@ -103,14 +103,14 @@ static void test_guards(void)
 {
     set_up();
     submit(s, 1);
-    EQUAL(xp_guard(s, 1, NULL, 0), 0);
-    EQUAL(xp_guard(s, 1 + XP_OUTSTANDING_MAX, NULL, 0), XP_TOO_FAR);
+    EQUAL(xp_guard(s, 1, NULL, 0, false), 0);
+    EQUAL(xp_guard(s, 1 + XP_OUTSTANDING_MAX, NULL, 0, false), XP_TOO_FAR);
     EQUAL(XP_LOAD(&s->w->guards), 1);
     xp_lose(d, s->w, XP_CAUSE_QUEUE, 1);
     EQUAL(state(1), XP_LOST);
     UNTIL(XP_LOAD(&s->w->value) == 1 && XP_LOAD(&s->w->guards) == 0); /* the warden lets the device go */
     CHECK(xp_take_released(s, 1) && !xp_take_released(s, 1));
-    EQUAL(xp_guard(s, 1, NULL, 0), 1);
+    EQUAL(xp_guard(s, 1, NULL, 0, false), 1);
     tear_down();
     xp_warden_stop();
 }

@@ -30,7 +30,7 @@ static void test_what_the_dead_owe_is_lost(void)
     CHECK(hear(&other));
     EQUAL(xp_node_add(s, 1, 11, XP_TOKEN, NULL), 1); /* done */
     EQUAL(xp_node_add(s, 2, 12, XP_TOKEN, NULL), 0);
-    EQUAL(xp_guard(s, 2, NULL, 0), 0);
+    EQUAL(xp_guard(s, 2, NULL, 0, false), 0);
     CHECK(xp_warden_running());
     EQUAL(wait_for(s, 2, 20000000), XP_PENDING);
     struct pollfd notified = {.fd = xp_notification_fd(), .events = POLLIN};
@@ -63,7 +63,7 @@ static void test_orphaned_futures_are_lost(void)
     process other = start(only_attach, d, s->index);
     CHECK(hear(&other));
     EQUAL(wait_for(s, 5, 20000000), XP_PENDING);
-    EQUAL(xp_guard(s, 3, NULL, 0), 0);
+    EQUAL(xp_guard(s, 3, NULL, 0, false), 0);
     reap_process(&other, SIGKILL);
     EQUAL(wait_for(s, 5, XP_FOREVER), XP_LOST); /* nobody is left who could signal it */
     UNTIL(XP_LOAD(&s->w->value) >= 3);
@@ -166,7 +166,7 @@ static void *come_and_go(void *arg)
         xp_slot *s = xp_attach(shared, shared_index, &error);
         CHECK(s != NULL);
         CHECK(xp_node_add(s, 2, ++token, XP_TOKEN, NULL) >= 0);
-        CHECK(xp_guard(s, 2, NULL, 0) >= 0);
+        CHECK(xp_guard(s, 2, NULL, 0, false) >= 0);
         wait_for(s, 2, 100000);
         if (token % 2)
             xp_node_cancel(s, token);

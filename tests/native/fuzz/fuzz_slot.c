@@ -87,7 +87,7 @@ static void step(xp_slot *s, input *in)
     case 16: xp_full_state(s, number(in) & XP_POINT_MAX, take(in, 1) & 1); break;
     case 17: xp_sleep(s, number(in) & XP_POINT_MAX, 0, 0, &rc); break;
     case 18: xp_abandon(s, number(in) & XP_POINT_MAX); break;
-    case 19: xp_guard(s, number(in) & XP_POINT_MAX, NULL, 0); break;
+    case 19: xp_guard(s, number(in) & XP_POINT_MAX, NULL, 0, false); break;
     case 20: xp_node_add(s, number(in) & XP_POINT_MAX, 7, XP_TOKEN, NULL); break;
     case 21:
         xp_lowest_owed(w, &v, (uint32_t)number(in));

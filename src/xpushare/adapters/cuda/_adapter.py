@@ -129,8 +129,6 @@ class Cuda(VirtualMemoryAdapter):
     def support(self, device: DeviceInfo, aspect: Aspect) -> Support:
         if aspect in _MISSING:
             return Support("no", _MISSING[aspect])
-        if aspect is Aspect.device_ordering and os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "").strip() == "1":
-            return Support("no", "CUDA_DEVICE_MAX_CONNECTIONS=1: all streams share one hardware queue")
         try:
             gpu = self._driver.gpu(device)
             lacking = [attribute.name for attribute in _NEEDS[aspect] if not gpu.attribute(attribute)]
@@ -138,6 +136,8 @@ class Cuda(VirtualMemoryAdapter):
             return Support("unknown", f"the driver cannot be asked: {error}")
         if lacking:
             return Support("no", f"the driver says that the device lacks {', '.join(lacking)}")
+        if aspect is Aspect.device_ordering:
+            return Support("no", self._driver.why_held())
         return Support("yes", f"the driver says {', '.join(attribute.name for attribute in _NEEDS[aspect])}")
 
     def properties(self, device: DeviceInfo) -> Properties:

@@ -30,8 +30,17 @@ from xpushare.adapters.stream.hooks import Codes, Feature, QueueCalls
 
 __all__ = ["Context", "Driver", "Gpu", "struct_bytes", "struct_from"]
 
-_VALUE64_VERSION: Final = 12000  # from 11.7 on the functions have their second form
-_STREAM_VERSION: Final = 10000
+_VERSION: Final = 12000  # of the functions that are called by address; those on words have their second form from 11.7
+_STREAM_FUNCTIONS: Final = (
+    "cuMemcpyAsync",
+    "cuMemsetD8Async",
+    "cuMemsetD16Async",
+    "cuMemsetD32Async",
+    "cuEventRecord",
+    "cuStreamWaitEvent",
+)
+_CHANNELS: Final = 8  # what the driver makes where nobody says
+_CHANNELS_MOST: Final = 32
 _FORKED: Final = (
     "CUDA was started before this process was forked, and cannot be used in the child: start it with the spawn or "
     "forkserver method"
@@ -77,6 +86,12 @@ def struct_from(struct: Any, raw: bytes) -> Any:
     return struct
 
 
+def _channels() -> int:
+    """How many hardware channels the streams of a device share."""
+    said = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "").strip()
+    return min(int(said), _CHANNELS_MOST) if said.isdecimal() and int(said) else _CHANNELS
+
+
 @final
 class Driver:
     """Calls the driver. `api` (the binding's module) is there once `start` has returned."""
@@ -90,7 +105,8 @@ class Driver:
         self.api: Any = None
         self.relaxed_mode: Any = None
         self._pointer_attributes: dict[int, Any] = {}
-        self._calls: QueueCalls | None = None
+        self._functions: dict[str, int] | None = None  # addresses
+        self.channels = _CHANNELS
         self.legacy: dict[int, tuple[Gpu, int, int]] = {}  # buffer id -> cudaMalloc allocation of another library
 
     @property
@@ -124,6 +140,7 @@ class Driver:
             if code == Error.NOT_INITIALIZED and forks():
                 raise ForkError(_FORKED)
             self.api = api
+            self.channels = _channels()
             try:
                 if code:
                     raise self.error("starting CUDA", "cuInit", code)
@@ -153,9 +170,8 @@ class Driver:
             raise self.error(doing, name, int(code))
         return values[0] if len(values) == 1 else tuple(values)
 
-    def ready(self, doing: str, name: str, *arguments: Any) -> bool:
-        """What a call that asks whether something has finished answers."""
-        code = int(getattr(self.api, name)(*arguments)[0])
+    def ready(self, doing: str, name: str, code: int) -> bool:
+        """What the code of a call says that asks whether something has finished."""
         if code in (0, Error.NOT_READY):
             return not code
         raise self.error(doing, name, code)
@@ -170,12 +186,14 @@ class Driver:
         return CODES.error(doing, name, text, code)
 
     def gpus(self) -> list[Gpu]:
-        self.start()
+        if self._forks != forks():  # in most calls it has started
+            self.start()
         return self._ordered
 
     def gpu(self, device: DeviceInfo) -> Gpu:
         """The driver's device with that uuid, whatever its ordinal was when it was listed."""
-        self.start()
+        if self._forks != forks():
+            self.start()
         found = self._gpus.get(device.uuid)
         if found is None:
             visible = ", ".join(f"{gpu.ordinal} is {gpu.uuid}" for gpu in self.gpus()) or "none"
@@ -208,24 +226,29 @@ class Driver:
         """`with driver.relaxed():` around calls that a capture in any thread would forbid, and that would end it."""
         return _Scope(self, None, True)
 
-    def function(self, name: str, version: int) -> int:
-        """The address of a driver function as that version of CUDA has it."""
-        return int(self(f"finding {name}", "cuGetProcAddress", name.encode(), version, 0)[0])
+    @property
+    def waiting_streams(self) -> int:
+        """How many streams of a device may wait for what may never come: a stream that waits keeps its channel. With a
+        quarter of the channels taken so, every other stream goes on; with half of them some stand still (measured).
+        """
+        return self.channels // 4
 
-    def queue_calls(self) -> QueueCalls:
-        """What native code calls on streams."""
-        if self._calls is None:
-            names = "cuLaunchHostFunc", "cuStreamWriteValue64", "cuStreamWaitValue64", "cuStreamIsCapturing"
-            versions = _STREAM_VERSION, _VALUE64_VERSION, _VALUE64_VERSION, _STREAM_VERSION
-            host, store, wait, captured = map(self.function, names, versions)
-            native = _native.QueueCalls(
-                host=(host, ("queue", "function", "data")),
-                store=(store, ("queue", "address", "point", 0)),
-                wait=(wait, ("queue", "address", "point", n.STREAM_WAIT_VALUE_GEQ)),
-                captured=(captured, ("queue", "status_out")),
-            )
-            self._calls = QueueCalls(native, *names)
-        return self._calls
+    def why_held(self) -> str:
+        """Why queues of a device hold operations."""
+        most = _CHANNELS_MOST // 4
+        return (
+            f"{self.waiting_streams} of its queues may wait on the device for points that nobody has submitted, since "
+            f"queues share {self.channels} hardware channels; the others hold their operations until the point comes"
+        ) + ("" if self.waiting_streams == most else f"; CUDA_DEVICE_MAX_CONNECTIONS={_CHANNELS_MOST} makes it {most}")
+
+    def function(self, name: str) -> int:
+        """The address of a driver function."""
+        return int(self(f"finding {name}", "cuGetProcAddress", name.encode(), _VERSION, 0)[0])
+
+    def stream_functions(self) -> dict[str, int]:
+        if self._functions is None:
+            self._functions = {name: self.function(name) for name in _STREAM_FUNCTIONS}
+        return self._functions
 
     def posix_fd(self) -> Any:
         return self.api.CUmemAllocationHandleType(n.POSIX_FD)
@@ -293,7 +316,7 @@ class Context:
         Needs the context current."""
         if self._idle_stream is None:
             self._idle_stream = self.driver(doing, "cuStreamCreate", n.STREAM_NON_BLOCKING)
-        self.driver.ready(doing, "cuStreamQuery", self._idle_stream)
+        self.driver.ready(doing, "cuStreamQuery", int(self.driver.api.cuStreamQuery(self._idle_stream)[0]))
 
 
 @final
@@ -312,7 +335,9 @@ class Gpu:
         self._lock = threading.Lock()
         self._context: Context | None = None
         self._attributes: dict[int, int] = {}
+        self._lacking: dict[Feature, str] = {}
         self._page: Mapping | None = None  # registered, for `drain`
+        self._calls: QueueCalls | None = None
         self._granularities: dict[bool, int] = {}
         self._peers: dict[int, bool] = {}  # ordinal -> whether this device reaches its memory
         self.codes = CODES
@@ -349,15 +374,41 @@ class Gpu:
         """Whether anybody in this process has made its primary context."""
         return bool(self.driver("asking for contexts", "cuDevicePrimaryCtxGetState", self.handle)[1])
 
+    def queue_calls(self) -> QueueCalls:
+        """What native code calls on the streams here, one for all of them: it counts those that wait."""
+        context, driver = self.context, self.driver
+        with self._lock:
+            if self._calls is None:
+                names = "cuLaunchHostFunc", "cuStreamWriteValue64", "cuStreamWaitValue64", "cuStreamIsCapturing"
+                host, store, wait, captured = map(driver.function, names)
+                native = _native.QueueCalls(
+                    host=(host, ("queue", "function", "data")),
+                    store=(store, ("queue", "address", "point", 0)),
+                    wait=(wait, ("queue", "address", "point", n.STREAM_WAIT_VALUE_GEQ)),
+                    captured=(captured, ("queue", "status_out")),
+                    relay=(
+                        (driver.function("cuThreadExchangeStreamCaptureMode"), ("mode",)),
+                        (driver.function("cuCtxSetCurrent"), (context.number,)),
+                    ),
+                    budget=driver.waiting_streams,
+                )
+                others = {address: name for name, address in driver.stream_functions().items()}
+                self._calls = QueueCalls(native, *names, others)
+        return self._calls
+
     def error(self, doing: str, call: str, code: int) -> XpuShareError:
         return self.driver.error(doing, call, code)
 
     def current(self) -> _Scope:
-        return self.context.current()
+        context = self._context
+        return (self.context if context is None else context).current()
 
     def lacking(self, feature: Feature) -> str:
-        needed = FEATURES[feature]
-        return ", ".join(f"{each.name} (attribute {each.value})" for each in needed if not self.attribute(each))
+        found = self._lacking.get(feature)
+        if found is None:
+            missing = [each for each in FEATURES[feature] if not self.attribute(each)]
+            found = self._lacking[feature] = ", ".join(f"{each.name} (attribute {each.value})" for each in missing)
+        return found
 
     def drain(self) -> None:
         """cuCtxSynchronize and cuCtxRecordEvent end any capture in the context, whatever this thread's capture mode.
@@ -422,7 +473,7 @@ class Gpu:
         return int(self.driver(doing, "cuMemExportToShareableHandle", handle, self.driver.posix_fd(), 0))
 
     def export_on_demand(self, handles: Sequence[Any]) -> OnDemand:
-        function = self.driver.function("cuMemExportToShareableHandle", 10020)
+        function = self.driver.function("cuMemExportToShareableHandle")
         return OnDemand(function, [int(handle) for handle in handles], n.POSIX_FD, 0)
 
     def import_fd(self, doing: str, fd: int) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, final
 
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Context, struct_bytes
-from xpushare.adapters.stream.hooks import Device, Scope
+from xpushare.adapters.stream.hooks import Calls, Device, Scope
 
 __all__ = ["IpcEvent", "Stream"]
 
@@ -30,9 +30,11 @@ class IpcEvent:
 
 @final
 class Stream:
-    """A stream, and the engine's hooks for it; marks are events.
+    """A stream, and the engine's hooks for it; a mark is an event and its number.
 
-    Stream calls need no current context (measured), except on the default streams, which are the current context's.
+    Streams share hardware channels, so those of ours hold what too many would wait for. Another library's cannot.
+    Calls on words and events need no current context (measured), except on the default streams, which are the current
+    context's. Those that `synchronize` makes again and again are written out: one Python frame less each.
     """
 
     def __init__(self, context: Context, stream: Any, owner: object | None) -> None:
@@ -44,16 +46,21 @@ class Stream:
         self.lasting = owner is not None and self.handle in (0, n.LEGACY_STREAM)  # the default one of the context
         self.current: Callable[[], Scope] = context.current
         self.relaxed: Callable[[], Scope] = context.driver.relaxed
-        self.ordering: Literal["device", "shared", "held"] = "device"
+        self.ordering: Literal["device", "shared", "held"] = "shared" if owner is None else "device"
         self.owner = context if self.lasting else owner
         default = self.lasting or (owner is not None and self.handle == n.PER_THREAD_STREAM)
         self.around_calls: Callable[[], Scope] | None = context.pushed if default else None
-        self.calls = context.driver.queue_calls()
+        self.calls = context.gpu.queue_calls()
+        functions = context.driver.stream_functions()
+        self._copy = functions["cuMemcpyAsync"]
+        self._fills = {length: functions[name] for length, name in _MEMSET.items()}
+        self._record = functions["cuEventRecord"]
+        self._wait_event = functions["cuStreamWaitEvent"]
         self.fill_units: Sequence[int] = tuple(_MEMSET)
 
     @classmethod
     def create(cls, context: Context, doing: str) -> Stream:
-        context.driver.queue_calls()  # or fails before there is a stream
+        context.gpu.queue_calls()  # or fails before there is a stream
         with context.current():
             return cls(context, context.driver(doing, "cuStreamCreate", n.STREAM_NON_BLOCKING), None)
 
@@ -70,29 +77,32 @@ class Stream:
                 return None
             return context.number, 1 + int(self._driver("adopting a stream", "cuStreamGetId", self._stream))
 
-    def new_mark(self, doing: str) -> Any:
-        return self._driver(doing, "cuEventCreate", n.EVENT_DISABLE_TIMING)
+    def new_mark(self, doing: str) -> tuple[Any, int]:
+        event = self._driver(doing, "cuEventCreate", n.EVENT_DISABLE_TIMING)
+        return event, int(event)
 
-    def mark(self, doing: str, mark: Any) -> None:
-        self._driver(doing, "cuEventRecord", mark, self._stream)
+    def mark(self, doing: str, mark: tuple[Any, int]) -> Calls:
+        return ((self._record, mark[1], self.handle),)
 
-    def query(self, doing: str, mark: Any) -> bool:
-        return self._driver.ready(doing, "cuEventQuery", mark)
+    def query(self, doing: str, mark: tuple[Any, int]) -> bool:
+        code = self._driver.api.cuEventQuery(mark[0])[0]
+        return not code or self._driver.ready(doing, "cuEventQuery", int(code))
 
     def busy(self, doing: str) -> bool:
-        return not self._driver.ready(doing, "cuStreamQuery", self._stream)
+        code = self._driver.api.cuStreamQuery(self._stream)[0]
+        return bool(code) and not self._driver.ready(doing, "cuStreamQuery", int(code))
 
     def check_device(self, doing: str) -> None:
         self._context.check(doing)
 
-    def copy(self, doing: str, dst: int, src: int, nbytes: int) -> None:
-        self._driver(doing, "cuMemcpyAsync", dst, src, nbytes, self._stream)
+    def copy(self, doing: str, dst: int, src: int, nbytes: int) -> Calls:
+        return ((self._copy, dst, src, nbytes, self.handle),)
 
-    def fill(self, doing: str, dst: int, pattern: bytes, times: int) -> None:
-        self._driver(doing, _MEMSET[len(pattern)], dst, int.from_bytes(pattern, "little"), times, self._stream)
+    def fill(self, doing: str, dst: int, pattern: bytes, times: int) -> Calls:
+        return ((self._fills[len(pattern)], dst, int.from_bytes(pattern, "little"), times, self.handle),)
 
-    def wait_native(self, doing: str, event: int) -> None:
-        self._driver(doing, "cuStreamWaitEvent", self._stream, event, 0)
+    def wait_native(self, doing: str, event: int) -> Calls:
+        return ((self._wait_event, self.handle, event, 0),)
 
     def record_native(self, doing: str) -> IpcEvent:
         driver = self._driver
@@ -104,10 +114,10 @@ class Stream:
             driver.api.cuEventDestroy(event)
             raise
 
-    def destroy(self, marks: Sequence[Any]) -> None:
+    def destroy(self, marks: Sequence[tuple[Any, int]]) -> None:
         api = self._driver.api  # on a broken context there is nothing to destroy
-        for mark in marks:
-            api.cuEventDestroy(mark)
+        for event, _number in marks:
+            api.cuEventDestroy(event)
         if self.owner is None:
             api.cuStreamDestroy(self._stream)
         else:

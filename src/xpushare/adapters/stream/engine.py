@@ -16,8 +16,8 @@ class OperandAccess(abc.ABC):
     """Gives devices access to the operands of queues, where they have it not by themselves."""
 
     @abc.abstractmethod
-    def needed(self) -> bool:
-        """False while every device has access to everything."""
+    def lacking(self, ordinal: int, address: int, nbytes: int) -> bool:
+        """Whether `ensure` has something to do. Asks no driver."""
 
     @abc.abstractmethod
     def ensure(self, ordinal: int, address: int, nbytes: int) -> None:

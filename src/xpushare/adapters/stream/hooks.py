@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol
 
 from xpushare import _native
@@ -62,6 +63,7 @@ class QueueCalls(NamedTuple):
     store: str = ""
     wait: str = ""
     captured: str = ""
+    others: Mapping[int, str] = MappingProxyType({})  # the functions of `Calls`, by address
 
 
 # --- streams --------------------------------------------------------------------------------------------------
@@ -70,9 +72,9 @@ class QueueCalls(NamedTuple):
 class Stream(Protocol):
     """One in-order stream: ours, or another library's. The engine makes the hooks' calls inside `current()`.
 
-    Where `ordering` is "device", the driver waits for points, and `mark`, `copy`, `fill` and `wait_native` make their
-    calls. Else native code holds what the driver must not wait for: there they return their calls, which native code
-    makes in order, now or later, on a thread of its own with nothing current.
+    `mark`, `copy`, `fill` and `wait_native` return their calls. Native code makes them in order, now, or where it holds
+    what the driver must not wait for later, on a relay thread that `QueueCalls.native` prepares. Where `ordering` is
+    "device" the driver waits for points: there they may make their calls instead.
     """
 
     device: Device

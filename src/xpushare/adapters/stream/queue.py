@@ -52,7 +52,7 @@ class DeviceQueue(DriverQueue):
         around = stream.around_calls
         self._turn: Any = self._order if around is None else _Turn(self._order, around)  # around a signal or a wait
         self._state = threading.RLock()  # what follows; never held while anything blocks
-        self._marks: list[Any] = []  # to be used again
+        self._marks: list[_Mark] = []  # to be used again
         self._kept: deque[tuple[_Mark, object]] = deque()  # (mark after the operation, what it uses)
         self._waits: deque[tuple[Slot, int]] = deque()
         self._sort_at = _WAITS_KEPT
@@ -138,34 +138,41 @@ class DeviceQueue(DriverQueue):
 
     # --- queueing ------------------------------------------------------------------------------------------
 
-    def _queue(self, hook: Callable[..., Calls], doing: str, *arguments: object) -> int:
-        """Queue an operation; its place, where the queue holds operations."""
-        try:
-            calls = hook(doing, *arguments)
-        except XpuShareError as error:
-            raise self._judged(error) from error.__cause__
-        if calls is None:
+    def _submit(self, doing: str, calls: Calls) -> int:
+        """Queue what the hooks have not called; its place."""
+        if not calls:
             return 0
         place, code = self._native.submit(calls)
         if code:
-            raise self._failed(doing, hook.__name__, code)
+            raise self._failed(doing, self._stream.calls.others.get(calls[place][0], "the driver"), code)
         with self._state:
             self.place = max(self.place, place)
         return place
 
-    def _mark(self, doing: str) -> _Mark:
-        """A mark set now. With the device current."""
+    def _mark(self, doing: str, steps: Sequence[Fill | Copy] = ()) -> _Mark:
+        """A mark set now, behind those steps. With the device current."""
+        stream = self._stream
         with self._state:
             mark = self._marks.pop() if self._marks else None
         if mark is None:
-            mark = self._call(self._stream.new_mark, doing)
+            mark = _Mark(self._call(stream.new_mark, doing), 0)
         try:
-            return _Mark(mark, self._queue(self._stream.mark, doing, mark))
-        except BaseException:
+            calls: list[tuple[int, ...]] = []
+            for step in steps:
+                if isinstance(step, Copy):
+                    calls += stream.copy(doing, *step) or ()
+                else:
+                    calls += stream.fill(doing, *step) or ()
+            calls += stream.mark(doing, mark.mark) or ()
+            mark.place = self._submit(doing, calls)
+        except BaseException as error:
             self._give_back(mark)
+            if isinstance(error, XpuShareError):
+                raise self._judged(error) from error.__cause__
             raise
+        return mark
 
-    def _give_back(self, mark: Any) -> None:
+    def _give_back(self, mark: _Mark) -> None:
         with self._state:
             self._marks.append(mark)
 
@@ -176,16 +183,17 @@ class DeviceQueue(DriverQueue):
 
     def _operate(self, doing: str, steps: Sequence[Fill | Copy], keep: object) -> None:
         """Queue steps and hold `keep` until they have finished."""
-        stream = self._stream
-        with self._order, stream.current():
+        with self._order, self._stream.current():
             self._check()
             self._reap()
             try:
-                for step in steps:
-                    self._queue(stream.copy if isinstance(step, Copy) else stream.fill, doing, *step)
-            finally:  # also what was queued before a failure uses the operands
+                mark = self._mark(doing, steps)
+            except BaseException:  # also what was queued before a failure uses the operands
                 self._keep(self._mark(doing), keep)
-        self._watch()
+                raise
+            self._keep(mark, keep)
+        if not self._watched:
+            self._watch()
 
     def _keep(self, mark: _Mark, keep: object) -> None:
         with self._state:
@@ -194,10 +202,13 @@ class DeviceQueue(DriverQueue):
     def _reach(self, *operands: tuple[int, int]) -> None:
         """Let this queue's device use the mappings of the operands: (address, bytes)."""
         access = self._engine.operand_access
-        if access is not None and access.needed():
-            with self._stream.current():
-                for operand in operands:
-                    access.ensure(self._device.ordinal, *operand)
+        if access is None:
+            return
+        ordinal = self._device.ordinal
+        for operand in operands:
+            if access.lacking(ordinal, *operand):
+                with self._stream.current():
+                    access.ensure(ordinal, *operand)
 
     def copy(self, dst: int, src: int, nbytes: int, keep: object) -> None:
         self._reach((dst, nbytes), (src, nbytes))
@@ -314,8 +325,9 @@ class DeviceQueue(DriverQueue):
         with self._order, self._stream.current():
             self._check()
             self._reap()
-            self._queue(self._stream.wait_native, doing, event)
-            self._keep(self._mark(doing), keep)
+            unsure = _Unsure(self._native)
+            self._submit(doing, self._call(self._stream.wait_native, doing, event))
+            self._keep(self._mark(doing), (keep, unsure))
         self._watch()
 
     def record_native(self) -> NativeEvent:
@@ -334,7 +346,7 @@ class DeviceQueue(DriverQueue):
         if mark.place:
             self._notice_refusal()
             if mark.place in self._dropped:  # once more: what the driver has got before may still use its operands
-                mark.place = self._queue(self._stream.mark, doing, mark.mark)
+                mark.place = self._submit(doing, self._call(self._stream.mark, doing, mark.mark))
             if self._native.handed < mark.place:
                 return False
         try:
@@ -348,7 +360,7 @@ class DeviceQueue(DriverQueue):
         with self._state:
             while self._kept and self._reached(self._kept[0][0]):
                 mark, keep = self._kept.popleft()
-                self._marks.append(mark.mark)
+                self._marks.append(mark)
                 gone.append(keep)
         del gone
 
@@ -370,6 +382,7 @@ class DeviceQueue(DriverQueue):
                 with self._stream.relaxed():
                     reached = self._reached(mark)
                     if reached:
+                        self._reap()
                         break
                 waited = time.monotonic() - start
                 if timeout is not None and waited >= timeout:
@@ -377,11 +390,9 @@ class DeviceQueue(DriverQueue):
                 if waited > _SPIN:  # in naps, so that Ctrl-C comes through
                     time.sleep(nap if timeout is None else min(nap, max(timeout - waited, 0.0)))
                     nap = min(nap * 1.25, _NAP_MAX)
-            with self._stream.relaxed():
-                self._reap()
         finally:
             if reached or not mark.place:
-                self._give_back(mark.mark)  # set anew when it is used again
+                self._give_back(mark)  # set anew when it is used again
             else:
                 self._keep(mark, None)  # it may be held yet
         self._sort_waits(True)
@@ -466,7 +477,7 @@ class DeviceQueue(DriverQueue):
         self._released = False
         marks, self._marks = self._marks, []
         with self._stream.current():
-            self._stream.destroy(marks)
+            self._stream.destroy([each.mark for each in marks])
 
 
 @dataclass(slots=True)
@@ -533,6 +544,17 @@ class _Turn:
     def __exit__(self, *_exc: object) -> None:
         self._scope.__exit__(None, None, None)
         self._lock.release()
+
+
+class _Unsure:
+    """A queue waits for what may never come, and is no point; until this is dropped."""
+
+    def __init__(self, native: StreamQueue) -> None:
+        native.unsure(True)
+        self._native = native
+
+    def __del__(self) -> None:
+        self._native.unsure(False)
 
 
 class _LateStores:

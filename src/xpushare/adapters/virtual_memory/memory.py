@@ -167,8 +167,9 @@ class DeviceMemory(Mapped):
         return cls(engine, device, address, nbytes, [mapped])
 
     @classmethod
-    def imported(cls, engine: Engine, device: VirtualMemory, what: Import, sizes: Sequence[int]) -> DeviceMemory:
-        doing = f"mapping {what.exposed_nbytes} bytes of another process on {device}"
+    def imported(
+        cls, engine: Engine, device: VirtualMemory, doing: str, what: Import, sizes: Sequence[int]
+    ) -> DeviceMemory:
         if sum(sizes) != what.exposed_nbytes or len(what.fds) != len(sizes):
             raise InvalidHandleError(f"{doing}: the exporter's table contradicts itself")
         if what.read_only:
@@ -301,9 +302,9 @@ def import_memory(engine: Engine, device: VirtualMemory, what: Import, open_own:
     if kind == payload.HOST:
         return HostMemory.imported(engine, device, what)
     if kind == payload.ALLOCATION:
-        return DeviceMemory.imported(engine, device, what, [what.exposed_nbytes])
+        return DeviceMemory.imported(engine, device, doing, what, [what.exposed_nbytes])
     if kind == payload.SEGMENTS:
         sizes = _read_sizes(doing, own, what.exposed_nbytes, len(what.fds))
-        return DeviceMemory.imported(engine, device, what, sizes)
+        return DeviceMemory.imported(engine, device, doing, what, sizes)
     address, close = open_own(kind, doing, what, own)
     return Mapped(engine, device, address, what.nbytes, close)

@@ -81,8 +81,12 @@ class PeerAccess(OperandAccess):
         last = bisect.bisect_left(self._starts, address + nbytes)
         return [start for start in self._starts[first:last] if start + self._granted[start].nbytes > address]
 
-    def needed(self) -> bool:
-        return len(self._devices()) > 1
+    def lacking(self, ordinal: int, address: int, nbytes: int) -> bool:
+        with self._lock:
+            for start in self._within(address, nbytes):
+                if ordinal not in self._granted[start].ordinals:
+                    return True
+        return False
 
     def ensure(self, ordinal: int, address: int, nbytes: int) -> None:
         device = self._devices()[ordinal]
