@@ -115,16 +115,13 @@ def until_all_answer(port: int, version: int) -> set[int]:
 
 
 def main() -> None:
+    gunicorn = ("-w", str(WORKERS), "-b", "127.0.0.1:{port}", "--log-level", "error", "web_workers:wsgi")
+    uvicorn = ("--workers", str(WORKERS), "--port", "{port}", "--log-level", "error", "web_workers:asgi")
     servers = {
-        "gunicorn": ("gunicorn", "-w", str(WORKERS), "-b", "127.0.0.1:{port}", "--log-level", "error", "web_workers:wsgi"),
-        "gunicorn --preload": (
-            "gunicorn", "--preload", "-w", str(WORKERS), "-b", "127.0.0.1:{port}", "--log-level", "error",
-            "web_workers:wsgi",
-        ),
-        "uvicorn": (
-            "uvicorn", "--workers", str(WORKERS), "--port", "{port}", "--log-level", "error", "web_workers:asgi",
-        ),
-    }  # fmt: skip
+        "gunicorn": ("gunicorn", *gunicorn),
+        "gunicorn --preload": ("gunicorn", "--preload", *gunicorn),
+        "uvicorn": ("uvicorn", *uvicorn),
+    }
     for title, command in servers.items():
         if find_spec(command[0]) is None:
             print(f"{title}: not installed, left out")
