@@ -46,7 +46,13 @@
 #define FACTS 2
 #endif
 #ifndef ORPHANED
-#define ORPHANED 0          /* 1: somebody died here before */
+#define ORPHANED 0          /* 1: a candidate died here before */
+#endif
+#ifndef DECLARED
+#define DECLARED 0          /* mask of those who open the event with signals=True */
+#endif
+#ifndef ONLY
+#define ONLY 0              /* mask of those who open it with signals=False */
 #endif
 #ifndef MAXOUT
 #define MAXOUT 3
@@ -58,11 +64,6 @@
 #define LATE 0              /* mask of members whose device waits elsewhere before its first signal here, in vain */
 #endif
 
-#ifdef DYING_COUNTS
-#define ENDED(i) ended[i] = true
-#else
-#define ENDED(i) skip
-#endif
 #define BIT(x) (1 << (x))
 #define A(x)   alive[x]
 #ifdef RECHECK
@@ -78,9 +79,10 @@
 byte value;
 byte pP; bit pI; byte pM = NONE;        /* one word: pending */
 byte lhi, llo;                          /* one word: lost */
-byte orphan = ORPHANED;
+short ro = ORPHANED;                    /* one word, roster: loss + 4 ever + 8 joined + 64 changes */
 bit waiters;
 byte att;                               /* attached */
+byte sg, cd;                            /* signallers, candidates */
 byte fp[FACTS]; byte fm[FACTS];         /* one word each */
 byte guards;                            /* processes that guard waits of devices for points here */
 #if LATE
@@ -89,9 +91,6 @@ bit late;                               /* a device's store of a lost point may 
 byte state[N];
 bool life[N];                           /* the life byte: held by its member, or by nobody */
 byte reapb[N];                          /* the reap byte: 0, or 1 + the process that holds it */
-#ifdef DYING_COUNTS
-bool ended[N];                          /* its pidfd is readable: the driver is done with it */
-#endif
 
 /* seq, seen from each sleeper: bit set = bumped since that process last read it.  asleep: queued on the futex */
 byte chg, asleep;
@@ -135,8 +134,54 @@ byte st[M+1];                           /* 0 future 1 pending 2 done 3 lost */
 byte own[M+1];                          /* who submitted; NONE: a host signal or nobody */
 bool odead[M+1];                        /* its owner died (or left) owing it */
 byte budget = DEATHS;
-bool died = ORPHANED;                            /* a member that was attached died */
-byte leftP;                             /* 1 + pending point when the last to leave died; 0: it left cleanly, or nobody left */
+byte gs, gc;                            /* signallers and candidates that live, whatever has been written of them so far */
+bit gever, gsd, gcd = ORPHANED;         /* there was a signaller; one died; a candidate died that counted */
+byte gsj, gcj;                          /* who joined since */
+byte gcl; bit amb;                      /* who is just joining or closing; a death may count before or after that */
+byte gw;                                /* to whom a future point may be said to be lost: it was since they began to look */
+
+#if N == 2
+#define ALIVE (alive[0] + 2 * alive[1])
+#elif N == 3
+#define ALIVE (alive[0] + 2 * alive[1] + 4 * alive[2])
+#else
+#define ALIVE (alive[0] + 2 * alive[1] + 4 * alive[2] + 8 * alive[3])
+#endif
+#define CANDIDATE 1
+#define SIGNALLER 2
+#define LOSS(w)   ((w) & 3)
+#define EVER(w)   (((w) & 4) != 0)
+#define JOINED(w) (((w) >> 3) & 7)
+#define NEXT      64
+#define ROSTER(w, l, j) (((w) & ~63) | ((w) & 4) | (l) | ((j) << 3))
+#define GONE(i)   ((i) != 0 && !alive[0])
+
+/* The rule, at once: may, must a future point be lost to i?  Between them: a death that is noticed only after somebody joined or closed */
+#define BUT(m, i) ((m) & ~BIT(i))
+#define SLOSS(i)  (gsd && BUT(gsj, i) == 0)
+#define CLOSS(i)  (amb || (gcd && BUT(gcj, i) == 0))
+#define LAG       (((sg | cd) & ~ALIVE) != 0)
+#define MAY(i)    (BUT(gs, i) == 0 && (SLOSS(i) || (amb && gsd) || (gs != 0 && (CLOSS(i) || GONE(i))) || \
+                   (gs == 0 && ((GONE(i) && gever) || (BUT(gc, i) == 0 && (CLOSS(i) || GONE(i)))))))
+#define MUST(i)   (BUT(gs, i) == 0 && ((SLOSS(i) && !amb) || (gs != 0 && GONE(i)) || \
+                   (gs == 0 && ((GONE(i) && gever) || (BUT(gc, i) == 0 && ((gcd && !amb && gcj == 0) || GONE(i)))))))
+inline spec() {
+  t = 0;
+  do
+  :: t < N -> if :: MAY(t) -> gw = gw | BIT(t) :: else fi; t++
+  :: else -> break
+  od;
+  t = 0
+}
+inline gone_ghost(i, death) {           /* it dies, or closes */
+  if :: death && (gcl & ~BIT(i)) -> amb = 1 :: else fi;
+  if
+  :: death && (gs & BIT(i)) -> gsd = 1; gsj = 0
+  :: death && !(gs & BIT(i)) && (gc & BIT(i)) && gs == 0 && (!gsd || gsj) -> gcd = 1; gcj = 0
+  :: else
+  fi;
+  gs = gs & ~BIT(i); gc = gc & ~BIT(i); gcl = gcl & ~BIT(i)
+}
 
 hidden byte t, u, tc, tn, te, tb, to;
 hidden byte tx;
@@ -268,41 +313,140 @@ inline low(d) {
   od
 }
 
-#ifdef LIFE_BYTE                        /* mutant: the reaper takes the life byte itself */
-#define LIVES(z) (life[z] || (reapb[z] != 0 && reapb[z] != me + 1))
-#else
 #define LIVES(z) life[z]
-#endif
-/* how many members other than `not` are attached and hold their life byte -> y */
+/* how many members other than `not` of the mask k hold their life byte -> y */
 inline living(not) {
   y = 0; z = 0;
-  atomic { A(me) -> k = att }
   do
-  :: z < N && z != not && (k & BIT(z)) ->
-     atomic { A(me) ->                  /* F_GETLK */
-       if
-       :: LIVES(z) -> x = 1
-       :: !LIVES(z) -> x = 0
-#ifdef DYING_COUNTS                     /* mutant: also while its pidfd is not readable, and not for long enough */
-       :: !LIVES(z) && !ended[z] -> x = 1
-#endif
-       fi
-#ifdef ORPHAN_BLIND
-       ; x = 1
-#endif
-     }
-#if defined(REUSE) && !defined(BIT_ONCE)
-     if
-     :: atomic { A(me) && x -> x = ((att & BIT(z)) != 0) }    /* else it is somebody new */
-     :: !x
-     fi;
-#endif
-     atomic { y = y + x; x = 0; z++ }
+  :: z < N && z != not && (k & BIT(z)) -> atomic { A(me) -> y = y + life[z]; z++ }      /* F_GETLK */
   :: z < N && !(z != not && (k & BIT(z))) -> z++
   :: z >= N -> break
   od;
   atomic { z = 0; k = 0 }
 }
+
+/* is a point above p lost to this process? -> y.  In: p */
+inline future() {
+  y = 0;
+  atomic { A(me) -> w = ro }
+#ifdef NO_EXPORTER                      /* mutant: nobody minds that the exporter is gone */
+  x = 0;
+#else
+  atomic { A(me) -> x = (me != 0 && !life[0]) }
+#endif
+  if
+  :: x || (LOSS(w) && (JOINED(w) == 0 || JOINED(w) == me + 1)) ->
+#ifdef READERS_COUNT                    /* mutant: whoever has it open */
+     atomic { A(me) -> k = att }
+#else
+     atomic { A(me) -> k = sg }
+     if
+     :: k == 0 && !(LOSS(w) == SIGNALLER && (JOINED(w) == 0 || JOINED(w) == me + 1)) && !(x && EVER(w)) ->
+        atomic { A(me) -> k = cd }
+     :: else
+     fi;
+#endif
+     living(me);
+     if
+     :: y == 0 ->
+#ifdef ROSTER_ONCE                      /* mutant: somebody came, signalled and went meanwhile */
+        y = 1
+#else
+        atomic { A(me) -> y = (ro == w) }
+        if :: y -> atomic { A(me) -> y = (pP == p) } :: else fi
+#endif
+     :: else -> y = 0
+     fi
+  :: else
+  fi;
+  atomic { x = 0; w = 0 }
+}
+
+/* this process may signal (0), or does (1) */
+#define JOINGHOST(sig) d_step { \
+    if :: LAG -> amb = 1 :: else fi; gcl = gcl | BIT(me); \
+    if :: sig -> if :: gsd -> gsj = gsj | BIT(me) :: else fi; \
+                 if :: gcd && BUT(gc, me) -> gcd = 0; gcj = 0 :: gcd && !BUT(gc, me) -> gcj = gcj | BIT(me) :: else fi; \
+                 gs = gs | BIT(me); gever = 1 \
+       :: else -> if :: gcd && gs == 0 -> gcj = gcj | BIT(me) :: else fi; gc = gc | BIT(me) \
+    fi; spec() }
+#define JOINBIT(sig) atomic { A(me) -> if :: sig -> sg = sg | BIT(me) :: else -> cd = cd | BIT(me) fi; JOINGHOST(sig) }
+inline join(sig) {
+  JOINBIT(sig)
+  do
+  :: atomic { A(me) -> w = ro }
+     x = JOINED(w); n = LOSS(w); y = 0;
+     if
+     :: n == CANDIDATE && !(sig) -> atomic { A(me) -> if :: sg -> n = 0 :: else fi }   /* it does not count: leave the word */
+     :: n == CANDIDATE && sig -> atomic { A(me) -> k = cd } living(me)
+     :: else
+     fi;
+     if
+#ifdef ENDS_OWN                         /* mutant: the loss ends for whoever joins, too */
+     :: n -> n = 0; x = 0
+#else
+     :: n && ((x && x != me + 1) || y) -> n = 0; x = 0
+     :: n && !((x && x != me + 1) || y) -> x = me + 1
+#endif
+     :: !n -> n = LOSS(w)
+     fi;
+     y = 0;
+     if :: atomic { A(me) && ro == w -> ro = (ROSTER(w, n, x) | (sig -> 4 : 0)) + NEXT; gcl = gcl & ~BIT(me) } break
+        :: atomic { A(me) && ro != w -> skip }
+     fi
+  od;
+  atomic { n = 0; x = 0; w = 0 }
+  wake()
+}
+
+/* the bits of a clean close.  Candidates that died before do not count when the last signaller closes */
+inline closing() {
+#ifndef NO_CLOSING
+  atomic { A(me) -> k = sg; gcl = gcl | BIT(me) }
+  if
+  :: (k & BIT(me)) && BUT(k, me) == 0 ->
+     atomic { A(me) -> k = cd }
+     z = 0;
+     do
+     :: z < N && z != me && (k & BIT(z)) ->
+        atomic { A(me) -> x = !life[z] }
+        if :: atomic { A(me) && x -> cd = cd & ~BIT(z) } :: !x fi; x = 0; z++
+     :: z < N && !(z != me && (k & BIT(z))) -> z++
+     :: z >= N -> break
+     od;
+     atomic { z = 0; k = 0 }
+  :: else -> k = 0
+  fi;
+#endif
+  atomic { A(me) -> sg = sg & ~BIT(me); gcl = gcl & ~BIT(me); d_step { gs = gs & ~BIT(me); spec() } }
+}
+
+#ifdef ALWAYS_COUNTS                    /* mutant: candidates count, whoever signals */
+#define COUNTS true
+#else
+#define COUNTS (BUT(k, d) == 0)
+#endif
+/* d goes: what the roster says of it.  b: what it owed was just lost */
+inline parting(d, isdeath) {
+  do
+  :: atomic { A(me) -> w = ro }
+     atomic { A(me) -> k = sg }
+     atomic { A(me) -> z = ((cd & BIT(d)) != 0) }
+     n = LOSS(w); x = JOINED(w);
+     if :: x == d + 1 -> n = 0; x = 0 :: else fi;
+     if
+     :: b || (isdeath && (k & BIT(d))) -> n = SIGNALLER; x = 0
+     :: !(b || (isdeath && (k & BIT(d)))) && isdeath && z && (n != SIGNALLER || x) && COUNTS -> n = CANDIDATE; x = 0
+     :: else -> if :: x == JOINED(w) -> break :: else fi
+     fi;
+     if
+     :: atomic { A(me) && ro == w -> ro = ROSTER(w, n, x) + NEXT } break
+     :: atomic { A(me) && ro != w -> skip }
+     fi
+  od;
+  atomic { n = 0; x = 0; w = 0; k = 0; z = 0; b = 0 }
+}
+#define ROLES(d) atomic { A(me) -> sg = sg & ~BIT(d) } atomic { A(me) -> cd = cd & ~BIT(d); d_step { if :: alive[d] -> gc = gc & ~BIT(d) :: else fi; spec() } }
 
 inline lose() {
   do
@@ -332,36 +476,35 @@ inline lose() {
 /* what reap and exit do with the slot; q != 0 afterwards: put off, an earlier living signaller's point is outstanding */
 inline leave(d, isdeath) {
   low(d);
-  r = (q -> c + 1 : 0);
+  r = (q -> c + 1 : 0); b = 0;
   if
-  :: q == ef + 1 && q != 0 -> lose(); q = 0; r = 0            /* reap 3 a */
+  :: q == ef + 1 && q != 0 -> lose(); q = 0; r = 0; b = 1     /* reap 3 a */
   :: else
   fi;
-  if
-  :: isdeath ->                                               /* reap 3 b */
-     living(d);
-     if
-     :: y <= 1 -> atomic { A(me) -> x = pP + 1 }
-        atomic { A(me) -> orphan = x; x = 0; y = 0 }
-     :: else -> y = 0
-     fi
-  :: else
-  fi;
+#ifndef WAKE_FIRST
+  if :: !isdeath && !b -> closing() :: else fi;
+  parting(d, isdeath);                                        /* reap 3 b */
+  ROLES(d)
+#endif
 #ifndef NO_FINISH
   rd(); raise(ef);                                            /* reap 3 c */
 #endif
 #ifdef CLEAR_FIRST
-  if :: q == 0 -> atomic { A(me) -> att = att & ~BIT(d); if :: !isdeath -> leftP = 0 :: else fi } :: else fi;
+  if :: q == 0 -> atomic { A(me) -> att = att & ~BIT(d) } :: else fi;
 #endif
 #ifdef FLAG_WAKE
   wake();
 #else
   wakeall();                                                  /* reap 3 d */
 #endif
-#ifndef CLEAR_FIRST                                           /* reap 3 e */
-  if :: q == 0 -> atomic { A(me) -> att = att & ~BIT(d); if :: !isdeath -> leftP = 0 :: else fi } :: else fi;
+#ifdef WAKE_FIRST                       /* mutant */
+  parting(d, isdeath);
+  ROLES(d)
 #endif
-  atomic { k = r; r = 0; h = 0; o = 0; p = 0; pi = 0; pm = 0; v = 0; c = 0; ef = 0; g = 0 }
+#ifndef CLEAR_FIRST                                           /* reap 3 e */
+  if :: q == 0 -> atomic { A(me) -> att = att & ~BIT(d) } :: else fi;
+#endif
+  atomic { k = r; r = 0; h = 0; o = 0; p = 0; pi = 0; pm = 0; v = 0; c = 0; ef = 0; g = 0; b = 0 }
 }
 
 #ifdef GUARDS
@@ -380,7 +523,8 @@ inline leave(d, isdeath) {
 
 proctype Main(byte me) {
   byte pc, op, h, o, p, pm, v, c, ef, g, x, y, z, k, q, n, r;
-  bit pi;
+  bit pi, b;
+  short w;
   byte lfp[FACTS]; byte lfm[FACTS];
 next:
   atomic { A(me) ->
@@ -390,6 +534,7 @@ next:
   :: op == 0 -> goto stop
 
   :: op == 1 ->                         /* host signal */
+     if :: !(sg & BIT(me)) -> join(1) :: else fi;             /* nobody else changes it */
      do
      :: rd();
         if
@@ -412,6 +557,7 @@ next:
      od; goto next
 
   :: op == 2 ->                         /* queue signal */
+     if :: !(sg & BIT(me)) -> join(1) :: else fi;
      do
      :: rd();
         if :: pi && p > v -> complete(p) :: else fi;
@@ -492,23 +638,31 @@ next:
   :: op == 8 ->                         /* open the event */
      atomic { A(me) -> life[me] = true }
      atomic { A(me) -> state[me] = ATTACHED }
-     atomic { A(me) -> att = att | BIT(me); leftP = 0 }
+     atomic { A(me) -> att = att | BIT(me) }
+     if :: !(ONLY & BIT(me)) -> join(0) :: else fi;
+     if :: DECLARED & BIT(me) -> join(1) :: else fi;
      wake(); goto next
 
   :: op == 9 ->                         /* close it, owing nothing */
-     atomic { A(me) && qn[me] == 0 -> att = att & ~BIT(me); leftP = 0 }
+     atomic { A(me) && qn[me] == 0 -> skip }
+     closing();
+     atomic { A(me) -> cd = cd & ~BIT(me); d_step { gc = gc & ~BIT(me); spec() } }
+     b = 0; parting(me, false);
+     atomic { A(me) -> att = att & ~BIT(me) }
      wake(); goto next
 
   :: op == 10 || op == 11 ->
      if :: op == 11 -> goto next :: true fi;
      atomic { A(me) -> qoff[me] = 1;      /* queues are gone: nothing more completes */
-       d_step { t = 1; do :: t <= M -> if :: own[t] == me && t > gmax -> odead[t] = 1 :: else fi; t++ :: else -> break od; t = 0 } }
+       d_step { t = 1; do :: t <= M -> if :: own[t] == me && t > gmax -> odead[t] = 1; x = 1 :: else fi; t++ :: else -> break od; t = 0;
+         if :: x -> gsd = 1; gsj = 0 :: else fi; x = 0; spec() } }
      leave(me, false);
      if
      :: q == 0 -> atomic { A(me) -> state[me] = FREE }
      :: else -> q = 0                    /* put off: left to a reaper */
      fi;
-     atomic { A(me) -> alive[me] = false; life[me] = false; ENDED(me); qn[me] = 0; qp[me] = 0; qp2[me] = 0; qc[me] = 0; qc2[me] = 0; }
+     atomic { A(me) -> alive[me] = false; life[me] = false; qn[me] = 0; qp[me] = 0; qp2[me] = 0; qc[me] = 0; qc2[me] = 0; d_step { spec() } }
+     if :: me == 0 -> atomic { chg = 255; asleep = 0 } :: else fi;      /* in the sweep of the exporter; the lock goes after: half a second at most */
      goto stop
 
   :: op >= 13 ->
@@ -533,7 +687,7 @@ wait:
      atomic { A(me) -> waiters = 1 }
 #endif
 #endif
-     atomic { A(me) -> watched[me] = att & ~BIT(me); target[me] = n }
+     atomic { A(me) -> watched[me] = ((sg -> sg : cd) | 1) & ~BIT(me); target[me] = n; gw = gw & ~BIT(me); d_step { spec() } }
      rd();
      if
      :: ISDONE(n) -> atomic { A(me) -> assert(n <= gmax); break }
@@ -542,19 +696,9 @@ wait:
         assert(n > g);
         if
         :: n > p ->
-           atomic { A(me) -> x = (orphan == p + 1) }
+           future();
            if
-           :: x -> x = 0; living(me);
-              if
-              :: y == 0 ->
-#ifdef PENDING_ONCE
-                 atomic { A(me) -> assert(n > gmax); break }
-#else                                   /* nobody came, signalled and went meanwhile */
-                 atomic { A(me) -> x = (pP == p) }
-                 if :: x -> atomic { A(me) -> assert(died && n > g); break } :: else fi
-#endif
-              :: else -> y = 0
-              fi
+           :: y -> atomic { A(me) -> assert(n > g); assert(gw & BIT(me)); break }
            :: else
            fi
         :: else ->
@@ -666,8 +810,9 @@ proctype Queue(byte me) {
 #define DEAD(d) (A(me) && d != me && !life[d] && state[d] != FREE && LOCKABLE(d) && TRY(d) && SEES(d) && (again[d] == 0 || again[d] != value + 1))
 
 proctype Warden(byte me) {
-  byte d, h, o, p, pm, v, c, ef, g, x, y, z, k, q, r;
-  bit pi;
+  byte d, h, o, p, pm, v, c, ef, g, x, z, k, q, r, n;
+  bit pi, b;
+  short w;
   byte lfp[FACTS]; byte lfm[FACTS];
   do
   :: atomic {
@@ -721,7 +866,7 @@ proctype Newcomer(byte d) {
   atomic { reapb[d] = 0 }
 }
 
-#define SIGHT (value + (pP << 3) + (lhi << 6) + (orphan << 9) + (att << 13) + (LIFE << 17))
+#define SIGHT (value + (pP << 3) + (lhi << 6) + (sg << 9) + (cd << 13) + (LIFE << 17) + ((ro & 511) << 21))
 #if N == 2
 #define LIFE (life[0] + 2 * life[1])
 #elif N == 3
@@ -734,10 +879,11 @@ proctype Newcomer(byte d) {
 proctype Guard(byte me) {
   byte h, o, p, pm, v, c, ef, g, x, y, z, k, q, n;
   bit pi;
+  short w;
   int seen;
   atomic { A(me) && gp[me] -> n = gp[me] }
   do
-  :: atomic { A(me) -> seen = SIGHT; bell = bell & ~BIT(me) }
+  :: atomic { A(me) -> seen = SIGHT; bell = bell & ~BIT(me); gw = gw & ~BIT(me); d_step { spec() } }
      rd();
      if
      :: ISDONE(n) || ISLOST(n) -> break
@@ -745,40 +891,35 @@ proctype Guard(byte me) {
      fi;
      if
      :: n > p ->
-        atomic { A(me) -> x = (orphan == p + 1) }
+        future();
         if
-        :: x -> x = 0; living(me);
+        :: y -> y = 0; assert(gw & BIT(me));
+           rd();                        /* abandon 1 */
            if
-           :: y == 0 ->
-              rd();                     /* abandon 1 */
-              if
-              :: ISDONE(n) || ISLOST(n) -> break
-              :: else
-              fi;
+           :: ISDONE(n) || ISLOST(n) -> break
+           :: else
+           fi;
+           x = 0;
 #ifdef ABANDON_ALL                      /* as first written */
-              if :: n <= p -> lose(); break :: else fi;
-              x = 1;
+           if :: n <= p -> lose(); break :: else -> x = 1 fi;
 #else
-              atomic { A(me) -> x = (OUT == 0 && orphan == p + 1 && n > p) }
+           if :: OUT == 0 && n > p -> future(); x = y; y = 0 :: else fi;
+#endif
+           if
+           :: x -> x = 0;
+#ifndef ABANDON_INSTANT
+              if :: pi && p > v -> raise(p) :: else fi;
 #endif
               if
-              :: x -> x = 0;
-#ifndef ABANDON_INSTANT
-                 if :: pi && p > v -> raise(p) :: else fi;
-#endif
-                 if
-                 :: atomic { A(me) && pP == p && pI == pi && pM == pm ->           /* abandon 2 */
-                      pP = n; pI = 0; pM = me;
-                      d_step { t = p + 1; do :: t <= n -> own[t] = me; odead[t] = 1; t++ :: else -> break od; t = 0 };
-                      chk() }
-                    atomic { A(me) -> if :: orphan == p + 1 -> orphan = n + 1 :: else fi }   /* abandon 3 */
-                    lose();                                   /* abandon 4 */
-                    break
-                 :: atomic { A(me) && !(pP == p && pI == pi && pM == pm) -> skip }
-                 fi
-              :: else                   /* put off */
+              :: atomic { A(me) && pP == p && pI == pi && pM == pm ->           /* abandon 2 */
+                   pP = n; pI = 0; pM = me;
+                   d_step { t = p + 1; do :: t <= n -> own[t] = me; odead[t] = 1; t++ :: else -> break od; t = 0 };
+                   chk() }
+                 lose();                                      /* abandon 3 */
+                 break
+              :: atomic { A(me) && !(pP == p && pI == pi && pM == pm) -> skip }
               fi
-           :: else -> y = 0
+           :: else                      /* put off */
            fi
         :: else
         fi
@@ -985,16 +1126,11 @@ inline kill(i) {
     do :: t < N -> if :: reapb[t] == i + 1 -> reapb[t] = 0 :: else fi; t++ :: else -> break od;
     t = 1;
     do :: t <= M -> if :: own[t] == i && t > gmax -> odead[t] = 1 :: else fi; t++ :: else -> break od;
-    t = 0;
-    if :: att & BIT(i) -> died = true; leftP = pP + 1 :: else fi;
+    gone_ghost(i, true); spec();
     qn[i] = 0; qp[i] = 0; qc[i] = 0; qp2[i] = 0; qc2[i] = 0; qhost[i] = 0; chained[i] = 0; target[i] = 0; watched[i] = 0; once[i] = 0;
     budget--
   }
 }
-
-#ifdef DYING_COUNTS
-proctype Ender(byte i) { atomic { !alive[i] && !ended[i] -> ended[i] = true } }
-#endif
 
 proctype Killer() {
   do
@@ -1019,7 +1155,12 @@ init {
     do
     :: i < N ->
        alive[i] = true;
-       if :: START & BIT(i) -> life[i] = true; state[i] = ATTACHED; att = att | BIT(i) :: else fi;
+       if
+       :: START & BIT(i) -> life[i] = true; state[i] = ATTACHED; att = att | BIT(i);
+          if :: !(ONLY & BIT(i)) -> cd = cd | BIT(i) :: else fi;
+          if :: DECLARED & BIT(i) -> sg = sg | BIT(i); ro = ro | 4; gever = 1 :: else fi
+       :: else
+       fi;
 #ifdef MEMBERS                          /* members of the commons that do not have the event open */
        if :: MEMBERS & BIT(i) -> life[i] = true; state[i] = ATTACHED :: else fi;
 #endif
@@ -1042,9 +1183,6 @@ init {
 #ifdef GUARDS
        if :: GUARDS & BIT(i) -> run Guard(i) :: else fi;
 #endif
-#ifdef DYING_COUNTS
-       run Ender(i);
-#endif
 #if LATE
        if :: LATE & BIT(i) -> run Late(i) :: else fi;
 #endif
@@ -1057,7 +1195,7 @@ init {
        i++
     :: else -> break
     od;
-    i = 0;
+    i = 0; gs = sg; gc = cd;
 #ifdef CASCADE
     run Lane2(2); run Stream2(2); run Server2(2); run Reaper2(2);
 #endif
@@ -1096,7 +1234,7 @@ init {
           if
           :: !alive[i] ->               /* 6 */
 #ifdef STRICT_WATCH                     /* nobody reaps a member on which nobody relies */
-             assert(asleep == 0 || !(att & BIT(i)));
+             assert(asleep == 0 || !((sg -> sg : cd) & BIT(i)));
 #else
              assert(STUCK || again[i] == value + 1 || state[i] == FREE || life[i]);
              assert(STUCK || !(att & BIT(i)));
@@ -1104,9 +1242,8 @@ init {
              assert(reapb[i] == 0);
           :: else ->
              assert(qn[i] == 0 || (STUCK & BIT(i)) || STUCK);     /* 1: no chain wait hangs */
-             if                                                   /* 1: no device hangs on an orphaned point */
-             :: gp[i] > value -> assert(gp[i] > pP);
-                assert((leftP != pP + 1 && orphan != pP + 1) || (att & ~BIT(i)) != 0)
+             if                                                   /* 1: no device hangs on a future point that is lost */
+             :: gp[i] > value -> assert(gp[i] > pP); assert(!MUST(i))
              :: else
              fi;
              if
@@ -1120,14 +1257,7 @@ init {
                    :: e <= k -> assert(e > M || !odead[e]); e++     /* 1: a dead owner's */
                    :: else -> break
                    od
-                :: else ->
-                   assert(leftP != pP + 1 || (att & ~BIT(i)) != 0); /* the last other member died */
-                   e = 0; k = 0;                                   /* lost by the orphan rule, and asleep */
-                   do
-                   :: e < N -> if :: e != i && (att & BIT(e)) && alive[e] -> k = 1 :: else fi; e++
-                   :: else -> break
-                   od;
-                   assert(orphan != pP + 1 || k)
+                :: else -> assert(!MUST(i))                        /* lost by the rule, and asleep */
                 fi;
                 e = (value > lhi -> value : lhi)
              :: else

@@ -1,9 +1,10 @@
 """Names for what is shared: `publish`, `lookup`, `watch`, `published`, `unpublish`.
 
-A name is a file `names/<name>` in the runtime folder that holds a handle's bytes. Its publisher holds a POSIX lock on
-byte 0 of it for as long as it lives, whatever its PID namespace; a file that nobody holds is a dead publisher's, and
-whoever comes next removes it, holding byte 1. A process never opens a file that it has published itself: closing it
-again would drop its lock. A new version is a new file, renamed over the old one; only then is the old one withdrawn.
+A name is a file `names/<name>` in the runtime folder that contains a handle's bytes. Its publisher holds a POSIX lock
+on byte 0 of the file for as long as the publisher lives, whatever its PID namespace. A file that nobody locks belongs
+to a dead publisher; whoever comes next removes it while holding a lock on byte 1. A process never opens a file that it
+has published itself, since closing it again would drop the lock. A new version is a new file,
+renamed over the old one; the old one is withdrawn after that.
 """
 
 from __future__ import annotations
@@ -75,16 +76,16 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def publish(name: str, obj: Any, *, replace: bool = False) -> None:
-    """Give `obj` a name under which every process of this user (with this runtime folder) finds its handle by `lookup`.
+    """Give `obj` a name by which every process of this user (with this runtime folder) finds its handle with `lookup`.
 
-    `obj` is an array that `share` takes, a Memory, PhysicalMemory or Event, or a handle that this process made. The
-    name and the export that it makes last until `unpublish` or the end of this process, also by SIGKILL. A name is 1
-    to 128 of `A-Z a-z 0-9 . _ -` and begins with no dot. `InvalidArgumentError` for a name that a living process has
-    published.
+    `obj` is an array that `share` takes, a `Memory`, `PhysicalMemory` or `Event`, or a handle that this process made.
+    The name, and the export that `publish` makes, last until `unpublish` or the end of this process, even by SIGKILL. A
+    name consists of 1 to 128 of the characters `A-Z a-z 0-9 . _ -` and does not begin with a dot. Raises
+    `InvalidArgumentError` for a name that a living process has published.
 
-    `replace=True` puts `obj` in the place of what this process has published under the name, if anything: whoever looks
-    sees the one or the other, `watch` yields it, and handles of the old version that were looked up open this one. The
-    export that `publish` made for the old version then ends; what is open stays so.
+    `replace=True` puts `obj` in the place of what this process has published under the name, if anything. Whoever looks
+    sees the old or the new version; `watch` yields the new one, and handles of the old one that were looked up open it.
+    The export that `publish` made for the old version then ends; what is open stays open.
     """
     _check(name)
     folder = _folder()
@@ -98,6 +99,8 @@ def publish(name: str, obj: Any, *, replace: bool = False) -> None:
             _reap(folder)
             if (holder := _holder(folder / name)) is not None:
                 raise _taken(name, holder)
+        if _unpublish_all not in node.at_leave:
+            node.at_leave.append(_unpublish_all)
         handle, made = _export(obj)
         try:
             _claim(folder if old is None else old.path.parent, name, handle, made, old is not None)
@@ -109,14 +112,12 @@ def publish(name: str, obj: Any, *, replace: bool = False) -> None:
                 old.fd.close()
                 if old.made:
                     _withdraw(old.handle)
-        if _unpublish_all not in node.at_leave:
-            node.at_leave.append(_unpublish_all)
 
 
 def unpublish(name: str) -> None:
-    """Take a name of this process back, and withdraw the export that `publish` made for it; what is open stays so.
+    """Remove a name of this process, and withdraw the export that `publish` made for it; what is open stays open.
 
-    `InvalidArgumentError` for a name that this process has not published.
+    Raises `InvalidArgumentError` for a name that this process has not published.
     """
     _check(name)
     with _lock:
@@ -132,7 +133,7 @@ def unpublish(name: str) -> None:
 def published() -> dict[str, Handle | ArrayHandle]:
     """The names that living processes of this user have published, and their handles.
 
-    What this version cannot read is left out; `lookup` of it says why.
+    Handles that this version cannot read are left out; `lookup` says why.
     """
     folder = _folder()
     found: dict[str, Handle | ArrayHandle] = {}
@@ -150,12 +151,12 @@ def published() -> dict[str, Handle | ArrayHandle]:
 
 
 def lookup(name: str, *, timeout: float | None = None) -> Handle | ArrayHandle:
-    """The handle that a living process has published under `name`; waits until one does.
+    """The handle that a living process has published under `name`; waits until there is one.
 
-    `timeout` in seconds, then `TimeoutError`; None waits as long as it takes (and says so in the log after a while), 0
-    not at all. `KeyboardInterrupt` comes through. `attach` or `ipc.*.open` takes the result. Where that was replaced
-    meanwhile, they open what the name says then; where its publisher has gone, they raise `HandleExpiredError`. The
-    result's bytes, text and pickle are the handle alone and follow no name.
+    Raises `TimeoutError` after `timeout` seconds; None waits as long as it takes (and says so in the log after a
+    while), 0 does not wait. `KeyboardInterrupt` interrupts the wait. `attach` or `ipc.*.open` takes the result. If it
+    was replaced meanwhile, they open what the name says then; if its publisher has ended, they raise
+    `HandleExpiredError`. The result's bytes, text and pickle are the handle alone and follow no name.
     """
     _check(name)
     folder = _folder()
@@ -214,7 +215,7 @@ def _taken(name: str, holder: int) -> InvalidArgumentError:
 
 
 def _folder() -> Path:
-    """The folder of the names, made if missing; this user's alone."""
+    """The folder of the names, which only this user can enter; it is made if it is missing."""
     folder = identity.runtime_dir() / "names"
     try:
         folder.mkdir(mode=0o700)
@@ -227,7 +228,7 @@ def _folder() -> Path:
 
 
 def _opened(path: Path) -> OwnedFd | None:
-    """A published file; None when there is none. Never one of this process."""
+    """Open a published file, never one of this process; None if there is none."""
     try:
         fd = OwnedFd(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK))
     except FileNotFoundError:
@@ -242,7 +243,7 @@ def _opened(path: Path) -> OwnedFd | None:
 
 
 def _holder(path: Path) -> int | None:
-    """pid of the living publisher (0 where it cannot be seen), None where there is none."""
+    """pid of the living publisher (0 if that cannot be seen), None if there is none."""
     fd = _opened(path)
     if fd is None:
         return None
@@ -253,7 +254,7 @@ def _holder(path: Path) -> int | None:
 
 
 def _read(folder: Path, name: str) -> Handle | ArrayHandle | None:
-    """The handle under a name whose publisher lives."""
+    """The handle under a name if its publisher lives."""
     own = _own.get(name)
     if own is not None and own.path == folder / name:
         raw = bytes(own.handle)
@@ -302,7 +303,7 @@ def _claim(folder: Path, name: str, handle: Handle | ArrayHandle, made: bool, re
             os.write(fd.number, bytes(handle))
             (os.replace if replace else os.link)(temporary, path)
         except FileNotFoundError:
-            pass  # somebody took it for a dead publisher's, between its making and its lock: once more
+            pass  # between its making and its lock, somebody took the file for a dead publisher's: try again
         except FileExistsError:
             holder = _holder(path)
             if holder is not None:
@@ -325,15 +326,15 @@ def _reap(folder: Path) -> None:
     """Remove what dead publishers left."""
     with _lock:
         own = {each.inode for each in _own.values()}
-        for entry in os.scandir(folder):
-            if entry.name in _own or (entry.name.startswith(".") and not entry.name.startswith(_TEMPORARY)):
+        for name in os.listdir(folder):
+            if name in _own or (name.startswith(".") and not name.startswith(_TEMPORARY)):
                 continue
             try:
-                found = entry.stat(follow_symlinks=False)
+                found = os.stat(folder / name, follow_symlinks=False)
             except FileNotFoundError:
                 continue
             if stat.S_ISREG(found.st_mode) and _inode(found) not in own:
-                _remove_dead(folder / entry.name, wait=False)
+                _remove_dead(folder / name, wait=False)
 
 
 def _remove_dead(path: Path, *, wait: bool) -> None:

@@ -112,7 +112,8 @@ def test_death_while_owing(exporter, peers, event):
     assert other.result() == n.LOST
     assert time.monotonic() - start < 1
     assert event.blame() == (1, peer.pid)
-    assert (event.state(1), event.state(2), event.state(3), event.state(4)) == (n.DONE, n.LOST, n.LOST, n.PENDING)
+    # The only other signaller is gone: also to the exporter, until somebody else signals.
+    assert (event.state(1), event.state(2), event.state(3), event.state(4)) == (n.DONE, n.LOST, n.LOST, n.LOST)
     until(lambda: event.attached() == [0, 2])
     assert event.signal() == 4
     assert other.run("s.wait(3)") == n.DONE
@@ -344,8 +345,10 @@ def test_tokens(peers, event):
     assert select.select([fd], [], [], 10)[0]
     assert n.due() == [13]
     assert event.state(3) == n.LOST
-    assert event.notify(4, 14) is True  # orphaned: nobody is left
+    assert event.notify(4, 14) is True  # nobody is left who signals
     event.signal()
+    assert event.notify(9, 18) is True  # nor now, but this process itself
+    assert peers(event.index).run("s.signal()") == 5
     assert event.notify(9, 19) is False
     event.detach()
     assert n.due() == [19]  # who waits learns that the slot is gone
@@ -399,7 +402,7 @@ def test_many_tokens(peers, event):
 def test_hostile_words(exporter, event):
     """A peer may write anything: calls end, nothing crashes."""
     words = [0, 1, 2**20, 2**21 - 1, 2**43, 2**63, 2**64 - 1, 5 << 21 | 1 << 20 | 1023, 2**64 - 2**20, 7 << 20 | 9]
-    for name in ("value", "pending", "lost", "orphan"):
+    for name in ("value", "pending", "lost", "roster"):
         for word in words:
             n.store64(event.address + AT["slot." + name], word)
             for i in range(8):

@@ -95,7 +95,7 @@ def test_the_fields_are_where_the_table_says(memory: xs.Memory) -> None:
         return int.from_bytes(at[name], "little")
 
     assert at["magic"] == b"XPUSHARE"
-    assert number("version") == 1
+    assert number("version") == 2
     assert number("kind") == 1
     assert number("flags") == 1
     assert at["backend"] == b"native_cpu".ljust(16, b"\0")
@@ -255,8 +255,8 @@ def test_each_refusal_has_its_own_message(handle: Handle) -> None:
     cases = {
         "short": raw[:-1],
         "magic": b"XPUSHARD" + raw[8:],
-        "version": reseal(handle, version=2),
-        "version unsealed": raw[:8] + b"\2" + raw[9:],
+        "version": reseal(handle, version=1),
+        "version unsealed": raw[:8] + b"\1" + raw[9:],
         "seal": raw[:-1] + bytes([raw[-1] ^ 1]),
         "kind": reseal(handle, kind=9),
         "boot": reseal(handle, boot_id=bytes(16)),
@@ -268,7 +268,7 @@ def test_each_refusal_has_its_own_message(handle: Handle) -> None:
                 xs.ipc.memory.open(bad)
             messages[name] = str(caught.value)
     assert messages["version"] == messages["version unsealed"]
-    assert "version 2" in messages["version"]
+    assert "version 1" in messages["version"]
     assert "seal" in messages["seal"]
     assert "boot" in messages["boot"]
     del messages["version unsealed"]

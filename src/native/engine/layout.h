@@ -1,12 +1,12 @@
-/* The shared memory of docs/layout.md and docs/events-protocol.md, byte by byte, and the protocol's numbers. This is
- * their one source: Python has them from `_native.STRUCTS`, `LAYOUT` and `CONSTANTS`. */
+/* The shared memory of docs/layout.md and docs/events-protocol.md, byte by byte, and the numbers of the protocol.
+ * Everything else derives from this header: Python reads it as `_native.STRUCTS`, `LAYOUT` and `CONSTANTS`. */
 #ifndef XP_LAYOUT_H
 #define XP_LAYOUT_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#define XP_VERSION 1u
+#define XP_VERSION 2u
 #define XP_COOKIE 16u
 #define XP_ENTRIES 262144u
 #define XP_SLOTS 262144u
@@ -19,15 +19,16 @@
 #define XP_REQUEST_MAGIC "XPSQ"
 #define XP_REPLY_MAGIC "XPSR"
 
-#define XP_TABLE_DEVICES 64u /* the devices that the entries name, for `xpushare ls` only: xp_device up to the entries */
+#define XP_TABLE_DEVICES 64u /* where the devices that entries name begin: an array of xp_device up to the entries */
 #define XP_TABLE_HEADER 4096u
 #define XP_COMMONS_MEMBERS 4096u
 #define XP_COMMONS_HOLDERS 0x100000u
 #define XP_COMMONS_OPENS 0x2100000u
-#define XP_COMMONS_SLOTS 0x2200000u
-#define XP_COMMONS_SIZE 0x6200000u
+#define XP_COMMONS_ROLES 0x2200000u
+#define XP_COMMONS_SLOTS 0x6200000u
+#define XP_COMMONS_SIZE 0xa200000u
 
-/* Lock bytes of the commons file, one pair per member: held by the member itself, and by who reaps it. */
+/* Lock bytes of the commons file, two for each member: one that the member holds, and one that its reaper holds. */
 #define XP_LIFE_BYTE 0x40000000
 #define XP_REAP_BYTE 0x50000000
 
@@ -38,6 +39,14 @@
 
 #define XP_DEVICE 1u /* bits of `device` in a slot */
 #define XP_LATE 2u
+
+#define XP_ROSTER_CANDIDATE 1u /* the low two bits of `roster` in a slot: who died, if not 0 */
+#define XP_ROSTER_SIGNALLER 2u
+#define XP_ROSTER_LOSS 3u
+#define XP_ROSTER_EVER 4u       /* somebody has been a signaller */
+#define XP_ROSTER_JOINED_BIT 4u /* 1 + the only member that joined since, or 0 */
+#define XP_ROSTER_JOINED 0xffff0u
+#define XP_ROSTER_CHANGE 0x100000u /* counts changes */
 
 #define XP_CAUSE_DEATH 1u
 #define XP_CAUSE_QUEUE 2u
@@ -55,13 +64,13 @@
 #define XP_STATUS_NOT_LIVE 3u
 #define XP_STATUS_BUSY 4u
 #define XP_STATUS_DRIVER_ERROR 5u
-#define XP_FDS_AT_ONCE 253u /* that one packet carries: the kernel's SCM_MAX_FD */
+#define XP_FDS_AT_ONCE 253u /* how many one packet carries: the kernel's SCM_MAX_FD */
 
 #define XP_ENTRY_READ_ONLY 1u /* in handles, too */
 #define XP_ENTRY_COUNTED 2u   /* likewise */
 #define XP_ENTRY_ON_DEMAND 4u
 #define XP_ENTRY_FORM_BIT 3u
-#define XP_ENTRY_FORM 0x38u /* what the fds are: 1 (XP_ENTRY_MEMFD) to 4, 0 the driver's own */
+#define XP_ENTRY_FORM 0x38u /* what the fds are: 1 (XP_ENTRY_MEMFD) to 4, or 0, the driver's own */
 #define XP_ENTRY_MEMFD 8u
 #define XP_ENTRY_FORM_LAST 0x20u
 #define XP_ENTRY_FLAGS (XP_ENTRY_READ_ONLY | XP_ENTRY_COUNTED | XP_ENTRY_ON_DEMAND | XP_ENTRY_FORM)
@@ -121,17 +130,22 @@ typedef struct {
 typedef struct {
     uint32_t state, pid;
     uint64_t pid_namespace, attached_ns;
-    char text[40]; /* what its queue failed with, for people */
+    char text[40]; /* why its queue failed, for people */
 } xp_member;
 
 typedef struct {
-    uint64_t value, pending, lost, orphan;
+    uint64_t value, pending, lost, roster;
     uint32_t seq, waiters, async_waiters, cause;
     uint64_t blame;
     uint32_t device, guards;
     uint64_t facts[XP_FACTS];
     uint64_t attached[XP_MASK_WORDS];
 } xp_words;
+
+typedef struct { /* who may signal a slot's future points, as far as `roster` does not say otherwise */
+    uint64_t signallers[XP_MASK_WORDS];
+    uint64_t candidates[XP_MASK_WORDS];
+} xp_roles;
 
 typedef struct {
     char magic[4]; /* XPSQ */
@@ -151,12 +165,15 @@ _Static_assert(sizeof(xp_handle) == 256 && offsetof(xp_handle, seal) == 224, "ha
 _Static_assert(sizeof(xp_entry) == 256 && offsetof(xp_entry, payload) == 128, "entry");
 _Static_assert(sizeof(xp_member) == 64, "member");
 _Static_assert(sizeof(xp_words) == 256 && offsetof(xp_words, attached) == 128, "slot");
+_Static_assert(sizeof(xp_roles) == 256, "roles");
+_Static_assert(XP_MEMBERS < XP_ROSTER_JOINED >> XP_ROSTER_JOINED_BIT, "a member fits in a roster");
 _Static_assert(sizeof(xp_request) == 56 && sizeof(xp_reply) == 16, "socket packets");
-/* Pages have up to 64 KiB. The table is mapped whole, as is the commons; drivers map the slots by themselves, too. */
+/* Pages have up to 64 KiB. Table and commons are each mapped as a whole; drivers also map the slots alone. */
 _Static_assert(XP_COMMONS_SLOTS % 0x10000 == 0 && XP_COMMONS_SIZE % 0x10000 == 0, "whole pages");
 _Static_assert(XP_COMMONS_MEMBERS + XP_MEMBERS * sizeof(xp_member) <= XP_COMMONS_HOLDERS, "members fit");
 _Static_assert(XP_COMMONS_HOLDERS + XP_ENTRIES * (XP_MEMBERS / 8) == XP_COMMONS_OPENS, "holders fit");
-_Static_assert(XP_COMMONS_OPENS + XP_ENTRIES * 4 == XP_COMMONS_SLOTS, "opens fit");
+_Static_assert(XP_COMMONS_OPENS + XP_ENTRIES * 4 == XP_COMMONS_ROLES, "opens fit");
+_Static_assert(XP_COMMONS_ROLES + XP_SLOTS * sizeof(xp_roles) == XP_COMMONS_SLOTS, "roles fit");
 _Static_assert(XP_COMMONS_SLOTS + XP_SLOTS * sizeof(xp_words) == XP_COMMONS_SIZE, "slots fit");
 
 #endif

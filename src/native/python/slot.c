@@ -20,18 +20,22 @@ static inline xp_slot *slot(PyObject *self)
 
 static PyObject *slot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"domain", "index", NULL};
-    PyObject *o_domain, *o_index;
+    static char *names[] = {"domain", "index", "signals", NULL};
+    PyObject *o_domain, *o_index, *o_signals = Py_None;
     uint32_t index;
     xp_domain *d;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO", names, &o_domain, &o_index) ||
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O", names, &o_domain, &o_index, &o_signals) ||
         (d = xp_domain_of(o_domain)) == NULL || xp_as_u32(o_index, &index) < 0)
         return NULL;
+    int truth = o_signals == Py_None ? 0 : PyObject_IsTrue(o_signals);
+    if (truth < 0)
+        return NULL;
+    int role = o_signals == Py_None ? XP_MAY_SIGNAL : truth ? XP_WILL_SIGNAL : XP_ONLY_WAITS;
     xp_slot_object *self = (xp_slot_object *)PyType_GenericAlloc(type, 0);
     if (self == NULL)
         return NULL;
     xp_error error;
-    self->s = xp_attach(d, index, &error);
+    self->s = xp_attach(d, index, role, &error);
     if (self->s == NULL) {
         Py_DECREF(self);
         return xp_raise(&error);
@@ -183,7 +187,7 @@ static PyObject *wait_slow(PyObject *self, xp_slot *s, uint64_t point, uint64_t 
     Py_BEGIN_ALLOW_THREADS
     state = xp_spin(s, point, start, end, full);
     Py_END_ALLOW_THREADS
-    while (state == XP_PENDING) { /* also where there is no time to sleep: deaths are seen */
+    while (state == XP_PENDING) { /* even if no time is left to sleep, so that deaths are seen */
         int rc;
         Py_BEGIN_ALLOW_THREADS
         state = xp_sleep(s, point, start, end, &rc);
@@ -297,7 +301,7 @@ static PyObject *slot_watch(PyObject *self, PyObject *Py_UNUSED(a))
     Py_BEGIN_ALLOW_THREADS
     rc = xp_warden_start();
     if (rc == 0)
-        xp_watch_attached(s);
+        xp_watch_relied(s);
     Py_END_ALLOW_THREADS
     if (rc)
         return xp_oserror_of(rc, "starting the warden");
@@ -309,7 +313,7 @@ static PyObject *slot_cancel(PyObject *self, PyObject *arg)
     uint64_t token;
     if (xp_as_u64(arg, &token) < 0)
         return NULL;
-    xp_slot *s = ((xp_slot_object *)self)->s; /* also of a detached slot: its tokens are due */
+    xp_slot *s = ((xp_slot_object *)self)->s; /* works on a detached slot, too: its tokens are due */
     Py_BEGIN_ALLOW_THREADS
     xp_node_cancel(s, token);
     Py_END_ALLOW_THREADS

@@ -124,9 +124,9 @@ def put(kind: str, handle: bytes | str) -> None:
     verbs(kind).put(handle)
 
 
-def open_(name: str, kind: str, handle: bytes | str, device: str | None = None) -> tuple[bool, str]:
+def open_(name: str, kind: str, handle: bytes | str, device: str | None = None, **options: Any) -> tuple[bool, str]:
     """Open a handle and keep the object under `name`: whether it is imported, and its device."""
-    thing = kept[name] = verbs(kind).open(handle, device=device)
+    thing = kept[name] = verbs(kind).open(handle, device=device, **options)
     return thing.is_imported, str(thing.device)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import threading
+from operator import call
 from typing import Any, Final, NamedTuple
 
 from xpushare._aspects import Aspect
@@ -25,13 +26,13 @@ from xpushare.adapters.base import Export, Profile
 from xpushare.core import memory
 from xpushare.core.declare import operation
 from xpushare.core.opening import event_device, own_export
-from xpushare.core.resources import Timeline
+from xpushare.core.resources import Timeline, release_slot
 from xpushare.sharing import node
 from xpushare.sharing.handle import Handle, HandleLike, fields_of
 from xpushare.timeline.loss import peer_lost
 from xpushare.timeline.waiting import reached as _reached
 
-__all__ = ["Opened", "create", "done", "get", "open_", "put", "reached", "signal", "wait"]
+__all__ = ["Opened", "create", "done", "get", "may_signal", "open_", "put", "reached", "role_of", "signal", "wait"]
 
 
 _NO_MEMORY: Final = Export(0, 0)
@@ -49,10 +50,12 @@ class Opened(NamedTuple):
     lease: Any
     queue_refusal: str = ""  # why queues may not signal this end, where the device lacks two_way_events
     host_refusal: str = ""  # why the host may not
+    signals: bool | None = None  # as it was opened
+    role: Slot | None = None  # counts this end among those that may signal, as long as it is open
 
 
 def refusal(device: Device, *aspects: Aspect) -> str:
-    """Why the device does not do what needs these aspects; empty where it has them."""
+    """Why the device refuses what needs these aspects; empty if it has them."""
     try:
         for aspect in aspects:
             device.require(aspect)
@@ -61,8 +64,21 @@ def refusal(device: Device, *aspects: Aspect) -> str:
     return ""
 
 
+def role_of(domain: Domain, index: int, signals: bool | None) -> Slot | None:
+    """What counts an end among those that may signal; None: it only waits."""
+    if signals is not None and not isinstance(signals, bool):
+        raise InvalidArgumentError(f"signals is None, True or False, not {signals!r}")
+    return None if signals is False else Slot(domain, index, signals)
+
+
+def may_signal(event: Opened) -> None:
+    """Refuse an end that only waits: nobody relies on it."""
+    if event.signals is False:
+        raise InvalidArgumentError("this event was opened with signals=False: it only waits")
+
+
 def point_argument(at_least: int | None, slot: Slot) -> int:
-    """The point that a wait means: the newest one known now, or `at_least`."""
+    """The point that a wait is for: the newest one known now, or `at_least`."""
     if at_least is None:
         return slot.pending
     try:
@@ -75,7 +91,13 @@ def point_argument(at_least: int | None, slot: Slot) -> int:
 
 
 @operation("Event", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
-def create(device: DeviceLike | None, context: Context | None, enable_ipc: bool, enable_profiling: bool) -> Opened:
+def create(
+    device: DeviceLike | None,
+    context: Context | None,
+    enable_ipc: bool,
+    enable_profiling: bool,
+    signals: bool | None = None,
+) -> Opened:
     """A new event, complete (both numbers 0)."""
     chosen, chosen_context = resolve(device, context)
     if enable_ipc and enable_profiling:
@@ -87,14 +109,21 @@ def create(device: DeviceLike | None, context: Context | None, enable_ipc: bool,
         chosen.require(Aspect.ext_oneapi_per_event_profiling)
     here = node.current()
     domain = here.table().domain
+    taken: list[int] = []  # empty again once the slot has been given back
     try:
-        index = domain.new_slot()
+        taken.extend(map(call, (domain.new_slot,)))  # no interrupt comes between
+        timeline = Timeline(chosen, Slot(domain, taken[0], False), domain, taken)
+        role = role_of(domain, taken[0], signals)
     except OSError as error:
         raise from_os_error(error, "making an event") from error
-    timeline = Timeline(chosen, Slot(domain, index), domain, own=True)
+    except BaseException as error:
+        release_slot(domain, taken)
+        if isinstance(error, ValueError) and not isinstance(error, InvalidArgumentError):
+            raise InvalidArgumentError(str(error)) from None
+        raise
     profile = Profile() if enable_profiling else None
     host_refusal = refusal(chosen, Aspect.host_signal_events)
-    return Opened(timeline, chosen, chosen_context, enable_ipc, profile, None, None, "", host_refusal)
+    return Opened(timeline, chosen, chosen_context, enable_ipc, profile, None, None, "", host_refusal, signals, role)
 
 
 @operation(
@@ -104,7 +133,7 @@ def create(device: DeviceLike | None, context: Context | None, enable_ipc: bool,
     makes="event handle",
 )
 def get(source: Opened, context: Context | None = None, implicit: bool = False) -> Handle:
-    """Export an event that was made with `enable_ipc=True` here; the handle holds the event until `put`."""
+    """Export an event that was made here with `enable_ipc=True`; the handle holds the event until `put`."""
     if source.handle is not None:
         raise InvalidArgumentError(
             "an imported event cannot be exported again: send on the handle that it was opened from (`.handle`)"
@@ -142,7 +171,12 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
         DeviceError,
     ),
 )
-def open_(handle: HandleLike, device: DeviceLike | None = None, context: Context | None = None) -> Opened:
+def open_(
+    handle: HandleLike,
+    device: DeviceLike | None = None,
+    context: Context | None = None,
+    signals: bool | None = None,
+) -> Opened:
     """Open a handle: an event that shares its state with the exporter's, signalled and waited on from both ends."""
     found = memory.expect_kind(handle, "event")
     chosen, chosen_context = event_device(found, device, context)
@@ -152,16 +186,19 @@ def open_(handle: HandleLike, device: DeviceLike | None = None, context: Context
     refusals = one_way, one_way or refusal(chosen, Aspect.host_signal_events)
     here = node.current()
     if here.is_own(fields_of(found).cookie):
-        return Opened(own_export(here, found).source, chosen, chosen_context, False, None, found, None, *refusals)
+        own: Timeline = own_export(here, found).source
+        role = role_of(own.driver, own.slot.index, signals)
+        return Opened(own, chosen, chosen_context, False, None, found, None, *refusals, signals, role)
 
     def make(domain: Domain, index: int) -> Timeline:
         try:
-            return Timeline(chosen, Slot(domain, index), domain, own=False)
+            return Timeline(chosen, Slot(domain, index, False), domain)
         except ValueError as error:
             raise InvalidHandleError(f"the exporter's table names no event: {error}") from error
 
     timeline, lease = here.peers.acquire_slot(found, make)
-    return Opened(timeline, chosen, chosen_context, False, None, found, lease, *refusals)
+    role = role_of(timeline.driver, timeline.slot.index, signals)
+    return Opened(timeline, chosen, chosen_context, False, None, found, lease, *refusals, signals, role)
 
 
 @operation(
@@ -171,13 +208,14 @@ def open_(handle: HandleLike, device: DeviceLike | None = None, context: Context
     ends="event handle",
 )
 def put(handle: Handle | bytes | str) -> None:
-    """Withdraw a handle of this process for new opens; opened events stay good."""
+    """Withdraw a handle of this process for new opens; opened events stay valid."""
     memory.put(handle, "event")
 
 
 @operation("Event.signal", raises=(InvalidArgumentError, FeatureNotSupportedError))
 def signal(event: Opened) -> int:
     """The host signals: the next point, complete at once; its number."""
+    may_signal(event)
     if event.host_refusal:
         raise FeatureNotSupportedError(event.host_refusal)
     try:
@@ -199,10 +237,10 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
     point = slot.pending if at_least is None else point_argument(at_least, slot)
     try:
         state = slot.wait(point, timeout)
-    except ValueError:
+    except ValueError as error:
         if node.left and threading.current_thread() is not threading.main_thread():
             raise SystemExit from None  # the interpreter ends, and this thread with it, quietly
-        raise
+        raise InvalidArgumentError(str(error)) from None
     if state == DONE:
         return
     if state == LOST:
@@ -214,13 +252,13 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
 
 @operation("Event.done", raises=(PeerLostError,))
 def done(event: Opened) -> bool:
-    """Whether the newest point known now is complete; a lost one raises, so that nobody polls for ever."""
+    """Whether the newest point known now is complete. Raises if it was lost, so that nobody polls for ever."""
     slot = event.timeline.slot
     point = slot.pending
     state = slot.state(point)
     if state == PENDING:
-        slot.watch()  # somebody polls: a death has to be noticed
-        state = slot.wait(point, 0.0)  # as a wait does: sees a death before anybody has recorded the loss
+        slot.watch()  # the caller may poll: a death must be noticed
+        state = slot.wait(point, 0.0)  # like a wait, this sees a death before anybody has recorded the loss
     if state == LOST:
         raise peer_lost(slot, point)
     return state == DONE

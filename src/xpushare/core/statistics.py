@@ -1,4 +1,4 @@
-"""What objects and processes tell about themselves."""
+"""What objects and processes say about themselves."""
 
 from __future__ import annotations
 

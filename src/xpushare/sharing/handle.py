@@ -1,4 +1,4 @@
-"""The 256-byte handle: one declaration of its format, sealing, parsing. docs/layout.md tells people."""
+"""The 256-byte handle: its format, sealing and parsing. docs/layout.md describes it for people."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Exporter(NamedTuple):
 
 
 def pack(**values: Any) -> bytes:
-    """A handle without its seal: what is not given is as in every handle of this boot, else 0."""
+    """A handle without its seal. Fields that are not given have the value that all handles of this boot have, or 0."""
     values = {"magic": MAGIC, "version": VERSION, "boot_id": identity.boot_id(), **values}
     return _STRUCT.pack(*(values.get(name, b"" if code.endswith("s") else 0) for name, code in FIELDS))
 
@@ -91,7 +91,7 @@ def encode_text(raw: bytes) -> str:
 
 
 def decode_text(text: str) -> bytes:
-    """The bytes behind `text`; only the one spelling that `encode_text` makes is accepted, in white space or not."""
+    """The bytes behind `text`. Accepts only the spelling that `encode_text` makes, with white space around it."""
     text = text.strip()  # a line of a file or of another program's output
     if len(text) <= NAME_LENGTH_MAX:
         raise InvalidHandleError(f"{text!r} is no handle; if it is a name, xs.lookup({text!r}) gives its handle")
@@ -130,12 +130,12 @@ HandleLike: TypeAlias = Named | bytes | bytearray | memoryview | str  # of what 
 
 @final
 class Handle(Named):
-    """A handle, verified: 256 bytes that name one export of one process of this user on this host.
+    """A verified handle: 256 bytes that name one export of one process of this user on this host.
 
-    `Handle(h)` takes a handle, its bytes (any bytes-like object) or its text and raises `InvalidHandleError` for
+    `Handle(h)` takes a handle, its bytes (any bytes-like object) or its text, and raises `InvalidHandleError` for
     anything else: wrong length, altered bytes, another version, another user's key, another boot or host. `bytes(h)`
-    and `str(h)` give them back. Equal by content, hashable, picklable. Verifying touches no driver and no other
-    process.
+    and `str(h)` return the bytes and the text. Handles are compared by content, and can be hashed and pickled.
+    Verifying a handle touches no driver and no other process.
     """
 
     __slots__ = ("_fields", "_raw")
@@ -179,22 +179,22 @@ class Handle(Named):
 
     @property
     def backend(self) -> str:
-        """Backend of the exporter's device."""
+        """The backend of the exporter's device."""
         return _backend(self._fields.backend)
 
     @property
     def device_uuid(self) -> str:
-        """uuid of the exporter's device."""
+        """The uuid of the exporter's device."""
         return str(uuid.UUID(bytes=self._fields.device_uuid))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the shared range (0 for an event)."""
+        """The number of bytes of the shared range (0 for an event)."""
         return self._fields.nbytes
 
     @property
     def exposed_nbytes(self) -> int:
-        """Bytes that an importer could reach: drivers map whole granules."""
+        """How many bytes an importer could reach: drivers map whole granules."""
         return self._fields.exposed_nbytes
 
     @property
@@ -203,7 +203,7 @@ class Handle(Named):
 
     @property
     def exporter(self) -> Exporter:
-        """pid, boot id and pid namespace of the process that made this handle."""
+        """The pid, boot id and pid namespace of the process that made this handle."""
         return Exporter(self._fields.pid, str(uuid.UUID(bytes=self._fields.boot_id)), self._fields.pid_namespace)
 
     def __bytes__(self) -> bytes:
@@ -265,7 +265,7 @@ def newest(handle: object) -> Any:
 
 
 def seal(body: bytes) -> Handle:
-    """The handle that `pack`, or `OwnTable.enter`, made all of but the seal."""
+    """Seal the bytes that `pack` or `OwnTable.enter` made, and return the handle."""
     raw = body + keyed_hash(body)
     return _make(raw, Fields(raw))
 

@@ -115,7 +115,7 @@ static void *hold_often(void *arg)
     xp_error error;
     for (uint32_t i = 0; i < 2000; i++) {
         CHECK(xp_hold(d, i % 4));
-        xp_slot *s = xp_attach(d, 0, &error);
+        xp_slot *s = xp_attach(d, 0, XP_MAY_SIGNAL, &error);
         CHECK(s != NULL && xp_holders(d, i % 4, found) == 0);
         detach(s);
         xp_drop(d, i % 4);

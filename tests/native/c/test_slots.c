@@ -124,7 +124,7 @@ static void test_hostile_words(void)
     set_up();
     for (int i = 0; i < 6; i++)
         for (int k = 0; k < 4; k++) {
-            uint64_t *words[] = {&s->w->value, &s->w->pending, &s->w->lost, &s->w->orphan};
+            uint64_t *words[] = {&s->w->value, &s->w->pending, &s->w->lost, &s->w->roster};
             for (int n = 0; n < 4; n++)
                 XP_STORE(words[n], n == k ? nasty[i] : 0);
             xp_lowest_owed(s->w, &v, 1);
@@ -236,9 +236,64 @@ static void test_threads_share_an_event(void)
     xp_warden_stop();
 }
 
+/* A peer may write anything where the roles are: the reads end. */
+static void test_hostile_roles(void)
+{
+    set_up();
+    for (uint32_t i = 0; i < XP_MASK_WORDS; i++) {
+        XP_STORE(&s->roles->signallers[i], UINT64_MAX);
+        XP_STORE(&s->roles->candidates[i], UINT64_MAX);
+    }
+    for (uint64_t roster = 0; roster < 16; roster++) {
+        XP_STORE(&s->w->roster, roster | (roster << 4 & XP_ROSTER_JOINED));
+        EQUAL(wait_for(s, 1, 100000), roster % 4 == 0 || (roster << 4 & XP_ROSTER_JOINED) > 0x10 ? XP_PENDING : XP_LOST);
+    }
+    uint64_t point;
+    CHECK(xp_signal(s, &point) == NULL && point == 1);
+    tear_down();
+    xp_warden_stop();
+}
+
+static void *open_and_signal(void *arg)
+{
+    (void)arg;
+    xp_error error;
+    uint64_t point;
+    for (int i = 0; i < 300; i++) {
+        xp_slot *mine = xp_attach(d, s->index, i % 3, &error);
+        CHECK(mine != NULL);
+        CHECK(xp_signal(mine, &point) == NULL);
+        detach(mine);
+    }
+    return NULL;
+}
+
+/* Roles are the process's: its last object that may signal ends them. */
+static void test_threads_open_and_signal(void)
+{
+    pthread_t threads[3];
+    set_up();
+    CHECK(xp_bit(s->roles->candidates, 0) && !xp_bit(s->roles->signallers, 0));
+    for (int i = 0; i < 3; i++)
+        CHECK(pthread_create(&threads[i], NULL, open_and_signal, NULL) == 0);
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+    CHECK(xp_bit(s->roles->candidates, 0) && xp_bit(s->roles->signallers, 0));
+    xp_error error;
+    xp_slot *only = xp_attach(d, s->index, XP_ONLY_WAITS, &error);
+    xp_detach(s);
+    CHECK(!xp_bit(s->roles->candidates, 0) && !xp_bit(s->roles->signallers, 0) && xp_bit(s->w->attached, 0));
+    EQUAL(XP_LOAD(&s->w->roster) & XP_ROSTER_LOSS, 0);
+    detach(only);
+    xp_slot_unref(s);
+    leave(d);
+}
+
 int main(void)
 {
     xp_engine_init();
+    RUN(test_hostile_roles);
+    RUN(test_threads_open_and_signal);
     RUN(test_signals);
     RUN(test_submitted_points);
     RUN(test_late_losses);

@@ -61,11 +61,11 @@ static void step(xp_slot *s, input *in)
     bool host;
     int rc;
     uint32_t found[XP_MEMBERS];
-    switch (take(in, 1) % 24) {
+    switch (take(in, 1) % 25) {
     case 0: XP_STORE(&w->value, number(in)); break;
     case 1: XP_STORE(&w->pending, number(in) << 21 | (take(in, 1) & 1) << 20 | (number(in) & 0xfffff)); break;
     case 2: XP_STORE(&w->lost, number(in) << 20 | (number(in) & 0xfffff)); break;
-    case 3: XP_STORE(&w->orphan, number(in)); break;
+    case 3: XP_STORE(&w->roster, number(in)); break;
     case 4: XP_STORE(&w->device, (uint32_t)take(in, 1)); break;
     case 5: XP_STORE(&w->guards, (uint32_t)number(in)); break;
     case 6: XP_STORE(&w->facts[take(in, 1) % XP_FACTS], number(in) << 20 | (number(in) & 0xfffff)); break;
@@ -100,6 +100,7 @@ static void step(xp_slot *s, input *in)
         XP_STORE(&m->pid_namespace, number(in));
         break;
     }
+    case 24: XP_STORE((uint64_t *)s->roles + take(in, 1) % (2 * XP_MASK_WORDS), number(in)); break;
     case 23:
         xp_reap_all(domain);
         xp_holders(domain, (uint32_t)take(in, 1), found);
@@ -129,6 +130,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     uint64_t *words = (uint64_t *)xp_words_at(domain, slot_index);
     for (size_t i = 0; i < sizeof(xp_words) / 8; i++)
+        XP_STORE(&words[i], 0);
+    words = (uint64_t *)xp_roles_at(domain, slot_index);
+    for (size_t i = 0; i < sizeof(xp_roles) / 8; i++)
         XP_STORE(&words[i], 0);
     for (uint32_t m = 1; m < 257; m++)
         XP_STORE(&xp_member_at(domain, m)->state, 0);

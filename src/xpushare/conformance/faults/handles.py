@@ -240,7 +240,11 @@ def event_without_ipc() -> None:
     from xpushare.core import event
 
     original = event.create
-    set_(event, "create", lambda device, context, _ipc, profiling: original(device, context, not profiling, profiling))
+    set_(
+        event,
+        "create",
+        lambda device, context, _ipc, profiling, *rest: original(device, context, not profiling, profiling, *rest),
+    )
 
 
 @mutant("an export does not hold its source", "3.5a")

@@ -52,16 +52,15 @@ def fill_takes_any_pattern() -> None:
 
 @mutant("a queue runs its newest operation first", "5.3", part="HostQueue")
 def queue_order() -> None:
-    from xpushare.adapters.host.queue import HostQueue
+    from queue import LifoQueue
 
-    class Stack(list[Any]):
-        popleft = list.pop
+    from xpushare.adapters.host.queue import HostQueue
 
     original = HostQueue.__init__
 
     def init(self: Any) -> None:
         original(self)
-        self._todo = Stack()
+        self._todo = LifoQueue()
 
     set_(HostQueue, "__init__", init)
 
@@ -247,8 +246,11 @@ def released_work_dropped() -> None:
     def wait(self: Any, slot: Any, point: int) -> None:
         if slot.wait(point) == _native.LOST:
             self._failures.append(peer_lost(slot, point))
-            with self._changed:
-                self._todo.clear()
+            while not self._todo.empty():
+                operation, arguments = self._todo.get()
+                if operation.__name__ == "release":  # somebody synchronizes
+                    operation(*arguments)
+                self._pending.pop()
 
     set_(host_queue.HostQueue, "_wait", wait)
 
@@ -270,7 +272,11 @@ def ipc_and_profiling() -> None:
     from xpushare.core import event
 
     original = event.create
-    set_(event, "create", lambda device, context, ipc, profiling: original(device, context, ipc, profiling and not ipc))
+    set_(
+        event,
+        "create",
+        lambda device, context, ipc, profiling, *rest: original(device, context, ipc, profiling and not ipc, *rest),
+    )
 
 
 @mutant("every event opens a file", "5.14")
@@ -282,11 +288,33 @@ def event_costs_fd() -> None:
     original = event.open_
     opened: list[int] = []
 
-    def open_(*args: Any) -> Any:
+    def open_(*args: Any, **options: Any) -> Any:
         opened.append(os.open(os.devnull, os.O_RDONLY))
-        return original(*args)
+        return original(*args, **options)
 
     set_(event, "open_", open_)
+
+
+@mutant("nobody says what an event is opened for", "5.30", "5.32")
+def roles_ignored() -> None:
+    from xpushare._native import Slot
+    from xpushare.core import event
+
+    set_(event, "role_of", lambda domain, index, _signals: Slot(domain, index))
+
+
+@mutant("a signaller is one for good", "5.31")
+def roles_kept() -> None:
+    from xpushare.core import event
+
+    original = event.role_of
+    roles: list[Any] = []
+
+    def role_of(*args: Any) -> Any:
+        roles.append(original(*args))
+        return roles[-1]
+
+    set_(event, "role_of", role_of)
 
 
 @mutant("bool of an event works", "5.22")

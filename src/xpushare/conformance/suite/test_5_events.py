@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import pickle
 import signal
 import threading
 import time
@@ -444,7 +445,91 @@ def test_somebody_left(pair: Pair, peer: Child) -> None:
         pending.result()
 
 
-@rule("5.17", "A lost point releases queues: later work runs, later signals are lost, synchronize tells once")
+def _publish(device: str, declared: bool) -> bytes:
+    event = kept["event"] = xs.Event(device, enable_ipc=True, signals=True if declared else None)
+    if not declared:
+        actions.queue_signal("event", device)
+    return bytes(xs.ipc.event.get(event))
+
+
+@rule("5.30", "Whoever said signals=True, or has signalled, is relied on alone: all readers are told of its death")
+@pytest.mark.parametrize("first", ["declared", "signalled"])
+def test_a_publisher_of_several_readers(pair: Pair, peer: Child, first: str) -> None:
+    with Child() as publisher:
+        handle = publisher.call(_publish, pair.exporter, first == "declared")
+        peer.call(actions.open_, "event", "event", handle, pair.importer)
+        with (
+            xs.ipc.event.open(handle, device=pair.importer) as event,
+            xs.Queue(pair.importer) as queue,
+        ):
+            queue.wait(event, at_least=2)
+            pending = peer.start(actions.attempt, actions.wait, "event", 2, 10)
+            with pytest.raises(TimeoutError):
+                event.wait(0.05, at_least=2)
+            began = time.monotonic()
+            publisher.signal(signal.SIGKILL)
+            with pytest.raises(xs.PeerLostError):
+                event.wait(10, at_least=2)
+            with pytest.raises(xs.PeerLostError):
+                queue.synchronize(10)
+            assert pending.result() == "PeerLostError"
+            assert time.monotonic() - began < WITHIN + SLACK
+        publisher.kill()
+
+
+@rule("5.31", "Signallers come and go: a clean close is no loss, and another signaller ends one")
+def test_workers_come_and_go(pair: Pair, peer: Child) -> None:
+    handle = actions.export("event", "event", pair.exporter)
+    event = kept["event"]
+    for point in (1, 3):
+        with Child() as worker:
+            worker.call(actions.open_, "event", "event", handle, pair.importer, signals=True)
+            assert worker.call(actions.queue_signal, "event", pair.importer) == point
+            worker.call(actions.close, "event")
+            worker.call(actions.drop)
+            worker.kill()  # it does not matter any more
+        with pytest.raises(TimeoutError):
+            event.wait(0.2, at_least=point + 1)
+        with Child() as worker:
+            worker.call(actions.open_, "event", "event", handle, pair.importer, signals=True)
+            worker.kill()
+            with pytest.raises(xs.PeerLostError):
+                event.wait(10, at_least=point + 1)
+        peer.call(actions.open_, "event", "event", handle, pair.importer, signals=True)
+        with pytest.raises(TimeoutError):
+            event.wait(0.05, at_least=point + 1)
+        assert peer.call(actions.queue_signal, "event", pair.importer) == point + 1
+        peer.call(actions.close, "event")
+        peer.call(actions.drop)
+        event.wait(5, at_least=point + 1)
+
+
+def _pickle_event() -> bytes:
+    return pickle.dumps(kept["event"])
+
+
+def _unpickle_reader(raw: bytes) -> tuple[bytes, str]:
+    event = kept["event"] = pickle.loads(raw)
+    return pickle.dumps(event), actions.attempt(event.signal)
+
+
+@rule("5.32", "With signals=False an event only waits, as do its pickles, and nobody relies on it")
+def test_what_only_waits(pair: Pair, peer: Child) -> None:
+    handle = actions.export("event", "event", pair.exporter)
+    event = kept["event"]
+    with Child() as reader:
+        reader.call(actions.open_, "event", "event", handle, pair.importer, signals=False)
+        raw = reader.call(_pickle_event)
+        again, said = peer.call(_unpickle_reader, raw)
+        assert said == "InvalidArgumentError"
+        assert reader.call(_unpickle_reader, again)[1] == "InvalidArgumentError"
+        reader.kill()
+    with pytest.raises(TimeoutError):
+        event.wait(0.2, at_least=1)
+    peer.call(actions.drop)
+
+
+@rule("5.17", "A lost point releases queues: later work runs, later signals are lost, synchronize reports it once")
 def test_queues_are_released(pair: Pair) -> None:
     with (
         Child() as child,

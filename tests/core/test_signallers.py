@@ -1,0 +1,342 @@
+"""Who is relied on for a signal that nobody has submitted yet, and when a wait for it is lost (API, section 5)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import xpushare as xs
+from harness import Child, kept, wait_until
+from xpushare import _native
+
+DEVICE = "native_cpu:0"
+SOON = 1.0
+A_MOMENT = 0.1  # a wait that is not lost is still not lost after it
+
+
+def exported(signals: bool | None = None) -> xs.ipc.Handle:
+    event = kept["event"] = xs.Event(DEVICE, enable_ipc=True, signals=signals)
+    return xs.ipc.event.get(event)
+
+
+def opened(handle: xs.ipc.Handle, signals: bool | None = None, name: str = "event") -> None:
+    kept[name] = xs.ipc.event.open(handle, signals=signals)
+
+
+def signalled() -> int:
+    event: xs.Event = kept["event"]
+    return event.signal()
+
+
+def closed(name: str = "event") -> None:
+    kept.pop(name).close()
+
+
+def unpickled(raw: bytes) -> bytes:
+    """Open an event's pickle, which says signals=False; a pickle of that."""
+    event = kept["event"] = pickle.loads(raw)
+    with pytest.raises(xs.InvalidArgumentError, match="signals=False"):
+        event.signal()
+    return pickle.dumps(event)
+
+
+def lost(point: int) -> tuple[str, float]:
+    """Wait for the loss of a point; what it said, and when."""
+    with pytest.raises(xs.PeerLostError) as caught:
+        kept["event"].wait(10, at_least=point)
+    return str(caught.value), time.monotonic()
+
+
+def pending(event: xs.Event, point: int) -> None:
+    with pytest.raises(TimeoutError):
+        event.wait(A_MOMENT, at_least=point)
+
+
+def ended(child: Child, how: str) -> float:
+    if how == "kill":
+        child.kill()
+    else:
+        assert child.exit() == 0
+    return time.monotonic()
+
+
+@pytest.fixture
+def event() -> Any:
+    """Of this process, which is the exporter."""
+    with xs.Event(DEVICE, enable_ipc=True) as event:
+        handle = kept["handle"] = xs.ipc.event.get(event)
+        yield event
+        xs.ipc.event.put(handle)
+        kept.clear()
+
+
+@pytest.mark.parametrize("how", ["kill", "exit"])
+@pytest.mark.parametrize("first", ["declared", "signalled"])
+def test_a_publisher_with_several_readers_goes(first: str, how: str, peer: Child, other: Child) -> None:
+    with Child() as publisher:
+        handle = publisher.call(exported, True if first == "declared" else None)
+        for reader in (peer, other):
+            reader.call(opened, handle)
+        if first == "signalled":
+            assert publisher.call(signalled) == 1
+            for reader in (peer, other):
+                reader.call(lambda: kept["event"].wait(10, at_least=1))
+        waits = [reader.start(lost, 2) for reader in (peer, other)]
+        with xs.ipc.event.open(handle) as late, xs.Queue(DEVICE) as queue:
+            queue.wait(late, at_least=2)
+            when = ended(publisher, how)
+            for wait in waits:
+                text, told = wait.result()
+                assert told - when < SOON
+                assert (f"process {publisher.pid} died" if how == "kill" else "has gone") in text
+            with pytest.raises(xs.PeerLostError):
+                queue.synchronize(10)
+            assert time.monotonic() - when < SOON
+            # Whoever asks later is told at once, in an event loop, too.
+            with pytest.raises(xs.PeerLostError):
+                late.wait(10, at_least=2)
+            with pytest.raises(xs.PeerLostError):
+                asyncio.run(late.reached(2))
+            # One of them takes over.
+            assert peer.call(signalled) == (1 if first == "declared" else 2)
+            late.wait(10, at_least=1)
+            pending(late, 3)
+
+
+def test_readers_that_only_wait_rely_on_the_publisher_alone(peer: Child, other: Child) -> None:
+    with Child() as publisher:
+        handle = publisher.call(exported)
+        for reader in (peer, other):
+            reader.call(opened, handle, False)
+        waits = [reader.start(lost, 1) for reader in (peer, other)]
+        when = ended(publisher, "kill")
+        assert all(wait.result()[1] - when < SOON for wait in waits)
+
+
+@pytest.mark.parametrize("signals", [True, None])
+def test_several_producers_one_consumer(event: xs.Event, peer: Child, signals: bool | None) -> None:
+    with Child() as worker:
+        for each in (worker, peer):
+            each.call(opened, kept["handle"], signals)
+        worker.kill()
+        pending(event, 1)  # the other one has yet to signal
+        assert peer.call(signalled) == 1
+        event.wait(10, at_least=1)
+        peer.call(closed)
+
+
+def test_workers_that_come_and_go(event: xs.Event, peer: Child, other: Child) -> None:
+    for point, worker in enumerate((peer, other, peer), 1):
+        worker.call(opened, kept["handle"], True)
+        pending(event, point)
+        assert worker.call(signalled) == point
+        worker.call(closed)
+        event.wait(10, at_least=point)
+        pending(event, point + 1)
+
+
+def test_a_worker_that_died_is_replaced(event: xs.Event, peer: Child) -> None:
+    for point in (1, 2):
+        with Child() as worker:
+            worker.call(opened, kept["handle"], True)
+            when = ended(worker, "kill")
+            with pytest.raises(xs.PeerLostError, match=f"process {worker.pid} died"):
+                event.wait(10, at_least=point)
+            assert time.monotonic() - when < SOON
+        peer.call(opened, kept["handle"], True)  # the loss ends
+        pending(event, point)
+        assert peer.call(signalled) == point
+        peer.call(closed)
+        pending(event, point + 1)  # cleanly: no loss
+
+
+def test_a_death_that_nobody_saw_ends_with_the_next_worker(event: xs.Event, peer: Child, other: Child) -> None:
+    other.call(lambda: None)  # it is there before
+    with Child() as worker:
+        peer.call(opened, kept["handle"], False)  # has an index of the exporter's, so that nobody needs the dead one's
+        worker.call(opened, kept["handle"], True)
+    other.call(opened, kept["handle"], True)
+    assert other.call(signalled) == 1
+    other.call(closed)
+    pending(event, 2)
+    peer.call(closed)
+
+
+def test_a_reader_that_dies_is_no_loss(event: xs.Event) -> None:
+    with Child() as reader:
+        reader.call(opened, kept["handle"])
+        assert event.signal() == 1
+        reader.kill()
+        pending(event, 2)
+        assert event.signal() == 2
+
+
+def test_a_reader_that_died_before_the_last_signaller_closed(event: xs.Event, peer: Child) -> None:
+    peer.call(opened, kept["handle"], True)
+    with Child() as reader:
+        reader.call(opened, kept["handle"])
+    peer.call(closed)
+    pending(event, 1)
+
+
+def test_ping_pong(event: xs.Event, peer: Child) -> None:
+    with Child() as partner:
+        partner.call(opened, kept["handle"])
+        for point in (1, 3):
+            assert event.signal() == point
+            assert partner.call(signalled) == point + 1
+        assert event.signal() == 5
+        when = ended(partner, "kill")
+        with pytest.raises(xs.PeerLostError):
+            event.wait(10, at_least=6)
+        assert time.monotonic() - when < SOON
+    assert event.signal() == 6  # told, and goes on: nobody answers that either
+    with pytest.raises(xs.PeerLostError):
+        event.wait(10, at_least=7)
+    peer.call(opened, kept["handle"])
+    assert peer.call(signalled) == 7
+    event.wait(10, at_least=7)
+    pending(event, 8)
+    peer.call(closed)
+
+
+def test_the_first_serve_after_a_death(event: xs.Event) -> None:
+    with Child() as partner:
+        partner.call(opened, kept["handle"])
+        partner.kill()
+        with pytest.raises(xs.PeerLostError):
+            event.wait(10, at_least=1)
+    assert event.signal() == 1
+    with pytest.raises(xs.PeerLostError):
+        event.wait(10, at_least=2)
+
+
+@pytest.mark.parametrize("how", ["kill", "exit"])
+def test_the_exporter_is_a_bystander(how: str, peer: Child) -> None:
+    with Child() as exporter:
+        handle = exporter.call(exported)
+        with xs.ipc.event.open(handle) as event:
+            peer.call(opened, handle)
+            assert peer.call(signalled) == 1
+            ended(exporter, how)
+            pending(event, 2)  # the signaller lives
+            peer.call(closed)  # and nobody can join any more
+            with pytest.raises(xs.PeerLostError):
+                event.wait(10, at_least=2)
+
+
+def test_a_stopped_process_is_alive(peer: Child) -> None:
+    with Child() as publisher:
+        handle = publisher.call(exported, True)
+        peer.call(opened, handle)
+        with xs.ipc.event.open(handle) as event:
+            os.kill(publisher.pid, signal.SIGSTOP)
+            try:
+                pending(event, 1)
+            finally:
+                os.kill(publisher.pid, signal.SIGCONT)
+            assert publisher.call(signalled) == 1
+            event.wait(10, at_least=1)
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_a_handle_opened_again(event: xs.Event, left: bool) -> None:
+    """A process is a signaller until the last of its objects that may signal is closed."""
+    with Child() as worker:
+        worker.call(opened, kept["handle"], True)
+        worker.call(opened, kept["handle"], None, "again")
+        worker.call(opened, kept["handle"], False, "reader")
+        worker.call(closed)
+        if not left:
+            worker.call(closed, "again")
+        when = ended(worker, "kill")
+        if left:
+            with pytest.raises(xs.PeerLostError):
+                event.wait(10, at_least=1)
+            assert time.monotonic() - when < SOON
+        else:
+            pending(event, 1)
+
+
+def test_only_waits_is_pickled_on(event: xs.Event, peer: Child) -> None:
+    with Child() as reader, xs.Queue(DEVICE) as queue:
+        with xs.ipc.event.open(kept["handle"], signals=False) as only:
+            raw = pickle.dumps(only)
+            with pytest.raises(xs.InvalidArgumentError, match="signals=False"):
+                queue.signal(only)
+        peer.call(unpickled, reader.call(unpickled, raw))
+        reader.kill()
+        pending(event, 1)  # nobody relied on it
+        peer.call(closed)
+
+
+def test_whoever_says_that_it_signals_does_not_speak_for_others(peer: Child) -> None:
+    """A publisher's event goes to its readers as a pickle: they are no signallers by that."""
+    with Child() as publisher:
+        raw = publisher.call(lambda: (exported(True), pickle.dumps(kept["event"]))[1])
+        peer.call(lambda raw: kept.__setitem__("event", pickle.loads(raw)), raw)
+        event: xs.Event = pickle.loads(raw)
+        publisher.kill()
+        with pytest.raises(xs.PeerLostError):
+            event.wait(10, at_least=1)
+        event.close()
+
+
+def test_signals_is_checked() -> None:
+    wrong: Any = 1
+    make: Callable[..., Any]
+    with pytest.raises(xs.InvalidArgumentError, match="signals"):
+        xs.Event(DEVICE, signals=wrong)
+    with xs.Event(DEVICE, enable_ipc=True, signals=False) as event:
+        with pytest.raises(xs.InvalidArgumentError, match="signals=False"):
+            event.signal()
+        make = xs.ipc.event.open
+        with make(xs.ipc.event.get(event), signals=True) as own:
+            assert own.signal() == 1
+            event.wait(0, at_least=1)
+
+
+def test_a_wait_in_a_thread_hears_of_a_close(peer: Child, other: Child) -> None:
+    """What ends a wait may also be a clean close: nothing dies at that moment."""
+    with Child() as exporter:
+        handle = exporter.call(exported)
+        for each in (peer, other):
+            each.call(opened, handle)
+        assert peer.call(signalled) == 1
+        ended(exporter, "exit")
+        wait = other.start(lost, 2)
+        wait_until(lambda: not wait.done())
+        peer.call(closed)
+        when = time.monotonic()
+        assert wait.result()[1] - when < SOON
+
+
+def test_a_peer_takes_a_point_back(event: xs.Event) -> None:
+    """The slot is writable by every peer: what a lie leads to is an error of the package."""
+    gate = threading.Event()
+    with xs.Queue(DEVICE) as queue:
+        queue.submit(gate.wait)
+        assert queue.signal(event) == 1
+        _native.store64(event._use().timeline.slot.address + _native.LAYOUT["slot.pending"], 0)
+        gate.set()
+        with pytest.raises(xs.PeerLostError, match="damaged"):
+            queue.synchronize(10)
+        queue.synchronize(10)
+
+
+def test_the_supervisor_of_a_producer() -> None:
+    example = Path(__file__).parents[2] / "examples" / "supervised_producer.py"
+    command = [sys.executable, str(example), "--readers", "3", "--restarts", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stdout) == (0, "3 readers went on through 1 restarts of the producer\n"), done.stderr
