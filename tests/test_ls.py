@@ -266,7 +266,7 @@ def forge(change: str) -> list[int]:
     table, commons = os.memfd_create("xpushare-table", 2 | 1), os.memfd_create("xpushare-commons", 2 | 1)
     inode = os.fstat(commons).st_ino
     head = layout.TABLE.pack(
-        b"XPUSHBAD" if change == "magic" else layout.TABLE_MAGIC, 2 if change == "version" else layout.TABLE_VERSION,
+        b"XPUSHBAD" if change == "magic" else layout.TABLE_MAGIC, layout.TABLE_VERSION + (change == "version"),
         os.getpid(), cookie, identity.namespace("pid"), commons, commons, inode + (change == "other commons"),
     )  # fmt: skip
     os.ftruncate(table, layout.TABLE_NBYTES - (4096 if change == "size" else 0))
