@@ -62,8 +62,11 @@ docs: $(VENV)/docs ## into site/
 model: ## the event protocol, checked by spin; ARGS=--quick: a part of it, and that the whole was checked as it is
 	docs/model/check $(ARGS)
 
-wheel: $(VENV)/build ## into dist/
-	$(BIN)/python -m build --wheel --outdir dist
+wheel: $(VENV)/build ## into dist/, for glibc 2.28 and newer; fails where it would need a newer one
+	rm -rf build/wheel dist/xpushare-*.whl
+	$(BIN)/python -m build --wheel --outdir build/wheel
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --plat manylinux_2_28_$(shell uname -m) --wheel-dir dist build/wheel/*.whl
+	$(BIN)/auditwheel show dist/*.whl
 
 clean:
 	rm -rf build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

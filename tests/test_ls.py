@@ -120,7 +120,7 @@ def test_text(exporter: Child, importer: Child) -> None:
     importer.call(open_all, exporter.call(export_all))
     lines = ls().stdout.splitlines()
     header = lines[0]
-    assert header.split() == ["STATE", "KIND", "SIZE", "DEVICE", "EXPORTER", "IMPORTERS", "HANDLES", "AGE"]
+    assert header.split() == ["STATE", "KIND", "SIZE", "DEVICE", "EXPORTER", "IMPORTERS", "HANDLES", "AGE", "NAMES"]
     mine = [line for line in lines if f" {exporter.pid} " in line and line.startswith("shared")]
     assert len(mine) == 3
     for line in mine:
@@ -128,6 +128,42 @@ def test_text(exporter: Child, importer: Child) -> None:
         assert line[at:].startswith(f"{exporter.pid} ")  # under its title
         assert line[header.index("IMPORTERS") :].startswith(str(importer.pid))
     assert any("4.8 MiB" in line and DEVICE in line for line in mine)
+
+
+def test_filters_names_and_command_lines(exporter: Child, importer: Child) -> None:
+    importer.call(open_all, exporter.call(export_all))
+    name = f"ls-{exporter.pid}"
+    exporter.call(lambda: xs.publish(name, kept["memory"]))
+    assert rows_of(exporter.pid)["memory"]["names"] == [name]
+    assert rows_of(exporter.pid)["event"]["names"] == []
+    for choice, pid in (("exporter", exporter.pid), ("importer", importer.pid)):
+        printed = json.loads(ls("--json", "--pid", str(pid)).stdout)
+        assert {(row["exporter"], *row["importers"]) for row in printed["rows"]} == {(exporter.pid, importer.pid)}, (
+            choice
+        )
+        assert set(printed["processes"]) == {str(exporter.pid), str(importer.pid)}
+    for pattern in (name, f"ls-{exporter.pid}*"):
+        (row,) = json.loads(ls("--json", "--name", pattern).stdout)["rows"]
+        assert (row["kind"], row["names"]) == ("memory", [name])
+    text = ls("--name", name).stdout
+    assert name in text.splitlines()[1]
+    assert f"{importer.pid}: {sys.executable} -c import sys" in text
+    assert "nothing of that is shared" in ls("--name", "no-such").stdout
+    exporter.call(xs.unpublish, name)
+
+
+def test_many_alike_are_one_line(exporter: Child) -> None:
+    def export_many() -> None:
+        kept["many"] = [xs.malloc_device(1 << 20, DEVICE) for _ in range(50)]
+        kept["handles"] = [xs.ipc.memory.get(each) for each in kept["many"]]
+
+    exporter.call(export_many)
+    pid = ("--pid", str(exporter.pid))
+    (line,) = [line for line in ls(*pid).stdout.splitlines() if line.startswith("shared")]
+    assert "50 x memory" in line
+    assert "50.0 MiB" in line
+    assert len([line for line in ls(*pid, "--all").stdout.splitlines() if line.startswith("shared")]) == 50
+    assert len(json.loads(ls(*pid, "--json").stdout)["rows"]) == 50
 
 
 def test_a_withdrawn_object_that_is_still_open(exporter: Child, importer: Child) -> None:
@@ -230,7 +266,7 @@ def forge(change: str) -> list[int]:
     table, commons = os.memfd_create("xpushare-table", 2 | 1), os.memfd_create("xpushare-commons", 2 | 1)
     inode = os.fstat(commons).st_ino
     head = layout.TABLE.pack(
-        b"XPUSHBAD" if change == "magic" else layout.TABLE_MAGIC, 2 if change == "version" else layout.TABLE_VERSION,
+        b"XPUSHBAD" if change == "magic" else layout.TABLE_MAGIC, layout.TABLE_VERSION + (change == "version"),
         os.getpid(), cookie, identity.namespace("pid"), commons, commons, inode + (change == "other commons"),
     )  # fmt: skip
     os.ftruncate(table, layout.TABLE_NBYTES - (4096 if change == "size" else 0))

@@ -23,7 +23,8 @@ CONTRACT = {
     # 5 queues and events
     "Queue",
     # 6 arrays
-    "ArrayHandle", "SharedArray", "attach", "empty", "lookup", "publish", "published", "share", "unpublish",
+    "ArrayHandle", "SharedArray", "array", "attach", "empty", "lookup", "publish", "published", "share", "unpublish",
+    "watch",
     # 7 errors
     "DeviceError", "FeatureNotSupportedError", "ForkError", "HandleExpiredError", "InvalidArgumentError",
     "InvalidHandleError", "OutOfMemoryError", "PeerLostError", "RouteError", "XpuShareError",

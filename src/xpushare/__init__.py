@@ -39,15 +39,17 @@ if TYPE_CHECKING:
     from xpushare._names import lookup as lookup
     from xpushare._names import publish as publish
     from xpushare._names import published as published
+    from xpushare._names import shares as shares
     from xpushare._names import unpublish as unpublish
+    from xpushare._names import watch as watch
     from xpushare._physical_memory import PhysicalMemory as PhysicalMemory
     from xpushare._physical_memory import VirtualRange as VirtualRange
     from xpushare._queue import Queue as Queue
+    from xpushare._share import array as array
     from xpushare._share import attach as attach
     from xpushare._share import empty as empty
     from xpushare._share import share as share
     from xpushare.core.layers import enable_layers as enable_layers
-    from xpushare.core.statistics import shares as shares
 
 __version__ = "0.1.0"
 
@@ -73,6 +75,7 @@ _WHERE = {
     "Support": "_aspects",
     "VirtualRange": "_physical_memory",
     "XpuShareError": "_errors",
+    "array": "_share",
     "attach": "_share",
     "default_device": "_device",
     "devices": "_device",
@@ -85,8 +88,9 @@ _WHERE = {
     "publish": "_names",
     "published": "_names",
     "share": "_share",
-    "shares": "core.statistics",
+    "shares": "_names",
     "unpublish": "_names",
+    "watch": "_names",
 }
 _MODULES = ("ipc", "ur")
 
@@ -94,6 +98,8 @@ __all__ = [*sorted(_WHERE), *_MODULES]  # pyright: ignore[reportUnsupportedDunde
 
 
 def __getattr__(name: str) -> Any:
+    if (name in _WHERE or name in _MODULES) and _WHERE.get(name) not in ("_aspects", "_device", "_errors"):
+        import_module("xpushare._native")  # raises what says why it is not there, before modules of Unix are missed
     if name in _WHERE:
         value = getattr(import_module(f"xpushare.{_WHERE[name]}"), name)
     elif name in _MODULES:
@@ -105,4 +111,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return [*__all__, "__version__"]

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, final
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, Self, final
 
 from xpushare import adapters
 from xpushare._array_handle import ArrayHandle, checked_parts, seal_array
@@ -53,6 +54,7 @@ __all__ = [
 
 
 _new = BufferBase.__new__
+_LEFT_OUT: Final[Any] = object()
 
 
 def same_device(found: tuple[int, int], wanted: tuple[int, int]) -> bool:
@@ -151,15 +153,8 @@ class Memory(BufferBase, Exportable[Range]):
     def _span(self) -> Span:
         return span_of(self._use())
 
-    def __dlpack__(
-        self,
-        *,
-        stream: Any = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
-    ) -> Any:
-        return self._bytes().__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._bytes().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         found = self._use()
@@ -356,6 +351,14 @@ class SharedArray(BufferBase, Closable[Range]):
     def is_imported(self) -> bool:
         return self._use().handle is not None
 
+    @property
+    def handle(self) -> ArrayHandle:
+        """The handle that an attached array came by. `InvalidArgumentError` for an array that `attach` did not make."""
+        if self._handle is None:
+            how = "xs.share makes one" if not self.is_imported else "its memory has: a.memory.handle"
+            raise InvalidArgumentError(f"this SharedArray came by no array handle; {how}")
+        return self._handle
+
     def close(self) -> None:
         """Give up this object's hold; views, capsules and other arrays over the memory stay valid. Idempotent."""
         self._held = None
@@ -406,9 +409,13 @@ class SharedArray(BufferBase, Closable[Range]):
         *,
         stream: Any = None,
         max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
+        dl_device: tuple[int, int] | None = _LEFT_OUT,
+        copy: bool | None = _LEFT_OUT,
     ) -> Any:
+        if max_version == (1, 0) and dl_device is not None and copy is not None and self.read_only:
+            _warn_torch()
+        dl_device = None if dl_device is _LEFT_OUT else dl_device
+        copy = None if copy is _LEFT_OUT else copy
         here = self.__dlpack_device__()
         if copy:
             raise BufferError("shared memory is handed over as it is; copy on the consumer's side")
@@ -467,6 +474,29 @@ class SharedArray(BufferBase, Closable[Range]):
             "version": 3,
             **more,
         }
+
+    if not TYPE_CHECKING:  # to type checkers there is no arithmetic
+
+        def __len__(self) -> NoReturn:
+            _refuse("has no len()")
+
+        def __bool__(self) -> bool:
+            return True  # as any object, though it has a __len__
+
+        def __getitem__(self, _at: object) -> NoReturn:
+            _refuse("has no elements of its own")
+
+        def __setitem__(self, _at: object, _value: object) -> NoReturn:
+            _refuse("has no elements of its own")
+
+        def _arithmetic(self, other: object) -> Any:
+            if isinstance(other, int | float | complex | SharedArray):
+                _refuse("does not calculate")
+            return NotImplemented  # an array of a library does
+
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _arithmetic
+        __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = _arithmetic
+        __lt__ = __le__ = __gt__ = __ge__ = _arithmetic
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
@@ -535,6 +565,28 @@ class SharedArray(BufferBase, Closable[Range]):
                 order = mark(work, found.device)
                 kept.events.add(order.export)
             return bytes(seal_array(kept.memory.handle, self._dtype, self._shape, self._strides, first, order))
+
+
+def _refuse(what: str) -> NoReturn:
+    raise TypeError(
+        f"a SharedArray {what}: np.asarray(a) is the same memory as a NumPy array, torch.from_dlpack(a) as a tensor"
+    )
+
+
+_TORCH_WRITES: Final = (
+    "torch ignores that this array is read-only: a write into the tensor ends this process (SIGSEGV), on a GPU its "
+    "context. Write into tensor.clone(), or share without read_only=True"
+)
+
+
+def _warn_torch() -> None:
+    """`torch.from_dlpack` takes read-only memory for writable. It asks for version 1.0 and, unlike NumPy, leaves out
+    what it has no wish for; others that do are warned for nothing, where torch is loaded at all.
+    """
+    if "torch" in sys.modules:
+        import warnings
+
+        warnings.warn(_TORCH_WRITES, stacklevel=4)  # the caller of from_dlpack
 
 
 _given_interfaces: Final[dict[tuple[str, str], ArrayInterface]] = {}  # by (backend, name)

@@ -20,6 +20,8 @@ from xpushare.sharing.handle import (
     KIND_NUMBERS,
     SEAL_NBYTES,
     Handle,
+    HandleLike,
+    Named,
     decode_text,
     encode_text,
     fields_of,
@@ -67,7 +69,7 @@ class Parts(NamedTuple):
 
 
 @final
-class ArrayHandle(Closable[Parts]):
+class ArrayHandle(Named, Closable[Parts]):
     """A verified handle of an array: a memory handle, dtype, shape and strides, and the event that orders its content.
 
     `share` makes it. `ArrayHandle(h)` takes an array handle, its bytes (any bytes-like object) or its text, as `Handle`
@@ -88,7 +90,7 @@ class ArrayHandle(Closable[Parts]):
     _dtype: Any
     _owner: int | None  # the fork in which this object owns the export
 
-    def __new__(cls, handle: ArrayHandle | Handle | bytes | bytearray | memoryview | str, /) -> ArrayHandle:
+    def __new__(cls, handle: HandleLike, /) -> ArrayHandle:
         if isinstance(handle, ArrayHandle):
             return handle
         if isinstance(handle, str):

@@ -1,9 +1,10 @@
-"""Names for what is shared: `publish`, `lookup`, `published`, `unpublish`.
+"""Names for what is shared: `publish`, `lookup`, `watch`, `published`, `unpublish`.
 
 A name is a file `names/<name>` in the runtime folder that contains a handle's bytes. Its publisher holds a POSIX lock
 on byte 0 of the file for as long as the publisher lives, whatever its PID namespace. A file that nobody locks belongs
 to a dead publisher; whoever comes next removes it while holding a lock on byte 1. A process never opens a file that it
-has published itself, since closing it again would drop the lock.
+has published itself, since closing it again would drop the lock. A new version is a new file,
+renamed over the old one; the old one is withdrawn after that.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import logging
 import os
 import re
 import select
@@ -18,15 +20,14 @@ import stat
 import tempfile
 import threading
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self, final
 
 from xpushare import _native
 from xpushare._array import Memory
 from xpushare._array_handle import MAGIC, ArrayHandle, expect_open
-from xpushare._errors import InvalidArgumentError, InvalidHandleError, from_os_error
+from xpushare._errors import ForkError, InvalidArgumentError, InvalidHandleError, XpuShareError, from_os_error
 from xpushare._event import Event
 from xpushare._fds import OwnedFd
 from xpushare._lifecycle import use
@@ -34,17 +35,21 @@ from xpushare._physical_memory import PhysicalMemory
 from xpushare._share import share
 from xpushare.core import event, memory, physical
 from xpushare.sharing import identity, node
-from xpushare.sharing.handle import Handle, fields_of
+from xpushare.sharing.handle import NAME_LENGTH_MAX, Handle, fields_of, following
+from xpushare.sharing.survey import Row, Survey, survey
+from xpushare.timeline.waiting import trio_here
 
-__all__ = ["lookup", "publish", "published", "unpublish"]
+__all__ = ["Watch", "lookup", "publish", "published", "shares", "survey_named", "unpublish", "watch"]
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
+_NAME: Final = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{NAME_LENGTH_MAX - 1}}}")
 _TEMPORARY: Final = ".new-"
 _NBYTES_MAX: Final = 1 << 20
 _LIFE: Final = 0  # byte that the publisher locks
 _REAPER: Final = 1  # byte that the one locks who removes a dead publisher's file
 _IN_CREATE: Final = 0x100
 _IN_MOVED_TO: Final = 0x80
+NAP_MAX: Final = 0.05  # seconds between two looks where the kernel has no watch to give
+WARN_AFTER: Final = 10.0  # seconds of waiting for a name that nobody has
 
 
 class _Own(NamedTuple):
@@ -70,31 +75,43 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def publish(name: str, obj: Any) -> None:
+def publish(name: str, obj: Any, *, replace: bool = False) -> None:
     """Give `obj` a name by which every process of this user (with this runtime folder) finds its handle with `lookup`.
 
     `obj` is an array that `share` takes, a `Memory`, `PhysicalMemory` or `Event`, or a handle that this process made.
     The name, and the export that `publish` makes, last until `unpublish` or the end of this process, even by SIGKILL. A
     name consists of 1 to 128 of the characters `A-Z a-z 0-9 . _ -` and does not begin with a dot. Raises
     `InvalidArgumentError` for a name that a living process has published.
+
+    `replace=True` puts `obj` in the place of what this process has published under the name, if anything. Whoever looks
+    sees the old or the new version; `watch` yields the new one, and handles of the old one that were looked up open it.
+    The export that `publish` made for the old version then ends; what is open stays open.
     """
     _check(name)
     folder = _folder()
     with _lock:
-        if name in _own:
-            raise InvalidArgumentError(f"this process has published {name!r} already: unpublish it first")
-        _reap(folder)
-        if (holder := _holder(folder / name)) is not None:
-            raise _taken(name, holder)
+        old = _own.get(name)
+        if old is not None and not replace:
+            raise InvalidArgumentError(
+                f"this process has published {name!r} already: say replace=True, or unpublish it"
+            )
+        if old is None:
+            _reap(folder)
+            if (holder := _holder(folder / name)) is not None:
+                raise _taken(name, holder)
         if _unpublish_all not in node.at_leave:
             node.at_leave.append(_unpublish_all)
         handle, made = _export(obj)
         try:
-            _own[name] = _claim(folder, name, handle, made)
-        except BaseException:
-            if made:
+            _claim(folder if old is None else old.path.parent, name, handle, made, old is not None)
+        finally:  # also after an interrupt
+            now = _own.get(name)
+            if made and (now is None or now.handle is not handle):
                 _withdraw(handle)
-            raise
+            if old is not None and now is not old:
+                old.fd.close()
+                if old.made:
+                    _withdraw(old.handle)
 
 
 def unpublish(name: str) -> None:
@@ -136,29 +153,50 @@ def published() -> dict[str, Handle | ArrayHandle]:
 def lookup(name: str, *, timeout: float | None = None) -> Handle | ArrayHandle:
     """The handle that a living process has published under `name`; waits until there is one.
 
-    Raises `TimeoutError` after `timeout` seconds; None waits as long as it takes, 0 does not wait. `KeyboardInterrupt`
-    interrupts the wait. `attach` or `ipc.*.open` takes the result, and raises `HandleExpiredError` if the publisher has
-    ended meanwhile.
+    Raises `TimeoutError` after `timeout` seconds; None waits as long as it takes (and says so in the log after a
+    while), 0 does not wait. `KeyboardInterrupt` interrupts the wait. `attach` or `ipc.*.open` takes the result. If it
+    was replaced meanwhile, they open what the name says then; if its publisher has ended, they raise
+    `HandleExpiredError`. The result's bytes, text and pickle are the handle alone and follow no name.
     """
     _check(name)
-    end = None if timeout is None else time.monotonic() + timeout
     folder = _folder()
     with _lock:
         _reap(folder)
         found = _read(folder, name)
     if found is not None:
         return found
-    with _changes(folder) as changed:
-        while True:
-            with _lock:  # after the watch began: no name slips in between
-                found = _read(folder, name)
-            if found is not None:
-                return found
-            left = None if end is None else end - time.monotonic()
-            if left is not None and left <= 0:
-                raise TimeoutError(f"nobody has published {name!r} within {timeout:g} s")
-            if changed.poll(None if left is None else left * 1000):
-                os.read(changed.fd, 1 << 16)
+    with Watch(name) as versions:
+        return versions.next(timeout)
+
+
+def watch(name: str) -> Watch:
+    """Every version of what is published under `name`: the newest at once, then each new one as it comes.
+
+    For `for` and `async for` (under asyncio and trio). It waits while there is none, and never ends by itself: `break`,
+    `close` or cancel it. A version that was replaced before it was asked for is left out, since it cannot be attached
+    any more. Each item is as from `lookup`.
+    """
+    return Watch(name)
+
+
+# --- who shares what
+
+
+def survey_named() -> Survey:
+    """What all processes of this user share, with the names that they have published."""
+    names: dict[tuple[bytes, int, int], str] = {}
+    try:
+        for name, handle in published().items():
+            fields = fields_of(handle if isinstance(handle, Handle) else handle.handle)
+            names[fields.cookie, fields.entry, fields.generation] = name
+    except XpuShareError:
+        pass  # no runtime folder that is to be trusted: nobody has names there
+    return survey(names)
+
+
+def shares() -> list[Row]:
+    """What all processes of this user share: one row per object, as `xpushare ls --json` prints them."""
+    return survey_named().rows
 
 
 # --- files
@@ -219,53 +257,75 @@ def _read(folder: Path, name: str) -> Handle | ArrayHandle | None:
     """The handle under a name if its publisher lives."""
     own = _own.get(name)
     if own is not None and own.path == folder / name:
-        return own.handle if isinstance(own.handle, Handle) else ArrayHandle(bytes(own.handle))
-    fd = _opened(folder / name)
-    if fd is None:
-        return None
+        raw = bytes(own.handle)
+    else:
+        while True:
+            fd = _opened(folder / name)
+            if fd is None:
+                return None
+            try:
+                raw = os.pread(fd.number, _NBYTES_MAX, 0)
+                if _native.lock_holder(fd.number, _LIFE) is not None:
+                    break
+                if _inode_at(folder / name) == _inode(os.fstat(fd.number)):
+                    return None
+            finally:  # a publisher that replaced the file has let this one go: look again
+                fd.close()
+    newest = partial(_newest, folder, name)
+    return following(ArrayHandle(raw) if raw[: len(MAGIC)] == MAGIC else Handle(raw), newest)
+
+
+def _newest(folder: Path, name: str) -> Handle | ArrayHandle | None:
+    with _lock:
+        return _read(folder, name)
+
+
+def _inode(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+def _inode_at(path: Path) -> tuple[int, int] | None:
     try:
-        raw = os.pread(fd.number, _NBYTES_MAX, 0)
-        if _native.lock_holder(fd.number, _LIFE) is None:
-            return None
-    finally:
-        fd.close()
-    return ArrayHandle(raw) if raw[: len(MAGIC)] == MAGIC else Handle(raw)
+        return _inode(os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return None
 
 
-def _claim(folder: Path, name: str, handle: Handle | ArrayHandle, made: bool) -> _Own:
-    """Publish a complete file, locked before anybody can see it."""
+def _claim(folder: Path, name: str, handle: Handle | ArrayHandle, made: bool, replace: bool) -> None:
+    """Publish a complete file, locked before anybody can see it. `replace`: over the one of this process."""
     path = folder / name
     while True:
         number, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=folder)
         fd = OwnedFd(number)
+        new = _Own(path, fd, _inode(os.fstat(number)), handle, made)
         try:
             _native.lock(fd.number, _LIFE)
             os.write(fd.number, bytes(handle))
-            os.link(temporary, path)
-            found = os.fstat(fd.number)
-            return _Own(path, fd, (found.st_dev, found.st_ino), handle, made)
+            (os.replace if replace else os.link)(temporary, path)
         except FileNotFoundError:
-            fd.close()  # between its making and its lock, somebody took the file for a dead publisher's: try again
+            pass  # between its making and its lock, somebody took the file for a dead publisher's: try again
         except FileExistsError:
-            fd.close()
             holder = _holder(path)
             if holder is not None:
                 raise _taken(name, holder) from None
             _remove_dead(path, wait=True)
-        except BaseException:
-            fd.close()
-            raise
         finally:
+            if _inode_at(path) == new.inode:  # also when an interrupt came right after it
+                _own[name] = new
+            else:
+                fd.close()
             try:
                 os.unlink(temporary)
             except FileNotFoundError:
                 pass
+        if _own.get(name) is new:
+            return
 
 
 def _reap(folder: Path) -> None:
     """Remove what dead publishers left."""
     with _lock:
-        inodes = {own.inode for own in _own.values()}
+        own = {each.inode for each in _own.values()}
         for name in os.listdir(folder):
             if name in _own or (name.startswith(".") and not name.startswith(_TEMPORARY)):
                 continue
@@ -273,7 +333,7 @@ def _reap(folder: Path) -> None:
                 found = os.stat(folder / name, follow_symlinks=False)
             except FileNotFoundError:
                 continue
-            if stat.S_ISREG(found.st_mode) and (found.st_dev, found.st_ino) not in inodes:
+            if stat.S_ISREG(found.st_mode) and _inode(found) not in own:
                 _remove_dead(folder / name, wait=False)
 
 
@@ -292,10 +352,8 @@ def _remove_dead(path: Path, *, wait: bool) -> None:
                 return
             raise from_os_error(error, f"locking {path}") from error
         # A file that was dead stays so. Under its name there may be another by now: only this one is removed.
-        found = os.fstat(fd.number)
         try:
-            there = os.stat(path, follow_symlinks=False)
-            if (there.st_dev, there.st_ino) == (found.st_dev, found.st_ino):
+            if _inode_at(path) == _inode(os.fstat(fd.number)):
                 os.unlink(path)
         except FileNotFoundError:
             pass  # a temporary file that its maker had not locked yet: it removes it itself
@@ -306,11 +364,8 @@ def _remove_dead(path: Path, *, wait: bool) -> None:
 def _retract(own: _Own) -> None:
     """Remove a file of this process, then let its lock go."""
     try:
-        there = os.stat(own.path, follow_symlinks=False)
-        if (there.st_dev, there.st_ino) == own.inode:
+        if _inode_at(own.path) == own.inode:  # the folder may have been cleared by hand
             os.unlink(own.path)
-    except FileNotFoundError:
-        pass  # the folder was cleared by hand
     finally:
         own.fd.close()
 
@@ -352,30 +407,200 @@ def _withdraw(handle: Handle | ArrayHandle) -> None:
 # --- waiting
 
 
+@final
+class Watch:
+    """The versions of a name, as `watch` says. Each goes to one of those that iterate over this object."""
+
+    __slots__ = ("_awaited", "_changes", "_closed", "_folder", "_forks", "_name", "_seen")
+
+    def __init__(self, name: str) -> None:
+        _check(name)
+        self._name = name
+        self._folder = _folder()
+        self._changes: _Changes | None = None  # once there was something to wait for
+        self._seen: bytes | None = None
+        self._closed = False
+        self._awaited = False
+        self._forks = _native.forks()
+
+    def next(self, timeout: float | None = None) -> Handle | ArrayHandle:
+        """The next version, `TimeoutError` after `timeout` seconds."""
+        start = time.monotonic()
+        warned = False
+        while True:
+            found = self._newer()
+            if found is not None:
+                return found
+            waited = time.monotonic() - start
+            left = None if timeout is None else timeout - waited
+            if left is not None and left <= 0:
+                raise TimeoutError(f"nobody has published {self._name!r} within {timeout:g} s")
+            if left is None and self._seen is None and not warned:
+                left = max(WARN_AFTER - waited, 0)
+                if not left:
+                    warned = True
+                    _warn(self._name, waited)
+                    continue
+            self._watching().wait(left)
+
+    async def _next(self) -> Handle | ArrayHandle:
+        while True:
+            found = self._newer()
+            if found is not None:
+                return found
+            if self._awaited:
+                raise InvalidArgumentError("another task waits on this watch: give each its own")
+            self._awaited = True
+            try:
+                await self._watching().changed()
+            finally:
+                self._awaited = False
+
+    def _newer(self) -> Handle | ArrayHandle | None:
+        """A version that was not yielded before. The first time that there is none, the watch only begins."""
+        if self._forks != _native.forks():
+            raise ForkError("this watch is of the process that forked: make one here")
+        if self._closed:
+            raise InvalidArgumentError("this watch is closed")
+        with _lock:
+            found = self._read()
+            if found is None or bytes(found) == self._seen:
+                return None
+            self._seen = bytes(found)
+        return following(found, self._follow)
+
+    def _read(self) -> Handle | ArrayHandle | None:
+        return _read(self._folder, self._name)
+
+    def _follow(self) -> Handle | ArrayHandle | None:
+        """What a version that was replaced is opened as; it does not come as a version of its own, too."""
+        with _lock:
+            found = self._read()
+            if found is not None:
+                self._seen = bytes(found)
+        return found
+
+    def _watching(self) -> _Changes:
+        if self._changes is None:
+            self._changes = _Changes(self._folder)
+        return self._changes
+
+    def close(self) -> None:
+        """Give back what the waits needed. Idempotent."""
+        self._closed = True
+        self._changes = None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Handle | ArrayHandle:
+        return self.next()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Handle | ArrayHandle:
+        return await self._next()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Watch of {self._name!r}{' closed' if self._closed else ''}>"
+
+
+def _warn(name: str, waited: float) -> None:
+    others = ", ".join(published()) or "none"
+    logging.getLogger("xpushare").warning(
+        "lookup has waited %.0f s for %r, which nobody has published; published in %s: %s",
+        waited,
+        name,
+        _folder(),
+        others,
+    )
+
+
 class _Changes:
-    """Readable when something new is in the folder (inotify(7))."""
+    """What was new in the folder since this was made or waited last: by inotify(7) where an instance is to be had (a
+    user has 128, unless root raised it), else by looking again after a nap.
+    """
 
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self._poll = select.poll()
-        self._poll.register(fd, select.POLLIN)
+    def __init__(self, folder: Path) -> None:
+        self._fresh = True  # what came before this began has to be looked for once
+        self._nap = 0.001
+        self._fd: OwnedFd | None = None
+        libc = ctypes.CDLL(None, use_errno=True)
+        number = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        if number >= 0:
+            self._fd = OwnedFd(number)
+            if libc.inotify_add_watch(number, os.fsencode(folder), _IN_CREATE | _IN_MOVED_TO) < 0:
+                self._fd = None
+        if self._fd is None:
+            why = os.strerror(ctypes.get_errno())
+            logging.getLogger("xpushare").info("no inotify to watch %s (%s): looking every %g s", folder, why, NAP_MAX)
 
-    def poll(self, milliseconds: float | None) -> bool:
-        return bool(self._poll.poll(milliseconds))
+    def _begun(self) -> bool:
+        """True once."""
+        fresh, self._fresh = self._fresh, False
+        return fresh
+
+    def _napping(self) -> float:
+        self._nap = min(self._nap * 2, NAP_MAX)
+        return self._nap
+
+    def _drain(self, fd: int) -> None:
+        try:
+            os.read(fd, 1 << 16)
+        except BlockingIOError:
+            pass  # another thread has
+
+    def wait(self, seconds: float | None) -> None:
+        """Until something is new, or may be; at most `seconds`."""
+        if self._begun():
+            return
+        if self._fd is None:
+            time.sleep(min(self._napping(), NAP_MAX if seconds is None else seconds))
+            return
+        poll = select.poll()
+        poll.register(self._fd.number, select.POLLIN)
+        if poll.poll(None if seconds is None else seconds * 1000):
+            self._drain(self._fd.number)
+
+    async def changed(self) -> None:
+        """`wait`, under asyncio or trio."""
+        if self._begun():
+            return
+        trio = trio_here()
+        if self._fd is None:
+            if trio is not None:
+                await trio.sleep(self._napping())
+            else:
+                import asyncio
+
+                await asyncio.sleep(self._napping())
+            return
+        if trio is not None:
+            await trio.lowlevel.wait_readable(self._fd.number)
+        else:
+            await _readable(self._fd.number)
+        self._drain(self._fd.number)
 
 
-@contextmanager
-def _changes(folder: Path) -> Generator[_Changes, None, None]:
-    libc = ctypes.CDLL(None, use_errno=True)
-    doing = f"watching {folder}"
-    fd = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
-    if fd < 0:
-        number = ctypes.get_errno()
-        raise from_os_error(OSError(number, os.strerror(number)), f"{doing}: inotify_init1")
+async def _readable(fd: int) -> None:
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+
+    def settle() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    loop.add_reader(fd, settle)
     try:
-        if libc.inotify_add_watch(fd, os.fsencode(folder), _IN_CREATE | _IN_MOVED_TO) < 0:
-            number = ctypes.get_errno()
-            raise from_os_error(OSError(number, os.strerror(number)), f"{doing}: inotify_add_watch")
-        yield _Changes(fd)
+        await future
     finally:
-        os.close(fd)
+        loop.remove_reader(fd)

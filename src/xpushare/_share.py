@@ -11,7 +11,7 @@ from xpushare._array import Memory, SharedArray, array_of, bytes_of, covered_by,
 from xpushare._array_handle import NDIM_MAX, ArrayHandle, checked_parts, seal_array
 from xpushare._device import Device
 from xpushare._elements import as_dtype, as_shape, c_strides, check_dtype, extent
-from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError
+from xpushare._errors import FeatureNotSupportedError, HandleExpiredError, InvalidArgumentError
 from xpushare._lifecycle import use
 from xpushare._native import Span, forks
 from xpushare._queue import Queue
@@ -21,13 +21,14 @@ from xpushare.core.memory import Range
 from xpushare.core.opening import opening_device
 from xpushare.core.ordering import Mark, mark, work_on
 from xpushare.core.resources import Allocation
+from xpushare.sharing.handle import newest
 
 if TYPE_CHECKING:
     from xpushare._device import DeviceLike
     from xpushare.core.queue import Work
-    from xpushare.sharing.handle import Handle
+    from xpushare.sharing.handle import HandleLike
 
-__all__ = ["attach", "empty", "host_view", "share"]
+__all__ = ["array", "attach", "empty", "host_view", "share"]
 
 _OPENS_MAX: Final = (1 << 31) - 1
 _UNORDERED: Final = -1
@@ -56,6 +57,86 @@ def _allocate(shape: tuple[int, ...], dtype: Any, device: Device) -> SharedArray
     return array_of(found._replace(nbytes=nbytes), shape, dtype, c_strides(shape, dtype.itemsize), 0)
 
 
+def array(x: Any, *, dtype: Any = None, device: DeviceLike | None = None) -> SharedArray:
+    """A copy of `x` in new memory that other processes can attach once it is shared.
+
+    `x` is whatever `share` takes, also where it is private to its library, or what NumPy makes an array of (lists,
+    numbers, pandas columns). `dtype`: of the copy, by default that of `x`. `device`: where it lies, by default on the
+    device of `x`, which is the host for what is no array. The content is complete when the call returns. Raises
+    `InvalidArgumentError` (also for elements that are Python objects), `OutOfMemoryError`, `DeviceError`.
+    """
+    wanted = None if dtype is None else as_dtype(dtype)
+    own = _own(x)
+    source = x if own is None else own
+    found = arrays.described(source, True)
+    if found is not None:
+        check_dtype(found.dtype)
+    here = Device(f"{adapters.HOST}:0") if found is None else arrays.device_of(source, found)
+    target = here if device is None else Device(device)
+    if found is None:
+        import numpy
+
+        try:
+            values = numpy.asarray(x, wanted)
+        except (ValueError, TypeError) as error:
+            raise InvalidArgumentError(f"NumPy makes no array of this {type(x).__name__}: {error}") from error
+    elif found.backend is None:
+        values = host_view(source, found)
+    elif target == here and wanted in (None, found.dtype) and _dense(found):
+        return _copied_there(source, found)
+    else:
+        values = _fetched(source, found, here)
+    if wanted is not None:
+        values = values.astype(wanted, copy=False)
+    made = empty(values.shape, values.dtype, device=target)
+    _store(values, made)
+    return made
+
+
+def _dense(found: arrays.Described) -> bool:
+    low, high = extent(found.shape, found.strides, found.itemsize)
+    return high - low == math.prod(found.shape) * found.itemsize
+
+
+def _copied_there(array: Any, found: arrays.Described) -> SharedArray:
+    """The elements in new memory on their device, which has them when this returns."""
+    (place, offset, shape, strides, dtype), _ = _copied(array, found, None)
+    work = work_on(place.device, _native_stream(None, found, array, place.device), array)
+    if work is not None:
+        queues.synchronize(work, None)
+    return array_of(place, shape, dtype, strides, offset)
+
+
+def _fetched(array: Any, found: arrays.Described, device: Device) -> Any:
+    """The elements of a device's array, as NumPy has them in memory of the host."""
+    import numpy
+
+    low, high = extent(found.shape, found.strides, found.itemsize)
+    stage = memory.allocate("host", max(high - low, 1), device, None)
+    if high > low:
+        work = work_on(device, _native_stream(None, found, array, device), array) or queues.create(device, None)
+        work.driver.copy(stage.address, found.address + low, high - low, (stage, array))
+        queues.synchronize(work, None)
+    base: Any = Span(stage.address, high - low, False, stage.hold()[0])
+    return numpy.ndarray(found.shape, found.dtype, base, -low, found.strides)
+
+
+def _store(values: Any, target: SharedArray) -> None:
+    """Write what NumPy has into an array on any device."""
+    import numpy
+
+    covered, _ = covered_by(target)
+    if covered.allocation.host_accessible:
+        numpy.copyto(numpy.asarray(target), values)
+    elif target.nbytes:
+        stage = memory.allocate("host", target.nbytes, target.device, None)
+        base: Any = Span(stage.address, target.nbytes, False, stage.hold()[0])
+        numpy.copyto(numpy.ndarray(target.shape, target.dtype, base), values)
+        work = queues.create(target.device, None)
+        work.driver.copy(covered.address, stage.address, target.nbytes, (stage, covered))
+        queues.synchronize(work, None)
+
+
 # --- sharing
 
 
@@ -75,7 +156,8 @@ def share(
     copied into new shared memory, which the export owns; `handle.copied_nbytes` and the log (`xpushare`, INFO) say how
     many bytes that were.
 
-    With `read_only`, importers get no writable view. `stream` says which queued work produces the content: a `Queue`, a
+    With `read_only`, importers get no writable view; torch ignores that, crashes at a write, and is
+    warned. `stream` says which queued work produces the content: a `Queue`, a
     stream of another library or a raw one, or None for the stream that the array's library works on now. With -1 the
     content is there already, and nobody waits for anything. With `opens=n`, the handle withdraws itself once it has
     been attached n times; the memory is released once the last of these arrays is gone and this process exports
@@ -173,7 +255,7 @@ def _copied(array: Any, found: arrays.Described | None, stream: Any) -> tuple[_S
         numpy.copyto(numpy.asarray(target), values)
         return _whole(target), target.nbytes
     low, high = extent(found.shape, found.strides, found.itemsize)
-    if high - low != math.prod(found.shape) * found.itemsize:
+    if not _dense(found):
         raise FeatureNotSupportedError(
             f"this {type(array).__name__} is private and has gaps, which its copy would expose: "
             "make it contiguous first"
@@ -228,9 +310,7 @@ def _export(source: _Source, work: Work | None, read_only: bool, opens: int | No
 # --- attaching
 
 
-def attach(
-    h: ArrayHandle | Handle | bytes | str, *, device: DeviceLike | None = None, stream: Any = None
-) -> SharedArray:
+def attach(h: HandleLike, *, device: DeviceLike | None = None, stream: Any = None) -> SharedArray:
     """The array behind a handle, mapped here: the same bytes, writable unless it was shared read-only.
 
     `device=None` opens on the device that the handle names. Readers are ordered after the producer's stream: `stream`
@@ -243,6 +323,17 @@ def attach(
     end, and what `ipc.memory.open` raises.
     """
     found = ArrayHandle(h)
+    while True:
+        try:
+            return _attach(found, device, stream)
+        except HandleExpiredError:
+            again = newest(found)
+            if again is None:
+                raise
+            found = ArrayHandle(again)
+
+
+def _attach(found: ArrayHandle, device: DeviceLike | None, stream: Any) -> SharedArray:
     parts = checked_parts(found)
     work = None
     chosen = None

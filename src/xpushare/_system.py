@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from xpushare._errors import FeatureNotSupportedError
 from xpushare._native import Domain, Mapping, OwnedFd, Reservation, check_memfd, serve
 
 __all__ = [
@@ -73,8 +74,13 @@ _boot_id: list[bytes] = []
 def boot_id() -> bytes:
     """The kernel's id of this boot, 16 bytes: what tells two hosts, and two boots of one, apart."""
     if not _boot_id:
-        with open(BOOT_ID, encoding="ascii") as file:
-            _boot_id.append(bytes.fromhex(file.read().strip().replace("-", "")))
+        try:
+            with open(BOOT_ID, encoding="ascii") as file:
+                _boot_id.append(bytes.fromhex(file.read().strip().replace("-", "")))
+        except OSError as error:
+            raise FeatureNotSupportedError(
+                f"handles name the boot by {BOOT_ID}, which cannot be read ({error.strerror}): mount -t proc proc /proc"
+            ) from error
     return _boot_id[0]
 
 

@@ -5,7 +5,9 @@ With XPUSHARE_ZERO_COPY=results the run writes what was found there, for docs/ze
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -205,6 +207,39 @@ def test_read_only_through_dlpack() -> None:
             array.__dlpack__()
 
 
+def test_torch_is_warned_of_read_only_memory() -> None:
+    """It takes it for writable, and a write would end the process. Nobody else is warned."""
+    needs("torch")
+    import torch
+
+    with xs.share(xs.array([1, 2, 3]), read_only=True) as handle, xs.attach(handle) as array:
+        for ask in (
+            lambda: torch.from_dlpack(array),
+            lambda: torch.from_dlpack(array.memory),
+            lambda: torch.from_dlpack(array, device="cpu"),
+            lambda: torch.from_dlpack(array, copy=False),
+            lambda: torch.as_tensor(array),
+        ):
+            with pytest.warns(UserWarning, match="torch ignores") as told:
+                ask()
+            assert len(told) == 1
+        np.from_dlpack(array)  # warnings are errors
+        np.from_dlpack(array, copy=False)
+        np.asarray(array)
+        with pytest.raises(BufferError):
+            torch.utils.dlpack.from_dlpack(array.__dlpack__())
+    torch.from_dlpack(xs.array([1, 2, 3]))
+
+
+def test_without_torch_nobody_is_warned(peer: Child) -> None:
+    def ask() -> bool:
+        with xs.share(xs.array([1, 2, 3]), read_only=True) as handle, xs.attach(handle) as array:
+            array.__dlpack__(max_version=(1, 0))
+        return "torch" in sys.modules
+
+    assert not peer.call(ask)
+
+
 @pytest.mark.parametrize("dtype", ["S3", "M8[s]", ">i4", "V4", [("a", "i4")]])
 def test_dlpack_refuses_what_it_has_no_type_for(dtype: object) -> None:
     with pytest.raises(BufferError, match="DLPack"):
@@ -235,3 +270,70 @@ def test_array_interface_keeps_the_memory() -> None:
     assert interface["data"] == (array.ptr, False)
     assert np.asarray(Holder(interface)).tolist() == [5, 5, 5]
     assert not hasattr(xs.empty(1, [("a", "u1"), ("b", "f8")]), "__cuda_array_interface__")
+
+
+# --- what it is not, and what is no array
+
+
+@pytest.mark.parametrize(
+    ("library", "make", "advice"),
+    [
+        ("pyarrow", lambda module: module.table({"x": [1, 2]}), r"pyarrow\.ipc"),
+        ("pyarrow", lambda module: module.record_batch({"x": [1, 2]}), r"pyarrow\.ipc"),
+        ("pandas", lambda module: module.DataFrame({"x": [1, 2]}), r"to_numpy"),
+        ("polars", lambda module: module.DataFrame({"x": [1, 2]}), r"to_numpy"),
+    ],
+)
+def test_tables_say_how(library: str, make: Any, advice: str) -> None:
+    """Of libraries that are not here, what stands for their classes."""
+    if importlib.util.find_spec(library) is not None:
+        table = make(importlib.import_module(library))
+    else:
+        table = type("DataFrame", (), {"__module__": f"{library}.core.frame"})()
+    for verb in (xs.share, xs.ipc.memory.get):
+        with pytest.raises(xs.InvalidArgumentError, match=advice):
+            verb(table)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda a: len(a),
+        lambda a: a[0],
+        lambda a: a.__setitem__(0, 1),
+        lambda a: list(a),
+        lambda a: 1 in a,
+        lambda a: a + 1,
+        lambda a: 2.0 * a,
+        lambda a: a - a,
+        lambda a: a @ a,
+        lambda a: a < 3,
+    ],
+)
+def test_what_only_an_arrays_library_does_says_which(use: Any) -> None:
+    with pytest.raises(TypeError, match=r"np\.asarray\(a\)"):
+        use(xs.empty(3))
+
+
+def test_arithmetic_with_a_librarys_array_is_the_librarys() -> None:
+    array = xs.array([1, 2, 3])
+    assert (np.ones(3) + array).tolist() == [2, 3, 4]
+    assert (array + np.ones(3)).tolist() == [2, 3, 4]
+    assert (np.float64(1) + array).tolist() == [2, 3, 4]
+    assert array
+    assert array == array
+
+
+def test_the_handle_that_an_array_came_by() -> None:
+    with xs.share(xs.empty(3)) as handle, xs.attach(handle) as array:
+        assert array.handle == handle
+    with pytest.raises(xs.InvalidArgumentError, match=r"xs\.share"):
+        _ = xs.empty(3).handle
+    with xs.malloc_device(64, "native_cpu:0") as memory:
+        exported = xs.ipc.memory.get(memory)
+        with xs.ipc.memory.open(exported) as imported:
+            over = imported.as_array(4, "i4")
+            with pytest.raises(xs.InvalidArgumentError, match=r"a\.memory\.handle"):
+                _ = over.handle
+            assert over.memory.handle == exported
+        xs.ipc.memory.put(exported)

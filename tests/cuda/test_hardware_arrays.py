@@ -131,3 +131,30 @@ def test_torch_opens_the_drivers_handle_of_our_event(gpu: xs.Device) -> None:
             queue.signal(event)
         assert child.call(peer.wait_for_native_handle, event.native_ipc_handle())
         assert event.value == 1
+
+
+# --- copies ------------------------------------------------------------------------------------------------------
+
+
+def test_a_shared_copy_from_and_to_the_gpu(gpu: xs.Device) -> None:
+    """`xs.array`, where the host and the device meet: every direction, every layout."""
+    need("torch")
+    import numpy as np
+    import torch
+
+    values = np.arange(12.0).reshape(3, 4)
+    on_gpu = xs.array(values, device=gpu)
+    assert on_gpu.device == gpu
+    tensor = torch.from_dlpack(on_gpu)
+    assert tensor.cpu().numpy().tolist() == values.tolist()
+    tensor *= 2  # on torch's stream
+    there = xs.array(tensor)
+    assert there.device == gpu
+    tensor.zero_()
+    assert np.asarray(xs.array(there, device="native_cpu:0")).tolist() == (values * 2).tolist()
+    assert np.asarray(xs.array(tensor + 1, dtype="int32", device="native_cpu:0")).tolist() == [[1] * 4] * 3
+    gaps = torch.arange(12, device="cuda")[::3]  # its copy on the device would expose what is between
+    assert np.asarray(xs.array(xs.array(gaps), device="native_cpu:0")).tolist() == [0, 3, 6, 9]
+    turned = xs.array(torch.arange(6, device="cuda").reshape(2, 3).T)
+    assert np.asarray(xs.array(turned, device="native_cpu:0")).tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert xs.array(np.empty((0, 2)), device=gpu).shape == (0, 2)

@@ -215,10 +215,17 @@ def test_every_other_text_is_refused(handle: Handle) -> None:
             Handle(text[:at] + other + text[at + 1 :])
     # The last character has two bits that say nothing: other spellings of the same bytes are no handle either.
     spellings = [text[:-1] + c for c in alphabet if c != text[-1]]
-    spellings += [text + "=", text + "==", text + "A", text[:-1], " " + text, text + "\n", text.replace("_", "/") + " "]
+    spellings += [text + "=", text + "==", text + "A", text[:-1], text[:9] + "\n" + text[9:]]
+    spellings += [f"{text} {text}", text.replace("_", "/").replace("-", "+") + "/"]
     for spelling in spellings:
         with pytest.raises(xs.InvalidHandleError):
             Handle(spelling)
+
+
+@pytest.mark.parametrize("around", ["{}\n", "{}\r\n", " {}", "\t{} \n"])
+def test_white_space_around_a_text_is_none_of_it(handle: Handle, around: str) -> None:
+    """As a line of a file or of a program's output has it."""
+    assert Handle(around.format(handle)) == handle
 
 
 @pytest.mark.parametrize("length", [0, 1, 223, 224, 255, 257, 512, 4096])

@@ -16,10 +16,19 @@ from xpushare.core.memory import Range
 from xpushare.core.resources import Allocation
 from xpushare.sharing import node
 
-__all__ = ["Described", "Located", "describe", "device_of", "locate", "range_at", "range_of"]
+__all__ = ["Described", "Located", "describe", "described", "device_of", "locate", "range_at", "range_of"]
 
 _DLPACK_KINDS: Final = {0: "i", 1: "u", 2: "f", 5: "c"}
 _DLPACK_NAMES: Final = {(6, 8): "bool", **{number: name for name, number in DLPACK_NAMED.items()}}
+
+
+# What to do with what is no array, by the library that it is of.
+_ADVICE: Final = {
+    "pandas": ": share its columns (xs.array(df['x'].to_numpy()))",
+    "polars": ": share its columns (xs.array(df['x'].to_numpy()))",
+    "pyarrow": ": write the table into shared memory with pyarrow.ipc, as examples/arrow_table.py does, and share that",
+    "builtins": ": xs.array makes a shared copy of lists and numbers",
+}
 
 
 class Located(NamedTuple):
@@ -83,6 +92,17 @@ def describe(array: Any, ordered: bool = False) -> Described:
     nothing is asked of its streams. `FeatureNotSupportedError`: it is on a device that no adapter here knows, or one
     whose driver this process has not loaded.
     """
+    found = described(array, ordered)
+    if found is None:
+        raise InvalidArgumentError(
+            f"{type(array).__name__} is neither a Memory nor an array that tells where its memory is"
+            + _ADVICE.get(type(array).__module__.partition(".")[0], "")
+        )
+    return found
+
+
+def described(array: Any, ordered: bool = False) -> Described | None:
+    """`describe`; None for what speaks none of these protocols."""
     for own in True, False:
         for record, protocol in adapters.interfaces(own):
             interface: Any = _asked(array, protocol.name)
@@ -97,9 +117,7 @@ def describe(array: Any, ordered: bool = False) -> Described:
     try:
         view = memoryview(array)
     except TypeError:
-        raise InvalidArgumentError(
-            f"{type(array).__name__} is neither a Memory nor an array that tells where its memory is"
-        ) from None
+        return None
     import numpy
 
     buffer = numpy.asarray(view)

@@ -56,7 +56,9 @@ def table(where: dict[str, Any], rows: Sequence[Row], failed: dict[str, str]) ->
 
 
 def plot(where: dict[str, Any], rows: Sequence[Row], file: str) -> None:
-    """Ratios as bars, the line at 1 being what a user would pick instead. Needs matplotlib."""
+    """Ratios as bars, the line at 1 being what a user would pick instead; the colour says on which side they end. Needs
+    matplotlib.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -65,7 +67,7 @@ def plot(where: dict[str, Any], rows: Sequence[Row], file: str) -> None:
     shown = [(row, row.ratio) for row in rows if row.ratio]
     figure, axes = pyplot.subplots(figsize=(11, 1.5 + 0.45 * len(shown)))
     at = list(range(len(shown)))
-    colours = [{True: "tab:green", False: "tab:red", None: "tab:grey"}[row.met] for row, _ in shown]
+    colours = ["tab:green" if ratio < 1 else "tab:red" for _, ratio in shown]
     axes.barh(at, [ratio - 1 for _, ratio in shown], left=1, color=colours)
     axes.set_yticks(at, [f"{row.name}\nagainst {row.other}" for row, _ in shown], fontsize=7)
     for place, (row, ratio) in zip(at, shown, strict=True):
@@ -75,7 +77,7 @@ def plot(where: dict[str, Any], rows: Sequence[Row], file: str) -> None:
     axes.margins(x=0.12)
     axes.axvline(1, color="black", linewidth=0.8)
     axes.invert_yaxis()
-    axes.set_xlabel("ours / theirs (left of the line: ours is faster); green: wanted figure met, grey: none wanted")
+    axes.set_xlabel("ours / theirs; green, left of the line: ours is faster, or takes less; red: slower, or more")
     axes.set_title(f"{where['cpu']}, kernel {where['kernel']}, {where['python']}", fontsize=8)
     figure.tight_layout()
     figure.savefig(file, dpi=120)

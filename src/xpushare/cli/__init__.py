@@ -8,16 +8,20 @@ failure, 2 wrong usage.
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Final
 
 import xpushare
+from xpushare import FeatureNotSupportedError
 
-__all__ = ["COMMANDS", "main"]
+__all__ = ["COMMANDS", "main", "native_part_missing"]
 
+_WITHOUT_NATIVE_PART: Final = ("info",)
 COMMANDS: Final = ("demo", "info", "doctor", "ls", "bench", "trace", "conformance")
 
 
@@ -27,18 +31,47 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"xpushare {xpushare.__version__}")
     commands = parser.add_subparsers(metavar="command", required=True)
+    missing = native_part_missing()
     for name in COMMANDS:
-        module = import_module(f"xpushare.cli.{name}")
-        summary, _, rest = (module.__doc__ or "").partition("\n")
+        module = import_module(f"xpushare.cli.{name}") if missing is None or name in _WITHOUT_NATIVE_PART else None
+        text = _docstring(name) if module is None else module.__doc__ or ""
+        summary, _, rest = text.partition("\n")
         command = commands.add_parser(
             name,
             help=summary.rstrip("."),
             description=f"{summary}\n{rest}".strip(),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        module.add_arguments(command)
-        command.set_defaults(run=module.run)
+        if module is None:
+            command.add_argument("arguments", nargs=argparse.REMAINDER)
+            command.set_defaults(run=_refuse)
+        else:
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
     return parser
+
+
+def native_part_missing() -> FeatureNotSupportedError | None:
+    """What says why it is not there; None where it is."""
+    try:
+        import_module("xpushare._native")
+    except FeatureNotSupportedError as error:
+        return error
+    return None
+
+
+def _docstring(name: str) -> str:
+    """Of a command's module that cannot be imported."""
+    spec = find_spec(f"xpushare.cli.{name}")
+    assert spec is not None
+    assert spec.origin is not None
+    with open(spec.origin, encoding="utf-8") as file:
+        return ast.get_docstring(ast.parse(file.read())) or ""
+
+
+def _refuse(_arguments: argparse.Namespace) -> int:
+    import_module("xpushare._native")  # raises
+    return 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,12 +11,12 @@ import importlib.metadata
 import json
 import os
 import platform
-import sys
 from pathlib import Path
 from typing import Any
 
 import xpushare
 from xpushare import Aspect, Device, adapters
+from xpushare.cli import native_part_missing
 
 __all__ = ["add_arguments", "collect", "run"]
 
@@ -35,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def collect(selector: str | None = None) -> dict[str, Any]:
     """What `info --json` prints. `InvalidArgumentError` for a selector that does not parse."""
-    found = xpushare.devices(selector)
+    why = native_part_missing()
+    found = xpushare.devices(selector) if why is None else []
     return {
         "package": _package(),
         "host": {
@@ -44,10 +45,10 @@ def collect(selector: str | None = None) -> dict[str, Any]:
             "kernel": platform.release(),
             "machine": platform.machine(),
         },
-        "runtime": _runtime() if sys.platform == "linux" else None,
-        "environment": {name: os.environ[name] for name in _variables() if name in os.environ},
+        "runtime": _runtime() if why is None else None,
+        "environment": {name: os.environ[name] for name in _variables(why is None) if name in os.environ},
         "devices": [_device(device) for device in found],
-        "backends_without_devices": _missing(),
+        "backends_without_devices": _missing() if why is None else {"*": str(why)},
     }
 
 
@@ -63,7 +64,7 @@ def _package() -> dict[str, Any]:
         "native": None,
         "formats": None,
     }
-    if sys.platform == "linux":
+    if native_part_missing() is None:
         from xpushare import _native
         from xpushare.sharing import handle, layout
 
@@ -93,9 +94,9 @@ def _runtime() -> dict[str, Any]:
     }
 
 
-def _variables() -> list[str]:
+def _variables(vendors: bool) -> list[str]:
     """The environment variables that say what is here, ours and the vendors'."""
-    return [*_VARIABLES, *(name for record in adapters.vendors() for name in record.variables)]
+    return [*_VARIABLES, *(name for record in (adapters.vendors() if vendors else ()) for name in record.variables)]
 
 
 def _device(device: Device) -> dict[str, Any]:
@@ -115,8 +116,6 @@ def _device(device: Device) -> dict[str, Any]:
 
 def _missing() -> dict[str, str]:
     """Backends of this version that have no device here, whatever the selector says, and why."""
-    if sys.platform != "linux":
-        return {"*": "the native part of xpushare is built for Linux only"}
     every = [record.backend for record in adapters.vendors() if not record.selected_only]
     return {backend: adapters.why_none(backend) for backend in every if not adapters.listed(backend)}
 

@@ -9,20 +9,26 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
+from fnmatch import fnmatchcase
 from typing import Final
 
 import xpushare
-from xpushare import FeatureNotSupportedError
+from xpushare._names import survey_named
+from xpushare.sharing.survey import Row, command_line
 
 __all__ = ["add_arguments", "human", "run"]
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _LISTED: Final = 8
+_MANY: Final = 4  # objects alike, from which on they are one line
+_LINE: Final = 120  # characters of a command line
 _TIMES: Final = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pid", type=int, help="only what this process exports or has open")
+    parser.add_argument("--name", help="only what is published under this name (* and ? match any characters)")
+    parser.add_argument("--all", action="store_true", help="a line for each object, also where a process exports many")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
 
 
@@ -52,46 +58,82 @@ def _who(pid: int, name: str | None) -> str:
     return f"{pid or '?'}" + (f" {name}" if name else "")
 
 
+def _wanted(row: Row, arguments: argparse.Namespace) -> bool:
+    pid, name = arguments.pid, arguments.name
+    return (pid is None or pid == row["exporter"] or pid in row["importers"]) and (
+        name is None or any(fnmatchcase(each, name) for each in row["names"])
+    )
+
+
+def _grouped(rows: list[Row], every: bool) -> list[list[Row]]:
+    """Rows that differ in size and age only are one line where there are many of them."""
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        alike = (row["state"], row["kind"], row["device"], row["exporter"], *row["importers"], *row["names"])
+        groups.setdefault(alike, []).append(row)
+    return [
+        lines
+        for group in groups.values()
+        for lines in ([group] if len(group) >= _MANY and not every else [[row] for row in group])
+    ]
+
+
+def _line(group: list[Row], devices: dict[str, str]) -> tuple[str, ...]:
+    row = group[0]
+    ages = [each["age"] for each in group if each["age"] is not None]
+    return (
+        "LEFT" if row["state"] == "left" else row["state"],
+        row["kind"] if len(group) == 1 else f"{len(group)} x {row['kind']}",
+        "-" if row["kind"] == "event" else human(sum(each["nbytes"] for each in group)),
+        devices.get(row["device"] or "", f"{row['backend'] or '?'} {(row['device'] or '?')[:8]}"),
+        f"{row['exporter']} (dead)" if row["state"] == "left" else _who(row["exporter"], row["exporter_name"]),
+        " ".join(str(pid or "?") for pid in row["importers"]) or "-",
+        str(sum(each["handles"] for each in group)),
+        _age(max(ages, default=None)),
+        " ".join(row["names"]),
+    )
+
+
+def _print_table(groups: list[list[Row]]) -> None:
+    devices = _device_names()
+    header = ("STATE", "KIND", "SIZE", "DEVICE", "EXPORTER", "IMPORTERS", "HANDLES", "AGE", "NAMES")
+    lines = [_line(group, devices) for group in groups]
+    widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
+    for line in (header, *lines):
+        cells = [
+            text.rjust(width) if title in ("SIZE", "HANDLES", "AGE") else text.ljust(width)
+            for title, text, width in zip(header, line, widths, strict=True)
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def _processes(rows: list[Row]) -> dict[int, str]:
+    """The command line of each process that has a part in the rows."""
+    pids = {pid for row in rows for pid in (row["exporter"], *row["importers"]) if pid}
+    found = {pid: command_line(pid) for pid in sorted(pids)}
+    return {pid: line for pid, line in found.items() if line}
+
+
 def run(arguments: argparse.Namespace) -> int:
     """0, or 1 when a dead process left something."""
-    if sys.platform != "linux":
-        raise FeatureNotSupportedError("the native part of xpushare is built for Linux only: nothing is shared here")
-    from xpushare.sharing.survey import survey
-
-    try:
-        found = survey()
-    except OSError as error:
-        raise FeatureNotSupportedError(f"/proc cannot be read ({error.strerror}): mount -t proc proc /proc") from error
-    left = [row for row in found.rows if row["state"] == "left"]
+    found = survey_named()
+    rows = [row for row in found.rows if _wanted(row, arguments)]
+    left = [row for row in rows if row["state"] == "left"]
+    processes = _processes(rows)
     if arguments.json:
-        print(json.dumps({"rows": found.rows, "unread": [each._asdict() for each in found.unread]}, indent=2))
+        unread = [each._asdict() for each in found.unread]
+        print(json.dumps({"rows": rows, "processes": processes, "unread": unread}, indent=2))
         return 1 if left else 0
-    names = _device_names()
-    header = ("STATE", "KIND", "SIZE", "DEVICE", "EXPORTER", "IMPORTERS", "HANDLES", "AGE")
-    lines = [
-        (
-            "LEFT" if row["state"] == "left" else row["state"],
-            row["kind"],
-            "-" if row["kind"] == "event" else human(row["nbytes"]),
-            names.get(row["device"] or "", f"{row['backend'] or '?'} {(row['device'] or '?')[:8]}"),
-            f"{row['exporter']} (dead)" if row["state"] == "left" else _who(row["exporter"], row["exporter_name"]),
-            " ".join(str(pid or "?") for pid in row["importers"]) or "-",
-            str(row["handles"]),
-            _age(row["age"]),
-        )
-        for row in found.rows
-    ]
-    if lines:
-        widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
-        for line in (header, *lines):
-            cells = [
-                text.rjust(width) if title in ("SIZE", "HANDLES", "AGE") else text.ljust(width)
-                for title, text, width in zip(header, line, widths, strict=True)
-            ]
-            print("  ".join(cells).rstrip())
-        total = sum(row["nbytes"] for row in found.rows)
-        exporters = len({row["exporter"] for row in found.rows})
-        print(f"\n{len(lines)} objects of {exporters} processes, {human(total)}")
+    if rows:
+        _print_table(_grouped(rows, arguments.all))
+        print()
+        for pid, line in processes.items():
+            print(f"{pid}: {line if len(line) <= _LINE else line[: _LINE - 1] + '…'}")
+        total = sum(row["nbytes"] for row in rows)
+        exporters = len({row["exporter"] for row in rows})
+        print(f"\n{len(rows)} objects of {exporters} processes, {human(total)}")
+    elif found.rows:
+        print(f"nothing of that is shared ({len(found.rows)} other objects are)")
     else:
         print("nothing is shared")
     if left:

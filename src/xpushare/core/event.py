@@ -28,7 +28,7 @@ from xpushare.core.declare import operation
 from xpushare.core.opening import event_device, own_export
 from xpushare.core.resources import Timeline, release_slot
 from xpushare.sharing import node
-from xpushare.sharing.handle import Handle, fields_of
+from xpushare.sharing.handle import Handle, HandleLike, fields_of
 from xpushare.timeline.loss import peer_lost
 from xpushare.timeline.waiting import reached as _reached
 
@@ -172,7 +172,7 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
     ),
 )
 def open_(
-    handle: Handle | bytes | str,
+    handle: HandleLike,
     device: DeviceLike | None = None,
     context: Context | None = None,
     signals: bool | None = None,

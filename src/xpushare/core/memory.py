@@ -24,7 +24,7 @@ from xpushare.core.declare import operation
 from xpushare.core.opening import Openers, import_own, opening_device, own_export
 from xpushare.core.resources import Allocation, End
 from xpushare.sharing import layout, node
-from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, READ_ONLY, Handle, fields_of, raw_of
+from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, READ_ONLY, Handle, HandleLike, fields_of, raw_of
 from xpushare.sharing.peers import Opener
 
 __all__ = [
@@ -185,7 +185,7 @@ def _withdraw(handle: Handle) -> None:
         table.withdraw(handle, layout.REASON_FREED)
 
 
-def expect_kind(handle: Handle | bytes | str, kind: str) -> Handle:
+def expect_kind(handle: HandleLike, kind: str) -> Handle:
     """The verified handle, which must be of that kind."""
     found = handle if isinstance(handle, Handle) else Handle.__new__(Handle, handle)  # calling the type is slower
     if fields_of(found).kind != KIND_NUMBERS[kind]:
@@ -206,7 +206,7 @@ def expect_kind(handle: Handle | bytes | str, kind: str) -> Handle:
         DeviceError,
     ),
 )
-def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, context: Context | None = None) -> Range:
+def open_(handle: HandleLike, device: DeviceLike | None = None, context: Context | None = None) -> Range:
     """Open a handle: exactly that range, mapped here. This is cheap if this process has the allocation open already."""
     found = expect_kind(handle, "memory")
     opener, chosen, chosen_context = opener_for(found, device, context)

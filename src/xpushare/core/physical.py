@@ -24,7 +24,7 @@ from xpushare.core.declare import operation
 from xpushare.core.opening import Openers, import_own, opening_device, own_export
 from xpushare.core.resources import Pages, Resource
 from xpushare.sharing import node
-from xpushare.sharing.handle import Handle, fields_of
+from xpushare.sharing.handle import Handle, HandleLike, fields_of
 
 __all__ = [
     "Held",
@@ -111,7 +111,7 @@ def get(source: Held, context: Context | None = None, implicit: bool = False) ->
         DeviceError,
     ),
 )
-def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, context: Context | None = None) -> Held:
+def open_(handle: HandleLike, device: DeviceLike | None = None, context: Context | None = None) -> Held:
     """Open a handle: physical memory over the same pages. It is an ordinary object, which outlives its source and can
     be exported again.
     """

@@ -10,9 +10,8 @@ from xpushare.core.memory import Range
 from xpushare.core.physical import Held
 from xpushare.sharing import node
 from xpushare.sharing.handle import fields_of
-from xpushare.sharing.survey import Row, survey
 
-__all__ = ["event_statistics", "memory_statistics", "physical_statistics", "shares"]
+__all__ = ["event_statistics", "memory_statistics", "physical_statistics"]
 
 
 def _exports_of(source: object) -> list[dict[str, Any]]:
@@ -66,8 +65,3 @@ def event_statistics(found: Opened) -> dict[str, Any]:
             if index in attached
         ],
     }
-
-
-def shares() -> list[Row]:
-    """What all processes of this user share, one row per object, as `xpushare ls --json` prints it."""
-    return survey().rows

@@ -5,11 +5,11 @@ closes it.
 from __future__ import annotations
 
 from xpushare._device import Context, DeviceLike
-from xpushare._errors import InvalidArgumentError
+from xpushare._errors import HandleExpiredError, InvalidArgumentError
 from xpushare._event import Event, event_over
 from xpushare._lifecycle import use
 from xpushare.core import event as _core
-from xpushare.sharing.handle import Handle
+from xpushare.sharing.handle import Handle, HandleLike, newest
 
 __all__ = ["get", "open", "put"]
 
@@ -26,7 +26,7 @@ def get(event: Event, *, context: Context | None = None) -> Handle:
 
 
 def open(
-    handle: Handle | bytes | str,
+    handle: HandleLike,
     *,
     device: DeviceLike | None = None,
     context: Context | None = None,
@@ -37,7 +37,14 @@ def open(
     `signals=True`: this process is going to signal, so that waits elsewhere are lost with it from now on.
     `signals=False`: this object only waits; its process going away harms nobody's wait. (urIPCOpenEventHandleExp)
     """
-    return event_over(_core.open_(handle, device, context, signals))
+    while True:
+        try:
+            return event_over(_core.open_(handle, device, context, signals))
+        except HandleExpiredError:
+            again = newest(handle)
+            if again is None:
+                raise
+            handle = again
 
 
 def put(handle: Handle | bytes | str) -> None:

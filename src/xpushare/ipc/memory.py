@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from xpushare._device import Context, DeviceLike
-from xpushare._errors import InvalidArgumentError
+from xpushare._errors import HandleExpiredError, InvalidArgumentError
 from xpushare._lifecycle import use
 from xpushare._memory import Memory, memory_over
 from xpushare.core import memory as _core
-from xpushare.sharing.handle import Handle
+from xpushare.sharing.handle import Handle, HandleLike, newest
 
 __all__ = ["close", "get", "open", "put"]
 
@@ -35,7 +35,7 @@ def _range_of(obj: Any) -> _core.Range:
     return range_of(obj)
 
 
-def open(handle: Handle | bytes | str, *, device: DeviceLike | None = None, context: Context | None = None) -> Memory:
+def open(handle: HandleLike, *, device: DeviceLike | None = None, context: Context | None = None) -> Memory:
     """Open a handle: a new `Memory` over exactly that range, in any process of this user, including the exporter
     itself.
 
@@ -44,7 +44,14 @@ def open(handle: Handle | bytes | str, *, device: DeviceLike | None = None, cont
     `HandleExpiredError` (put, freed, exporter gone), `RouteError` (every route is blocked; see `reasons`),
     `FeatureNotSupportedError`, `OutOfMemoryError`. A failed open leaves nothing behind. (urIPCOpenMemHandleExp)
     """
-    return memory_over(_core.open_(handle, device, context))
+    while True:
+        try:
+            return memory_over(_core.open_(handle, device, context))
+        except HandleExpiredError:
+            again = newest(handle)
+            if again is None:
+                raise
+            handle = again
 
 
 def close(memory: Memory) -> None:

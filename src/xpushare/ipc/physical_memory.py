@@ -5,11 +5,11 @@ release closes an import.
 from __future__ import annotations
 
 from xpushare._device import Context, DeviceLike
-from xpushare._errors import InvalidArgumentError
+from xpushare._errors import HandleExpiredError, InvalidArgumentError
 from xpushare._lifecycle import use
 from xpushare._physical_memory import PhysicalMemory, physical_memory_over
 from xpushare.core import physical as _core
-from xpushare.sharing.handle import Handle
+from xpushare.sharing.handle import Handle, HandleLike, newest
 
 __all__ = ["get", "open", "put"]
 
@@ -27,13 +27,18 @@ def get(physical_memory: PhysicalMemory, *, context: Context | None = None) -> H
     return _core.get(use(physical_memory), context)
 
 
-def open(
-    handle: Handle | bytes | str, *, device: DeviceLike | None = None, context: Context | None = None
-) -> PhysicalMemory:
+def open(handle: HandleLike, *, device: DeviceLike | None = None, context: Context | None = None) -> PhysicalMemory:
     """Open a handle: an ordinary `PhysicalMemory` over the same pages. Raises what `ipc.memory.open` raises.
     (urIPCOpenPhysMemHandleExp)
     """
-    return physical_memory_over(_core.open_(handle, device, context))
+    while True:
+        try:
+            return physical_memory_over(_core.open_(handle, device, context))
+        except HandleExpiredError:
+            again = newest(handle)
+            if again is None:
+                raise
+            handle = again
 
 
 def put(handle: Handle | bytes | str) -> None:

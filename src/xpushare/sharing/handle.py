@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable
 from hmac import compare_digest
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, final
 
 from xpushare._errors import InvalidArgumentError, InvalidHandleError
 from xpushare._native import CONSTANTS, LAYOUT, MAGICS, STRUCTS, Fields
@@ -23,10 +23,14 @@ __all__ = [
     "Exporter",
     "Fields",
     "Handle",
+    "HandleLike",
+    "Named",
     "decode_text",
     "encode_text",
     "fields_of",
+    "following",
     "keyed_hash",
+    "newest",
     "pack",
     "parse",
     "raw_of",
@@ -39,6 +43,7 @@ KINDS: Final = {CONSTANTS[f"KIND_{name.upper()}"]: name for name in ("memory", "
 KIND_NUMBERS: Final = {name: number for number, name in KINDS.items()}
 READ_ONLY: Final = CONSTANTS["ENTRY_READ_ONLY"]
 COUNTED: Final = CONSTANTS["ENTRY_COUNTED"]
+NAME_LENGTH_MAX: Final = 128  # of a name that `publish` takes; no handle's text is that short
 _KNOWN_FLAGS: Final = READ_ONLY | COUNTED
 _NBYTES: Final = LAYOUT["handle.size"]
 SEAL_NBYTES: Final = _NBYTES - LAYOUT["handle.seal"]
@@ -86,7 +91,10 @@ def encode_text(raw: bytes) -> str:
 
 
 def decode_text(text: str) -> bytes:
-    """The bytes behind `text`. Accepts only the spelling that `encode_text` makes."""
+    """The bytes behind `text`. Accepts only the spelling that `encode_text` makes, with white space around it."""
+    text = text.strip()  # a line of a file or of another program's output
+    if len(text) <= NAME_LENGTH_MAX:
+        raise InvalidHandleError(f"{text!r} is no handle; if it is a name, xs.lookup({text!r}) gives its handle")
     try:
         raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (UnicodeEncodeError, binascii.Error) as error:
@@ -106,8 +114,22 @@ def _backend(field: bytes) -> str:
     return field.rstrip(b"\0").decode()
 
 
+class Named:
+    """A handle that may have been looked up by a name, and then follows it: see `following`."""
+
+    __slots__ = ("_newest",)
+
+    _newest: Callable[[], Named | None]
+
+    def __bytes__(self) -> bytes:
+        raise NotImplementedError
+
+
+HandleLike: TypeAlias = Named | bytes | bytearray | memoryview | str  # of what `lookup` gives, the kind is not known
+
+
 @final
-class Handle:
+class Handle(Named):
     """A verified handle: 256 bytes that name one export of one process of this user on this host.
 
     `Handle(h)` takes a handle, its bytes (any bytes-like object) or its text, and raises `InvalidHandleError` for
@@ -122,7 +144,7 @@ class Handle:
     _fields: Fields
     _raw: bytes
 
-    def __new__(cls, handle: Handle | bytes | bytearray | memoryview | str, /) -> Handle:
+    def __new__(cls, handle: HandleLike, /) -> Handle:
         if isinstance(handle, bytes):
             raw = handle
         elif isinstance(handle, Handle):
@@ -131,6 +153,8 @@ class Handle:
             raw = decode_text(handle)
         elif isinstance(handle, bytearray | memoryview):
             raw = bytes(handle)
+        elif isinstance(handle, Named):
+            raise InvalidHandleError("this is a handle of an array: xs.attach opens it, its `handle` is its memory's")
         else:
             raise InvalidArgumentError(f"a handle is a Handle, bytes or str, not {type(handle).__name__}")
         self = _verified.get(raw)
@@ -214,6 +238,30 @@ class Handle:
 fields_of: Final[Callable[[Handle], Fields]] = attrgetter("_fields")
 raw_of: Final[Callable[[Handle], bytes]] = attrgetter("_raw")
 _make: Final[Callable[[bytes, Fields], Handle]] = attrgetter("_make")(Handle)
+
+
+_N = TypeVar("_N", bound=Named)
+
+
+def following(handle: _N, newest: Callable[[], Named | None]) -> _N:
+    """The handle as an object of its own that follows a name: `newest` gives what the name says, None where nobody has
+    it.
+    """
+    found: Any = (
+        _make(raw_of(handle), fields_of(handle)) if isinstance(handle, Handle) else handle
+    )  # that one is cached
+    found._newest = newest
+    named: _N = found
+    return named
+
+
+def newest(handle: object) -> Any:
+    """What the name says by now that an expired handle was looked up by. None where there is none, or it says no other
+    handle.
+    """
+    look = getattr(handle, "_newest", None) if isinstance(handle, Named) else None
+    found = None if look is None else look()
+    return None if found is None or bytes(found) == bytes(handle) else found  # type: ignore[call-overload]
 
 
 def seal(body: bytes) -> Handle:

@@ -6,14 +6,15 @@ import os
 import stat
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple, TypedDict
 
 from xpushare import _native
+from xpushare._errors import FeatureNotSupportedError
 from xpushare.sharing import identity, layout, node
 from xpushare.sharing.handle import KINDS
 
-__all__ = ["Row", "Survey", "Unread", "survey"]
+__all__ = ["Row", "Survey", "Unread", "command_line", "survey"]
 
 _TABLE: Final = "/memfd:xpushare-table"
 _COMMONS: Final = "/memfd:xpushare-commons"
@@ -44,6 +45,8 @@ class Row(TypedDict):
     """Their pids; 0 for a process that cannot be seen from here."""
     handles: int
     """How many handles of the object can be opened."""
+    names: list[str]
+    """Under which it is published."""
     age: int | None
     """Seconds since the oldest of its exports that is still in the table."""
 
@@ -71,11 +74,13 @@ class _Open(NamedTuple):
 
 
 _Found = dict[int, list[_Open]]  # by inode
+_Names = Mapping[tuple[bytes, int, int], str]  # by the cookie of the table, the entry's number and its generation
 
 
 def _processes() -> Iterator[int]:
     """The processes of this user, as far as /proc shows them."""
     me = os.geteuid()
+    os.stat("/proc/self/fd")  # an empty folder is no /proc
     for name in os.listdir("/proc"):
         if name.isdecimal():
             try:
@@ -88,9 +93,22 @@ def _processes() -> Iterator[int]:
 def _name(pid: int) -> str | None:
     try:
         with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-            return "".join(c if c.isprintable() else "?" for c in file.read().rstrip("\n"))
+            return _printable(file.read().rstrip("\n"))
     except OSError:
         return None
+
+
+def command_line(pid: int) -> str | None:
+    """How the process was called, printable; None where it cannot be told."""
+    try:
+        with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as file:
+            return _printable(file.read(1 << 12).rstrip("\0").replace("\0", " ")) or _name(pid)
+    except OSError:
+        return None
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _zombie(pid: int) -> bool:
@@ -201,7 +219,7 @@ def _device(table: int, index: int) -> tuple[str | None, str | None]:
     return name.decode("ascii", "replace"), str(uuid.UUID(bytes=raw))
 
 
-def _rows(table: int, members: _Members, claimed: int) -> list[Row]:
+def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Names) -> list[Row]:
     """What one table shares now, and what it shared and importers still have open."""
     pid = members.pid(_EXPORTER)
     alive = pid is not None
@@ -235,18 +253,21 @@ def _rows(table: int, members: _Members, claimed: int) -> list[Row]:
                     (name, slot if name == "event" else serial),
                     Row(kind=name, state="withdrawn" if alive else "left", nbytes=nbytes, backend=backend,
                         device=device_uuid, exporter=pid or claimed, exporter_name=_name(pid) if pid else None,
-                        importers=[], handles=0, age=None),
+                        importers=[], handles=0, names=[], age=None),
                 )  # fmt: skip
                 if generation and alive:
                     row["state"] = "shared"
                     row["handles"] += 1
+                    named = names.get((cookie, first + number, generation))
+                    if named is not None:
+                        row["names"].append(named)
                 row["importers"] += [each for each in importers if not each or each not in row["importers"]]
                 if since:
                     row["age"] = max(row["age"] or 0, now - since)
     return list(rows.values())
 
 
-def _read(inode: int, opens: list[_Open], commons: _Found) -> list[Row]:
+def _read(inode: int, opens: list[_Open], commons: _Found, names: _Names) -> list[Row]:
     """The rows of one table; none if it turns out to be no table, or one of another version."""
     table = _reopen(opens, inode, layout.TABLE_NBYTES)
     if table is None:
@@ -258,7 +279,7 @@ def _read(inode: int, opens: list[_Open], commons: _Found) -> list[Row]:
             return []
 
         def read() -> list[Row]:
-            return _with_commons(table, cookie, claimed, other, commons.get(other, []))
+            return _with_commons(table, cookie, claimed, other, commons.get(other, []), names)
 
         # Closing any fd of a commons drops this process's locks on it, by which its members see us alive. So if we are
         # attached, read by our own fd. We cannot become attached meanwhile, since attaching takes this cookie's turn,
@@ -275,7 +296,7 @@ def _own(inode: int) -> int | None:
     return mine[inode][0].fd if inode in mine else None
 
 
-def _with_commons(table: int, cookie: bytes, claimed: int, inode: int, opens: list[_Open]) -> list[Row]:
+def _with_commons(table: int, cookie: bytes, claimed: int, inode: int, opens: list[_Open], names: _Names) -> list[Row]:
     mine = _own(inode)
     fd = mine if mine is not None else _reopen(opens, inode, layout.COMMONS_NBYTES)
     if fd is None:
@@ -286,14 +307,23 @@ def _with_commons(table: int, cookie: bytes, claimed: int, inode: int, opens: li
         magic, version, named = layout.COMMONS.unpack(os.pread(fd, layout.COMMONS.size, 0))
         if (magic, version, named) != (layout.COMMONS_MAGIC, layout.TABLE_VERSION, cookie):
             return []
-        return _rows(table, _Members(fd, mine is not None), claimed)
+        return _rows(table, cookie, _Members(fd, mine is not None), claimed, names)
     finally:
         if mine is None:
             os.close(fd)
 
 
-def survey() -> Survey:
-    """Examine every process of this user. OSError if there is no /proc."""
+def survey(names: _Names | None = None) -> Survey:
+    """Examine every process of this user. `FeatureNotSupportedError` if there is no /proc."""
+    try:
+        return _survey(names or {})
+    except OSError as error:
+        raise FeatureNotSupportedError(
+            f"who shares what is read from /proc, which cannot be ({error.strerror}): mount -t proc proc /proc"
+        ) from error
+
+
+def _survey(names: _Names) -> Survey:
     tables: _Found = {}
     commons: _Found = {}
     unread: list[Unread] = []
@@ -308,7 +338,7 @@ def survey() -> Survey:
     rows: list[Row] = []
     for inode, opens in tables.items():
         try:
-            rows += _read(inode, opens, commons)
+            rows += _read(inode, opens, commons, names)
         except OSError:
             pass  # whoever had it open has ended
     rows.sort(key=lambda row: (row["exporter"], row["kind"], -row["nbytes"]))

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from xpushare import _native
 
-__all__ = ["reached"]
+__all__ = ["reached", "trio_here"]
 
 _tokens = itertools.count(1)
 _lock = threading.RLock()  # re-entrant: a garbage collection inside may end another waiter
@@ -34,18 +34,24 @@ def _dispatch() -> None:
             wake()
 
 
-async def reached(slot: _native.Slot, point: int) -> None:
-    """Return once `point` is done or lost (or cannot come any more). Can be cancelled; leaves nothing registered."""
+def trio_here() -> Any:
+    """The module trio where its loop runs the current task, else None."""
     trio = sys.modules.get("trio")
     if trio is not None:
         try:
             trio.lowlevel.current_task()
         except RuntimeError:
-            pass
-        else:
-            await _under_trio(trio, slot, point)
-            return
-    await _under_asyncio(slot, point)
+            return None
+    return trio
+
+
+async def reached(slot: _native.Slot, point: int) -> None:
+    """Return once `point` is done or lost (or cannot come any more). Cancellable; leaves nothing registered."""
+    trio = trio_here()
+    if trio is not None:
+        await _under_trio(trio, slot, point)
+    else:
+        await _under_asyncio(slot, point)
 
 
 async def _under_asyncio(slot: _native.Slot, point: int) -> None:

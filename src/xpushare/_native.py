@@ -1,0 +1,16 @@
+"""In the place of the native part where that is not: it is built for Linux only, and comes before this file."""
+
+from __future__ import annotations
+
+import sys
+
+from xpushare._errors import FeatureNotSupportedError
+
+raise FeatureNotSupportedError(
+    "this installation of xpushare has no native part (xpushare/_native.abi3.so), which is "
+    + (
+        "built when the package is installed: install it again, from a wheel or with a C compiler"
+        if sys.platform == "linux"
+        else f"for Linux only: on {sys.platform} the package can be imported, and lists no devices"
+    )
+)

@@ -1,0 +1,431 @@
+"""Names whose value is replaced: `publish(…, replace=True)`, handles that follow their name, `watch`."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+
+import harness
+import xpushare as xs
+from harness import Child, kept
+from xpushare import _names
+
+VERSIONS = 2000
+KIND_OF_LOOK = ["array", "memory", "event"]
+
+
+@pytest.fixture(autouse=True)
+def _no_names_left() -> Any:
+    yield
+    for name in xs.published():
+        xs.unpublish(name)
+
+
+def filled(value: float) -> xs.SharedArray:
+    array = xs.empty(4)
+    np.asarray(array)[:] = value
+    return array
+
+
+def value_of(handle: Any) -> float:
+    with xs.attach(handle) as array:
+        first, *others = np.asarray(array).tolist()
+        assert others == [first] * 3
+        return float(first)
+
+
+def publish_value(name: str, value: float) -> None:
+    xs.publish(name, filled(value), replace=True)
+
+
+def look_until(name: str, last: float) -> tuple[int, float]:
+    """Look and attach over and over, until the last version is there."""
+    looks, newest = 0, 0.0
+    while newest < last:
+        value = value_of(xs.lookup(name, timeout=0))
+        assert value >= newest, "an older version after a newer one"
+        newest = value
+        looks += 1
+    return looks, newest
+
+
+def test_replaced_by_the_thousand_under_several_readers() -> None:
+    publish_value("w", 1)
+    with Child() as one, Child() as two, Child() as three:
+        readers = [child.start(look_until, "w", VERSIONS) for child in (one, two, three)]
+        for version in range(2, VERSIONS + 1):
+            publish_value("w", version)
+        for reader in readers:
+            looks, newest = reader.result(60)
+            assert newest == VERSIONS
+            assert looks > 1
+    assert len(xs.published()) == 1
+
+
+def test_threads_of_the_publisher_look_meanwhile() -> None:
+    publish_value("w", 1)
+    found: list[tuple[int, float]] = []
+    thread = threading.Thread(target=lambda: found.append(look_until("w", 300)))
+    thread.start()
+    for version in range(2, 301):
+        publish_value("w", version)
+    thread.join(60)
+    assert found[0][1] == 300
+
+
+def _open_of(kind: str) -> tuple[Any, Any]:
+    """How a thing of that kind is made and opened."""
+    if kind == "array":
+        return lambda: xs.empty(4), xs.attach
+    if kind == "memory":
+        return lambda: xs.malloc_device(64, "native_cpu:0"), xs.ipc.memory.open
+    return lambda: xs.Event("native_cpu:0", enable_ipc=True), xs.ipc.event.open
+
+
+@pytest.mark.parametrize("kind", KIND_OF_LOOK)
+def test_a_replaced_handle_follows_its_name(kind: str, peer: Child) -> None:
+    make, _open = _open_of(kind)
+
+    def look(kind: str) -> None:
+        kept["old"] = xs.lookup("w", timeout=0)
+        kept["open"] = _open_of(kind)[1]
+
+    def open_old() -> bool:
+        kept["open"](kept["old"]).close()
+        try:
+            kept["open"](bytes(kept["old"]))
+        except xs.HandleExpiredError:
+            return True  # the bytes alone follow no name
+        return False
+
+    old, new = make(), make()
+    xs.publish("w", old)
+    peer.call(look, kind)
+    xs.publish("w", new, replace=True)
+    assert peer.call(open_old)
+    xs.unpublish("w")
+    with pytest.raises(xs.HandleExpiredError):
+        peer.call(open_old)
+
+
+def test_a_handle_follows_to_the_next_publisher(peer: Child) -> None:
+    with Child() as first:
+        first.call(publish_value, "w", 1)
+        old = xs.lookup("w")
+        first.call(xs.unpublish, "w")
+        with pytest.raises(xs.HandleExpiredError):
+            value_of(old)
+    peer.call(publish_value, "w", 2)
+    assert value_of(old) == 2
+    peer.call(xs.unpublish, "w")
+
+
+def test_replace_needs_no_earlier_version_and_takes_no_other_process_name(peer: Child) -> None:
+    xs.publish("w", filled(1), replace=True)
+    assert value_of(xs.lookup("w")) == 1
+    with pytest.raises(xs.InvalidArgumentError, match=f"process {os.getpid()} has published"):
+        peer.call(publish_value, "w", 2)
+    with pytest.raises(xs.InvalidArgumentError, match="replace=True"):
+        xs.publish("w", filled(3))
+    assert value_of(xs.lookup("w")) == 1
+
+
+def test_a_failed_replacement_leaves_the_old_version(monkeypatch: pytest.MonkeyPatch, peer: Child) -> None:
+    publish_value("w", 1)
+    with pytest.raises(xs.FeatureNotSupportedError):
+        xs.publish("w", np.ones(2), replace=True)
+
+    def interrupted(*_args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            publish_value("w", 2)
+    assert peer.call(lambda: value_of(xs.lookup("w"))) == 1
+
+    def then_interrupted(source: Any, target: Any) -> None:
+        os.rename(source, target)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", then_interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            publish_value("w", 3)  # it was put up before the interrupt: the name is ours, and lives
+    assert peer.call(lambda: value_of(xs.lookup("w"))) == 3
+    publish_value("w", 4)
+    assert peer.call(lambda: value_of(xs.lookup("w"))) == 4
+
+
+def test_a_replaced_version_leaves_nothing(no_fd_leak: None) -> None:  # noqa: ARG001
+    for value in range(5):
+        publish_value("w", value)
+    assert len(os.listdir(_names_folder())) == 1
+    xs.unpublish("w")
+
+
+def _names_folder() -> str:
+    from xpushare.sharing import identity
+
+    return str(identity.runtime_dir() / "names")
+
+
+def test_own_handles_live_on_when_replaced(peer: Child) -> None:
+    with xs.share(filled(1)) as mine:
+        xs.publish("w", mine)
+        publish_value("w", 2)
+        assert peer.call(value_of, bytes(mine)) == 1  # `publish` did not make it and does not end it
+
+
+# --- watch
+
+
+def take(name: str, last: float) -> list[float]:
+    found = []
+    with xs.watch(name) as versions:
+        for handle in versions:
+            found.append(value_of(handle))
+            if found[-1] == last:
+                return found
+    raise AssertionError("a watch ended")
+
+
+def take_one(name: str) -> float:
+    if "versions" not in kept:
+        kept["versions"] = xs.watch(name)
+    return value_of(next(kept["versions"]))
+
+
+def test_watch_yields_the_newest_then_each_that_comes() -> None:
+    publish_value("w", 1)
+    publish_value("w", 2)
+    with Child() as child:
+        assert child.call(take_one, "w") == 2
+        waiting = child.start(take_one, "w")
+        publish_value("w", 3)
+        assert waiting.result() == 3
+        publish_value("w", 4)
+        publish_value("w", 5)
+        assert child.call(take_one, "w") == 5
+        child.call(kept.clear)
+
+
+def test_watch_waits_for_the_first(peer: Child) -> None:
+    waiting = peer.start(take, "later", 1)
+    publish_value("later", 1)
+    assert waiting.result(30) == [1]
+
+
+def test_watch_goes_on_with_the_next_publisher() -> None:
+    with xs.watch("w") as versions, Child() as first:
+        first.call(publish_value, "w", 1)
+        assert value_of(next(versions)) == 1
+        first.kill()
+        with Child() as second:
+            second.call(publish_value, "w", 2)
+            assert value_of(next(versions)) == 2
+
+
+def test_watch_by_many_fast_versions(peer: Child) -> None:
+    waiting = peer.start(take, "w", 500)
+    for value in range(1, 501):
+        publish_value("w", value)
+    found = waiting.result(60)
+    assert found == sorted(set(found))  # none twice, also where the attach followed to a newer one
+
+
+def test_watch_ends_with_close_and_fork() -> None:
+    versions = kept["versions"] = xs.watch("w")
+    assert iter(versions) is versions
+    assert "'w'" in repr(versions)
+    with Child(method="fork") as child, pytest.raises(xs.ForkError):
+        child.call(_next_of_parents)
+    versions.close()
+    versions.close()
+    with pytest.raises(xs.InvalidArgumentError, match="closed"):
+        next(versions)
+    with pytest.raises(xs.InvalidArgumentError):
+        xs.watch("no name")
+
+
+def _next_of_parents() -> None:
+    next(kept["versions"])
+
+
+def test_watch_leaves_no_fd(no_fd_leak: None) -> None:  # noqa: ARG001
+    for _ in range(5):
+        with xs.watch("w") as versions, pytest.raises(TimeoutError):
+            versions.next(0.01)
+
+
+async def _take_async(name: str, last: float) -> list[float]:
+    found = []
+    async for handle in xs.watch(name):
+        found.append(value_of(handle))
+        if found[-1] == last:
+            break
+    return found
+
+
+@pytest.mark.parametrize("inotify", [True, False])
+@pytest.mark.parametrize("library", ["asyncio", "trio"])
+def test_async_watch(library: str, inotify: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not inotify:
+        _without_inotify(monkeypatch)
+    publish_value("w", 1)
+    others = 0
+
+    async def main() -> list[float]:
+        nonlocal others
+        if library == "asyncio":
+            task = asyncio.create_task(_take_async("w", 3))
+            for value in (2, 3):
+                await asyncio.sleep(0.01)  # the loop goes on meanwhile
+                others += 1
+                publish_value("w", value)
+            return await asyncio.wait_for(task, 20)
+        found: list[float] = []
+
+        async def take_all() -> None:
+            found.extend(await _take_async("w", 3))
+
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(take_all)
+                for value in (2, 3):
+                    await trio.sleep(0.01)
+                    others += 1
+                    publish_value("w", value)
+        return found
+
+    found = asyncio.run(main()) if library == "asyncio" else trio.run(main)
+    assert others == 2
+    assert found[0] == 1
+    assert found[-1] == 3
+
+
+def test_async_watch_is_cancelled() -> None:
+    versions = xs.watch("never")
+
+    async def under_asyncio() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await anext(versions)
+
+    async def under_trio() -> None:
+        with trio.move_on_after(0.05) as scope:
+            await anext(versions)
+        assert scope.cancelled_caught
+
+    asyncio.run(under_asyncio())
+    trio.run(under_trio)
+    publish_value("never", 1)
+    assert value_of(versions.next(10)) == 1
+
+
+def test_two_tasks_at_one_watch_are_refused() -> None:
+    async def main() -> None:
+        versions = xs.watch("never")
+        first = asyncio.create_task(anext(versions))
+        await asyncio.sleep(0.01)
+        with pytest.raises(xs.InvalidArgumentError, match="each its own"):
+            await anext(versions)
+        first.cancel()
+
+    asyncio.run(main())
+
+
+# --- waiting without inotify
+
+
+class _NoInotify(ctypes.CDLL):
+    def inotify_init1(self, _flags: int) -> int:
+        ctypes.set_errno(24)
+        return -1
+
+
+def _without_inotify(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a user all of whose instances are taken."""
+    monkeypatch.setattr(ctypes, "CDLL", _NoInotify)
+
+
+def test_without_an_inotify_instance_a_lookup_waits_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, peer: Child, caplog: pytest.LogCaptureFixture
+) -> None:
+    _without_inotify(monkeypatch)
+    with caplog.at_level(logging.INFO, "xpushare"):
+        with pytest.raises(TimeoutError):
+            xs.lookup("w", timeout=0.1)
+        with xs.watch("w") as versions:
+            pending = peer.start(publish_value, "w", 1)
+            assert value_of(versions.next(20)) == 1
+            pending.result()
+    assert "no inotify" in caplog.text
+    peer.call(xs.unpublish, "w")
+
+
+def hold_instances() -> int:
+    """Take all the inotify instances that there are."""
+    libc = ctypes.CDLL(None)
+    kept["instances"] = []
+    while (fd := libc.inotify_init1(os.O_CLOEXEC)) >= 0:
+        kept["instances"].append(fd)
+    return len(kept["instances"])
+
+
+def test_when_a_users_instances_are_taken(peer: Child, other: Child) -> None:
+    """Really taken, by another process of this user."""
+    with open("/proc/sys/fs/inotify/max_user_instances", encoding="ascii") as file:
+        if int(file.read()) > 1000:
+            pytest.skip("this user's instances do not run out")
+    with Child() as greedy:
+        greedy.call(hold_instances)
+        waiting = [each.start(take, "w", 1) for each in (peer, other)]
+        publish_value("w", 1)
+        assert [each.result(20) for each in waiting] == [[1], [1]]
+
+
+# --- what is said
+
+
+def test_attach_of_a_name_says_lookup() -> None:
+    for text in ("weights", "a b", "x" * 128):
+        with pytest.raises(xs.InvalidHandleError, match=r"xs\.lookup\('"):
+            xs.attach(text)
+        with pytest.raises(xs.InvalidHandleError, match=r"xs\.lookup\('"):
+            xs.ipc.memory.open(text)
+
+
+def test_the_wrong_verb_for_what_was_looked_up() -> None:
+    xs.publish("w", filled(1))
+    with pytest.raises(xs.InvalidHandleError, match=r"xs\.attach"):
+        xs.ipc.event.open(xs.lookup("w"))
+
+
+def test_a_long_wait_without_a_time_out_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_names, "WARN_AFTER", 0.05)
+    publish_value("weights", 1)
+    found: list[float] = []
+    thread = threading.Thread(target=lambda: found.append(value_of(xs.lookup("weigths"))))
+    with caplog.at_level(logging.WARNING, "xpushare"):
+        thread.start()
+        harness.wait_until(lambda: "weigths" in caplog.text)
+    assert "published in" in caplog.text
+    assert "weights" in caplog.text
+    begin = time.monotonic()
+    publish_value("weigths", 2)
+    thread.join(20)
+    assert time.monotonic() - begin < 20
+    assert found == [2]
+    assert caplog.text.count("lookup has waited") == 1
