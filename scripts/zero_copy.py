@@ -17,20 +17,20 @@ PAGE = ROOT / "docs" / "zero-copy.md"
 HEAD = """\
 # Zero copy
 
-Which library's array another process uses by which call, and how many bytes are copied on the way. Each cell is a test
-of two processes (`tests/arrays/test_consumers.py`). 0 means:
+These tables show which library's array another process can use, by which call, and how many bytes are copied on the
+way. Each cell is a test of two processes (`tests/arrays/test_consumers.py`). 0 means:
 
-- `xs.share` copied nothing, and the consumer's library reads at the very address of the mapping;
-- what one process writes, past its library, the other one's library reads: in both directions, or from the producer to
-  the consumer where the memory is read-only;
-- the consumer's array keeps the mapping: it reads the same after the `SharedArray` that it was made of was closed.
+- `xs.share` copied nothing, and the consumer's library reads at exactly the address of the mapping;
+- what one process writes without its library, the other process's library reads: in both directions, or only from the
+  producer to the consumer if the memory is read-only;
+- the consumer's array keeps the mapping: it reads the same after the `SharedArray` that it was made from was closed.
 
-The first column says how the array was made. "refused": the memory is read-only (JAX shares its own arrays so), and the
-consumer's call takes writable memory only; nothing is copied then either. Libraries of the host (NumPy, pyarrow,
-`memoryview`) refuse memory of a GPU with a `BufferError` that says what to use.
+The first column says how the array was made. "refused" means that the memory is read-only (JAX shares its own arrays
+that way), and that the consumer's call takes only writable memory; nothing is copied in that case either. Libraries of
+the host (NumPy, pyarrow, `memoryview`) refuse memory of a GPU with a `BufferError` that says what to use.
 """
 TAIL = """
-This page is made by `scripts/zero_copy.py` from `results/zero-copy-*.json`; its head says how to measure again.
+`scripts/zero_copy.py` makes this page from `results/zero-copy-*.json`; its head says how to measure again.
 """
 
 

@@ -1,5 +1,5 @@
-"""`Memory` and `SharedArray`: USM memory, and arrays over it, which every array library reads. One module, since each
-makes the other.
+"""`Memory` and `SharedArray`: USM memory, and arrays over it, which every array library reads. They are in one module,
+since each makes the other.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ def span_of(found: Range) -> Span:
 
 @final
 class Memory(BufferBase, Exportable[Range]):
-    """USM memory: an allocation, a slice of one, or another process's opened here. Made by `malloc_*` and
-    `ipc.memory.open`.
+    """USM memory: an allocation, a slice of one, or memory of another process that was opened here. `malloc_*` and
+    `ipc.memory.open` make it.
 
-    Speaks DLPack, the array interfaces where they apply, and, on host-accessible memory, the buffer protocol (format
-    "B", one dimension). `close()` gives up this object's hold; the memory goes when the last buffer, capsule, array,
-    slice, export or unfinished queue operation has let go. Using it after `close` raises `InvalidArgumentError`, in a
-    forked child `ForkError`.
+    It supports DLPack, the array interfaces where they apply, and, on host-accessible memory, the buffer protocol
+    (format "B", one dimension). `close()` gives up this object's hold; the memory is freed once the last buffer,
+    capsule, array, slice, export and unfinished queue operation has released it. Using the object after `close` raises
+    `InvalidArgumentError`, in a forked child `ForkError`.
     """
 
     __slots__ = ("_forks", "_held", "_implicit", "_pinned")
@@ -128,17 +128,17 @@ class Memory(BufferBase, Exportable[Range]):
         self._implicit = None
 
     def slice(self, offset: int, nbytes: int) -> Memory:
-        """The bytes [offset, offset + nbytes) as a Memory of their own that shares the ownership; its handle is that
-        range.
+        """The bytes [offset, offset + nbytes) as a `Memory` of their own, which shares the ownership; a handle of it
+        covers that range.
         """
         return memory_over(core.slice_(self._use(), offset, nbytes))
 
     def as_array(self, shape: int | tuple[int, ...], dtype: Any, offset: int = 0) -> SharedArray:
-        """A C-ordered array of `shape` and `dtype` that begins `offset` bytes in; shares the ownership."""
+        """A C-ordered array of `shape` and `dtype` that begins at byte `offset` and shares the ownership."""
         return array_over(self._use(), shape, dtype, offset)
 
     def _bytes(self) -> SharedArray:
-        """All of it, byte by byte."""
+        """All of the memory, as an array of bytes."""
         found = self._use()
         return array_of(found, (found.nbytes,), as_dtype("uint8"), (1,), 0)
 
@@ -203,10 +203,11 @@ def _reopen(handle: bytes, offset: int, nbytes: int) -> Memory:
 
 @final
 class SharedArray(BufferBase, Closable[Range]):
-    """An array in shared memory; made by `Memory.as_array`, `VirtualRange.as_array`, `empty` and `attach`.
+    """An array in shared memory. `Memory.as_array`, `VirtualRange.as_array`, `empty` and `attach` make it.
 
-    `np.asarray(a)`, `memoryview(a)` on host-accessible memory; `torch.from_dlpack(a)`, `jax.dlpack.from_dlpack(a)`,
-    `cupy.from_dlpack(a)` everywhere. Each keeps the memory open also after `close()`.
+    Read it with `np.asarray(a)` or `memoryview(a)` on host-accessible memory, and with `torch.from_dlpack(a)`,
+    `jax.dlpack.from_dlpack(a)` or `cupy.from_dlpack(a)` everywhere. Each of these keeps the memory open, also after
+    `close()`.
     """
 
     __slots__ = (
@@ -275,18 +276,20 @@ class SharedArray(BufferBase, Closable[Range]):
         return cls._make(source, lengths, found, c_strides(lengths, found.itemsize), start)
 
     def _covered(self) -> tuple[Range, int]:
-        """Exactly the bytes that the elements span, and the first element's place in them."""
+        """Exactly the bytes that the elements span, and where the first element is in them."""
         found = self._use()
         low, high = extent(self._shape, self._strides, self._dtype.itemsize)
         at = found.offset + self._offset + low
         return Range(found.allocation, at, high - low, *found[3:]), -low
 
     def _placed(self) -> tuple[Range, int]:
-        """What it lies in, and its first element's place in that."""
+        """The memory that the array lies in, and where its first element is in that."""
         return self._use(), self._offset
 
     def _before_host(self) -> None:
-        """The host reads next: wait for the producer's stream. A content that is there needs no waiting again."""
+        """The host reads next: wait for the producer's stream. Once its content is there, no reader of the array has to
+        wait again.
+        """
         if self._order is not None:
             self._order.before_host()
             self._order = None
@@ -342,7 +345,7 @@ class SharedArray(BufferBase, Closable[Range]):
 
     @property
     def memory(self) -> Memory:
-        """The memory that the array lies in; a new object that shares the ownership."""
+        """The memory that the array lies in, as a new object that shares the ownership."""
         return memory_over(self._use())
 
     @property
@@ -354,7 +357,7 @@ class SharedArray(BufferBase, Closable[Range]):
         return self._use().handle is not None
 
     def close(self) -> None:
-        """Give up this object's hold; views, capsules and other arrays over the memory stay good. Idempotent."""
+        """Give up this object's hold; views, capsules and other arrays over the memory stay valid. Idempotent."""
         self._held = None
         self._order = None
         self._implicit = None
@@ -414,7 +417,9 @@ class SharedArray(BufferBase, Closable[Range]):
         return self._capsule(stream, max_version is not None and max_version[0] >= 1)
 
     def _capsule(self, stream: Any, versioned: bool, immutable: bool = False) -> Any:
-        """A DLPack capsule; `immutable`: its consumer writes into no array, so need not be told of a read-only one."""
+        """A DLPack capsule. `immutable`: its consumer never writes to arrays, so it need not know that this one is
+        read-only.
+        """
         found = self._use()
         here = self.__dlpack_device__()
         if stream is not None or self._order is not None:
@@ -426,7 +431,9 @@ class SharedArray(BufferBase, Closable[Range]):
         return dlpack_capsule(owner, address, here, kind, self._shape, steps, read_only and not immutable, versioned)
 
     def _order_dlpack(self, found: Range, on_host: bool, stream: Any) -> None:
-        """Make the consumer's stream wait: DLPack's number of it, None for the default one (on the host: none)."""
+        """Make the consumer's stream wait. `stream` is DLPack's number for it; None is the default stream (on the host:
+        none).
+        """
         device = found.device
         if (
             stream is not None
@@ -524,7 +531,7 @@ class SharedArray(BufferBase, Closable[Range]):
             if kept is None:
                 kept = self._implicit = _Pickled(covered)
             order = None
-            if work is not None:  # each time anew: the content is that of now
+            if work is not None:  # anew each time: what counts is the content now
                 order = mark(work, found.device)
                 kept.events.add(order.export)
             return bytes(seal_array(kept.memory.handle, self._dtype, self._shape, self._strides, first, order))
@@ -594,8 +601,8 @@ placed: Final[Callable[[SharedArray], tuple[Range, int]]] = operator.attrgetter(
 def open_array(
     handle: ArrayHandle, parts: Parts, device: DeviceLike | None, ordered: bool, work: Work | None
 ) -> SharedArray:
-    """The array behind a handle, mapped here. `ordered`: what reads it waits for the producer's stream, and `work` does
-    so from here on.
+    """The array behind a handle, mapped here. `ordered`: its readers wait for the producer's stream, and so does `work`
+    from now on.
     """
     place = core.open_(parts.memory, device)
     order = None

@@ -1,4 +1,4 @@
-"""`ArrayHandle`: a sealed message that names an array in shared memory. docs/layout.md has its bytes."""
+"""`ArrayHandle`: a sealed message that names an array in shared memory. docs/layout.md describes its bytes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _dimensions(ndim: int) -> struct.Struct:
 
 
 class Parts(NamedTuple):
-    """What the bytes say; the array itself is checked when it is attached."""
+    """The content of the bytes; the array itself is checked when it is attached."""
 
     memory: Handle
     event: Handle | None
@@ -68,17 +68,16 @@ class Parts(NamedTuple):
 
 @final
 class ArrayHandle(Closable[Parts]):
-    """A handle of an array, verified: memory handle, dtype, shape and strides, and the event that its content is
-    ordered by.
+    """A verified handle of an array: a memory handle, dtype, shape and strides, and the event that orders its content.
 
-    `share` makes one. `ArrayHandle(h)` takes one, its bytes (any bytes-like object) or its text, as `Handle` does;
-    `bytes(h)` and `str(h)` give them back. Equal by content, hashable, picklable.
+    `share` makes it. `ArrayHandle(h)` takes an array handle, its bytes (any bytes-like object) or its text, as `Handle`
+    does; `bytes(h)` and `str(h)` return these. Array handles are compared by content, and can be hashed and pickled.
 
     Only the object that `share` returned owns the export: `close()` on it (or leaving its `with` block) withdraws the
-    handle for new attaches; what is attached stays so. Losing it withdraws nothing. `close()` on any other object,
-    parsed or unpickled, in this process or another, closes that object alone. Where only the bytes are left, the
-    exporter may say `xs.ipc.memory.put(ArrayHandle(h).handle)`. `attach` of a closed object raises
-    `InvalidArgumentError`, of a withdrawn handle's bytes `HandleExpiredError`.
+    handle for new attaches; what is attached stays attached. Losing the object withdraws nothing. `close()` on any
+    other object, parsed or unpickled, in this process or another, closes only that object. If only the bytes are left,
+    the exporter can call `xs.ipc.memory.put(ArrayHandle(h).handle)`. `attach` raises `InvalidArgumentError` for a
+    closed object, and `HandleExpiredError` for the bytes of a withdrawn handle.
     """
 
     __slots__ = ("__weakref__", "_dtype", "_held", "_owner", "_parts", "_raw")
@@ -153,7 +152,7 @@ class ArrayHandle(Closable[Parts]):
 
     @property
     def event(self) -> Handle | None:
-        """The handle of the event that the content is ordered by; None where none is needed."""
+        """The handle of the event that orders the content; None if none is needed."""
         return self._parts.event
 
     @property
@@ -167,7 +166,7 @@ class ArrayHandle(Closable[Parts]):
 
     @property
     def dtype(self) -> Any:
-        """A NumPy dtype. `InvalidArgumentError` for bfloat16 and its like where ml_dtypes is not installed."""
+        """A NumPy dtype. Raises `InvalidArgumentError` for bfloat16 and the like if ml_dtypes is not installed."""
         if self._dtype is None:
             self._dtype = decode_dtype(self._parts.dtype, self._parts.itemsize)
         return self._dtype
@@ -187,7 +186,9 @@ class ArrayHandle(Closable[Parts]):
         return self._parts.copied
 
     def close(self) -> None:
-        """Withdraw the handle for new attaches if `share` returned this object; else close it alone. Idempotent."""
+        """Withdraw the handle for new attaches if `share` returned this object; else close only the object.
+        Idempotent.
+        """
         self._held = None
         owner, self._owner = self._owner, None
         table = node.current().table_if_any
@@ -195,13 +196,13 @@ class ArrayHandle(Closable[Parts]):
             table.withdraw(self._parts.memory, layout.REASON_PUT)  # False where its opens were used up: it is gone
 
     def _use(self) -> Parts:
-        """Not `use`: a handle is bytes, which a forked child may have, too."""
+        """Unlike `use`, it allows forked children: a handle is just bytes."""
         if self._held is None:
             raise InvalidArgumentError("this ArrayHandle is closed")
         return self._held
 
     def _checked(self) -> Parts:
-        """What it says. `InvalidHandleError` where the array does not lie inside the memory that it names."""
+        """The content. Raises `InvalidHandleError` if the array does not lie inside the memory that it names."""
         parts = self._held or self._use()  # which raises
         if self.dtype.hasobject:
             raise InvalidHandleError("the array handle says elements that are Python objects")
@@ -376,7 +377,7 @@ def _loaded(text: bytes) -> Any:
 
 @functools.lru_cache(256)
 def decode_dtype(text: bytes, itemsize: int) -> Any:
-    """The dtype again; `InvalidHandleError` for a description that `encode_dtype` does not make."""
+    """The dtype that `encode_dtype` described. Raises `InvalidHandleError` for any other description."""
     found = _built(_loaded(text), 0)
     if found.itemsize != itemsize:
         raise InvalidHandleError(f"the array handle says items of {itemsize} bytes and a dtype of {found.itemsize}")
@@ -384,7 +385,7 @@ def decode_dtype(text: bytes, itemsize: int) -> Any:
 
 
 def named_dtype(name: str) -> Any:
-    """bfloat16 and its like, by their `ml_dtypes` names."""
+    """bfloat16 and the like, by their `ml_dtypes` names."""
     import numpy
 
     try:

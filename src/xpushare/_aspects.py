@@ -11,8 +11,8 @@ __all__ = ["Aspect", "Support"]
 class Aspect(StrEnum):
     """Capabilities of a device; the `ext_oneapi_*` ones are SYCL's aspects of those names.
 
-    `doc` says what the device can, `query` is the `ur.DeviceInfo` that answers it; it is empty where Unified Runtime
-    has none.
+    `doc` says what the device can do; `query` is the `ur.DeviceInfo` that asks for it, empty if Unified Runtime has
+    none.
     """
 
     doc: str
@@ -35,7 +35,7 @@ class Aspect(StrEnum):
     ext_oneapi_virtual_mem = "ext_oneapi_virtual_mem", "addresses are reserved and mapped", "VIRTUAL_MEMORY_SUPPORT"
     ext_oneapi_per_event_profiling = (
         "ext_oneapi_per_event_profiling",
-        "an event tells when its command ran",
+        "an event says when its command ran",
         "PER_EVENT_PROFILING_SUPPORT_EXP",
     )
     two_way_events = "two_way_events", "an importer's queue can signal, too"
@@ -47,8 +47,8 @@ class Aspect(StrEnum):
     device_ordering = (
         "device_ordering",
         (
-            "waits happen on the device for any point; without it operations behind a wait for a point that nobody "
-            "submitted are held by the queue until it comes"
+            "a wait for any point happens on the device; without it the queue holds the operations behind a wait for "
+            "a point that nobody has submitted"
         ),
     )
     adopted_queues = "adopted_queues", "other libraries' queues can wait and signal"

@@ -36,7 +36,7 @@ _ELSEWHERE: Final = "the native part of xpushare is built for Linux only: there 
 
 
 class _Filter(NamedTuple):
-    """One filter of a selector: `root` of `root.sub.subsub`; sub-devices do not exist here, so dotted ones match
+    """One filter of a selector: the `root` of `root.sub.subsub`. There are no sub-devices here, so dotted filters match
     nothing.
     """
 
@@ -70,8 +70,8 @@ def _is_backend(name: str) -> bool:
 
 
 def _parse(text: str) -> _Selector:
-    """`term(;term)*`, term `[!]backend:filter(,filter)*`, filter `*|number|cpu|gpu|fpga[.sub[.subsub]]`; case does not
-    matter.
+    """`term(;term)*`, where a term is `[!]backend:filter(,filter)*` and a filter
+    `*|number|cpu|gpu|fpga[.sub[.subsub]]`. Case does not matter.
     """
 
     def wrong(why: str) -> InvalidArgumentError:
@@ -111,8 +111,9 @@ def _parse(text: str) -> _Selector:
 class Device:
     """One device: `Device("native_cpu:0")`, `Device("gpu")`, `Device("cpu")` or `Device("<uuid>")`.
 
-    Equal when backend and uuid are: the same physical device has the same uuid under any ordinal. Picklable (by backend
-    and uuid). Raises `InvalidArgumentError` where no visible device is meant. Making one starts no driver.
+    Devices are equal if their backends and uuids are: a physical device has the same uuid under any ordinal. A `Device`
+    can be pickled (by backend and uuid). Raises `InvalidArgumentError` if the name means no visible device. Making a
+    `Device` starts no driver.
     """
 
     __slots__ = ("__weakref__", "_adapter", "_aspects", "_context", "_dlpacks", "_hash", "_info", "_names")
@@ -156,7 +157,7 @@ class Device:
 
     @property
     def uuid(self) -> str:
-        """Names the physical device, in every process of this host."""
+        """The uuid of the physical device, the same in every process of this host."""
         return str(self._info.uuid)
 
     @property
@@ -174,11 +175,11 @@ class Device:
 
     @property
     def aspects(self) -> frozenset[Aspect]:
-        """What this device certainly can."""
+        """What this device can certainly do."""
         return frozenset(aspect for aspect in Aspect if self.has(aspect))
 
     def has(self, aspect: Aspect | str) -> bool:
-        """True only where `support` says yes."""
+        """Whether `support` answers "yes"."""
         return self.support(aspect).state == "yes"
 
     def support(self, aspect: Aspect | str) -> Support:
@@ -202,7 +203,7 @@ class Device:
             raise FeatureNotSupportedError(f"{self} does not support {aspect}: {found.reason}")
 
     def _dlpack(self, kind: str) -> tuple[int, int]:
-        """DLPack's device of memory of that kind."""
+        """DLPack's device for memory of that kind."""
         found = self._dlpacks.get(kind)
         if found is None:
             found = self._dlpacks[kind] = self._adapter.dlpack_device(self._info, kind)
@@ -210,13 +211,15 @@ class Device:
 
     @property
     def context(self) -> Context:
-        """The context of this device alone: what serves where a `context` argument is omitted."""
+        """The context of this device alone, which is the default of every `context` argument."""
         if self._context is None:
             self._context = Context([self])
         return self._context
 
     def memory_granularity(self, recommended: bool = False) -> int:
-        """Bytes of which physical memory and mappings are multiples, or should be (urVirtualMemGranularityGetInfo)."""
+        """The number of bytes of which the sizes of physical memory and mappings are multiples, or should be if
+        `recommended`. (urVirtualMemGranularityGetInfo)
+        """
         return int(self._adapter.granularity(self._info, recommended))
 
     def __eq__(self, other: object) -> bool:
@@ -251,7 +254,7 @@ _make: Final[Callable[[Any, Any], Device]] = attrgetter("_make")(Device)
 
 
 def known_device(adapter: Any, info: Any) -> Device:
-    """The one object of this process for that device."""
+    """This process's only `Device` object for that device."""
     key = (info.backend, info.uuid)
     found = _known.get(key)
     return _known.setdefault(key, _make(adapter, info)) if found is None else found
@@ -265,9 +268,9 @@ def _backend_devices(backend: str) -> list[Device]:
 def devices(selector: str | None = None) -> list[Device]:
     """The devices of this process, in the order of their backends.
 
-    `selector` has the grammar of `ONEAPI_DEVICE_SELECTOR`, which is honoured too: a device must match both. Some
-    backends (`mock`) exist only when one of them names it. Starts no driver that would make a later fork unsafe. Raises
-    `InvalidArgumentError` for a selector that does not parse.
+    `selector` has the grammar of `ONEAPI_DEVICE_SELECTOR`; a device must match both. Some backends (`mock`) exist only
+    if one of the two names them. Starts no driver that would make a later fork unsafe. Raises `InvalidArgumentError`
+    for a selector that does not parse.
     """
     selectors, backends = _choice(os.environ.get("ONEAPI_DEVICE_SELECTOR") or None, selector)
     found = [device for backend in backends for device in _backend_devices(backend)]
@@ -278,7 +281,7 @@ def devices(selector: str | None = None) -> list[Device]:
 
 @functools.lru_cache(256)
 def _choice(*texts: str | None) -> tuple[list[_Selector], list[str]]:
-    """What the selectors say, and the backends that they leave."""
+    """The parsed selectors, and the backends that they allow."""
     selectors = [_parse(text) for text in texts if text is not None]
     if sys.platform != "linux":
         return selectors, []
@@ -310,7 +313,7 @@ def _named(name: str) -> Device:
 
 
 def _variables(vendors: Iterable[Vendor]) -> str:
-    """What of the environment hides devices of these vendors."""
+    """Which environment variables hide devices of these vendors."""
     return " and ".join([*(name for each in vendors for name in each.variables), "ONEAPI_DEVICE_SELECTOR"])
 
 
@@ -366,7 +369,7 @@ def default_device() -> Device:
 
 
 def device_for_handle(backend: str, device_uuid: bytes) -> Device:
-    """The device that a handle names, by uuid; `InvalidArgumentError` says when this process may not see it."""
+    """The device that a handle names, by its uuid. Raises `InvalidArgumentError` if this process cannot see it."""
     found = _named_by_handles.get((backend, device_uuid))
     if found is not None:
         return found
@@ -385,8 +388,8 @@ def device_for_handle(backend: str, device_uuid: bytes) -> Device:
 
 @final
 class Context:
-    """Devices of one backend that share objects (SYCL's context, `urContextCreate`). Compares by its devices; not
-    picklable.
+    """Devices of one backend that share objects (SYCL's context, `urContextCreate`). Contexts are equal if their
+    devices are; they cannot be pickled.
     """
 
     __slots__ = ("__weakref__", "_devices")
@@ -420,7 +423,7 @@ class Context:
 
 
 def resolve(device: DeviceLike | None, context: Context | None) -> tuple[Device, Context]:
-    """The device and context that the two optional arguments of a call mean."""
+    """The device and the context that a call's two optional arguments stand for."""
     if context is not None and not isinstance(context, Context):
         raise InvalidArgumentError(f"context= takes a Context, not {type(context).__name__}")
     if device is None:

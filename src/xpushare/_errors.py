@@ -5,14 +5,14 @@ XpuShareError(.result: ur.Result, .native: int | None, .reasons: tuple[str, ...]
  │   └─ InvalidHandleError                          corrupt, forged, wrong kind, version or host
  ├─ HandleExpiredError                              put, freed, exporter gone, pid or fd reused
  ├─ FeatureNotSupportedError (NotImplementedError)  the device lacks the aspect
- ├─ RouteError (PermissionError)                    no way to reach the exporter's object; `reasons` says why, route by
- route ├─ PeerLostError (ConnectionError)                 the process that owed a signal died or failed
+ ├─ RouteError (PermissionError)                    no route to the exporter's object; `reasons` says what blocks each
+ ├─ PeerLostError (ConnectionError)                 the process that owed a signal died or failed
  ├─ OutOfMemoryError (MemoryError)                  host or device memory, or file descriptors
  ├─ ForkError (RuntimeError)                        an object of the parent used in a forked child
  ├─ DeviceError (RuntimeError)                      the driver's own error, with its name and number
  └─ ur.URError                                      raised by `xpushare.ur` only
 
-Time-outs are the built-in `TimeoutError`, refused buffers `BufferError`.
+A time-out raises the built-in `TimeoutError`, a refused buffer `BufferError`.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ __all__ = [
 class XpuShareError(Exception):
     """Base of every error of this package.
 
-    `result` is Unified Runtime's code for the case, `native` the driver's number or errno where there is one, `reasons`
-    what blocked each way that was tried.
+    `result` is Unified Runtime's code for the case, `native` the driver's number or errno if there is one, and
+    `reasons` says what blocked each route that was tried.
     """
 
     default_result: ClassVar[Result] = Result.ERROR_UNKNOWN
@@ -80,13 +80,13 @@ class InvalidArgumentError(XpuShareError, ValueError):
 
 
 class InvalidHandleError(InvalidArgumentError):
-    """The bytes are no handle of this user, this boot, this version or the expected kind."""
+    """The bytes are not a handle of this user, this boot, this version and the expected kind."""
 
     default_result = Result.ERROR_INVALID_VALUE
 
 
 class HandleExpiredError(XpuShareError):
-    """The handle was good once: it was put, its object freed, or its exporter is gone."""
+    """The handle was valid once: it was put, its object was freed, or its exporter is gone."""
 
     default_result = Result.ERROR_INVALID_VALUE
 
@@ -98,8 +98,8 @@ class FeatureNotSupportedError(XpuShareError, NotImplementedError):
 
 
 class RouteError(XpuShareError, PermissionError):
-    """Nothing could carry the exporter's file descriptors here; `reasons` names each route, what blocked it, and the
-    fix.
+    """No route could carry the exporter's file descriptors to this process; `reasons` names each route, what blocked
+    it, and how to open it.
     """
 
     default_result = Result.ERROR_INVALID_ARGUMENT
@@ -124,13 +124,13 @@ class ForkError(XpuShareError, RuntimeError):
 
 
 class DeviceError(XpuShareError, RuntimeError):
-    """The driver refused (SYCL: errc::runtime); the message has the driver's name and number for it."""
+    """A driver call failed (SYCL: errc::runtime); the message has the driver's name and number for the failure."""
 
     default_result = Result.ERROR_ADAPTER_SPECIFIC
 
 
 def from_os_error(error: OSError, doing: str) -> XpuShareError:
-    """Translate a failed system call: what ran out is `OutOfMemoryError`, all else `DeviceError`; errno is kept."""
+    """Translate a failed system call: `OutOfMemoryError` if something ran out, else `DeviceError`. Keeps errno."""
     text = f"{doing}: {error.strerror or error}"
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return OutOfMemoryError(

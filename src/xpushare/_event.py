@@ -29,8 +29,8 @@ class Event(Exportable[Opened]):
     waits; without either a process counts as a signaller from its first signal on. (urEventCreateExp; docs: the event
     protocol)
 
-    Raises `InvalidArgumentError` for IPC plus profiling, `FeatureNotSupportedError` where a device of the context lacks
-    the aspect.
+    Raises `InvalidArgumentError` for IPC together with profiling, and `FeatureNotSupportedError` if a device of the
+    context lacks the aspect.
     """
 
     __slots__ = ("__weakref__", "_forks", "_held", "_implicit", "_natives")
@@ -64,49 +64,50 @@ class Event(Exportable[Opened]):
 
     @classmethod
     def from_native(cls, native: object) -> Event:
-        """An Event over another library's event. `FeatureNotSupportedError` where no adapter knows it."""
+        """An `Event` over another library's event. Raises `FeatureNotSupportedError` if no adapter knows it."""
         from xpushare.core.interop import adopt_event
 
         return cls._make(adopt_event(native))
 
     @property
     def ipc_enabled(self) -> bool:
-        """Whether `ipc.event.get` takes it; False on imports."""
+        """Whether `ipc.event.get` accepts it; False for imports."""
         return self._use().ipc_enabled
 
     @property
     def value(self) -> int:
-        """The number up to which every signal completed (or was lost)."""
+        """The number up to which every signal has completed (or was lost)."""
         return self._use().timeline.slot.value
 
     @property
     def pending(self) -> int:
-        """The number of the newest signal that anyone submitted."""
+        """The number of the newest signal that anyone has submitted."""
         return self._use().timeline.slot.pending
 
     @property
     def done(self) -> bool:
-        """Whether the newest signal known now is complete. Raises `PeerLostError` when it was lost."""
+        """Whether the newest signal known now is complete. Raises `PeerLostError` if it was lost."""
         return core.done(self._use())
 
     def signal(self) -> int:
-        """Signal from the host, complete at once; the number of the signal.
+        """Signal from the host; the signal is complete at once. Returns its number.
 
-        `InvalidArgumentError` while a signal that a queue submitted is pending: use one event per producer.
+        Raises `InvalidArgumentError` while a signal that a queue submitted is pending: use one event per producer.
         """
         return core.signal(self._use())
 
     def wait(self, timeout: float | None = None, *, at_least: int | None = None) -> None:
         """Wait until the newest signal known now, or signal `at_least`, is complete.
 
-        `timeout` in seconds, then `TimeoutError`. `PeerLostError` within a second of the death of the process that owed
-        the signal, or of the last other process that could have sent it. `KeyboardInterrupt` comes through.
+        Raises `TimeoutError` after `timeout` seconds, and `PeerLostError` within a second of the death of the process
+        that owed the signal, or of the last other process that could have sent it. `KeyboardInterrupt` interrupts the
+        wait.
         """
         core.wait(self._use(), timeout, at_least)
 
     async def reached(self, at_least: int | None = None) -> None:
-        """`wait` for event loops (asyncio, trio): cancellable, no thread; time-outs are `asyncio.timeout` and
-        `trio.move_on_after`.
+        """`wait` for event loops (asyncio, trio): it can be cancelled and needs no thread. For time-outs use
+        `asyncio.timeout` or `trio.move_on_after`.
         """
         await core.reached(self._use(), at_least)
 
@@ -120,8 +121,8 @@ class Event(Exportable[Opened]):
         """The driver's own IPC handle of an event that completes with the newest signal known now (cudaIpcEventHandle_t
         on `cuda`).
 
-        For code that knows only those: open it before this object is closed. `FeatureNotSupportedError` where the
-        driver has none.
+        It is for code that knows only such handles; open it before this object is closed. Raises
+        `FeatureNotSupportedError` if the driver has none.
         """
         from xpushare.core import interop
 
@@ -131,13 +132,13 @@ class Event(Exportable[Opened]):
         return handle
 
     def statistics(self) -> dict[str, Any]:
-        """Who shares this event: numbers, and the processes that have it open."""
+        """Who shares this event: its numbers, and the processes that have it open."""
         from xpushare.core.statistics import event_statistics
 
         return event_statistics(self._use())
 
     def close(self) -> None:
-        """Give up this object's hold; the event goes when no process and no unfinished queue operation has it.
+        """Give up this object's hold; the event is freed once no process and no unfinished queue operation holds it.
         Idempotent.
         """
         self._held = None

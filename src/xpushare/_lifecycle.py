@@ -1,4 +1,5 @@
-"""What the objects of this package do alike: `close`, `with`, use after close and after a fork, copies, pickles.
+"""What all objects of this package do in the same way: `close`, `with`, use after close and after a fork, copies,
+pickles.
 
 All bases have empty `__slots__`: each class has the slots itself, since a class over `BufferBase` cannot inherit any.
 """
@@ -44,9 +45,10 @@ I = TypeVar("I", bound=Importable)  # noqa: E741
 
 
 class Closable(Generic[S]):
-    """An object that is closed once: by `close()`, at the end of its `with` block, or silently with its last reference.
+    """An object that is closed by `close()`, at the end of its `with` block, or silently when its last reference is
+    dropped.
 
-    The last needs no code: what `_held` refers to gives its resource back when nothing holds it any more.
+    The last case needs no code: what `_held` refers to releases its resource once nothing holds it any more.
     """
 
     __slots__ = ()
@@ -104,7 +106,7 @@ class DeviceObject(Closable[D]):
 
     @property
     def device(self) -> Device:
-        """The device that it was made on; of an import, the one that it was opened on."""
+        """The device that the object was made on; for an import, the device that it was opened on."""
         return self._use().device
 
     @property
@@ -113,7 +115,7 @@ class DeviceObject(Closable[D]):
 
 
 class Exportable(DeviceObject[I]):
-    """An object that `ipc` makes handles of, and opens from them. A pickle of it carries such a handle."""
+    """An object that `ipc` makes handles of and opens from handles. Its pickle carries such a handle."""
 
     __slots__ = ()
 
@@ -126,7 +128,7 @@ class Exportable(DeviceObject[I]):
 
     @property
     def handle(self) -> Handle:
-        """The handle that an import was opened from. `InvalidArgumentError` for an object that was made here."""
+        """The handle that an import was opened from. Raises `InvalidArgumentError` for an object that was made here."""
         found = self._use().handle
         if found is None:
             name = type(self).__name__

@@ -1,4 +1,4 @@
-"""The object face of USM memory: the three mallocs, and `Memory`, which stands in `_array` beside its arrays."""
+"""The object face of USM memory: the three mallocs, and `Memory`, which is defined in `_array` beside its arrays."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def malloc_device(nbytes: int, device: DeviceLike | None = None, *, context: Con
 
 
 def malloc_host(nbytes: int, device: DeviceLike | None = None, *, context: Context | None = None) -> Memory:
-    """Host memory that `device` can reach, too. As `malloc_device` otherwise. (urUSMHostAlloc)"""
+    """Host memory that `device` can reach, too; otherwise like `malloc_device`. (urUSMHostAlloc)"""
     return memory_over(core.allocate("host", nbytes, device, context))
 
 
 def malloc_shared(nbytes: int, device: DeviceLike | None = None, *, context: Context | None = None) -> Memory:
-    """Memory that the driver moves between host and `device`. As `malloc_device` otherwise. (urUSMSharedAlloc)"""
+    """Memory that the driver moves between host and `device`; otherwise like `malloc_device`. (urUSMSharedAlloc)"""
     return memory_over(core.allocate("shared", nbytes, device, context))

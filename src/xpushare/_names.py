@@ -1,9 +1,9 @@
 """Names for what is shared: `publish`, `lookup`, `published`, `unpublish`.
 
-A name is a file `names/<name>` in the runtime folder that holds a handle's bytes. Its publisher holds a POSIX lock on
-byte 0 of it for as long as it lives, whatever its PID namespace; a file that nobody holds is a dead publisher's, and
-whoever comes next removes it, holding byte 1. A process never opens a file that it has published itself: closing it
-again would drop its lock.
+A name is a file `names/<name>` in the runtime folder that contains a handle's bytes. Its publisher holds a POSIX lock
+on byte 0 of the file for as long as the publisher lives, whatever its PID namespace. A file that nobody locks belongs
+to a dead publisher; whoever comes next removes it while holding a lock on byte 1. A process never opens a file that it
+has published itself, since closing it again would drop the lock.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def publish(name: str, obj: Any) -> None:
-    """Give `obj` a name under which every process of this user (with this runtime folder) finds its handle by `lookup`.
+    """Give `obj` a name by which every process of this user (with this runtime folder) finds its handle with `lookup`.
 
-    `obj` is an array that `share` takes, a Memory, PhysicalMemory or Event, or a handle that this process made. The
-    name and the export that it makes last until `unpublish` or the end of this process, also by SIGKILL. A name is 1
-    to 128 of `A-Z a-z 0-9 . _ -` and begins with no dot. `InvalidArgumentError` for a name that a living process has
-    published.
+    `obj` is an array that `share` takes, a `Memory`, `PhysicalMemory` or `Event`, or a handle that this process made.
+    The name, and the export that `publish` makes, last until `unpublish` or the end of this process, even by SIGKILL. A
+    name consists of 1 to 128 of the characters `A-Z a-z 0-9 . _ -` and does not begin with a dot. Raises
+    `InvalidArgumentError` for a name that a living process has published.
     """
     _check(name)
     folder = _folder()
@@ -86,6 +86,8 @@ def publish(name: str, obj: Any) -> None:
         _reap(folder)
         if (holder := _holder(folder / name)) is not None:
             raise _taken(name, holder)
+        if _unpublish_all not in node.at_leave:
+            node.at_leave.append(_unpublish_all)
         handle, made = _export(obj)
         try:
             _own[name] = _claim(folder, name, handle, made)
@@ -93,14 +95,12 @@ def publish(name: str, obj: Any) -> None:
             if made:
                 _withdraw(handle)
             raise
-        if _unpublish_all not in node.at_leave:
-            node.at_leave.append(_unpublish_all)
 
 
 def unpublish(name: str) -> None:
-    """Take a name of this process back, and withdraw the export that `publish` made for it; what is open stays so.
+    """Remove a name of this process, and withdraw the export that `publish` made for it; what is open stays open.
 
-    `InvalidArgumentError` for a name that this process has not published.
+    Raises `InvalidArgumentError` for a name that this process has not published.
     """
     _check(name)
     with _lock:
@@ -116,7 +116,7 @@ def unpublish(name: str) -> None:
 def published() -> dict[str, Handle | ArrayHandle]:
     """The names that living processes of this user have published, and their handles.
 
-    What this version cannot read is left out; `lookup` of it says why.
+    Handles that this version cannot read are left out; `lookup` says why.
     """
     folder = _folder()
     found: dict[str, Handle | ArrayHandle] = {}
@@ -134,11 +134,11 @@ def published() -> dict[str, Handle | ArrayHandle]:
 
 
 def lookup(name: str, *, timeout: float | None = None) -> Handle | ArrayHandle:
-    """The handle that a living process has published under `name`; waits until one does.
+    """The handle that a living process has published under `name`; waits until there is one.
 
-    `timeout` in seconds, then `TimeoutError`; None waits as long as it takes, 0 not at all. `KeyboardInterrupt` comes
-    through. `attach` or `ipc.*.open` takes the result, and raises `HandleExpiredError` when its publisher has gone
-    meanwhile.
+    Raises `TimeoutError` after `timeout` seconds; None waits as long as it takes, 0 does not wait. `KeyboardInterrupt`
+    interrupts the wait. `attach` or `ipc.*.open` takes the result, and raises `HandleExpiredError` if the publisher has
+    ended meanwhile.
     """
     _check(name)
     end = None if timeout is None else time.monotonic() + timeout
@@ -177,7 +177,7 @@ def _taken(name: str, holder: int) -> InvalidArgumentError:
 
 
 def _folder() -> Path:
-    """The folder of the names, made if missing; this user's alone."""
+    """The folder of the names, which only this user can enter; it is made if it is missing."""
     folder = identity.runtime_dir() / "names"
     try:
         folder.mkdir(mode=0o700)
@@ -190,7 +190,7 @@ def _folder() -> Path:
 
 
 def _opened(path: Path) -> OwnedFd | None:
-    """A published file; None when there is none. Never one of this process."""
+    """Open a published file, never one of this process; None if there is none."""
     try:
         fd = OwnedFd(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK))
     except FileNotFoundError:
@@ -205,7 +205,7 @@ def _opened(path: Path) -> OwnedFd | None:
 
 
 def _holder(path: Path) -> int | None:
-    """pid of the living publisher (0 where it cannot be seen), None where there is none."""
+    """pid of the living publisher (0 if that cannot be seen), None if there is none."""
     fd = _opened(path)
     if fd is None:
         return None
@@ -216,7 +216,7 @@ def _holder(path: Path) -> int | None:
 
 
 def _read(folder: Path, name: str) -> Handle | ArrayHandle | None:
-    """The handle under a name whose publisher lives."""
+    """The handle under a name if its publisher lives."""
     own = _own.get(name)
     if own is not None and own.path == folder / name:
         return own.handle if isinstance(own.handle, Handle) else ArrayHandle(bytes(own.handle))
@@ -245,7 +245,7 @@ def _claim(folder: Path, name: str, handle: Handle | ArrayHandle, made: bool) ->
             found = os.fstat(fd.number)
             return _Own(path, fd, (found.st_dev, found.st_ino), handle, made)
         except FileNotFoundError:
-            fd.close()  # somebody took it for a dead publisher's, between its making and its lock: once more
+            fd.close()  # between its making and its lock, somebody took the file for a dead publisher's: try again
         except FileExistsError:
             fd.close()
             holder = _holder(path)
@@ -266,15 +266,15 @@ def _reap(folder: Path) -> None:
     """Remove what dead publishers left."""
     with _lock:
         inodes = {own.inode for own in _own.values()}
-        for entry in os.scandir(folder):
-            if entry.name in _own or (entry.name.startswith(".") and not entry.name.startswith(_TEMPORARY)):
+        for name in os.listdir(folder):
+            if name in _own or (name.startswith(".") and not name.startswith(_TEMPORARY)):
                 continue
             try:
-                found = entry.stat(follow_symlinks=False)
+                found = os.stat(folder / name, follow_symlinks=False)
             except FileNotFoundError:
                 continue
             if stat.S_ISREG(found.st_mode) and (found.st_dev, found.st_ino) not in inodes:
-                _remove_dead(folder / entry.name, wait=False)
+                _remove_dead(folder / name, wait=False)
 
 
 def _remove_dead(path: Path, *, wait: bool) -> None:

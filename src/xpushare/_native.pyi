@@ -8,49 +8,87 @@ holds the GIL while it blocks.
 from collections.abc import Sequence
 from typing import Any, Final, Literal, Self, final
 
-# --- the protocol's declarations, of src/native/engine/layout.h
-# -------------------------------------------
+# --- the protocol's declarations, of src/native/engine/layout.h -------------------------------------------------------
 STRUCTS: Final[dict[str, dict[str, tuple[int, str]]]]  # structure -> field -> offset and `struct` code, in order
 LAYOUT: Final[dict[str, int]]  # "structure.field" and other places and sizes
 CONSTANTS: Final[dict[str, int]]
 MAGICS: Final[dict[str, bytes]]
 
-# --- processes
-# -----------------------------------------------------------------------------------------------------------
+# --- processes --------------------------------------------------------------------------------------------------------
 def forks() -> int:
-    """How many times this process line was forked (pthread_atfork): differs between a parent and its child."""
+    """How many forks led to this process (pthread_atfork): differs between a parent and its child."""
 
 def pidfd_getfd(pidfd: int, fd: int) -> int:
     """Duplicate `fd` of the process behind `pidfd`; close-on-exec. pidfd_getfd(2)."""
 
+@final
+class OwnedFd:
+    """One file descriptor with one owner: closed when this dies, unless taken out by `take`.
+
+    Always above 2, where nobody takes it for stdin, stdout or stderr. The methods of the class make one at one go, so
+    that no interrupt leaks it.
+    """
+
+    number: int  # read-only; -1 once it is closed or taken
+
+    def __init__(self, number: int) -> None:
+        """Take `number` over; it is copied above 2 where need be."""
+
+    @classmethod
+    def memfd(cls, name: str) -> OwnedFd:
+        """A new, empty, sealable memfd (memfd_create(2))."""
+
+    @classmethod
+    def bell(cls) -> OwnedFd:
+        """A new bell: what members of a commons wake each other's wardens with."""
+
+    @classmethod
+    def copied(cls, fd: int) -> OwnedFd: ...
+    @classmethod
+    def of_process(cls, pid: int) -> OwnedFd:
+        """pidfd_open(2)."""
+
+    @classmethod
+    def fetched(cls, pidfd: int, fd: int) -> OwnedFd:
+        """pidfd_getfd(2)."""
+
+    @classmethod
+    def received(cls, connection: int, nbytes: int) -> tuple[bytes, list[OwnedFd]]:
+        """One packet of a socket, of 256 bytes at most, and the fds that came with it."""
+
+    def take(self) -> int:
+        """Give the ownership to the caller."""
+
+    def close(self) -> None:
+        """Also of an fd that a peer gave us: it may be a commons that we are a member of, whose lock must stay."""
+
 def close_received(fd: int) -> None:
-    """close(2) of an fd that a peer gave us: it may be a commons that we are a member of, whose lock must stay."""
+    """close(2) an fd that a peer gave us. It may be a commons that we are a member of, whose lock must stay."""
 
 def dead(pidfds: Sequence[int]) -> list[int]:
-    """Those of `pidfds` whose process has died: one poll(2) with no waiting."""
+    """The `pidfds` whose process has died. This is one poll(2) and does not wait."""
 
 def lock(fd: int, at: int) -> bool:
-    """Take a POSIX write lock on byte `at`, without waiting; False when another process holds it."""
+    """Take a POSIX write lock on byte `at`, without waiting. False if another process holds it."""
 
 def lock_holder(fd: int, at: int) -> int | None:
-    """pid of the process holding byte `at` (0 where that pid cannot be seen from here), None when nobody else does.
+    """pid of the process that holds byte `at` (0 if that pid cannot be seen from here), None if no other process does.
     F_GETLK.
     """
 
-# --- atomics on shared words (addresses must be mapped and aligned; sequentially consistent)
-# ---------------------------------
+# --- atomics on shared words (addresses must be mapped and aligned; sequentially consistent) --------------------------
 def load64(address: int) -> int: ...
 def store64(address: int, value: int) -> None: ...
 def futex_wait(address: int, expected: int, timeout: float | None = None, spin: float = 0.0) -> bool:
     """Wait until the 32-bit word differs from `expected` or somebody wakes it; False on time-out.
 
-    Spins at most `spin` seconds first, not at all where sched_getaffinity(2) leaves one CPU. Signals run their Python
-    handlers (`KeyboardInterrupt` comes through) and the wait goes on."""
+    First spins for at most `spin` seconds, but not if sched_getaffinity(2) allows only one CPU. Signals run their
+    Python handlers (so `KeyboardInterrupt` works), and the wait goes on.
+    """
 
 def futex_wake(address: int, count: int = 2**31 - 1) -> int: ...
 
-# --- memory
-# --------------------------------------------------------------------------------------------------------------
+# --- memory -----------------------------------------------------------------------------------------------------------
 def copy(dst: int, src: int, nbytes: int) -> None:
     """memmove without the GIL."""
 
@@ -59,14 +97,14 @@ def fill(dst: int, pattern: bytes, nbytes: int) -> None:
 
 @final
 class Mapping:
-    """A shared mapping of an fd, unmapped when the object dies. Does not keep the fd."""
+    """A shared mapping of an fd, which is unmapped when the object dies. It does not keep the fd."""
 
     def __init__(
         self, fd: int, nbytes: int, offset: int = 0, writable: bool = True, populate: bool = False
     ) -> None: ...
     @classmethod
     def imported(cls, fd: int, inode: int, nbytes: int, writable: bool, /) -> Mapping:
-        """Map a peer's memfd. ValueError unless it cannot shrink, has `nbytes` at least, and is the file `inode` (0:
+        """Map a peer's memfd. ValueError unless it cannot shrink, has at least `nbytes`, and is the file `inode` (0:
         any).
         """
 
@@ -74,7 +112,7 @@ class Mapping:
     def fetched(
         cls, pidfd: int, fd: int, inode: int, nbytes: int, writable: bool, address: int, generation: int, /
     ) -> Mapping:
-        """`pidfd_getfd` and `imported` at one go. OSError(ESTALE) unless the word at `address` is `generation`
+        """`pidfd_getfd` and `imported` in one call. OSError(ESTALE) unless the word at `address` is `generation`
         afterwards.
         """
 
@@ -85,12 +123,12 @@ class Mapping:
 
 @final
 class Reservation:
-    """Address space (PROT_NONE, MAP_NORESERVE) in which fds are mapped at fixed places; given back when the object
+    """Address space (PROT_NONE, MAP_NORESERVE) in which fds are mapped at fixed places. It is released when the object
     dies.
     """
 
     def __init__(self, nbytes: int, address: int = 0) -> None:
-        """`address` is a hint that is met (MAP_FIXED_NOREPLACE) or fails with EEXIST."""
+        """If `address` is not 0, the reservation is there (MAP_FIXED_NOREPLACE) or fails with EEXIST."""
 
     @property
     def address(self) -> int: ...
@@ -102,17 +140,14 @@ class Reservation:
         """
 
     def unmap(self, at: int, nbytes: int, /) -> None:
-        """Back to reserved: one mmap(PROT_NONE, MAP_FIXED)."""
+        """Make the piece merely reserved again, by one mmap(PROT_NONE, MAP_FIXED)."""
 
     def protect(self, at: int, nbytes: int, access: int) -> None: ...
 
-# --- handles and peers
-# -------------------------------------------------------------------------------------------------------
+# --- handles and peers ------------------------------------------------------------------------------------------------
 @final
 class Fields:
-    """The 256 bytes of a handle by the names of docs/layout.md (`sharing.handle.FIELDS`), as they are: nothing is
-    checked.
-    """
+    """The 256 bytes of a handle, by the names of docs/layout.md (`sharing.handle.FIELDS`). Nothing is checked."""
 
     def __init__(self, raw: bytes, /) -> None: ...
     @property
@@ -160,7 +195,7 @@ class Fields:
 
 @final
 class PeerTable:
-    """A peer's mapped table, for opening what it exports at one go. Does not keep the pidfd (-1: there is none)."""
+    """A peer's mapped table, which opens an export in one call. It does not keep the pidfd (-1: there is none)."""
 
     def __init__(self, mapping: Mapping, domain: Domain, pidfd: int) -> None: ...
     def ended(self, fields: Fields, /) -> int | None:
@@ -172,21 +207,22 @@ class PeerTable:
 
     def open(
         self, fields: Fields, peer: Any, mapped: bool, /
-    ) -> tuple[Mapping | None, Lease, int, int, bytes, tuple[int, ...], int, int] | None:
+    ) -> tuple[Mapping | None, Lease, int, int, bytes, list[OwnedFd], int, int] | None:
         """Check a handle's entry, hold it, and fetch what it has: (a mapping of its memfd if it is one and `mapped`
-        wants that, the hold, nbytes and exposed_nbytes of the whole object, payload, fds otherwise, offset, flags). The
-        fds are the caller's.
+        wants that, the hold, nbytes and exposed_nbytes of the whole object, payload, fds otherwise, offset, flags).
 
-        None, and nothing is left behind, for a dead exporter, and for anything but a live entry that is not counted and
-        whose fds are there for the taking: what it is, is found out elsewhere."""
+        None, with nothing left behind, for a dead exporter, and for anything but a live entry that is not counted and
+        whose fds can be fetched. Then the caller finds out elsewhere what is wrong.
+        """
 
     def hold(self, fields: Fields, peer: Any, /) -> tuple[Lease, int] | None:
-        """Check a handle's entry and hold it; the second is its slot. None as in `open`."""
+        """Check a handle's entry and hold it: (the hold, the entry's slot). None as in `open`."""
 
 @final
 class OwnTable:
-    """This process's own table, mapped writable. `common`: a handle without its seal, with what all of them here
-    have in common."""
+    """This process's own table, mapped writable. `common`: a handle without its seal, with the fields that all handles
+    of this process have in common.
+    """
 
     def __init__(self, mapping: Mapping, common: bytes) -> None: ...
     def enter(
@@ -194,32 +230,35 @@ class OwnTable:
         nbytes: int, object_nbytes: int, exposed_nbytes: int, inode: int, fd_count: int, fds: bytes, payload: bytes,
         device: int, since: int, within: int, /,
     ) -> bytes:  # fmt: skip
-        """Fill an entry in, with a new nonce, and return the handle of it, without its seal. The entry becomes live
-        once its generation is stored.
+        """Fill in an entry, with a new nonce, and return its handle without the seal. The entry becomes live once its
+        generation is stored.
 
-        `names` are backend and uuid of the device, 32 bytes; `fds` are int32 numbers; `within` is where the
-        object begins in what they are of."""
+        `names` are the backend and uuid of the device, 32 bytes; `fds` are int32 numbers; `within` is where the object
+        begins in what the fds stand for.
+        """
 
 def check_memfd(fd: int, nbytes: int, inode: int = 0, seals: int = 0, exact: bool = False) -> None:
-    """Is it safe to map `nbytes` of this fd of a peer? ValueError unless it is a memfd of ordinary pages that cannot
-    shrink, has `seals` too, has `nbytes` at least (`exact`: just as many), and is the file `inode` (0: any)."""
+    """Check that it is safe to map `nbytes` of a peer's fd. ValueError unless it is a memfd of ordinary pages that
+    cannot shrink, also has `seals`, has at least `nbytes` (`exact`: exactly as many), and is the file `inode` (0: any).
+    """
 
 def request(op: int, fields: Fields, first: int, /) -> bytes:
-    """A request to the socket of the handle's exporter: OP_…, for fds from number `first` on."""
+    """A request to the socket of the handle's exporter: OP_…, for the fds from number `first` on."""
 
 def read_reply(packet: bytes, fds: int, /) -> tuple[int, int]:
-    """(STATUS_…, how many fds there are in all) of a reply that came with `fds` fds. OSError(EMFILE) if fds were lost
-    on the way; ValueError if it makes no sense."""
+    """(STATUS_…, how many fds there are in all), from a reply that came with `fds` fds. OSError(EMFILE) if fds were
+    lost on the way; ValueError if the reply makes no sense.
+    """
 
-# --- buffers and DLPack
-# -----------------------------------------------------------------------------------------------------
+# --- buffers and DLPack -----------------------------------------------------------------------------------------------
 @final
 class Span:
-    """A buffer (format "B" by default) over memory that `owner` keeps alive; every view of it holds the span, and so
+    """A buffer (format "B" by default) over memory that `owner` keeps alive. Every view of it holds the span, and so
     the owner.
 
-    With `shape`, `strides` (bytes) and `format`, the buffer has that shape; PEP 3118 flags are honoured (BufferError
-    where a consumer asks for contiguous or writable memory and this is not)."""
+    With `shape`, `strides` (bytes) and `format`, the buffer has that shape. PEP 3118's flags are honoured: BufferError
+    if a consumer asks for contiguous or writable memory and this is not.
+    """
 
     def __init__(
         self,
@@ -245,10 +284,11 @@ class Span:
 class BufferBase:
     """Base of classes that export a buffer: `memoryview(self)` becomes a view of `self._span()`, a `Span`.
 
-    An object made with the three arguments is bound to that memory: its `_held` keeps the memory, and as long as that
-    is not None and the process has not forked, a view is of a `Span` with these arguments and that owner; `_span` is
-    not called. The view keeps the span, not this object. An exception of `_span` is passed on as it is. Has a
-    weak-reference list; sub-classes may use __slots__."""
+    An object that was made with the three arguments is bound to that memory, which its `_held` keeps. As long as that
+    is not None and the process has not forked, a view is of a `Span` with these arguments and that owner, and `_span`
+    is not called. The view keeps the span, not this object. Exceptions of `_span` are passed on. The class has a
+    weak-reference list; sub-classes may use __slots__.
+    """
 
     def __new__(cls, address: int = ..., nbytes: int = ..., readonly: bool = ..., /) -> Self: ...
     def _span(self) -> Span: ...
@@ -272,8 +312,8 @@ def dlpack_capsule(
 
 @final
 class DLTensor:
-    """What a capsule of another library says; takes the capsule over (renames it "used_…") and calls its deleter when
-    it dies.
+    """The content of another library's capsule. It takes over the capsule (renames it "used_…"), and calls the
+    capsule's deleter when it dies.
     """
 
     def __init__(self, capsule: Any) -> None:
@@ -286,15 +326,15 @@ class DLTensor:
     strides: tuple[int, ...] | None
     read_only: bool
 
-# --- membership, holders, event slots
-# ----------------------------------------------------------------------------------------
+# --- membership, holders, event slots ---------------------------------------------------------------------------------
 @final
 class Domain:
     """This process's membership in one commons; one per commons and process.
 
-    Takes the two fds over (close-on-exec from then on): `leave` closes the commons (`fd` is -1 then), its death the
-    bell.
-    If the constructor raises they stay the caller's. In a forked child the commons' fd is closed at once."""
+    It takes over the two fds (close-on-exec from then on): `leave` closes the commons (then `fd` is -1), and its death
+    closes the bell. If the constructor raises, they stay the caller's. In a forked child the commons' fd is closed at
+    once.
+    """
 
     def __init__(self, fd: int, bell: int, cookie: bytes, owner: bool) -> None:
         """Map the commons (checked: seals, size, magic, cookie; ValueError says what is wrong), claim a member index
@@ -316,11 +356,11 @@ class Domain:
         """(index, pid as seen from here or 0, attach time in ns since the epoch, alive) of every attached member."""
 
     def reap(self) -> int:
-        """Do the death of every dead member; returns how many there were."""
+        """Reap every dead member; returns how many there were."""
 
     # who holds an entry of the owner's table open
     def idle(self) -> bool:
-        """This process holds no entry and is attached to no slot here."""
+        """Whether this process holds no entry and is attached to no slot here."""
 
     def holders(self, entry: int) -> list[int]:
         """Indices of the other living members that hold `entry`; dead ones are reaped first."""
@@ -330,22 +370,23 @@ class Domain:
         """Count one open of a counted export (never below zero); False when they are used up."""
 
     def give_open(self, entry: int) -> None:
-        """Take one `take_open` back."""
+        """Undo one `take_open`."""
 
     def opens_left(self, entry: int) -> int: ...
 
     # slots, owner only
     def new_slot(self) -> int:
-        """Index of a zeroed slot that nobody alive is attached to. OSError(ENOSPC) when all are in use."""
+        """The index of a zeroed slot to which no living process is attached. OSError(ENOSPC) if all are in use."""
 
     def release_slot(self, index: int) -> None:
-        """May be used again once nobody alive is attached."""
+        """Release a slot. It may be used again once no living process is attached to it."""
 
 @final
 class Lease:
     """A hold on an entry of `domain` that drops when it dies; keeps `peer`, whatever that is.
 
-    Holds are counted in this process: the shared bit is set by the first of an entry and cleared by the last."""
+    This process counts its holds: the first one of an entry sets the shared bit, the last one clears it.
+    """
 
     def __init__(self, domain: Domain, entry: int, peer: Any, /) -> None: ...
     @property
@@ -359,7 +400,8 @@ LOST: Final = 2
 class Slot:
     """An attachment of this process to one event; it ends when the object dies or by `detach`.
 
-    `signals` says what it is for: None may signal, True will, False only waits."""
+    `signals` says what it is for: None may signal, True will, False only waits.
+    """
 
     def __init__(self, domain: Domain, index: int, signals: bool | None = None) -> None: ...
     @property
@@ -368,14 +410,14 @@ class Slot:
     def index(self) -> int: ...
     @property
     def address(self) -> int:
-        """Of the slot; the value word is its first, for devices."""
+        """The address of the slot; its first word is the value, for devices."""
 
     @property
     def value(self) -> int: ...
     @property
     def pending(self) -> int: ...
     def state(self, point: int) -> int:
-        """PENDING, DONE or LOST now; finds no deaths by itself."""
+        """PENDING, DONE or LOST now. It notices no deaths by itself."""
 
     def signal(self) -> int:
         """Host signal. ValueError: another signaller's point is pending."""
@@ -387,15 +429,15 @@ class Slot:
 
     def complete(self, point: int) -> None: ...
     def fail(self, cause: int) -> None:
-        """Lose everything outstanding that this process owes (cause 2 or 3 of the protocol); nothing if it owes
-        nothing.
-        """
+        """Lose everything outstanding that this process owes, if anything (cause 2 or 3 of the protocol)."""
 
     def owes(self) -> bool:
-        """This process owes an outstanding point."""
+        """Whether this process owes an outstanding point."""
 
     def wait(self, point: int, timeout: float | None = None, spin: float = 50e-6) -> int:
-        """Wait until `point` is done or lost: DONE, LOST, or PENDING on time-out. Deaths are seen, futures included."""
+        """Wait until `point` is done or lost: DONE, LOST, or PENDING on time-out. Deaths are noticed, also for future
+        points.
+        """
 
     def blame(self) -> tuple[int, int]:
         """(cause, pid) of the last loss; (0, 0) if none."""
@@ -423,11 +465,11 @@ class Slot:
         """Have the deaths of all attached members noticed, for callers that poll `state`."""
 
     def detach(self) -> None:
-        """Idempotent. Waits of other threads end with ValueError, tokens become due, guards are dropped; what is owed
-        stays owed."""
+        """Detach from the event. Waits of other threads end with ValueError, tokens become due, and guards are dropped;
+        what is owed stays owed. Idempotent.
+        """
 
-# --- stream queues
-# ------------------------------------------------------------------------------------------------------------------
+# --- stream queues ----------------------------------------------------------------------------------------------------
 CAPTURED: Final = 1 << 32
 """A code of `StreamQueue`: somebody captures the adopted queue, so nothing can be queued."""
 NOT_HELD: Final = 2 << 32
@@ -492,12 +534,13 @@ class StreamQueue:
     A relay thread hands them to the driver when the point is done or lost. Points are submitted at once all the same.
     What is signalled behind a wait that is lost never reaches the driver: it is lost, with the same cause.
 
-    `adopted`: somebody else has the queue, too. It holds nothing.
+    `adopted`: another library also uses the queue. Then it holds nothing.
 
-    A code is 0, the driver's error, or one of the constants above. When the driver refuses an operation that was held,
-    the queue has failed: what was held behind is dropped, its points are lost (cause 2) once earlier points of their
-    events are settled, and `signal` and `wait` return the failure's code from then on. Points that the driver has may
-    still complete: `Slot.fail` where the code says that they cannot. ValueError from every method in a forked child."""
+    A code is 0, the driver's error, or one of the constants above. When the driver refuses a held operation, the queue
+    has failed: what was held behind it is dropped, its points are lost (cause 2) once earlier points of their events
+    are settled, and from then on `signal` and `wait` return the failure's code. Points that the driver has may still
+    complete; call `Slot.fail` if the code says that they cannot. In a forked child, every method raises ValueError.
+    """
 
     def __init__(
         self,
@@ -511,18 +554,21 @@ class StreamQueue:
         """CAPTURED while the adopted queue is being captured."""
 
     def wait(self, slot: Slot, address: int, point: int) -> int:
-        """What comes later starts when the point is done or lost. Nothing is queued when it is already.
+        """Later work starts once the point is done or lost. If it is already, nothing is queued.
 
-        Where the device waits: `Slot.guard`, whose ValueError this raises. When the point is lost, what this queue
-        signals from here until then is lost before the device is let go. When a wait that was held is lost,
-        `Slot.released` says so once, too."""
+        If the device waits, this calls `Slot.guard` and raises its ValueError. When the point is lost, what this queue
+        signals between now and then is lost before the device is released. When a held wait is lost, `Slot.released`
+        also says so once.
+        """
 
     def signal(self, slot: Slot, address: int) -> tuple[int, int, int]:
-        """`check`, `Slot.submit` for this queue's number as a device, and the `store` of the point, or a `host`
-        function that completes it where a store that comes late could do harm: (point, after, code).
+        """Does `check`, then `Slot.submit` for this queue's number as a device, and queues the `store` of the point, or
+        a `host` function that completes it if a late store could do harm: (point, after, code).
 
-        Point 0: the check refused, nothing was submitted. `after` not 0: that point has to come first: wait for it,
-        then `finish`; a queue that holds sees to that by itself, and `after` is 0. ValueError as in `Slot.submit`."""
+        If the point is 0, the check refused, and nothing was submitted. If `after` is not 0, that point has to come
+        first: wait for it, then call `finish`. A queue that holds work does that by itself, and `after` is 0.
+        ValueError as in `Slot.submit`.
+        """
 
     def finish(self, slot: Slot, point: int) -> int:
         """Queue the `host` function that completes a point with `after`. It holds the slot's memory until it ran."""
@@ -532,7 +578,8 @@ class StreamQueue:
         first that fails: (place in the queue, 0), or (which call failed, code). Held while anything is held. What the
         arguments point to must stay until the driver has done the call (`handed`), or longer, as the driver says.
 
-        This goes on working when the queue has failed, so that a mark can tell when what it has done is finished."""
+        This still works when the queue has failed, so that a mark can tell when earlier work has finished.
+        """
 
     def unsure(self, more: bool) -> None:
         """What comes later waits for something that may never come and that is no point: until the same with False,
@@ -541,8 +588,9 @@ class StreamQueue:
 
     @property
     def handed(self) -> int:
-        """Operations up to this place have reached the driver, or were dropped (`failure`). A mark that was not handed
-        yet tells nothing."""
+        """Operations up to this place have reached the driver, or were dropped (`failure`). A mark says nothing before
+        the driver has it.
+        """
 
     @property
     def held(self) -> int:
@@ -552,25 +600,27 @@ class StreamQueue:
         """Wait until nothing is held; False on time-out. Signals run their Python handlers."""
 
     def failure(self) -> tuple[int, int] | None:
-        """The place of the held operation that the driver refused, and its code. That one may have been done in part,
-        those behind it were not."""
+        """The place of the held operation that the driver refused, and its code. That operation may have been done in
+        part; those behind it were not done.
+        """
 
     def late(self, slot: Slot) -> bool:
-        """Points were lost here whose stores this queue's driver still has. Until `landed`, or the slot is detached,
-        the warden mends what those do to the value."""
+        """Whether points were lost here whose stores this queue's driver still has. Until `landed`, or until the slot
+        is detached, the warden mends what these stores do to the value.
+        """
 
     def landed(self, slot: Slot) -> bool: ...
 
 # Native threads that never take the GIL and call drivers: they hand over what queues have held. The first starts when a
-# queue first holds something, more while drivers keep one; a fork leaves the child without any.
+# queue first holds something, others while drivers block one. A fork leaves the child without any.
 def relay(calls: Sequence[tuple[int, ...]]) -> None:
-    """Have a relay thread do these calls, as in `StreamQueue.submit`: releases that may block. Nobody is told of
-    failures.
-    """
+    """Have a relay thread make these calls (as in `StreamQueue.submit`): releases that may block. Ignores failures."""
 
 def close_relay(timeout: float | None = 1.0) -> bool:
-    """Stop the relay's threads; what is held stays so until something starts one again. False: a driver still keeps
-    one at the time-out, which does nothing more once the driver returns. Runs by itself at the interpreter's exit."""
+    """Stop the relay's threads; what is held stays held until a thread starts again. False: a driver still blocks a
+    thread at the time-out; the thread does nothing more once the driver returns. The interpreter calls this at its
+    exit.
+    """
 
 # --- the warden
 # ----------------------------------------------------------------------------------------------------------------
@@ -580,16 +630,19 @@ def close_relay(timeout: float | None = 1.0) -> bool:
 # one (mutexes
 # are taken around the fork; the child's copy of the listening socket, epoll and notification fd is closed) until it
 # starts its own.
-def serve(table_address: int, table_fd: int, domain: Domain) -> None:
-    """Listen on the abstract socket of docs/layout.md for this process's table. Once per process."""
+def serve(table_address: int, table_fd: int, domain: Domain, file: bytes | None = None) -> None:
+    """Listen on the abstract socket of docs/layout.md for this process's table, and at `file`, where that can be.
+
+    One table of a process at a time; again for the same one changes nothing."""
 
 def withdraw(entry_address: int, reason: int) -> None:
     """End an entry: retired, reason, generation = 0 (seq_cst), while the warden sends none of its fds."""
 
 def offer(entry: int, generation: int, function: int, objects: Sequence[int], a: int, b: int) -> None:
-    """Entry `entry` makes its fds on demand: for fd i the warden calls `int function(int *fd, uint64_t objects[i],
-    int64_t a, uint64_t b)`
-    (0 is success) and closes the fd after sending. Forgotten when the entry is withdrawn."""
+    """Have the fds of `entry` made on demand. For fd i the warden calls
+    `int function(int *fd, uint64_t objects[i], int64_t a, uint64_t b)` (0 is success), and closes the fd after sending
+    it. The offer ends when the entry is withdrawn.
+    """
 
 def notification_fd() -> int:
     """An eventfd of this process, readable while `due()` has something; for event loops."""
@@ -598,6 +651,7 @@ def due() -> list[int]:
     """Tokens whose points are done or lost, each once; clears the notification."""
 
 def close_warden() -> None:
-    """Stop the thread and close its fds, the listening socket with them (interpreter exit). Idempotent.
+    """Stop the thread and close its fds, including the listening socket (at interpreter exit). Idempotent.
 
-    What needs the thread later starts it anew; `notification_fd` stays open."""
+    Whatever needs the thread later starts it again; `notification_fd` stays open.
+    """

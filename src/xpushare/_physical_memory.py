@@ -26,12 +26,12 @@ __all__ = ["PhysicalMemory", "VirtualRange", "physical_memory_over", "whole_rang
 class PhysicalMemory(Exportable[Held]):
     """`nbytes` (whole granules) of physical memory on `device`: pages without an address, mapped by `VirtualRange.map`.
 
-    With `enable_ipc=True`, `ipc.physical_memory.get` exports it. A mapping holds the pages: this object may be closed
-    while mapped. There is no close verb in `ipc`: the last release of an import tears it down. (urPhysicalMemCreate)
+    With `enable_ipc=True`, `ipc.physical_memory.get` can export it. A mapping holds the pages, so this object may be
+    closed while they are mapped. `ipc` has no verb to close an import: its last release does that.
+    (urPhysicalMemCreate)
 
     Raises `InvalidArgumentError` for a size that is no multiple of `device.memory_granularity()`,
-    `FeatureNotSupportedError`,
-    `OutOfMemoryError`, `DeviceError`.
+    `FeatureNotSupportedError`, `OutOfMemoryError` and `DeviceError`.
     """
 
     __slots__ = ("__weakref__", "_forks", "_held", "_implicit")
@@ -66,7 +66,7 @@ class PhysicalMemory(Exportable[Held]):
 
     @property
     def ipc_enabled(self) -> bool:
-        """Whether it can be exported; True on imports."""
+        """Whether it can be exported; True for imports."""
         return self._use().pages.ipc_enabled
 
     def close(self) -> None:
@@ -75,7 +75,7 @@ class PhysicalMemory(Exportable[Held]):
         self._implicit = None
 
     def statistics(self) -> dict[str, Any]:
-        """Who shares these pages: size, whether imported, live handles."""
+        """Who shares these pages: their size, whether they are imported, and the live handles."""
         from xpushare.core.statistics import physical_statistics
 
         return physical_statistics(self._use())
@@ -101,11 +101,11 @@ def _reopen(handle: bytes) -> PhysicalMemory:
 
 @final
 class VirtualRange(BufferBase, DeviceObject[Reserved]):
-    """Reserved addresses, `nbytes` of them (whole granules), in which physical memory is mapped side by side.
+    """`nbytes` reserved addresses (whole granules), in which physical memory is mapped side by side.
 
-    `address` asks for a place; it is met or `InvalidArgumentError`/`DeviceError` is raised. The buffer protocol and
-    `as_array` work over bytes that are mapped with access; while such a view lives, those bytes cannot be unmapped.
-    (urVirtualMemReserve)
+    `address` asks for a certain place; if the range cannot be there, this raises `InvalidArgumentError` or
+    `DeviceError`. The buffer protocol and `as_array` work on bytes that are mapped with access. While such a view
+    lives, its bytes cannot be unmapped. (urVirtualMemReserve)
     """
 
     __slots__ = ("_forks", "_held")
@@ -128,7 +128,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         self._forks = reserved.forks
 
     def _piece(self) -> Range:
-        """The whole range as operations on memory take it."""
+        """The whole range, in the form that operations on memory take."""
         found = self._use()
         allocation: Any = found
         return Range(allocation, 0, found.nbytes, found.device, found.context, False, None, None)
@@ -142,17 +142,18 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         nbytes: int | None = None,
         access: Literal["rw", "r", "none"] = "rw",
     ) -> None:
-        """Map `nbytes` (default: all) of `pm` from `offset` on at byte `at` of the range, with `access`.
+        """Map `nbytes` (default: all) of `pm`, beginning at its byte `offset`, at byte `at` of the range, with
+        `access`.
 
-        All multiples of the granularity. `InvalidArgumentError` also for a place that is mapped already, and for part
-        of an object where the device lacks `partial_map`. The mapping holds the pages. (urVirtualMemMap)
+        All numbers are multiples of the granularity. Raises `InvalidArgumentError` also if the place is mapped already,
+        and for part of an object if the device lacks `partial_map`. The mapping holds the pages. (urVirtualMemMap)
         """
         if not isinstance(pm, PhysicalMemory):
             raise InvalidArgumentError(f"map takes a PhysicalMemory, not {type(pm).__name__}")
         core.map_(self._use(), use(pm), at, offset, nbytes, access)
 
     def unmap(self, at: int, nbytes: int) -> None:
-        """Unmap whole mappings. `InvalidArgumentError` for part of one, or while a view of these bytes lives.
+        """Unmap whole mappings. Raises `InvalidArgumentError` for part of one, or while a view of these bytes lives.
         (urVirtualMemUnmap)
         """
         core.unmap(self._use(), at, nbytes)
@@ -162,7 +163,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         core.set_access(self._use(), at, nbytes, access)
 
     def access(self, at: int) -> Literal["rw", "r", "none"]:
-        """Access of the byte at `at`; "none" where nothing is mapped. (urVirtualMemGetInfo)"""
+        """The access of the byte at `at`; "none" if nothing is mapped there. (urVirtualMemGetInfo)"""
         return core.access_of(self._use(), at)
 
     def mapped(self) -> list[tuple[int, int, str]]:
@@ -190,7 +191,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
         return self._use().nbytes
 
     def close(self) -> None:
-        """Give up this object's hold; everything is unmapped and the addresses given back once no view is left.
+        """Give up this object's hold; once no view is left, everything is unmapped and the addresses are given back.
         Idempotent.
         """
         self._held = None

@@ -23,7 +23,7 @@ __all__ = ["Queue"]
 
 
 def _bytes_of(what: str, operand: Memory | SharedArray | VirtualRange) -> tuple[Range, int, int]:
-    """Where an operand's bytes are: range, offset into it, how many."""
+    """Where an operand's bytes are: a range, an offset into it, and how many bytes."""
     if isinstance(operand, Memory):
         found = use(operand)
         return found, 0, found.nbytes
@@ -38,7 +38,7 @@ def _bytes_of(what: str, operand: Memory | SharedArray | VirtualRange) -> tuple[
 
 
 def _order(work: Work, *operands: object) -> Work:
-    """What was attached is read and written in the order of its producer's stream."""
+    """Have `work` read and write attached arrays in the order of their producers' streams."""
     for operand in operands:
         if isinstance(operand, SharedArray):
             order_before(operand, work)
@@ -55,8 +55,8 @@ def _event(event: Event) -> Opened:
 class Queue(DeviceObject[Work]):
     """An in-order queue of work on `device`.
 
-    Operations return when they are queued; what fails later comes out of `synchronize`. Operands stay alive until their
-    operation has finished. `Queue.from_native(x)` works on another library's stream instead, ordered with what is
+    Operations return once they are queued; `synchronize` raises what fails later. Operands stay alive until their
+    operation has finished. `Queue.from_native(x)` works on another library's stream instead, in order with what is
     queued there. (urQueueCreate)
     """
 
@@ -74,10 +74,10 @@ class Queue(DeviceObject[Work]):
 
     @classmethod
     def from_native(cls, native: object) -> Queue:
-        """Over a torch or CuPy stream, an object with `__cuda_stream__`, or a raw stream pointer; it stays its
-        library's.
+        """A queue over a torch or CuPy stream, an object with `__cuda_stream__`, or a raw stream pointer; the stream
+        still belongs to its library.
 
-        `FeatureNotSupportedError` for what no adapter here knows.
+        Raises `FeatureNotSupportedError` for what no adapter here knows.
         """
         self = object.__new__(cls)
         self._hold(core.adopt(native))
@@ -89,8 +89,8 @@ class Queue(DeviceObject[Work]):
         src: Memory | SharedArray | VirtualRange,
         nbytes: int | None = None,
     ) -> None:
-        """Copy `nbytes` (default: all of `src`). `InvalidArgumentError` when they do not fit, or `dst` is read-only.
-        (urEnqueueUSMMemcpy)
+        """Copy `nbytes` (default: all of `src`). Raises `InvalidArgumentError` if they do not fit, or if `dst` is
+        read-only. (urEnqueueUSMMemcpy)
         """
         core.copy(_order(self._use(), dst, src), _bytes_of("dst", dst), _bytes_of("src", src), nbytes)
 
@@ -99,21 +99,21 @@ class Queue(DeviceObject[Work]):
         core.fill(_order(self._use(), dst), _bytes_of("dst", dst), pattern, nbytes)
 
     def submit(self, fn: Callable[..., object], *args: Any) -> None:
-        """Run `fn(*args)` in order (`native_cpu` only; else `FeatureNotSupportedError`). Its exception comes out of
-        `synchronize`.
+        """Run `fn(*args)` in order (on `native_cpu` only; else `FeatureNotSupportedError`). `synchronize` raises its
+        exception.
         """
         core.submit(self._use(), fn, args)
 
     def signal(self, event: Event) -> int:
-        """Signal `event` when the work queued so far has finished; the number of the signal.
+        """Signal `event` once the work queued so far has finished; returns the number of the signal.
 
-        While another signaller's point is pending the queue first waits for that one.
+        While a point of another signaller is pending, the queue first waits for that point.
         (urEnqueueEventsWaitWithBarrierExt)
         """
         return core.signal(self._use(), _event(event))
 
     def wait(self, event: Event, *, at_least: int | None = None) -> None:
-        """Hold back what is queued later until the newest signal known now, or `at_least`, is complete.
+        """Hold back work that is queued later until the newest signal known now, or signal `at_least`, is complete.
         (urEnqueueEventsWait)
         """
         core.wait(self._use(), _event(event), at_least)
@@ -121,13 +121,13 @@ class Queue(DeviceObject[Work]):
     def synchronize(self, timeout: float | None = None) -> None:
         """Wait until everything queued has finished.
 
-        Raises `TimeoutError` after `timeout` seconds, `PeerLostError` once for each wait that was released by a loss, a
-        callable's own exception, `DeviceError`. (urQueueFinish)
+        Raises `TimeoutError` after `timeout` seconds, `PeerLostError` once for each wait that a loss released, the
+        exception of a submitted callable, and `DeviceError`. (urQueueFinish)
         """
         core.synchronize(self._use(), timeout)
 
     def close(self) -> None:
-        """Give up this object's hold; what is queued still runs, then the queue goes. Idempotent."""
+        """Give up this object's hold; queued work still runs, then the queue is freed. Idempotent."""
         self._held = None
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""`empty`, `share` and `attach`: arrays between processes, the short way."""
+"""`empty`, `share` and `attach`: the short way to share arrays between processes."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _UNORDERED: Final = -1
 def empty(shape: int | tuple[int, ...], dtype: Any = float, *, device: DeviceLike = "native_cpu:0") -> SharedArray:
     """A C-ordered array in new memory on `device`, which other processes can attach once it is shared.
 
-    `dtype` is a NumPy dtype or its name, bfloat16 and the float8 family by their `ml_dtypes` names. The elements are
-    zero on the host, unspecified on other devices. The array owns the memory; views and exports keep it. Raises
+    `dtype` is a NumPy dtype or its name; bfloat16 and the float8 family have their `ml_dtypes` names. The elements are
+    zero on the host and unspecified on other devices. The array owns the memory; views and exports keep it. Raises
     `InvalidArgumentError` (also for arrays of Python objects), `OutOfMemoryError`, `DeviceError`.
     """
     found = as_dtype(dtype)
@@ -69,17 +69,19 @@ def share(
 ) -> ArrayHandle:
     """Export `array` where it is, without a copy: a handle for `attach` in any process of this user.
 
-    `array` is a SharedArray, a Memory, or any array that tells where its memory is (NumPy, torch, CuPy, JAX, a
-    buffer, …) when that memory can be shared: made by `empty` or `malloc_*`, or by a library whose driver can export
-    it. Else `FeatureNotSupportedError` says what to do; `copy=True` then copies the elements into new shared memory,
-    which the handle's export owns, and `handle.copied_nbytes` and the log (`xpushare`, INFO) say how many bytes.
+    `array` is a `SharedArray`, a `Memory`, or any array that tells where its memory is (NumPy, torch, CuPy, JAX, a
+    buffer, …). Its memory must be shareable: made by `empty` or `malloc_*`, or by a library whose driver can export it.
+    For other memory, `FeatureNotSupportedError` says what to do. With `copy=True`, the elements of such memory are
+    copied into new shared memory, which the export owns; `handle.copied_nbytes` and the log (`xpushare`, INFO) say how
+    many bytes that were.
 
-    `read_only`: importers get no writable view. `stream`: the content is what the work queued there so far leaves; a
-    `Queue`, a stream of another library, a raw one, or None for the stream that the array's library works on now. -1:
-    the content is there, nothing is waited for. `opens=n`: the handle withdraws itself once it has been attached n
-    times; the memory is given up when the last of those is gone and this process exports something again.
+    With `read_only`, importers get no writable view. `stream` says which queued work produces the content: a `Queue`, a
+    stream of another library or a raw one, or None for the stream that the array's library works on now. With -1 the
+    content is there already, and nobody waits for anything. With `opens=n`, the handle withdraws itself once it has
+    been attached n times; the memory is released once the last of these arrays is gone and this process exports
+    something again.
 
-    The export holds the array's memory until `close()` of the returned handle or the end of this process, never less.
+    The export holds the array's memory until the returned handle's `close()` or the end of this process.
     """
     count = _opens_argument(opens)
     own = _own(array)
@@ -128,7 +130,7 @@ def _opens_argument(opens: int | None) -> int | None:
 
 
 class _Source(NamedTuple):
-    """What is shared: exactly the bytes that the elements span, and how they lie in them."""
+    """What is shared: exactly the bytes that the elements span, and how the elements lie in them."""
 
     covered: Range
     offset: int  # of the first element
@@ -138,7 +140,7 @@ class _Source(NamedTuple):
 
 
 def _own(array: Any) -> SharedArray | None:
-    """Our own array; None for another library's."""
+    """An array of our own; None for another library's."""
     if isinstance(array, SharedArray):
         return array
     if isinstance(array, Memory):
@@ -153,7 +155,7 @@ def _whole(array: SharedArray) -> _Source:
 
 
 def _in_place(array: Any, found: arrays.Described, dtype: Any) -> _Source:
-    """Another library's array as it lies there; `FeatureNotSupportedError` where its memory cannot be shared."""
+    """Another library's array in its own memory. Raises `FeatureNotSupportedError` if that memory cannot be shared."""
     low, high = extent(found.shape, found.strides, found.itemsize)
     if low == high:  # no bytes: nothing of it is private
         return _whole(_allocate(found.shape, dtype, arrays.device_of(array, found)))
@@ -162,7 +164,7 @@ def _in_place(array: Any, found: arrays.Described, dtype: Any) -> _Source:
 
 
 def _copied(array: Any, found: arrays.Described | None, stream: Any) -> tuple[_Source, int]:
-    """The elements in new shared memory on the same device, and how many bytes they are."""
+    """Copy the elements into new shared memory on the same device; also returns how many bytes were copied."""
     import numpy
 
     if found is None or found.backend is None:
@@ -187,7 +189,7 @@ def _copied(array: Any, found: arrays.Described | None, stream: Any) -> tuple[_S
 
 
 def host_view(array: Any, found: arrays.Described) -> Any:
-    """The elements as NumPy reads them, where the host can."""
+    """The elements as a NumPy array, for memory that the host can read."""
     import numpy
 
     low, high = extent(found.shape, found.strides, found.itemsize)
@@ -196,7 +198,7 @@ def host_view(array: Any, found: arrays.Described) -> Any:
 
 
 def _native_stream(stream: Any, found: arrays.Described | None, array: Any, device: Device) -> Any:
-    """What the caller or the array's protocol says of its stream; None to ask the adapter."""
+    """The stream that the caller or the array's protocol names; None to ask the adapter."""
     if isinstance(stream, Queue):
         return use(stream)
     if stream is not None:
@@ -231,13 +233,13 @@ def attach(
 ) -> SharedArray:
     """The array behind a handle, mapped here: the same bytes, writable unless it was shared read-only.
 
-    `device=None` opens on the device that the handle names. The content is ordered after the producer's stream:
-    `stream` (a `Queue`, another library's stream, a raw one) waits for it on the device from here on, as do the
-    stream of a consumer's `__dlpack__(stream=…)`, queues that get the array as an operand, and the host before it
-    makes a view. -1 opts out of all that.
+    `device=None` opens on the device that the handle names. Readers are ordered after the producer's stream: `stream`
+    (a `Queue`, another library's stream, a raw one) waits for it on the device from now on. So do the stream of a
+    consumer's `__dlpack__(stream=…)`, queues that get the array as an operand, and the host before it makes a view.
+    `stream=-1` opts out of all that.
 
-    The result owns the mapping; views and capsules keep it. Raises `InvalidHandleError` for what is no array handle
-    of this user and boot or does not fit the memory it names, `HandleExpiredError` after `close` or the exporter's
+    The result owns the mapping; views and capsules keep it. Raises `InvalidHandleError` for anything but an array
+    handle of this user and boot that fits the memory it names, `HandleExpiredError` after `close` or the exporter's
     end, and what `ipc.memory.open` raises.
     """
     found = ArrayHandle(h)

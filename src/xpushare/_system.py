@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import fcntl
+import operator
 import os
+import select
 import socket
-from typing import Final
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
 
-from xpushare._native import Domain, Mapping, Reservation, check_memfd, pidfd_getfd, serve
+from xpushare._native import Domain, Mapping, OwnedFd, Reservation, check_memfd, serve
 
 __all__ = [
     "Domain",
     "Mapping",
     "Reservation",
+    "bell",
     "boot_id",
     "check_memfd",
     "connect",
     "dup",
-    "eventfd",
     "fetch_mapping",
     "fstat",
     "import_mapping",
@@ -41,13 +46,16 @@ F_SEAL_SHRINK: Final = 2
 F_SEAL_GROW: Final = 4
 F_SEAL_FUTURE_WRITE: Final = 16
 _F_ADD_SEALS: Final = 1033
+_call: Final[Callable[[Any], Any]] = operator.call
 
-dup = os.dup
-eventfd = os.eventfd
+bell = OwnedFd.bell
+dup = OwnedFd.copied
+memfd = OwnedFd.memfd
 fetch_mapping = Mapping.fetched
 import_mapping = Mapping.imported
 fstat = os.fstat
-pidfd_open = os.pidfd_open
+pidfd_getfd = OwnedFd.fetched
+pidfd_open = OwnedFd.of_process
 resize = os.ftruncate
 range_map = Reservation.map
 range_unmap = Reservation.unmap
@@ -70,35 +78,61 @@ def boot_id() -> bytes:
     return _boot_id[0]
 
 
-def memfd(name: str) -> int:
-    """A new, empty, sealable memfd (memfd_create(2)); close-on-exec."""
-    return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+def join(commons: OwnedFd, bell: OwnedFd, cookie: bytes, owner: bool) -> Domain:
+    """The membership, which takes both fds over: in one call of C, so that no interrupt leaves them two owners."""
+    steps: tuple[Callable[[], Any], ...] = (
+        partial(Domain, commons.number, bell.number, cookie, owner),
+        commons.take,
+        bell.take,
+    )
+    made: list[Any] = []
+    made.extend(map(_call, steps))
+    domain: Domain = made[0]
+    return domain
 
 
 def seal(fd: int, seals: int) -> None:
     fcntl.fcntl(fd, _F_ADD_SEALS, seals)
 
 
-def connect(address: bytes, timeout: float) -> socket.socket:
-    """A SOCK_SEQPACKET connection to the abstract address (without its leading NUL)."""
+def connect(address: bytes | str, timeout: float) -> socket.socket:
+    """A SOCK_SEQPACKET connection to the abstract address (bytes, without its leading NUL) or the path (a str).
+
+    Where the backlog is full, which a socket with a time-out tells at once, it is tried again until `timeout`.
+    """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
+        if connection.fileno() <= 2:  # closed stdio: somebody's print would go into it
+            low, connection = connection, socket.socket(fileno=fcntl.fcntl(connection, fcntl.F_DUPFD_CLOEXEC, 3))
+            low.close()
         connection.settimeout(timeout)
-        connection.connect(b"\0" + address)
+        deadline, pause = time.monotonic() + timeout, 0.0005
+        while True:
+            try:
+                connection.connect(address if isinstance(address, str) else b"\0" + address)
+                return connection
+            except BlockingIOError:
+                if time.monotonic() + pause > deadline:
+                    raise TimeoutError from None
+            time.sleep(pause)
+            pause = min(pause * 2, 0.01)
     except BaseException:
         connection.close()
         raise
-    return connection
 
 
 def send(connection: socket.socket, message: bytes) -> None:
     connection.send(message)
 
 
-def receive(connection: socket.socket, nbytes: int, fds: int) -> tuple[bytes, list[int]]:
-    """One packet and the fds that came with it (close-on-exec)."""
-    data, received, _flags, _address = socket.recv_fds(connection, nbytes, fds, socket.MSG_CMSG_CLOEXEC)
-    return data, received
+def receive(connection: socket.socket, nbytes: int) -> tuple[bytes, list[OwnedFd]]:
+    """One packet and the fds that came with it, within the connection's time-out."""
+    timeout = connection.gettimeout()
+    readable = select.poll()
+    readable.register(connection, select.POLLIN)
+    if not readable.poll(None if timeout is None else timeout * 1000):
+        raise TimeoutError
+    return OwnedFd.received(connection.fileno(), nbytes)
 
 
 def is_wsl() -> bool:

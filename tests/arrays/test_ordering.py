@@ -25,12 +25,12 @@ class Gate:
         self._event = threading.Event()
         target: Any = np.asarray(array)
         self._stream = stream
-        stream.queue.call(self._event.wait)
-        stream.queue.call(lambda: target.fill(9))
+        stream.call(self._event.wait)
+        stream.call(lambda: target.fill(9))
 
     def open(self) -> None:
         self._event.set()
-        self._stream.queue.synchronize(10)
+        self._stream.synchronize()
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_the_default_stream_serves_where_nobody_says(array: xs.SharedArray) -> N
         assert handle.event is None  # the stream is idle: readers have nothing to wait for
         with xs.attach(handle) as here:
             assert np.asarray(here).tolist() == [0] * 4
-    gate = Gate(mock._default_stream(0), array)
+    gate = Gate(mock.default_stream(0), array)
     with xs.share(array) as handle:
         assert handle.event is not None
         gate.open()
@@ -239,7 +239,7 @@ def test_the_event_ends_with_the_export(peer: Child, stream: MockStream, array: 
 def test_a_stream_has_one_event(peer: Child, stream: MockStream, array: xs.SharedArray) -> None:
     other = xs.empty(4, "u1", device=DEVICE)
     gate = Gate(stream, array)
-    with xs.share(other, stream=stream) as second:
+    with xs.Queue.from_native(stream), xs.share(other, stream=stream) as second:
         with xs.share(array, stream=stream) as first:
             assert first.event == second.event
             assert first._parts.point == second._parts.point + 1
@@ -266,16 +266,19 @@ def kept_content() -> list[int]:
 
 
 def test_what_a_stream_lost_stays_lost(peer: Child, stream: MockStream, array: xs.SharedArray) -> None:
-    with xs.Queue.from_native(stream) as queue:
-        stream.queue.call(lambda: 1 / 0)
+    with xs.Queue.from_native(stream) as queue, Child() as producer:
+        unfinished = producer.call(_share_unfinished)
+        behind = xs.attach(unfinished, stream=queue)
         with xs.share(array, stream=queue) as lost:
-            with pytest.raises(ZeroDivisionError):
+            producer.kill()
+            with pytest.raises(xs.PeerLostError):
                 queue.synchronize(10)
             with xs.share(array, stream=queue) as good:
                 queue.synchronize(10)
                 assert peer.call(read_on_host, bytes(good), "numpy") == [0] * 4
                 with pytest.raises(xs.PeerLostError):
                     peer.call(read_on_host, bytes(lost), "numpy")
+        behind.close()
 
 
 def test_an_importers_signal_holds_no_producer_up(stream: MockStream, array: xs.SharedArray) -> None:
@@ -291,7 +294,7 @@ def test_an_importers_signal_holds_no_producer_up(stream: MockStream, array: xs.
 def test_pickling_is_ordered_each_time(peer: Child, array: xs.SharedArray) -> None:
     from xpushare.adapters import mock
 
-    default = mock._default_stream(0)
+    default = mock.default_stream(0)
     first = pickle.dumps(array)
     gate = Gate(default, array)
     second = pickle.dumps(array)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 from collections.abc import Callable, Iterator
@@ -13,6 +14,9 @@ import pytest
 import harness
 import xpushare as xs
 from harness import Child, kept
+from xpushare import adapters
+from xpushare.adapters.mock import MockEvent
+from xpushare.adapters.stream.adapter import StreamAdapter
 from xpushare.sharing import node
 
 PAGE = 4096
@@ -23,8 +27,19 @@ PAIRS = {"native_cpu": ("native_cpu:0", "native_cpu:0"), "mock": ("mock:0", "moc
 # --- this process, or any: what it has open -------------------------------------------------------
 
 
+def call_on(queue: xs.Queue, function: Callable[..., object], *arguments: Any) -> None:
+    """Have a queue call a function in order; a stream calls it as it waits for another library's event."""
+    if queue.device.backend == "native_cpu":
+        queue.submit(function, *arguments)
+    else:
+        queue._use().driver.wait_native(MockEvent(functools.partial(function, *arguments)), None)
+
+
 def mappings() -> list[str]:
-    """The mappings of this process that are the package's."""
+    """The mappings of this process that are the package's, once the teardowns asked for so far have been."""
+    for record in adapters.vendors():
+        found = adapters.adapter(record.backend)
+        assert not isinstance(found, StreamAdapter) or found.engine.teardown.settle(10)
     with open("/proc/self/maps") as file:
         return [line.split("/memfd:", 1)[1].split(" ", 1)[0] for line in file if "/memfd:xpushare" in line]
 

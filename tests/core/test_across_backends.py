@@ -17,6 +17,7 @@ from peering import (
     KINDS,
     MAKERS,
     PAGE,
+    call_on,
     content,
     exported,
     exported_event,
@@ -359,7 +360,7 @@ def test_an_importer_that_owes_is_killed(pair: Pair) -> None:
     def owe(handle: xs.ipc.Handle, device: str) -> int:
         event = kept["event"] = xs.ipc.event.open(handle, device=device)
         queue = kept["queue"] = xs.Queue(device)
-        queue.submit(threading.Event().wait)
+        call_on(queue, threading.Event().wait)
         return queue.signal(event)
 
     event = xs.Event(pair[0], enable_ipc=True)
@@ -413,8 +414,8 @@ def slow(stream: MockStream, array: xs.SharedArray) -> threading.Event:
     """Work of the stream that fills the array, once the event is set."""
     gate = threading.Event()
     target = np.asarray(array)
-    stream.queue.call(gate.wait)
-    stream.queue.call(lambda: target.fill(9))
+    stream.call(gate.wait)
+    stream.call(lambda: target.fill(9))
     return gate
 
 
@@ -434,7 +435,7 @@ def test_a_stream_of_another_backend_waits(peer: Child) -> None:
     np.asarray(array)[:] = 1
     with xs.Queue("native_cpu:0") as queue:
         gate = threading.Event()
-        queue.submit(gate.wait)
+        call_on(queue, gate.wait)
         queue.fill(array, b"\5")
 
         def copy(raw: bytes) -> None:

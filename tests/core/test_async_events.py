@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from peering import exported_event
+from peering import call_on, exported_event
 
 import xpushare as xs
 from harness import Child, fd_count, kept
@@ -109,7 +109,7 @@ def test_a_future_point(run: Any, event: xs.Event) -> None:
 def test_await_means_the_point_known_at_the_call(run: Any, event: xs.Event, device: str) -> None:
     gate = threading.Event()
     with xs.Queue(device) as queue:
-        queue.submit(gate.wait)
+        call_on(queue, gate.wait)
         queue.signal(event)
 
         async def main(library: Any) -> None:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from peering import PAGE, exported_event, opened
+from peering import PAGE, call_on, exported_event, opened
 
 import xpushare as xs
 from harness import Child, kept
@@ -23,7 +23,7 @@ class Gate:
     def __init__(self, queue: xs.Queue) -> None:
         self._open = threading.Event()
         self._started = threading.Event()
-        queue.submit(self._run)
+        call_on(queue, self._run)
 
     def _run(self) -> None:
         self._started.set()
@@ -57,11 +57,11 @@ def test_operations_run_in_order(queue: xs.Queue, device: str) -> None:
     with xs.malloc_device(PAGE, device) as one, xs.malloc_device(PAGE, device) as two:
         queue.fill(one, b"ab")
         queue.copy(two, one)
-        queue.submit(lambda: seen.append(bytes(memoryview(two)[:4])))
+        call_on(queue, lambda: seen.append(bytes(memoryview(two)[:4])))
         queue.fill(two, b"xyz!", 4)
-        queue.submit(seen.append, 2)
+        call_on(queue, seen.append, 2)
         queue.copy(one, two, 3)
-        queue.submit(lambda: seen.append(bytes(memoryview(one)[:5])))
+        call_on(queue, lambda: seen.append(bytes(memoryview(one)[:5])))
         queue.synchronize(10)
     assert seen == [b"abab", 2, b"xyzba"]
 
@@ -118,6 +118,7 @@ def test_operands_are_checked(queue: xs.Queue, device: str) -> None:
         assert bytes(memoryview(small)) == bytes(8)
 
 
+@pytest.mark.parametrize("device", ["native_cpu:0"], indirect=True)
 def test_an_exception_comes_out_of_synchronize_once(queue: xs.Queue) -> None:
     class Own(Exception):
         pass
@@ -127,7 +128,7 @@ def test_an_exception_comes_out_of_synchronize_once(queue: xs.Queue) -> None:
 
     seen: list[int] = []
     queue.submit(fail, "one")
-    queue.submit(seen.append, 1)
+    call_on(queue, seen.append, 1)
     queue.submit(fail, "two")
     with pytest.raises(Own, match="one"):
         queue.synchronize(10)
@@ -153,7 +154,7 @@ def test_a_closed_queue_finishes_its_work(device: str) -> None:
     done = threading.Event()
     queue = xs.Queue(device)
     gate = Gate(queue)
-    queue.submit(done.set)
+    call_on(queue, done.set)
     queue.close()
     gate.open()
     assert done.wait(10)
@@ -164,7 +165,7 @@ def test_a_queue_may_be_closed_from_its_own_work(device: str) -> None:
     held = [xs.Queue(device)]
     queue = held[0]
     gate = Gate(queue)
-    queue.submit(lambda: (held.clear(), done.set()))
+    call_on(queue, lambda: (held.clear(), done.set()))
     del queue
     gate.open()
     assert done.wait(10)
@@ -233,7 +234,7 @@ def test_a_bare_wait_means_the_point_known_at_the_call(event: xs.Event, queue: x
 def test_a_wait_for_a_future_point(event: xs.Event, queue: xs.Queue) -> None:
     seen: list[int] = []
     queue.wait(event, at_least=3)
-    queue.submit(lambda: seen.append(event.value))
+    call_on(queue, lambda: seen.append(event.value))
     event.signal()
     event.signal()
     with pytest.raises(TimeoutError):
@@ -273,10 +274,10 @@ def test_chains_of_queues(device: str) -> None:
     queues = [xs.Queue(device) for _ in range(9)]
     for number in reversed(range(8)):  # the last waits first
         queues[number + 1].wait(events[number], at_least=1)
-        queues[number + 1].submit(order.append, number + 1)
+        call_on(queues[number + 1], order.append, number + 1)
         if number + 1 < 8:
             queues[number + 1].signal(events[number + 1])
-    queues[0].submit(order.append, 0)
+    call_on(queues[0], order.append, 0)
     queues[0].signal(events[0])
     queues[8].synchronize(10)
     assert order == list(range(9))
@@ -284,6 +285,7 @@ def test_chains_of_queues(device: str) -> None:
         queue.close()
 
 
+@pytest.mark.parametrize("device", ["native_cpu:0"], indirect=True)
 def test_profiling(device: str, queue: xs.Queue) -> None:
     with xs.Event(device, enable_profiling=True) as event:
         before = time.monotonic_ns()
@@ -399,7 +401,7 @@ def test_queue_work_across_processes(pair: Pair, peer: Child) -> None:
         seen = kept["seen"] = []
         for number in range(1, 21):
             queue.wait(kept["event"], at_least=number)
-            queue.submit(lambda: seen.append(memoryview(kept["m"])[0]))
+            call_on(queue, lambda: seen.append(memoryview(kept["m"])[0]))
             queue.signal(kept["back"])
 
     peer.call(consume, pair[0])

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from peering import exported_event, opened
+from peering import call_on, exported_event, opened
 
 import xpushare as xs
 from harness import Child, kept, wait_until
@@ -37,7 +37,7 @@ def owe(handle: xs.ipc.Handle, device: str, how: str) -> int:
             running.set()
             threading.Event().wait()
 
-        queue.submit(work)
+        call_on(queue, work)
         assert running.wait(10)
     elif how == "behind a wait":
         never = kept["never"] = xs.Event(device)
@@ -62,7 +62,7 @@ def test_an_owing_process_is_killed(pair: Pair, event: xs.Event, how: str) -> No
         assert child.call(owe, kept["handle"], pair[1], how) == 1
         queue.wait(event)
         seen: list[str] = []
-        queue.submit(seen.append, "work behind a released wait still runs")
+        call_on(queue, seen.append, "work behind a released wait still runs")
         child.kill()
         killed = time.monotonic()
         text = within(killed, lambda: event.wait(10), "died")
@@ -118,7 +118,7 @@ def test_work_queued_but_not_started(pair: Pair, event: xs.Event) -> None:
             queue = kept["queue"] = xs.Queue(device)
             first = queue.signal(event)
             event.wait(10)
-            queue.submit(threading.Event().wait)
+            call_on(queue, threading.Event().wait)
             return [first, *(queue.signal(event) for _ in range(3))]
 
         assert child.call(many, kept["handle"], pair[1]) == [1, 2, 3, 4]
@@ -213,7 +213,7 @@ def test_the_exporter_dies_owing(pair: Pair) -> None:
 
         def work(device: str) -> int:
             queue = kept["queue"] = xs.Queue(device)
-            queue.submit(threading.Event().wait)
+            call_on(queue, threading.Event().wait)
             return queue.signal(kept["event"])
 
         event = xs.ipc.event.open(handle, device=pair[1])
@@ -238,6 +238,7 @@ def test_two_importers_after_the_exporters_death(pair: Pair, peer: Child) -> Non
     event.close()
 
 
+@pytest.mark.parametrize("pair", ["native_cpu"], indirect=True)
 def test_a_living_owners_queue_failed(pair: Pair, event: xs.Event) -> None:
     with Child() as child:
 
@@ -245,12 +246,12 @@ def test_a_living_owners_queue_failed(pair: Pair, event: xs.Event) -> None:
             event = kept["event"] = xs.ipc.event.open(handle, device=device)
             queue = kept["queue"] = xs.Queue(device)
             gate = threading.Event()
-            queue.submit(gate.wait)
+            call_on(queue, gate.wait)
 
             def work() -> None:
                 raise ArithmeticError("seven is not even")
 
-            queue.submit(work)
+            call_on(queue, work)
             queue.signal(event)
             gate.set()
 
@@ -273,6 +274,7 @@ def test_a_living_owners_queue_failed(pair: Pair, event: xs.Event) -> None:
         assert event.value == 2
 
 
+@pytest.mark.parametrize("pair", ["native_cpu"], indirect=True)
 def test_a_long_failure_text_does_not_hurt(pair: Pair, event: xs.Event) -> None:
     with xs.Queue(pair[0]) as queue:
 
@@ -297,7 +299,7 @@ def test_signals_behind_a_loss_are_lost_in_a_chain_of_processes(pair: Pair, even
         def chain(device: str) -> int:
             queue = kept["queue"] = xs.Queue(device)
             queue.wait(kept["opened"], at_least=1)
-            queue.submit(kept.__setitem__, "ran", True)
+            call_on(queue, kept.__setitem__, "ran", True)
             return queue.signal(kept["event"])
 
         assert peer.call(chain, pair[0]) == 1

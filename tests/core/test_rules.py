@@ -19,6 +19,7 @@ from peering import (
     MAKERS,
     NAMES,
     PAGE,
+    call_on,
     content,
     exported,
     exported_event,
@@ -173,7 +174,7 @@ def test_rule_1_what_was_not_made_for_sharing(device: str) -> None:
     with (
         xs.PhysicalMemory(GRANULE, device) as physical,
         xs.Event(device) as event,
-        xs.Event(device, enable_profiling=True) as profiled,
+        xs.Event("native_cpu:0", enable_profiling=True) as profiled,
     ):
         for call, thing in (
             (xs.ipc.physical_memory.get, physical),
@@ -841,7 +842,7 @@ def test_rule_9_closing_in_the_child_harms_nothing(things: dict[str, Any], peer:
             pass
         assert peer.call(lambda kind, handle: verbs(kind).open(handle).is_imported, kind, things[f"{name} handle"])
     assert things["event"].signal() == 1
-    things["queue"].submit(lambda: None)
+    call_on(things["queue"], lambda: None)
     things["queue"].synchronize(10)
     kept.clear()
 
@@ -879,7 +880,7 @@ def test_rule_9_a_forked_childs_death_is_seen(pair: Pair) -> None:
             def owe(handle: xs.ipc.Handle, device: str) -> None:
                 kept["event"] = xs.ipc.event.open(handle, device=device)
                 kept["queue"] = queue = xs.Queue(device)
-                queue.submit(threading.Event().wait)
+                call_on(queue, threading.Event().wait)
                 queue.signal(kept["event"])
 
             child.call(owe, handle, pair[1])

@@ -6,7 +6,7 @@ import gc
 from typing import Any
 
 import pytest
-from peering import exported_physical, mappings, nothing_left, read_physical, reserved, write_physical
+from peering import call_on, exported_physical, mappings, nothing_left, read_physical, reserved, write_physical
 
 import xpushare as xs
 from harness import Child
@@ -260,7 +260,7 @@ def test_queue_operations_pin_what_they_look_at(device: str, granule: int, place
     gate = threading.Event()
     with xs.Queue(device) as queue, xs.PhysicalMemory(granule, device) as physical:
         place.map(physical)
-        queue.submit(gate.wait)
+        call_on(queue, gate.wait)
         queue.fill(place, b"q", granule)
         with pytest.raises(xs.InvalidArgumentError, match="still look"):
             place.unmap(0, granule)

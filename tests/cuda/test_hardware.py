@@ -513,6 +513,8 @@ def test_held_operations_leave_captures_alone(gpu: xs.Device) -> None:
     need("torch")
     import torch
 
+    tensor, stream, graph = torch.zeros(64, device="cuda"), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()  # not later: it would wait for the queues
     with contextlib.ExitStack() as stack:
         queues = [stack.enter_context(xs.Queue(gpu)) for _ in range(6)]
         gate = stack.enter_context(xs.Event(gpu))
@@ -523,13 +525,13 @@ def test_held_operations_leave_captures_alone(gpu: xs.Device) -> None:
             waiting.fill(cells[0], b"x")
             waiting.copy(cells[1], cells[0])
             waiting.signal(out)
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-        tensor = torch.zeros(64, device="cuda")
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="global"):
+        with torch.cuda.stream(stream):
+            graph.capture_begin(capture_error_mode="global")
             tensor += 1
             gate.signal()
             for out in outs:
                 out.wait(15, at_least=1)
+            graph.capture_end()
         graph.replay()
         torch.cuda.synchronize()
         assert tensor[0].item() == 1

@@ -139,7 +139,7 @@ class Exporter:
     def __init__(self):
         self.cookie = os.urandom(16)
         fd = make_commons()
-        bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        bell = n.OwnedFd.bell().take()
         self.domain = n.Domain(fd, bell, self.cookie, True)
 
     def word(self, slot, name, size=4):

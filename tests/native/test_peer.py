@@ -106,7 +106,7 @@ def test_open(table):
     marker = object()
     mapping, lease, nbytes, exposed, payload, fds, offset, flags = table.table.open(fields(), marker, True)
     assert (mapping.nbytes, nbytes, exposed, lease.peer) == (SIZE, 5000, SIZE, marker)
-    assert (payload, fds, offset, flags) == (b"", (), 0, 8)
+    assert (payload, fds, offset, flags) == (b"", [], 0, 8)
     assert isinstance(mapping, n.Mapping)
     assert isinstance(lease, n.Lease)
     assert ctypes.string_at(mapping.address, 6) == b"shared"
@@ -129,12 +129,12 @@ def test_open_what_is_no_memfd(table):
     table.set(flags=0, payload_nbytes=3, payload=b"abc")
     mapping, lease, nbytes, exposed, payload, fds, offset, flags = table.table.open(fields(), None, True)
     assert (mapping, nbytes, exposed, payload, offset, flags) == (None, 5000, SIZE, b"abc", 0, 0)
-    assert [os.fstat(fd).st_ino for fd in fds] == [os.fstat(table.fd).st_ino]
+    assert [os.fstat(fd.number).st_ino for fd in fds] == [os.fstat(table.fd).st_ino]
     assert not os.get_inheritable(fds[0])
     assert table.held() == 1
     del lease
     assert table.held() == 0
-    os.close(fds[0])
+    fds[0].close()
     six = [os.dup(table.fd) for _ in range(6)]
     table.set(fd_count=6, fds=struct.pack("6i", *six), payload_nbytes=0)
     many = table.table.open(fields(), None, True)
@@ -153,7 +153,7 @@ def test_open_says_form_and_offset(table):
     table.set(flags=16, offset=SIZE - 5000, inode=0)
     found = table.table.open(fields(), None, True)
     assert (found[0], len(found[5]), *found[6:]) == (None, 1, SIZE - 5000, 16)
-    os.close(found[5][0])
+    found[5][0].close()
     table.set(flags=8, offset=0)
     mapping, *_, (fd,), _offset, flags = table.table.open(fields(), None, False)
     assert (mapping, flags, os.fstat(fd).st_ino) == (None, 8, os.fstat(table.fd).st_ino), "a memfd, as its fd"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import ctypes
 import os
 import shutil
@@ -28,8 +30,10 @@ from peering import (
 )
 
 import xpushare as xs
-from harness import Child, kept
-from xpushare.sharing import identity, routes
+from harness import Child, fd_count, kept, wait_until
+from xpushare import _system
+from xpushare.sharing import door, identity, routes
+from xpushare.sharing.handle import fields_of
 from xpushare.sharing.routes import pidfd, socket
 
 PR_SET_DUMPABLE, PR_SET_PTRACER, PR_CAPBSET_DROP, CAP_SYS_PTRACE = 4, 0x59616D61, 24, 19
@@ -96,7 +100,16 @@ def test_the_socket_works_where_pidfd_is_refused() -> None:
 
 
 @needs_setpriv
-def test_both_routes_refused() -> None:
+@needs_nets
+def test_a_runtime_folder_in_common_is_enough() -> None:
+    with Child(not_dumpable) as exporter, Child(prefix=["unshare", "--net", *SETPRIV]) as importer:
+        importer.call(used)
+        share_all(importer, exporter)
+        assert "socket attach" in importer.call(lambda: kept["routes"])
+
+
+@needs_setpriv
+def test_both_routes_refused(tmp_path: Path) -> None:
     def attempt(handles: dict[str, bytes]) -> list[tuple[str, ...]]:
         found = []
         for kind, handle in handles.items():
@@ -110,7 +123,13 @@ def test_both_routes_refused() -> None:
 
     if not works("unshare", "--net"):
         pytest.skip("needs unshare --net")
-    with Child(not_dumpable) as exporter, Child(prefix=["unshare", "--net", *SETPRIV]) as importer:
+    identity.user_key()
+    elsewhere = {
+        "XPUSHARE_RUNTIME_DIR": str(tmp_path / "run"),
+        "XPUSHARE_KEY_FILE": os.environ.get("XPUSHARE_KEY_FILE") or str(identity.runtime_dir() / "key"),
+    }
+    nowhere = ["unshare", "--net", *SETPRIV]
+    with Child(not_dumpable) as exporter, Child(prefix=nowhere, env=elsewhere) as importer:
         handles = {kind: bytes(exporter.call(MAKERS[kind], "native_cpu:0")) for kind in KINDS}
         for reasons in importer.call(attempt, handles):
             first, second = reasons
@@ -272,6 +291,50 @@ def test_a_stopped_exporter_does_not_matter_to_pidfd_and_times_out_at_the_socket
                 socket.attach(late)
         finally:
             child.signal(signal.SIGCONT)
+
+
+class Stopped:
+    """Stops a child's threads, all of them, for the block."""
+
+    def __init__(self, child: Child) -> None:
+        self.child = child
+
+    def __enter__(self) -> None:
+        self.child.signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.child.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def __exit__(self, *_exc: object) -> None:
+        self.child.signal(signal.SIGCONT)
+
+
+def test_whoever_finds_the_backlog_full_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "TIMEOUT", 15.0)
+    with Child() as child, concurrent.futures.ThreadPoolExecutor(200) as pool:
+        handle = child.call(exported, "native_cpu:0")
+        with Stopped(child):
+            attempts = [pool.submit(socket.attach, handle) for _ in range(200)]
+            wait_until(lambda: fd_count() > 150)  # more than the backlog holds
+            assert not any(attempt.done() for attempt in attempts)
+        for attempt in attempts:
+            attempt.result(20)
+
+
+def test_strangers_cannot_fill_the_socket_in_the_folder() -> None:
+    with Child() as child:
+        handle = child.call(exported, "native_cpu:0")
+        cookie = fields_of(handle).cookie
+        everybodys = b"xpushare/" + cookie.hex().encode()
+        clog = []
+        with Stopped(child):
+            with contextlib.suppress(TimeoutError):
+                while len(clog) < 1000:
+                    clog.append(_system.connect(everybodys, 0.01))
+            assert len(clog) < 1000
+            with door.path(cookie) as path:
+                assert path is not None
+                _system.connect(path, 0.01).close()
+            for connection in clog:
+                connection.close()
 
 
 def test_a_route_that_is_blocked_hands_over_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from peering import exported, needs_root
 import xpushare as xs
 from harness import Child
 from xpushare.sharing import identity
+from xpushare.sharing.handle import fields_of
 
 
 @pytest.fixture
@@ -206,5 +207,20 @@ def test_nothing_else_is_written_to_the_folder(tmp_path: Path) -> None:
     with Child(env={"XPUSHARE_RUNTIME_DIR": str(run)}) as child:
         handle = child.call(lambda: bytes(exported("native_cpu:0")))
         assert child.call(lambda handle: xs.ipc.memory.open(handle).nbytes, handle) == 4096
-        assert os.listdir(run) == ["key"]
+        key, socket = sorted(os.listdir(run))
+        assert (key, socket[:7]) == ("key", "socket-")
+        assert mode(run) == 0o700
     assert os.listdir(run) == ["key"]
+
+
+def test_the_socket_of_a_dead_exporter_is_removed_by_the_next(tmp_path: Path) -> None:
+    for name in ("run", "run-" + "x" * 120):  # the second is too long for the name of a socket
+        run = tmp_path / name
+        with Child(env={"XPUSHARE_RUNTIME_DIR": str(run)}) as child:
+            child.call(lambda: bytes(exported("native_cpu:0")))
+            child.kill()
+        assert len(os.listdir(run)) == 2
+        with Child(env={"XPUSHARE_RUNTIME_DIR": str(run)}) as child:
+            cookie = child.call(lambda: fields_of(exported("native_cpu:0")).cookie.hex())
+            assert sorted(os.listdir(run)) == ["key", f"socket-{cookie}"]
+        assert os.listdir(run) == ["key"]

@@ -1,17 +1,20 @@
-"""Queues of the engine over software streams, by both orderings."""
+"""Queues of the engine over the streams of the software device, by all orderings."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from software import Device, Stream
 
 import xpushare as xs
 from xpushare import _native
+from xpushare.adapters.mock import MockStream
+from xpushare.adapters.mock.hooks import Device, Stream
+from xpushare.adapters.mock.script import ScriptedDriver
+from xpushare.adapters.mock.script import driver as mock_driver
 from xpushare.adapters.stream.engine import Engine
 from xpushare.adapters.stream.queue import AdoptedQueues, DeviceQueue
 
@@ -25,12 +28,46 @@ def ordering(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def device() -> Any:
-    return Device()
+def driver(until: Until, request: pytest.FixtureRequest) -> Iterator[ScriptedDriver]:
+    """The driver, which has nothing left at the end."""
+    driver = mock_driver()
+    driver.reset()
+    library = driver.library
+    streams, events = library.ss_streams(), library.ss_events()
+    yield driver
+    driver.reset()
+    while made:
+        made.pop().release()
+    gc.collect()
+    if "broken" not in request.node.name:  # on a broken device there is nothing to give back
+        until(lambda: (gc.collect(), library.ss_streams() <= streams)[1])
+        until(lambda: library.ss_events() <= events)
 
 
 @pytest.fixture
-def engine(device: Any, domain: _native.Domain) -> Engine:
+def device(driver: ScriptedDriver) -> Device:
+    return Device(driver, 0)
+
+
+made: list[DeviceQueue] = []  # by the test that runs
+
+
+def new_stream(device: Device, ordering: Any = "device", owner: MockStream | None = None) -> Stream:
+    stream = Stream(device, owner.handle if owner else device.driver.new_stream("testing", 0), owner)
+    stream.ordering = ordering
+    if owner:
+        owner.close()  # who uses it keeps it
+    return stream
+
+
+def new_queue(engine: Engine, stream: Stream) -> DeviceQueue:
+    """A queue that is given up at the end of the test."""
+    made.append(DeviceQueue(engine, stream))
+    return made[-1]
+
+
+@pytest.fixture
+def engine(device: Device, domain: _native.Domain) -> Engine:
     made = Engine("test", lambda: [device])
     made.slot_pages.adopt(domain)
     return made
@@ -68,12 +105,13 @@ def memory() -> Memory:
 
 
 def test_what_is_queued_behind_a_wait_starts_when_the_point_comes(
-    engine: Engine, device: Any, ordering: str, memory: Memory, new_slot: NewSlot
+    engine: Engine, device: Device, driver: ScriptedDriver, ordering: str, memory: Memory, new_slot: NewSlot
 ) -> None:
-    stream = Stream(device, ordering)
-    queue, gate, out = DeviceQueue(engine, stream), new_slot(), new_slot()
+    stream = new_stream(device, ordering)
+    queue, gate, out = new_queue(engine, stream), new_slot(), new_slot()
     queue.fill(memory.address, b"abcd", 100, None)
     queue.synchronize(5)
+    driver.reset()
     queue.wait(gate, 1)
     queue.copy(memory.address + 1000, memory.address, 100, Keep("copy"))
     queue.fill(memory.address, b"z", 100, Keep("fill"))
@@ -83,7 +121,7 @@ def test_what_is_queued_behind_a_wait_starts_when_the_point_comes(
         queue.synchronize(0.02)
     gc.collect()
     assert not Keep.gone
-    assert ("copy" in stream.names) == (ordering == "device"), "else the driver has nothing that waits"
+    assert bool(driver.counts["copy"]) == (ordering == "device"), "else the driver has nothing that waits"
     assert bytes(memory.view[1000:1004]) == bytes(4)
     gate.signal()
     assert out.wait(1, 5) == _native.DONE
@@ -93,16 +131,13 @@ def test_what_is_queued_behind_a_wait_starts_when_the_point_comes(
     assert queue.idle()
     gc.collect()
     assert sorted(Keep.gone) == ["copy", "fill"]
-    queue.release()
-    assert stream.destroyed.wait(5)
-    assert not stream.marks
 
 
 def test_signals_behind_a_lost_wait_are_lost(
-    engine: Engine, device: Any, ordering: str, new_slot: NewSlot, until: Until
+    engine: Engine, device: Device, driver: ScriptedDriver, ordering: str, new_slot: NewSlot, until: Until
 ) -> None:
-    owing, waiting = Stream(device, ordering), Stream(device, ordering)
-    owner, queue = DeviceQueue(engine, owing), DeviceQueue(engine, waiting)
+    owing, waiting = new_stream(device, ordering), new_stream(device, ordering)
+    owner, queue = new_queue(engine, owing), new_queue(engine, waiting)
     gate, lost, behind = new_slot(), new_slot(), new_slot()
     owner.wait(gate, 1)
     owner.signal(lost, None)
@@ -112,8 +147,7 @@ def test_signals_behind_a_lost_wait_are_lost(
     assert behind.wait(1, 5) == _native.LOST
     until(queue.idle)
     if ordering != "device":
-        assert "store" not in waiting.names, "the driver never hears of it"
-        assert "host" not in waiting.names
+        assert not driver.counts["store64"] + driver.counts["host"], "the driver never hears of them"
     until(lambda: (queue.settle(), queue.waits(), queue._failures)[-1])
     with pytest.raises(xs.PeerLostError, match="point 1"):
         queue.synchronize(5)
@@ -124,9 +158,9 @@ def test_signals_behind_a_lost_wait_are_lost(
     owner.synchronize(5)
 
 
-def test_signallers_take_turns(engine: Engine, device: Any, ordering: str, new_slot: NewSlot) -> None:
+def test_signallers_take_turns(engine: Engine, device: Device, ordering: str, new_slot: NewSlot) -> None:
     gate, slot = new_slot(), new_slot()
-    first, second = (DeviceQueue(engine, Stream(device, ordering)) for _ in range(2))
+    first, second = (new_queue(engine, new_stream(device, ordering)) for _ in range(2))
     first.wait(gate, 1)
     assert first.signal(slot, None) == 1
     assert second.signal(slot, None) == 2
@@ -140,30 +174,37 @@ def test_signallers_take_turns(engine: Engine, device: Any, ordering: str, new_s
 
 
 def test_operands_are_let_go_though_nobody_asks(
-    engine: Engine, device: Any, ordering: str, memory: Memory, new_slot: NewSlot, until: Until
+    engine: Engine,
+    device: Device,
+    driver: ScriptedDriver,
+    ordering: str,
+    memory: Memory,
+    new_slot: NewSlot,
+    until: Until,
 ) -> None:
-    stream, gate = Stream(device, ordering), new_slot()
-    queue = DeviceQueue(engine, stream)
+    streams = driver.library.ss_streams()
+    queue, gate = new_queue(engine, new_stream(device, ordering)), new_slot()
     queue.wait(gate, 1)
     queue.copy(memory.address, memory.address + 100, 10, Keep("copy"))
-    queue.release()
+    made.pop().release()
     del queue
     gc.collect()
     assert not Keep.gone
+    assert driver.library.ss_streams() > streams
     gate.signal()
     until(lambda: Keep.gone)
-    assert stream.destroyed.wait(5)
+    until(lambda: driver.library.ss_streams() == streams)
 
 
 def test_a_teardown_waits_for_what_is_held(
-    engine: Engine, device: Any, ordering: str, memory: Memory, new_slot: NewSlot
+    engine: Engine, device: Device, driver: ScriptedDriver, ordering: str, memory: Memory, new_slot: NewSlot
 ) -> None:
-    stream, gate = Stream(device, ordering), new_slot()
-    queue = DeviceQueue(engine, stream)
+    stream, gate = new_stream(device, ordering), new_slot()
+    queue = new_queue(engine, stream)
     queue.wait(gate, 1)
     queue.fill(memory.address, b"x", 10, None)
     seen: list[bool] = []
-    done = engine.teardown.submit(device, lambda: seen.append("fill" in stream.names))
+    done = engine.teardown.submit(device, lambda: seen.append(bool(driver.counts["fill"])))
     assert not done.wait(0.1)
     gate.signal()
     assert done.wait(5)
@@ -172,19 +213,25 @@ def test_a_teardown_waits_for_what_is_held(
 
 
 def test_a_broken_device_loses_what_is_owed(
-    engine: Engine, device: Any, ordering: str, memory: Memory, new_slot: NewSlot, until: Until
+    engine: Engine,
+    device: Device,
+    driver: ScriptedDriver,
+    ordering: str,
+    memory: Memory,
+    new_slot: NewSlot,
+    until: Until,
 ) -> None:
-    stream, gate, slot = Stream(device, ordering), new_slot(), new_slot()
-    queue = DeviceQueue(engine, stream)
+    stream, gate, slot = new_stream(device, ordering), new_slot(), new_slot()
+    queue = new_queue(engine, stream)
     queue.wait(gate, 1)
     queue.signal(slot, None)
     queue.copy(memory.address, memory.address + 100, 10, Keep("copy"))
-    stream.codes["device"] = 70
+    driver.fail("device_check", xs.DeviceError("", native=70), nth=0)
     until(lambda: slot.state(1) == _native.LOST)  # nobody called
     assert slot.blame()[0] == 2
     until(lambda: (gc.collect(), Keep.gone)[-1])
     for operation in (lambda: queue.signal(slot, None), lambda: queue.wait(slot, 2), lambda: queue.synchronize(5)):
-        with pytest.raises(xs.DeviceError, match=r"check failed with ERROR_70 \(70\); end this process"):
+        with pytest.raises(xs.DeviceError, match=r"device_check failed with MOCK_DEVICE_LOST \(70\); end this process"):
             operation()
     assert queue.idle()
     gate.signal()
@@ -192,39 +239,43 @@ def test_a_broken_device_loses_what_is_owed(
 
 
 def test_what_the_driver_refuses_of_held_work_comes_out(
-    engine: Engine, device: Any, memory: Memory, new_slot: NewSlot, until: Until
+    engine: Engine, device: Device, driver: ScriptedDriver, memory: Memory, new_slot: NewSlot, until: Until
 ) -> None:
-    stream, gate, slot = Stream(device, "held"), new_slot(), new_slot()
-    queue = DeviceQueue(engine, stream)
+    stream, gate, slot = new_stream(device, "held"), new_slot(), new_slot()
+    queue = new_queue(engine, stream)
     queue.wait(gate, 1)
     queue.copy(memory.address, memory.address + 100, 10, Keep("copy"))
     assert queue.signal(slot, None) == 1
-    stream.codes["copy"] = 2
+    driver.fail("copy", xs.OutOfMemoryError("", native=2))
     gate.signal()
     assert slot.wait(1, 5) == _native.LOST
     until(lambda: (gc.collect(), Keep.gone)[-1])
-    with pytest.raises(xs.OutOfMemoryError, match=r"ERROR_2 \(2\)"):
+    with pytest.raises(xs.OutOfMemoryError, match=r"MOCK_OUT_OF_MEMORY \(2\)"):
         queue.synchronize(5)
     queue.synchronize(5)
     with pytest.raises(xs.OutOfMemoryError):
         queue.signal(slot, None)
 
 
-def test_failures_of_calls_say_what_was_done(engine: Engine, device: Any, ordering: str, memory: Memory) -> None:
-    stream = Stream(device, ordering)
-    queue = DeviceQueue(engine, stream)
-    stream.codes["copy"] = 8
-    with pytest.raises(xs.FeatureNotSupportedError, match=r"copying 10 bytes: copy failed with ERROR_8 \(8\)"):
+def test_failures_of_calls_say_what_was_done(
+    engine: Engine, device: Device, driver: ScriptedDriver, ordering: str, memory: Memory
+) -> None:
+    stream = new_stream(device, ordering)
+    queue = new_queue(engine, stream)
+    driver.fail("copy", xs.FeatureNotSupportedError("", native=8), nth=0 if ordering == "held" else 1)
+    with pytest.raises(xs.FeatureNotSupportedError, match=r"copying 10 bytes: copy failed with MOCK_UNSUPPORTED \(8\)"):
         queue.copy(memory.address, memory.address + 100, 10, Keep("copy"))
     queue.synchronize(5)
     gc.collect()
     assert Keep.gone == ["copy"]
 
 
-def test_captures_are_left_alone(engine: Engine, device: Any, memory: Memory, new_slot: NewSlot) -> None:
-    stream, slot = Stream(device, owner=object()), new_slot()
-    queue = DeviceQueue(engine, stream)
-    stream.capturing = True
+def test_captures_are_left_alone(
+    engine: Engine, device: Device, driver: ScriptedDriver, memory: Memory, new_slot: NewSlot
+) -> None:
+    stream, slot = new_stream(device, owner=MockStream()), new_slot()
+    queue = new_queue(engine, stream)
+    driver.library.ss_capture(ctypes.c_uint64(stream.handle), 1)
     for operation in (
         lambda: queue.signal(slot, None),
         lambda: queue.wait(slot, 1),
@@ -235,40 +286,39 @@ def test_captures_are_left_alone(engine: Engine, device: Any, memory: Memory, ne
         with pytest.raises(xs.InvalidArgumentError, match="captured"):
             operation()
     assert slot.pending == 0
-    stream.capturing = False
+    driver.library.ss_capture(ctypes.c_uint64(stream.handle), 0)
     assert queue.signal(slot, None) == 1
-    stream.codes["mark"] = 90  # a capture that began in between
+    driver.fail("mark_record", xs.DeviceError("", native=90))  # a capture that began in between
     with pytest.raises(xs.InvalidArgumentError, match="captured"):
         queue.synchronize(5)
 
 
-def test_a_stream_that_is_not_ours_cannot_be_held(engine: Engine, device: Any, new_slot: NewSlot) -> None:
-    queue, slot = DeviceQueue(engine, Stream(device, "held", owner=object())), new_slot()
+def test_a_stream_that_is_not_ours_cannot_be_held(engine: Engine, device: Device, new_slot: NewSlot) -> None:
+    queue, slot = new_queue(engine, new_stream(device, "held", owner=MockStream())), new_slot()
     with pytest.raises(xs.FeatureNotSupportedError, match="another library"):
         queue.wait(slot, 1)
     assert queue.signal(slot, None) == 1
     assert slot.wait(1, 5) == _native.DONE
 
 
-def test_one_queue_for_each_stream_of_another_library(engine: Engine, device: Any, new_slot: NewSlot) -> None:
-    adopted, stream, slot = AdoptedQueues(engine), Stream(device, owner=object()), new_slot()
+def test_one_queue_for_each_stream_of_another_library(engine: Engine, device: Device, new_slot: NewSlot) -> None:
+    adopted, stream, slot = AdoptedQueues(engine), new_stream(device, owner=MockStream()), new_slot()
     first, second = (adopted.queue("a", stream) for _ in range(2))
     assert first is second
-    assert adopted.queue("b", Stream(device, owner=object())) is not first
+    assert adopted.queue("b", new_stream(device, owner=MockStream())) is not first
     assert adopted.queue(None, stream) is not first
     first.signal(slot, None)
     first.release()
     assert adopted.queue("a", stream) is first, "it has a user yet"
     second.release()
     first.release()
-    assert stream.destroyed.wait(5)
     assert adopted.queue("a", stream) is not first
     lasting = adopted.queue("default", stream, lasting=True)
     lasting.release()
     assert adopted.queue("default", stream, lasting=True) is lasting
 
 
-def test_calls_by_recipe_run_inside_what_they_need(engine: Engine, device: Any, new_slot: NewSlot) -> None:
+def test_calls_by_recipe_run_inside_what_they_need(engine: Engine, device: Device, new_slot: NewSlot) -> None:
     class Scope:
         entered = 0
 
@@ -278,9 +328,9 @@ def test_calls_by_recipe_run_inside_what_they_need(engine: Engine, device: Any, 
         def __exit__(self, *_exc: object) -> None:
             Scope.entered += 100
 
-    stream: Any = Stream(device)
+    stream: Any = new_stream(device)
     stream.around_calls = Scope
-    queue, slot = DeviceQueue(engine, stream), new_slot()
+    queue, slot = new_queue(engine, stream), new_slot()
     queue.signal(slot, None)
     queue.wait(slot, 1)
     assert Scope.entered == 202

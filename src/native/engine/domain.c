@@ -9,8 +9,9 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A dying process drops its locks before its driver fds are closed; its end is the pidfd. Wait for that, but not for
- * ever: an exec drops the lock too, and the pid in the member record may be a lie. */
+/* The kernel drops the locks of a dying process before it closes the process's driver fds; the pidfd says when the
+ * process has ended. Wait for that, but not for ever: an exec drops the lock, too, and the pid in the member record may
+ * be a lie. */
 #define DYING_NS 300000000u
 
 pthread_mutex_t xp_mu = PTHREAD_MUTEX_INITIALIZER;
@@ -133,7 +134,7 @@ int xp_reap(xp_domain *d, uint32_t m, bool sure)
         xp_clear(d->retry, m);
         return 0;
     }
-    /* The life byte stays free meanwhile, so that everybody keeps seeing the dead as dead. */
+    /* The life byte stays free meanwhile, so that everybody still sees the dead member as dead. */
     if ((life == DYING && !sure) || xp_lock(d->fd, XP_REAP_BYTE + (int64_t)m, true) != 0) {
         xp_set(d->retry, m);
         return -1;
@@ -160,7 +161,7 @@ int xp_reap(xp_domain *d, uint32_t m, bool sure)
 
 /* --- joining and leaving ------------------------------------------------------------------------------------------ */
 
-/* One index: 1 ours, 0 not this one, -1 errno. With the domain not shared yet. */
+/* Try one index. 1: it is ours; 0: not this one; -1: errno. Nobody else has the domain yet. */
 static int claim(xp_domain *d, uint32_t m)
 {
     int rc = xp_lock(d->fd, XP_REAP_BYTE + (int64_t)m, true), pid, ours = 0;
@@ -247,7 +248,7 @@ static bool join(xp_domain *d, xp_error *error)
         rc = claim(d, m);
     int code = rc < 0 ? errno : d->owner ? EAGAIN : ENOSPC;
     if (rc == 1) {
-        /* An exec must end the membership, whoever passed the fds on. */
+        /* An exec must end the membership, whoever passed us the fds. */
         fcntl(d->fd, F_SETFD, FD_CLOEXEC);
         fcntl(d->bell, F_SETFD, FD_CLOEXEC);
         XP_STORE(&d->left, 0);
@@ -270,7 +271,7 @@ xp_domain *xp_join(int fd, int bell, const uint8_t *cookie, bool owner, xp_error
         return NULL;
     }
     d->refs = 1;
-    d->left = 1;
+    d->left = XP_LEFT;
     d->owner = owner;
     d->member = XP_NO_MEMBER;
     d->fd = fd;
@@ -297,36 +298,73 @@ const char *xp_domain_wrong(const xp_domain *d)
 {
     if (xp_usable(d))
         return NULL;
-    return XP_RELAXED(&d->left) ? "this process has left the domain" : "the domain is from before a fork";
+    int left = XP_RELAXED(&d->left);
+    return left & XP_ROBBED ? XP_ROBBED_TEXT
+           : left           ? "this process has left the domain"
+                            : "the domain is from before a fork";
+}
+
+void (*xp_on_robbed)(void);
+
+void xp_rob(void)
+{
+    static unsigned told; /* 1 + the fork count then */
+    pthread_mutex_lock(&xp_mu);
+    for (xp_domain *d = xp_domains; d; d = d->next)
+        __atomic_fetch_or(&d->left, XP_ROBBED, __ATOMIC_SEQ_CST);
+    bool tell = told != xp_fork_count + 1;
+    told = xp_fork_count + 1;
+    pthread_mutex_unlock(&xp_mu);
+    if (tell && xp_on_robbed)
+        xp_on_robbed();
+}
+
+bool xp_stands(xp_domain *d)
+{
+    struct stat found;
+    int fd = XP_RELAXED(&d->fd);
+    if (fd < 0 || (fstat(fd, &found) == 0 && found.st_dev == d->dev && found.st_ino == d->ino))
+        return fd >= 0;
+    if (XP_LOAD(&d->left) == 0)
+        xp_rob();
+    return false;
 }
 
 void xp_leave(xp_domain *d)
 {
     if (d->born != XP_RELAXED(&xp_fork_count))
         return; /* the fork handler closed the fds; the mapping goes with the last reference */
+    if (d->owner)
+        xp_serving_end(d);
     pthread_mutex_lock(&xp_mu);
-    if (XP_LOAD(&d->left)) {
+    int left = __atomic_fetch_or(&d->left, XP_LEFT, __ATOMIC_SEQ_CST);
+    if (left & XP_LEFT) {
         pthread_mutex_unlock(&xp_mu);
         return;
     }
-    XP_STORE(&d->left, 1);
     unlist(d);
     xp_nodes_drop(d, NULL);
     pthread_mutex_unlock(&xp_mu);
     pthread_mutex_lock(&d->mu);
+    if (left & XP_ROBBED) { /* what is left is not ours to close; the others find us dead */
+        d->fd = d->bell = -1;
+        pthread_mutex_unlock(&d->mu);
+        return;
+    }
     bool all = sweep(d, d->member, XP_CAUSE_EXIT);
     for (uint32_t m = 0; m < XP_MEMBERS; m++)
         xp_unwatch(d, m);
     xp_unwatch_bell(d);
-    if (all) /* else the others find us dead, and lose the rest when its time has come */
+    if (all) /* else the others find us dead, and lose the rest when they can */
         XP_STORE(&xp_member_at(d, d->member)->state, 0);
     close(d->fd); /* drops the lock */
     d->fd = -1;
     pthread_mutex_unlock(&d->mu);
 }
 
-/* A peer may send us any file, also a commons that we are a member of: closing that drops our lock, so it is taken again.
- * Nobody reaps us in between: without the lock, with a living pidfd, a member counts as dying for a while. */
+/* A peer may send us any file, even a commons that we are a member of. Closing that drops our lock, so we take it
+ * again. Nobody reaps us in between: a member without the lock counts as dying for a while, as long as its process
+ * lives. */
 void xp_close_received(int fd)
 {
     struct stat found;
@@ -383,12 +421,12 @@ static uint64_t *holders_at(xp_domain *d, uint32_t entry)
 
 static int32_t *opens_at(xp_domain *d, uint32_t entry) { return (int32_t *)(d->base + XP_COMMONS_OPENS) + entry; }
 
-/* Holds and attachments are counted in the process, so that one bit serves all its opens of an entry or slot. */
+/* Each process counts its own holds and attachments, so that one bit stands for all its opens of an entry or slot. */
 bool xp_count_in(xp_domain *d, uint32_t **counts, uint32_t length, uint32_t i, uint64_t *mask)
 {
     pthread_mutex_lock(&d->mu);
     if (*counts == NULL)
-        *counts = calloc(length, sizeof **counts); /* pages come with use */
+        *counts = calloc(length, sizeof **counts); /* the kernel gives pages only as they are used */
     bool ok = *counts != NULL;
     if (ok && (*counts)[i]++ == 0)
         xp_set(mask, d->member);
@@ -465,7 +503,7 @@ int32_t xp_opens_left(xp_domain *d, uint32_t entry)
 
 /* --- slots -------------------------------------------------------------------------------------------------------- */
 
-/* Is nobody alive attached? Clears the bits of the others. With d->mu. */
+/* True if no living member is attached; clears the bits of dead ones. With d->mu. */
 static bool slot_free(xp_domain *d, uint32_t index)
 {
     uint64_t *mask = xp_words_at(d, index)->attached;
@@ -479,7 +517,7 @@ static bool slot_free(xp_domain *d, uint32_t index)
     return true;
 }
 
-/* The first of `most` released slots that nobody uses; XP_SLOTS if none. With d->mu. */
+/* The first released slot, of at most `most`, that nobody uses any more; XP_SLOTS if there is none. With d->mu. */
 static uint32_t recycle(xp_domain *d, uint32_t most)
 {
     for (uint32_t i = d->released_count < most ? d->released_count : most; i; i--) {

@@ -2,8 +2,8 @@
  *
  * Mutexes, outermost first: xp_life_mu (start and stop of the warden), send_mu (serve.c), xp_mu (domain list, nodes,
  * due tokens), a queue's `mu`, domain->mu (its fd, watches, reaping), warden_mu (warden.c: epoll), relay_mu (relay.c).
- * Outermost of all is a queue's `order`, see queue.c. Whoever calls this from Python holds no GIL where it says so, and
- * nobody takes the GIL holding one. */
+ * Outermost of all is a queue's `order`, see queue.c. Where a function says that it blocks, Python calls it without the
+ * GIL, and nobody takes the GIL while holding one of these mutexes. */
 #ifndef XP_EVENTS_H
 #define XP_EVENTS_H
 
@@ -13,11 +13,13 @@
 #include <sys/un.h>
 
 #define XP_NO_MEMBER UINT32_MAX
+#define XP_LEFT 1
+#define XP_ROBBED 2 /* somebody in this process closed fds that are not theirs: the numbers may be anybody's by now */
 #define XP_TRIES (1 << 20) /* of a compare-and-swap that a hostile peer may disturb for ever */
 
 typedef struct xp_domain {
     unsigned refs, born; /* born: fork count at its making */
-    int left;            /* no member any more (or not yet) */
+    int left;            /* no member any more (or not yet): XP_LEFT, XP_ROBBED */
     bool owner;
     uint32_t member;
     uint64_t serial; /* never used twice: what epoll events name */
@@ -29,19 +31,19 @@ typedef struct xp_domain {
     int rescan;             /* the warden shall look at this domain's nodes */
 
     pthread_mutex_t mu;
-    int fd;   /* closed by leave, under mu: closing another fd of this file would drop the lock */
-    int bell; /* open until the last reference goes, so that signallers need no mutex */
+    int fd;   /* xp_leave closes it, under mu; closing any other fd of this file would drop the lock */
+    int bell; /* open until the last reference is dropped, so that signallers need no mutex */
     bool bell_watched;
-    uint64_t watched[XP_MASK_WORDS]; /* pidfd in the warden's epoll; read without mu */
-    uint64_t polled[XP_MASK_WORDS];  /* cannot be watched: the lock is polled while nodes exist */
+    uint64_t watched[XP_MASK_WORDS]; /* their pidfds are in the warden's epoll; read without mu */
+    uint64_t polled[XP_MASK_WORDS];  /* they cannot be watched: their locks are polled while nodes exist */
     uint64_t retry[XP_MASK_WORDS];   /* dead, but not reaped yet */
-    int pidfds[XP_MEMBERS];
+    int pidfds[XP_MEMBERS], pids[XP_MEMBERS]; /* of whom is watched */
     uint64_t dying_since[XP_MEMBERS];
     /* owner only: slots */
     uint32_t next_slot, released_at, released_count; /* a ring of released indices */
     uint32_t *released;
     uint64_t *slots_live; /* bits */
-    uint32_t *holds, *attaches; /* of this process, per entry and per slot; mu */
+    uint32_t *holds, *attaches; /* counted in this process, per entry and per slot; mu */
     uint64_t uses;              /* their sum; mu */
     uint32_t *able;             /* of the attachments, those that may signal; mu */
 } xp_domain;
@@ -63,9 +65,9 @@ typedef struct xp_slot {
     uint64_t handed; /* the newest of them that is certain: a driver has its store, and nothing holds that up for ever */
     uint64_t *released; /* points whose guard ended with a loss, until somebody asks; xp_mu */
     uint32_t released_count, released_room;
-    uint32_t guards;            /* nodes that guard; xp_mu */
+    uint32_t guards;            /* how many nodes guard waits on it; xp_mu */
     uint64_t lost_at, lost_hi;  /* a loss that devices here are still to be let go for: since when, up to which point */
-    bool held;                  /* a queue here has still to lose what is queued behind it */
+    bool held;                  /* a queue here still has to lose what is queued behind the wait */
 } xp_slot;
 
 typedef struct xp_queue xp_queue;
@@ -73,11 +75,12 @@ typedef struct xp_queue xp_queue;
 enum { XP_TOKEN, XP_GUARD, XP_MEND, XP_HOLD, XP_HOLD_RECORDED /* a loss counts once it is recorded */ };
 #define XP_UNSURE 16 /* with XP_GUARD: the point may never come */
 
-/* A token to report; a device's wait to guard; late stores of a device to mend; a wait for which a queue holds work. */
+/* One thing that the warden looks after: a token to report, a device's wait to guard, late stores of a device to mend,
+ * or a wait for which a queue holds work. */
 typedef struct xp_node {
     struct xp_node *next;
     xp_slot *slot;
-    uint64_t point, token; /* of a guard: where in its queue the wait is; of a mend: since when */
+    uint64_t point, token; /* of a guard: the place of the wait in its queue; of a mend: since when */
     int kind;
     bool lost, served; /* a guard: its point was seen lost; its queue has lost what is queued behind */
     bool unsure;       /* a guard: its point may never come */
@@ -120,23 +123,27 @@ static inline bool xp_usable(const xp_domain *d)
 }
 
 /* --- domain.c ----------------------------------------------------------------------------------------------------- */
-/* Become a member; takes both fds over. NULL: they stay the caller's. Blocks. */
+/* Become a member. Takes over both fds; where it returns NULL, they stay the caller's. Blocks. */
 xp_domain *xp_join(int fd, int bell, const uint8_t *cookie, bool owner, xp_error *error);
-void xp_leave(xp_domain *d); /* the clean exit; in a forked child nothing but the mapping is left. Blocks */
+void xp_leave(xp_domain *d); /* the clean exit; a forked child has only the mapping left to give up. Blocks */
 const char *xp_domain_wrong(const xp_domain *d); /* why it may not touch shared memory, NULL if it may */
 bool xp_look(xp_domain *d, uint32_t m, int *pid, uint64_t *since, bool *alive); /* false: nobody has the index */
 long xp_reap_all(xp_domain *d);
 bool xp_idle(xp_domain *d); /* holds nothing and is attached to nothing */
 bool xp_hold(xp_domain *d, uint32_t entry); /* false: no memory */
 void xp_drop(xp_domain *d, uint32_t entry);
-uint32_t xp_holders(xp_domain *d, uint32_t entry, uint32_t *found); /* the other living ones, at most XP_MEMBERS */
+uint32_t xp_holders(xp_domain *d, uint32_t entry, uint32_t *found); /* the other living holders, at most XP_MEMBERS */
 void xp_set_opens(xp_domain *d, uint32_t entry, int32_t count);
 bool xp_take_open(xp_domain *d, uint32_t entry);
 void xp_give_open(xp_domain *d, uint32_t entry);
 int32_t xp_opens_left(xp_domain *d, uint32_t entry);
-uint32_t xp_new_slot(xp_domain *d); /* the owner's; XP_SLOTS: none is left */
+uint32_t xp_new_slot(xp_domain *d); /* for the owner; XP_SLOTS: none is left */
 bool xp_release_slot(xp_domain *d, uint32_t index); /* false: not in use */
-void xp_close_received(int fd); /* an fd that a peer gave us */
+/* The domain's fd is open still. If not, every domain of this process is robbed, and `xp_on_robbed` is called, once. Takes
+ * xp_mu. */
+bool xp_stands(xp_domain *d);
+void xp_rob(void); /* takes xp_mu */
+extern void (*xp_on_robbed)(void); /* NULL, or what tells people; called without locks, from any thread */
 void xp_domain_ref(xp_domain *d);
 void xp_domain_unref(xp_domain *d);
 bool xp_count_in(xp_domain *d, uint32_t **counts, uint32_t length, uint32_t i, uint64_t *mask); /* takes d->mu */
@@ -160,17 +167,17 @@ uint64_t xp_lowest_owed(const xp_words *w, xp_view *v, uint32_t m);
 bool xp_owes(const xp_words *w, const xp_view *v, uint32_t m);
 void xp_owing(const xp_words *w, uint64_t *mask); /* adds everybody who owes */
 void xp_lose(xp_domain *d, xp_words *w, uint32_t cause, uint64_t pid);
-/* Likewise where a device may still store the points. With `from` only from that one on: false if earlier ones are
+/* The same where a device may still store the points. With `from` only from that point on; false if earlier ones are
  * outstanding. */
 bool xp_lose_late(xp_slot *s, uint64_t from, uint32_t cause, uint64_t pid);
-/* Likewise where no device has a store of them. */
+/* The same where no device has a store of them. */
 bool xp_lose_from(xp_slot *s, uint64_t from, uint32_t cause, uint64_t pid);
 void xp_complete(xp_slot *s, uint64_t point);
-void xp_release(xp_words *w, uint64_t point); /* let devices go that wait for up to that lost point */
+void xp_release(xp_words *w, uint64_t point); /* release the devices that wait for points up to that lost one */
 bool xp_abandon(xp_slot *s, uint64_t point); /* lose a future point, for a device; false: not now */
-void xp_wake_all(xp_words *w); /* also those whose waker died half-way */
+void xp_wake_all(xp_words *w); /* also sleepers whose waker died half-way */
 void xp_ring(xp_domain *d);
-void xp_finish(xp_words *w); /* raise the value to what is complete, and lost without guards: somebody may have died half-way */
+void xp_finish(xp_words *w); /* raise the value to what is complete, or lost without guards: a peer may have died half-way */
 void xp_note_released(xp_slot *s, uint64_t point); /* with xp_mu */
 void xp_wake(xp_domain *d, xp_words *w); /* whoever waits here */
 xp_slot *xp_attach(xp_domain *d, uint32_t index, int role, xp_error *error); /* NULL: `error` */
@@ -178,17 +185,17 @@ void xp_detach(xp_slot *s);
 const char *xp_slot_wrong(const xp_slot *s); /* why it may not be used, NULL if it may */
 const char *xp_signal(xp_slot *s, uint64_t *point); /* from the host; NULL, or what is wrong */
 void xp_fail(xp_slot *s, uint32_t cause); /* lose what this process owes, if anything */
-/* Wait by spinning for `full` ns at most. A state, as from the following. */
+/* Wait by spinning, for `full` ns at most. Returns a state, as xp_sleep does. */
 int xp_spin(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, uint64_t full);
 /* One sleep at most: the state if it is no longer pending; else *rc is 0 or the futex's errno. Call it again until
  * `end`. */
 int xp_sleep(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, int *rc);
-bool xp_take_released(xp_slot *s, uint64_t point); /* was a device let go for that lost point? once for each */
-/* NULL, or what is wrong; `after`: the point to wait for before, or 0; `host`: no device may complete it by a plain
- * store. Blocks nobody. */
+bool xp_take_released(xp_slot *s, uint64_t point); /* did the loss of that point release a device? true once */
+/* NULL, or what is wrong. `after`: the point to wait for first, or 0; `host`: no device may complete the point by a
+ * plain store. Does not block. */
 const char *xp_submit(xp_slot *s, uint64_t queue, bool device, uint64_t *point, uint64_t *after, bool *host);
-/* Before a device waits for `point`: a loss shall release it. 0; 1: done or lost, there is nothing to wait for; -1 no
- * memory, XP_TOO_FAR, else errno + 1. */
+/* Call it before a device waits for `point`, so that a loss releases the device. Returns 0; 1: done or lost, so there
+ * is nothing to wait for; -1: no memory; XP_TOO_FAR; else errno + 1. */
 #define XP_TOO_FAR (-2)
 int xp_guard(xp_slot *s, uint64_t point, xp_queue *queue, uint64_t at, bool unsure);
 void xp_slot_ref(xp_slot *s);
@@ -206,11 +213,11 @@ void xp_roster_leave(xp_domain *d, uint32_t index, uint32_t m, uint32_t cause, b
 /* --- warden.c ----------------------------------------------------------------------------------------------------- */
 enum { XP_WATCHED, XP_RETRY, XP_POLLED };
 
-void xp_engine_init(void);                        /* first of all, and as often as one likes */
+void xp_engine_init(void);                        /* call it first; calling it again does nothing */
 int xp_warden_start(void);                        /* 0 or errno */
 void xp_warden_stop(void);
 bool xp_warden_running(void);
-int xp_watch(xp_domain *d, uint32_t m);           /* with d->mu: one of the above; XP_WATCHED also of the dead */
+int xp_watch(xp_domain *d, uint32_t m);           /* with d->mu: one of the above; XP_WATCHED also for a dead member */
 void xp_unwatch(xp_domain *d, uint32_t m);        /* with d->mu */
 void xp_unwatch_bell(xp_domain *d);               /* with d->mu */
 int xp_watch_relied(xp_slot *s);                /* and those who owe; takes d->mu; the worst of xp_watch */
@@ -220,11 +227,13 @@ void xp_guards_look(void); /* end unsure guards whose points are done; else the 
 void xp_mend(xp_slot *s, xp_queue *queue); /* with xp_mu: late stores of that queue may come */
 bool xp_mending(xp_slot *s, const xp_queue *queue, bool end);
 void xp_node_cancel(xp_slot *s, uint64_t token);
-void xp_nodes_drop(xp_domain *d, xp_slot *s); /* with xp_mu: of a slot, or of all of d: tokens become due */
+void xp_nodes_drop(xp_domain *d, xp_slot *s); /* with xp_mu: the nodes of a slot, or all of d's; tokens become due */
 
 int xp_notification_fd(void); /* made at the first call; -1 and errno */
 xp_node *xp_due(void);        /* a list for the caller to free; clears the notification */
-int xp_warden_listen(const struct sockaddr_un *name, size_t size, const char **call); /* 0 or errno and who says so */
+/* Listen at that name, and if that can be at `file`, when it is not NULL: 0 or errno and who says so. */
+int xp_warden_listen(const struct sockaddr_un *name, size_t size, const char *file, const char **call);
+void xp_warden_deaf(void); /* listen no more */
 
 /* --- serve.c ------------------------------------------------------------------------------------------------------ */
 /* Makes one fd of an entry on demand; 0 is success. */
@@ -239,12 +248,13 @@ typedef struct xp_offer {
     uint64_t objects[];
 } xp_offer;
 
-bool xp_serve(xp_table *table, int table_fd, xp_domain *d, xp_error *error); /* once per process */
+/* One table per process at a time. `file`: NULL, or where to listen, too, if that can be. */
+bool xp_serve(xp_table *table, int table_fd, xp_domain *d, const char *file, xp_error *error);
 void xp_withdraw(xp_entry *e, uint32_t reason);
-void xp_make_offer(xp_offer *o); /* takes it over: malloc's */
+void xp_make_offer(xp_offer *o); /* takes over `o`, which malloc made */
 bool xp_answer(int fd, const void *packet, size_t size); /* false: the connection is of no more use */
 void xp_refuse(int fd);
-void xp_serving_end(void);
+void xp_serving_end(const xp_domain *d); /* if it is of `d`; NULL: in any case */
 void xp_serving_forked(void);
 
 #endif

@@ -1,5 +1,5 @@
-/* The shared memory of docs/layout.md and docs/events-protocol.md, byte by byte, and the protocol's numbers. This is
- * their one source: Python has them from `_native.STRUCTS`, `LAYOUT` and `CONSTANTS`. */
+/* The shared memory of docs/layout.md and docs/events-protocol.md, byte by byte, and the numbers of the protocol.
+ * Everything else derives from this header: Python reads it as `_native.STRUCTS`, `LAYOUT` and `CONSTANTS`. */
 #ifndef XP_LAYOUT_H
 #define XP_LAYOUT_H
 
@@ -19,7 +19,7 @@
 #define XP_REQUEST_MAGIC "XPSQ"
 #define XP_REPLY_MAGIC "XPSR"
 
-#define XP_TABLE_DEVICES 64u /* the devices that the entries name, for `xpushare ls` only: xp_device up to the entries */
+#define XP_TABLE_DEVICES 64u /* where the devices that entries name begin: an array of xp_device up to the entries */
 #define XP_TABLE_HEADER 4096u
 #define XP_COMMONS_MEMBERS 4096u
 #define XP_COMMONS_HOLDERS 0x100000u
@@ -28,7 +28,7 @@
 #define XP_COMMONS_SLOTS 0x6200000u
 #define XP_COMMONS_SIZE 0xa200000u
 
-/* Lock bytes of the commons file, one pair per member: held by the member itself, and by who reaps it. */
+/* Lock bytes of the commons file, two for each member: one that the member holds, and one that its reaper holds. */
 #define XP_LIFE_BYTE 0x40000000
 #define XP_REAP_BYTE 0x50000000
 
@@ -64,13 +64,13 @@
 #define XP_STATUS_NOT_LIVE 3u
 #define XP_STATUS_BUSY 4u
 #define XP_STATUS_DRIVER_ERROR 5u
-#define XP_FDS_AT_ONCE 253u /* that one packet carries: the kernel's SCM_MAX_FD */
+#define XP_FDS_AT_ONCE 253u /* how many one packet carries: the kernel's SCM_MAX_FD */
 
 #define XP_ENTRY_READ_ONLY 1u /* in handles, too */
 #define XP_ENTRY_COUNTED 2u   /* likewise */
 #define XP_ENTRY_ON_DEMAND 4u
 #define XP_ENTRY_FORM_BIT 3u
-#define XP_ENTRY_FORM 0x38u /* what the fds are: 1 (XP_ENTRY_MEMFD) to 4, 0 the driver's own */
+#define XP_ENTRY_FORM 0x38u /* what the fds are: 1 (XP_ENTRY_MEMFD) to 4, or 0, the driver's own */
 #define XP_ENTRY_MEMFD 8u
 #define XP_ENTRY_FORM_LAST 0x20u
 #define XP_ENTRY_FLAGS (XP_ENTRY_READ_ONLY | XP_ENTRY_COUNTED | XP_ENTRY_ON_DEMAND | XP_ENTRY_FORM)
@@ -130,7 +130,7 @@ typedef struct {
 typedef struct {
     uint32_t state, pid;
     uint64_t pid_namespace, attached_ns;
-    char text[40]; /* what its queue failed with, for people */
+    char text[40]; /* why its queue failed, for people */
 } xp_member;
 
 typedef struct {
@@ -168,7 +168,7 @@ _Static_assert(sizeof(xp_words) == 256 && offsetof(xp_words, attached) == 128, "
 _Static_assert(sizeof(xp_roles) == 256, "roles");
 _Static_assert(XP_MEMBERS < XP_ROSTER_JOINED >> XP_ROSTER_JOINED_BIT, "a member fits in a roster");
 _Static_assert(sizeof(xp_request) == 56 && sizeof(xp_reply) == 16, "socket packets");
-/* Pages have up to 64 KiB. The table is mapped whole, as is the commons; drivers map the slots by themselves, too. */
+/* Pages have up to 64 KiB. Table and commons are each mapped as a whole; drivers also map the slots alone. */
 _Static_assert(XP_COMMONS_SLOTS % 0x10000 == 0 && XP_COMMONS_SIZE % 0x10000 == 0, "whole pages");
 _Static_assert(XP_COMMONS_MEMBERS + XP_MEMBERS * sizeof(xp_member) <= XP_COMMONS_HOLDERS, "members fit");
 _Static_assert(XP_COMMONS_HOLDERS + XP_ENTRIES * (XP_MEMBERS / 8) == XP_COMMONS_OPENS, "holders fit");

@@ -5,7 +5,9 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/eventfd.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -55,9 +57,59 @@ int xp_futex_wait(uint32_t *word, uint32_t expected, uint64_t timeout_ns)
 
 int xp_futex_wake(uint32_t *word, int count) { return (int)syscall(SYS_futex, word, FUTEX_WAKE, count, NULL, NULL, 0); }
 
-int xp_pidfd_open(int pid) { return (int)syscall(SYS_pidfd_open, pid, 0); /* close-on-exec by itself */ }
+int xp_above_stdio(int fd)
+{
+    if (XP_LIKELY(fd > 2 || fd < 0))
+        return fd;
+    int above = fcntl(fd, F_DUPFD_CLOEXEC, 3), error = errno;
+    xp_close_received(fd); /* it may be a file whose lock a close drops */
+    errno = error;
+    return above;
+}
 
-int xp_pidfd_getfd(int pidfd, int fd) { return (int)syscall(SYS_pidfd_getfd, pidfd, fd, 0); /* likewise */ }
+/* close-on-exec by themselves */
+int xp_pidfd_open(int pid) { return xp_above_stdio((int)syscall(SYS_pidfd_open, pid, 0)); }
+int xp_pidfd_getfd(int pidfd, int fd) { return xp_above_stdio((int)syscall(SYS_pidfd_getfd, pidfd, fd, 0)); }
+
+/* --- bells -------------------------------------------------------------------------------------------------------- */
+
+/* An eventfd that all members have, and whose file status flags each of them can change: so nobody writes to it, which a
+ * peer that filled it up could make block. It is a semaphore with a count that nobody ever uses up, and rung by reading
+ * it: that wakes whoever polls it for EPOLLOUT, edge-triggered. */
+int xp_make_bell(void)
+{
+    uint64_t count = 1ull << 62;
+    int bell = xp_above_stdio(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE));
+    if (bell >= 0 && write(bell, &count, sizeof count) < 0) {
+        int error = errno;
+        close(bell);
+        errno = error;
+        return -1;
+    }
+    return bell;
+}
+
+static bool no_nowait; /* Linux 5.6 and 5.7 cannot read an eventfd so */
+
+static void try_nowait(void)
+{
+    uint64_t one;
+    struct iovec part = {&one, sizeof one};
+    int bell = xp_make_bell();
+    no_nowait = bell >= 0 && preadv2(bell, &part, 1, -1, RWF_NOWAIT) < 0 && (errno == EOPNOTSUPP || errno == ENOSYS);
+    if (bell >= 0)
+        close(bell);
+}
+
+void xp_ring_bell(int bell)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    uint64_t one;
+    struct iovec part = {&one, sizeof one};
+    pthread_once(&once, try_nowait);
+    ssize_t n = no_nowait && !xp_pidfd_readable(bell) ? 0 : preadv2(bell, &part, 1, -1, no_nowait ? 0 : RWF_NOWAIT);
+    (void)n; /* EAGAIN: somebody has used it up, who can as well take its sleepers' flags */
+}
 
 bool xp_pidfd_readable(int pidfd)
 {

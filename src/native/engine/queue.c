@@ -1,15 +1,15 @@
-/* A stream queue calls the functions of a vendor's driver by address, without the GIL, so that submitting a point and
- * queueing its store is one step.
+/* A stream queue calls the functions of a vendor's driver by their addresses, without the GIL, so that submitting a
+ * point and queueing its store are one step.
  *
- * What a queue signals behind a wait that is lost shall be lost, too. So while a queue has guarded waits it keeps a list
- * of what it signals, for the warden to lose before the device is let go.
+ * What a queue signals behind a lost wait must be lost, too. So while a queue has guarded waits it keeps a list of its
+ * signals, which the warden loses before it releases the device.
  *
- * Where the device cannot or must not wait for a point, the queue holds that wait and whatever comes behind it, and the
- * relay hands it to the driver when the point is done or lost. docs/events-protocol.md, "Queues that hold".
+ * Where the device cannot or must not wait for a point, the queue holds that wait and everything behind it, and the
+ * relay hands it to the driver when the point is done or lost: docs/events-protocol.md, "Queues that hold".
  *
- * Two mutexes. `order` is held from a decision until the driver has the call, so that the driver sees the order in which
- * points were submitted. It is outermost, and the warden never takes it. `mu` is never held while a driver is called,
- * since the driver's host functions must go on; the warden takes it with xp_mu. */
+ * There are two mutexes. `order` is held from a decision until the driver has the call, so that the driver sees the
+ * order in which points were submitted. It is outermost, and the warden never takes it. `mu` is never held during a
+ * driver call, since the driver's host functions must be able to run; the warden takes it while it holds xp_mu. */
 #include "events.h"
 
 #include "queue.h"
@@ -97,7 +97,7 @@ static void run_calls(xp_job *job)
 {
     calls_job *j = (calls_job *)job;
     for (uint32_t i = 0; i < j->count; i++)
-        invoke(&j->calls[i]); /* a release that fails leaves nothing to be done */
+        invoke(&j->calls[i]); /* nothing can be done about a release that fails */
     free(j);
 }
 
@@ -116,7 +116,7 @@ int xp_relay_calls(const xp_call *calls, uint32_t count)
 
 /* --- the queue ---------------------------------------------------------------------------------------------------- */
 
-/* A point that a host function completes: the list's and the function's. */
+/* A point that a host function completes. The list and the function each hold a reference. */
 typedef struct {
     unsigned refs;
     uint32_t lost; /* a wait before it was, and why; by whom: */
@@ -160,7 +160,7 @@ struct xp_queue {
     record *records;    /* a ring */
     uint32_t first_record, record_count, room;
     operation *first, **last;
-    uint32_t held, drained; /* how many; a futex word */
+    uint32_t held, drained; /* how many operations; a futex word */
     uint64_t failed_at;
     int64_t failed;
 };
@@ -183,17 +183,17 @@ static completion *completion_new(xp_slot *s, uint64_t point)
     return c;
 }
 
-/* The stream has come here, so whatever is before the point is complete or lost. A driver whose context breaks never
- * runs this: then the completion stays. */
+/* The stream has come here, so everything before the point is complete or lost. A driver whose context is broken never
+ * runs this; then the completion is never freed. */
 static void complete(completion *c, bool failed)
 {
     xp_slot *s = c->s;
     xp_view v;
-    if (xp_usable(s->d)) { /* else what was owed was lost when this process left */
+    if (xp_usable(s->d)) { /* else this process has left, and lost what it owed */
         xp_read(s->w, &v);
         uint32_t lost = XP_LOAD(&c->lost);
         if (xp_state(&v, c->point) != XP_PENDING || c->point > v.top) {
-            /* lost, and a release is final */
+            /* it is lost, and a release is final */
         } else if (lost || failed) {
             xp_lose(s->d, s->w, lost ? lost : XP_CAUSE_QUEUE, lost ? c->pid : (uint64_t)getpid());
         } else {
@@ -225,7 +225,8 @@ static int record_state(const record *r)
     return XP_LOAD(&r->s->gone) || !xp_usable(r->s->d) ? XP_DONE : state_of(r->s, r->point);
 }
 
-/* Its store is to come though it is lost, and would let devices go for which others have still something to lose. */
+/* The point is lost, but its store is still to come. It would release devices before others have lost what they
+ * must. */
 static bool store_to_come(const record *r, int state)
 {
     return state == XP_LOST && r->completion == NULL && XP_LOAD(&r->s->w->value) < r->point;
@@ -240,7 +241,7 @@ static void drop_first_record(xp_queue *q)
     q->record_count--;
 }
 
-/* Room for one more record. With q->mu. */
+/* Make room for one more record. With q->mu. */
 static bool make_room(xp_queue *q)
 {
     while (q->record_count) {
@@ -264,7 +265,7 @@ static bool make_room(xp_queue *q)
     return true;
 }
 
-/* With q->mu, and room for it. */
+/* With q->mu, once there is room. */
 static void add_record(xp_queue *q, xp_slot *s, uint64_t point, uint64_t at, completion *c)
 {
     if (c)
@@ -339,7 +340,7 @@ static void tell_drained(xp_queue *q)
     xp_futex_wake(&q->drained, INT32_MAX);
 }
 
-/* With q->order: the first operation that is held was carried out. */
+/* With q->order: remove the first held operation, which was carried out. */
 static void pop(xp_queue *q)
 {
     pthread_mutex_lock(&q->mu);
@@ -418,7 +419,7 @@ uint32_t *xp_queue_drained(xp_queue *q) { return &q->drained; }
 
 /* --- losing ------------------------------------------------------------------------------------------------------- */
 
-/* Lose the signals that are held. What cannot be lost now, since an earlier point of its event is outstanding, is lost
+/* Lose the held signals. A signal that cannot be lost now, since an earlier point of its event is outstanding, is lost
  * when its turn comes. With q->mu. */
 static void lose_held(xp_queue *q, uint32_t cause, uint64_t pid)
 {
@@ -453,7 +454,7 @@ bool xp_queue_lose(xp_queue *q, uint64_t at, uint32_t cause, uint64_t pid)
             all = false;
         }
     }
-    lose_held(q, cause, pid); /* it came after every wait that the device has */
+    lose_held(q, cause, pid); /* held signals come after every wait that the device has */
     pthread_mutex_unlock(&q->mu);
     return all;
 }
@@ -481,7 +482,7 @@ static int word_operation(const xp_queue *q, const xp_recipe *recipe, uint64_t a
     return perform(recipe, values, &given);
 }
 
-/* Queue the host function of a point; takes the reference over. */
+/* Queue the host function of a point; takes over the reference. */
 static int launch(const xp_queue *q, completion *c)
 {
     bool given = false;
@@ -594,7 +595,7 @@ static void note_handed(const xp_queue *q, xp_slot *s, uint64_t point)
 
 #define HOLDING INT64_MIN /* for longer */
 
-/* Until then the queue holds what comes. 0: it settled already. */
+/* Hold what comes until the point has settled. 0: it has settled already. */
 static int64_t hold(xp_queue *q, xp_slot *s, uint64_t point, int kind)
 {
     int rc = xp_relay_start();
@@ -604,7 +605,7 @@ static int64_t hold(xp_queue *q, xp_slot *s, uint64_t point, int kind)
     return rc == 0 ? HOLDING : rc == 1 ? 0 : XP_CODE_SYSTEM | (rc < 0 ? ENOMEM : rc - 1);
 }
 
-/* DONE or LOST of an event that was closed here, too: nobody can know any more. */
+/* For an event that was closed here, DONE or LOST all the same: nobody can know any more. */
 static int settled(xp_slot *s, uint64_t point)
 {
     if (!XP_LOAD(&s->gone) && xp_usable(s->d))
@@ -612,12 +613,12 @@ static int settled(xp_slot *s, uint64_t point)
     return state_of(s, point) == XP_DONE ? XP_DONE : XP_LOST;
 }
 
-/* Carried out: 0, the driver's code, or HOLDING. *again: it is still to be done. */
+/* Returns 0 if it was carried out, the driver's code, or HOLDING. *again: it is still to be done. */
 static int64_t held_wait(xp_queue *q, operation *op, bool *again)
 {
     xp_slot *s = op->s;
     if (!xp_usable(s->d))
-        return XP_CODE_SYSTEM | ESHUTDOWN; /* this process left: what waits for others must not run without them */
+        return XP_CODE_SYSTEM | ESHUTDOWN; /* this process has left; the work must not run without its wait */
     int state = settled(s, op->point);
     if (state == XP_LOST) {
         uint32_t cause = XP_RELAXED(&s->w->cause);
@@ -646,12 +647,12 @@ static int64_t held_signal(xp_queue *q, operation *op, bool *again)
 {
     xp_slot *s = op->s;
     if (!xp_usable(s->d))
-        return 0; /* what was owed was lost when this process left */
+        return 0; /* this process has left, and lost what it owed */
     bool host = op->host || host_completes(q, op->point) || (XP_LOAD(&s->w->device) & XP_LATE);
     completion *c = host ? completion_new(s, op->point) : NULL;
     if (host && c == NULL)
         return XP_CODE_SYSTEM | ENOMEM;
-    pthread_mutex_lock(&q->mu); /* a loss finds it here, or in the list */
+    pthread_mutex_lock(&q->mu); /* a loss finds the point either here or in the list */
     bool pending = state_of(s, op->point) == XP_PENDING, lost = pending && op->lost;
     bool listed = pending && !lost && XP_LOAD(&q->waits) != 0, memory = !listed || make_room(q);
     if (listed && memory)
@@ -672,7 +673,8 @@ static int64_t held_signal(xp_queue *q, operation *op, bool *again)
     return code;
 }
 
-/* With q->order: carry out what is held, as far as it goes. 0, or what the first that is left failed with. */
+/* With q->order: carry out held operations as far as possible. Returns 0, or the code with which the first one left
+ * failed. */
 static int64_t advance(xp_queue *q)
 {
     while (q->first) {
@@ -694,14 +696,14 @@ static int64_t advance(xp_queue *q)
     return 0;
 }
 
-/* With q->order: the first operation that is held failed. What is behind it is not done, and the points of that are lost
- * in their order; what the driver has may still complete, or Python knows better. */
+/* With q->order: the first held operation failed. What is behind it is not carried out, and its points are lost in
+ * their order. What the driver has may still complete, or Python knows better. */
 static void fail(xp_queue *q, int64_t code)
 {
     uint64_t me = (uint64_t)getpid();
     pthread_mutex_lock(&q->mu);
     operation *op = q->first, *next;
-    bool lost = op->kind == HELD_SIGNAL && op->lost; /* it cannot even be lost in its order, for want of memory */
+    bool lost = op->kind == HELD_SIGNAL && op->lost; /* for want of memory it cannot even be lost in its order */
     if (lost && xp_usable(op->s->d))
         xp_lose_late(op->s, 0, op->lost, op->pid);
     q->failed_at = q->failed ? q->failed_at : op->at;
@@ -753,7 +755,7 @@ void xp_queue_resume(xp_queue *q)
     xp_relay_post(&q->job);
 }
 
-/* With q->order: the caller's operations are the first that are held. Its code; nothing of them is held then. */
+/* With q->order: the caller's operations are the first held ones. Returns their code, and then none of them is held. */
 static int64_t begin(xp_queue *q)
 {
     int64_t code = advance(q);

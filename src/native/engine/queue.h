@@ -1,4 +1,4 @@
-/* Stream queues: another vendor's in-order queues as far as event slots go, over the functions of its driver. */
+/* Stream queues: what a vendor's in-order queues do with event slots, over the functions of its driver. */
 #ifndef XP_QUEUE_H
 #define XP_QUEUE_H
 
@@ -39,11 +39,11 @@ enum {
 typedef struct {
     xp_call call; /* its fixed arguments */
     uint8_t kinds[XP_ARGUMENTS];
-    bool cleanup; /* done even if a step before failed, where there is a temporary */
+    bool cleanup; /* carried out even if an earlier step failed, provided there is a temporary */
 } xp_step;
 
 typedef struct {
-    uint32_t count; /* 0: the driver has no such thing */
+    uint32_t count; /* 0: the driver has no such call */
     xp_step steps[XP_STEPS];
 } xp_recipe;
 
@@ -71,7 +71,7 @@ typedef struct {
     uint64_t point, after;
     int64_t code;
     const char *wrong; /* or NULL: nothing was submitted */
-    bool memory;       /* false: there was none */
+    bool memory;       /* false: there was no memory */
 } xp_signalled;
 
 xp_queue *xp_queue_new(uint64_t number, uint64_t handle, xp_queue_calls *calls, int ordering, bool adopted);
@@ -89,21 +89,21 @@ void xp_queue_unsure(xp_queue *queue);
 /* `at`: its place, or which call failed, from 0. */
 bool xp_queue_submit(xp_queue *queue, const xp_call *calls, uint32_t count, uint64_t *at, int64_t *code);
 
-/* None of these does. */
+/* None of these blocks. */
 uint64_t xp_queue_handed(xp_queue *queue);
 uint32_t xp_queue_held(xp_queue *queue);
 bool xp_queue_failure(xp_queue *queue, uint64_t *at, int64_t *code);
-uint32_t *xp_queue_drained(xp_queue *queue); /* a futex word that changes when nothing is held any more */
+uint32_t *xp_queue_drained(xp_queue *queue); /* a futex word; it changes when nothing is held any more */
 
 /* For the warden, with xp_mu. */
 void xp_queue_waits(xp_queue *queue, int more); /* waits that are guarded */
 void xp_queue_sure(xp_queue *queue);            /* a wait for what might never have come is over */
 /* Lose what was signalled behind the wait at `at`, for that cause (not 0). False: an earlier point of an event is still
- * to be completed, or devices that wait for the lost ones are still held; come again. */
+ * outstanding, or the stores of lost points are still to come; call it again later. */
 bool xp_queue_lose(xp_queue *queue, uint64_t at, uint32_t cause, uint64_t pid);
 void xp_queue_resume(xp_queue *queue); /* the wait that it holds is over; takes the reference over */
 
-/* Calls of a driver that may block, on the relay: 0 or errno. */
+/* Makes driver calls that may block, on the relay. Returns 0 or errno. */
 int xp_relay_calls(const xp_call *calls, uint32_t count);
 
 #endif

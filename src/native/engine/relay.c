@@ -10,7 +10,7 @@
 #include <sys/prctl.h>
 #include <time.h>
 
-#define MOST_THREADS 32 /* a driver that stalls keeps one each */
+#define MOST_THREADS 32 /* each driver that stalls blocks one */
 #define IDLE_NS 1000000000u
 
 static pthread_mutex_t relay_mu = PTHREAD_MUTEX_INITIALIZER; /* innermost: nothing is called with it */
@@ -61,7 +61,7 @@ static void *relay(void *unused)
         int rc = pthread_cond_timedwait(&work, &relay_mu, &until);
         idle--;
         if (rc == ETIMEDOUT && first == NULL && threads > 1)
-            break; /* it was started while others were stalled */
+            break; /* this thread was started while others were stalled */
     }
     threads--;
     pthread_cond_broadcast(&left);
@@ -79,7 +79,7 @@ static int spawn(void)
     int rc = pthread_create(&thread, NULL, relay, NULL);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (rc == 0) {
-        pthread_detach(thread); /* a driver may keep it for ever */
+        pthread_detach(thread); /* a driver may block it for ever */
         threads++;
     }
     return rc;
@@ -104,7 +104,7 @@ void xp_relay_post(xp_job *job)
     last = &job->next;
     jobs++;
     if (!stopping && jobs > idle && threads && threads < MOST_THREADS)
-        spawn(); /* the others may be stalled; without memory for one more they come to it one day */
+        spawn(); /* the others may be stalled; without memory for one more they do the job later */
     if (threads)
         pthread_cond_signal(&work);
     pthread_mutex_unlock(&relay_mu);

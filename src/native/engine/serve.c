@@ -1,4 +1,4 @@
-/* What the warden answers: fds of live entries, made on demand where their number could not be kept open. */
+/* The warden's answers: fds of live entries, made on demand where there are too many to be kept open. */
 #include "events.h"
 #include "table.h"
 
@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #define OFFER_BUCKETS 256u
-static pthread_mutex_t send_mu = PTHREAD_MUTEX_INITIALIZER; /* held while fds of an entry are on their way out */
+static pthread_mutex_t send_mu = PTHREAD_MUTEX_INITIALIZER; /* held while fds of an entry are being sent */
 static struct {
     xp_table *table;
     int table_fd;
@@ -18,7 +18,7 @@ static struct {
 
 /* --- answering ---------------------------------------------------------------------------------------------------- */
 
-/* False: the connection is of no more use. */
+/* False: the connection is of no further use. */
 static bool reply(int fd, uint32_t status, const int *fds, uint32_t count, uint32_t total)
 {
     xp_reply r = {XP_REPLY_MAGIC, status, count, total};
@@ -57,7 +57,7 @@ static bool send_hello(int fd)
 {
     xp_domain *d = serving.domain;
     int self = xp_pidfd_open(getpid());
-    pthread_mutex_lock(&d->mu); /* the commons' fd must not be closed and its number used again meanwhile */
+    pthread_mutex_lock(&d->mu); /* meanwhile nobody may close the commons' fd, whose number could be used again */
     int fds[4] = {serving.table_fd, d->fd, d->bell, self};
     bool good = d->fd >= 0 && self >= 0;
     good = good ? reply(fd, XP_STATUS_OK, fds, 4, 4)
@@ -102,7 +102,7 @@ static bool answer(int fd, const xp_request *q, size_t size)
     uint8_t differs = 0;
     if (q->generation == 0 || XP_LOAD(&e->generation) != q->generation)
         return reply(fd, XP_STATUS_NOT_LIVE, NULL, 0, 0);
-    for (unsigned i = 0; i < sizeof q->nonce; i++) /* in the same time wherever it differs */
+    for (unsigned i = 0; i < sizeof q->nonce; i++) /* takes the same time wherever they differ */
         differs |= q->nonce[i] ^ e->nonce[i];
     if (differs)
         return reply(fd, XP_STATUS_NOT_LIVE, NULL, 0, 0);
@@ -129,12 +129,15 @@ bool xp_answer(int fd, const void *packet, size_t size)
     return keep;
 }
 
-void xp_serving_end(void)
+void xp_serving_end(const xp_domain *d)
 {
     pthread_mutex_lock(&send_mu);
-    xp_domain *served = serving.domain;
-    serving.table = NULL;
-    serving.domain = NULL;
+    xp_domain *served = d == NULL || serving.domain == d ? serving.domain : NULL;
+    if (served) {
+        serving.table = NULL;
+        serving.domain = NULL;
+        xp_warden_deaf();
+    }
     pthread_mutex_unlock(&send_mu);
     if (served)
         xp_domain_unref(served);
@@ -142,13 +145,13 @@ void xp_serving_end(void)
 
 void xp_serving_forked(void)
 {
-    memset(&serving, 0, sizeof serving); /* the parent's */
+    memset(&serving, 0, sizeof serving); /* it is the parent's */
     pthread_mutex_init(&send_mu, NULL);
 }
 
 /* --- exporting ---------------------------------------------------------------------------------------------------- */
 
-bool xp_serve(xp_table *table, int table_fd, xp_domain *d, xp_error *error)
+bool xp_serve(xp_table *table, int table_fd, xp_domain *d, const char *file, xp_error *error)
 {
     if (!d->owner || memcmp(table->cookie, d->cookie, XP_COOKIE) != 0)
         return xp_failed(error, 0, "not the table of this process and its own domain");
@@ -161,8 +164,11 @@ bool xp_serve(xp_table *table, int table_fd, xp_domain *d, xp_error *error)
         at += snprintf(name.sun_path + at, 3, "%02x", d->cookie[i]);
     const char *call = "serve (this process does already)";
     pthread_mutex_lock(&send_mu);
-    rc = serving.table ? EALREADY : xp_warden_listen(&name, offsetof(struct sockaddr_un, sun_path) + (size_t)at, &call);
-    if (rc == 0) {
+    size_t size = offsetof(struct sockaddr_un, sun_path) + (size_t)at;
+    rc = serving.table == table && serving.domain == d ? 0 /* one whose caller was interrupted, and asks again */
+         : serving.table                               ? EALREADY
+                                                       : xp_warden_listen(&name, size, file, &call);
+    if (rc == 0 && serving.table == NULL) {
         xp_domain_ref(d);
         serving.table = table;
         serving.table_fd = table_fd;

@@ -1,7 +1,6 @@
 /* Event slots: docs/events-protocol.md, step by step. */
 #include "events.h"
 
-#include <poll.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -17,10 +16,10 @@ static inline void read_slot(const xp_words *w, xp_view *v)
         lost = XP_ACQUIRE(&w->lost);
         pending = XP_ACQUIRE(&w->pending);
         value = XP_ACQUIRE(&w->value);
-        if (XP_LIKELY(XP_ACQUIRE(&w->lost) == lost) || i == 1000) /* a peer that never stops writing: take this */
+        if (XP_LIKELY(XP_ACQUIRE(&w->lost) == lost) || i == 1000) /* a peer never stops writing: take what was read */
             break;
     }
-    value = value < XP_POINT_MAX ? value : XP_POINT_MAX; /* a peer may have stored anything: there is none behind it */
+    value = value < XP_POINT_MAX ? value : XP_POINT_MAX; /* a peer may have stored anything */
     uint64_t count = lost & XP_OUTSTANDING_MAX;
     v->pending = pending;
     v->lost = lost;
@@ -60,8 +59,8 @@ static bool next_run(const xp_view *v, const uint64_t *facts, uint64_t *from, ui
     return true;
 }
 
-/* State and facts that belong together: a fact is overwritten only after its point was outstanding. False: no end to
- * it. */
+/* Read state and facts that belong together: a fact is overwritten only once its point is no longer outstanding. False:
+ * they never stop changing. */
 static bool read_facts(const xp_words *w, xp_view *v, uint64_t *facts)
 {
     for (int i = 0; i < 1000; i++) {
@@ -88,8 +87,8 @@ uint64_t xp_lowest_owed(const xp_words *w, xp_view *v, uint32_t m)
     return 0;
 }
 
-/* Does a dead member owe a point up to `point`? Then that is lost, though a living one's earlier point puts the loss
- * off. */
+/* Does a dead member owe `point` or an earlier one? Then `point` is lost, even if the loss is put off because a living
+ * member's earlier point is outstanding. */
 static bool owner_dead(xp_slot *s, uint64_t point)
 {
     uint64_t facts[XP_FACTS], from = 0, last = 0;
@@ -99,13 +98,13 @@ static bool owner_dead(xp_slot *s, uint64_t point)
     pthread_mutex_lock(&s->d->mu);
     if (read_facts(s->w, &v, facts))
         while (!dead && next_run(&v, facts, &from, &last, &owner) && from <= point)
-            if (owner < XP_MEMBERS && !xp_alive(s->d, owner)) { /* it may have completed in between, and then died */
+            if (owner < XP_MEMBERS && !xp_alive(s->d, owner)) { /* it may have completed the point, and died then */
                 xp_view now;
                 uint64_t owed = xp_lowest_owed(s->w, &now, owner);
                 dead = owed && owed <= point;
             }
     if (dead)
-        xp_reap(s->d, owner, false); /* so that the loss is recorded when the caller is told of it, if it can be now */
+        xp_reap(s->d, owner, false); /* records the loss, if that is possible yet, before the caller learns of it */
     pthread_mutex_unlock(&s->d->mu);
     return dead;
 }
@@ -163,8 +162,8 @@ static inline void raise_value(xp_words *w, uint64_t to)
             return;
 }
 
-/* Point `to` is complete. After a loss on a device's queue its stores may come late, and lower the value: then what is
- * complete stands in `lost`, too, as a loss of no points. */
+/* Point `to` is complete. After a loss on a device's queue, late stores of the device may lower the value. Then `lost`,
+ * too, says what is complete, as a loss of no points. */
 static inline void complete(xp_words *w, uint64_t to)
 {
     if (XP_UNLIKELY(XP_LOAD(&w->device) & XP_LATE)) {
@@ -176,20 +175,6 @@ static inline void complete(xp_words *w, uint64_t to)
     raise_value(w, to);
 }
 
-static void ring(int bell)
-{
-    uint64_t one = 1, all;
-    /* Nobody reads a bell in normal life; one that somebody filled up is emptied, and a full one never blocks us. */
-    struct pollfd p = {.fd = bell, .events = POLLOUT};
-    if (poll(&p, 1, 0) == 1 && (p.revents & POLLOUT)) {
-        if (write(bell, &one, sizeof one) == sizeof one)
-            return;
-    } else if (poll(&(struct pollfd){.fd = bell, .events = POLLIN}, 1, 0) == 1 && read(bell, &all, sizeof all) > 0) {
-        if (write(bell, &one, sizeof one) == sizeof one)
-            return;
-    }
-}
-
 static inline void wake(xp_domain *d, xp_words *w)
 {
     if (XP_UNLIKELY(XP_LOAD(&w->waiters)) && XP_EXCHANGE(&w->waiters, 0)) {
@@ -197,7 +182,7 @@ static inline void wake(xp_domain *d, xp_words *w)
         xp_futex_wake(&w->seq, INT32_MAX);
     }
     if (XP_UNLIKELY(XP_LOAD(&w->async_waiters)) && XP_EXCHANGE(&w->async_waiters, 0))
-        ring(d->bell);
+        xp_ring_bell(d->bell);
 }
 
 void xp_wake(xp_domain *d, xp_words *w) { wake(d, w); }
@@ -209,20 +194,20 @@ void xp_wake_all(xp_words *w)
     xp_futex_wake(&w->seq, INT32_MAX);
 }
 
-void xp_ring(xp_domain *d) { ring(d->bell); }
+void xp_ring(xp_domain *d) { xp_ring_bell(d->bell); }
 
 void xp_finish(xp_words *w)
 {
     xp_view v;
     read_slot(w, &v);
-    /* Those who guard waits of devices let these go for a loss themselves. */
+    /* After a loss, the processes that guard waits of devices release these devices themselves. */
     if (v.value > v.hi || v.lo == v.hi || XP_LOAD(&w->guards) == 0)
         raise_value(w, v.effective);
 }
 
 void xp_release(xp_words *w, uint64_t point) { raise_value(w, point); }
 
-/* From the lowest outstanding point on; with `from` not 0 only if it is that one. */
+/* Lose everything from the lowest outstanding point on; if `from` is not 0, only if it is that point. */
 static bool lose(xp_domain *d, xp_words *w, uint32_t cause, uint64_t pid, uint64_t from)
 {
     xp_view v;
@@ -253,7 +238,7 @@ void xp_lose(xp_domain *d, xp_words *w, uint32_t cause, uint64_t pid) { lose(d, 
 
 bool xp_lose_late(xp_slot *s, uint64_t from, uint32_t cause, uint64_t pid)
 {
-    __atomic_fetch_or(&s->w->device, XP_LATE, __ATOMIC_SEQ_CST); /* before anybody can submit behind the loss */
+    __atomic_fetch_or(&s->w->device, XP_LATE, __ATOMIC_SEQ_CST); /* before anybody can submit a point behind the loss */
     return lose(s->d, s->w, cause, pid, from);
 }
 
@@ -263,7 +248,7 @@ void xp_complete(xp_slot *s, uint64_t point)
 {
     xp_view v;
     read_slot(s->w, &v);
-    if (state_of(&v, point) != XP_LOST) /* else it would let devices go before their processes do */
+    if (state_of(&v, point) != XP_LOST) /* else it would release devices before their processes do */
         complete(s->w, point);
     wake(s->d, s->w);
 }
@@ -331,7 +316,7 @@ xp_slot *xp_attach(xp_domain *d, uint32_t index, int role, xp_error *error)
     }
     pthread_mutex_init(&s->mu, NULL);
     xp_domain_ref(d);
-    wake(d, w); /* sleepers must get to know of the new member */
+    wake(d, w); /* sleepers must learn of the new member */
     return s;
 }
 
@@ -339,7 +324,10 @@ const char *xp_slot_wrong(const xp_slot *s)
 {
     if (XP_LIKELY(!XP_RELAXED(&s->gone)) && xp_usable(s->d))
         return NULL;
-    return XP_RELAXED(&s->gone) || XP_RELAXED(&s->d->left) ? "the slot is detached" : "the slot is from before a fork";
+    int left = XP_RELAXED(&s->d->left);
+    return left & XP_ROBBED                ? XP_ROBBED_TEXT
+           : XP_RELAXED(&s->gone) || left  ? "the slot is detached"
+                                           : "the slot is from before a fork";
 }
 
 void xp_detach(xp_slot *s)
@@ -375,7 +363,7 @@ const char *xp_signal(xp_slot *s, uint64_t *point)
     return "a peer does not let this event be signalled";
 }
 
-/* Record that `pending`'s member submitted its point, before another member's point hides it. False: no room. */
+/* Record that the member in `pending` submitted that point, before another member's point hides it. False: no room. */
 static bool record(xp_words *w, const xp_view *v)
 {
     uint64_t fact = v->top << 20 | MEMBER(v->pending);
@@ -412,7 +400,8 @@ static const char *submit(xp_slot *s, uint64_t queue, uint64_t *point, uint64_t 
         *after = outstanding && !(mine && s->last_point == v.top && s->last_queue == queue) ? v.top : 0;
         s->last_point = *point;
         s->last_queue = queue;
-        /* A device's store would come all the same if the point is lost first, and lower the value under a later one. */
+        /* If the point were lost first, a device's store would come all the same, and lower the value under a later
+         * point. */
         *host = *after || s->last_host > v.effective || (XP_LOAD(&w->device) & XP_LATE);
         if (*host)
             s->last_host = *point;
@@ -448,8 +437,8 @@ void xp_fail(xp_slot *s, uint32_t cause)
 
 /* --- waiting ------------------------------------------------------------------------------------------------------ */
 
-/* A signal that comes just before the futex call does not interrupt it, one that another thread takes never does: so
- * look now and then. */
+/* A Unix signal that comes just before the futex call does not interrupt it, and one that another thread takes never
+ * does: so look now and then. */
 #define LONGEST_SLEEP_NS 500000000u
 #define RETRY_NS 10000000u
 #define POLL_NS 200000000u
@@ -473,7 +462,7 @@ int xp_sleep(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, int *rc)
 {
     xp_words *w = s->w;
     *rc = 0;
-    uint32_t seq = XP_LOAD(&w->seq); /* first: a wake that takes the flag back must not go unseen */
+    uint32_t seq = XP_LOAD(&w->seq); /* first: a wake that resets the flag must not go unseen */
     XP_STORE(&w->waiters, 1);
     __atomic_thread_fence(__ATOMIC_SEQ_CST); /* the reads of the state that follow are acquire only */
     xp_warden_start(); /* where no thread can be had, members count as polled */
@@ -483,19 +472,21 @@ int xp_sleep(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, int *rc)
     if (state != XP_PENDING || now >= end || XP_LOAD(&s->gone) || !xp_usable(s->d))
         return state;
     uint64_t most = watch == XP_RETRY ? RETRY_NS : watch == XP_POLLED ? POLL_NS : LONGEST_SLEEP_NS;
-    if (XP_LOAD(&w->device)) { /* nobody wakes us: an eighth of what we waited so far */
+    if (XP_LOAD(&w->device)) { /* nobody wakes us: sleep for an eighth of the time waited so far */
         uint64_t nap = (now - start) / 8;
         nap = nap < 20000 ? 20000 : nap > 1000000 ? 1000000 : nap;
         most = nap < most ? nap : most;
     }
     *rc = xp_futex_wait(&w->seq, seq, end - now < most ? end - now : most);
+    if (*rc == ETIMEDOUT)
+        xp_stands(s->d);
     xp_view v;
     read_slot(w, &v);
     return state_of(&v, point);
 }
 
-/* After misses in a row a spin gets short: the other side is slow, or wants the CPU that the spin keeps. Now and then a
- * whole one finds out whether that has changed. */
+/* After several misses in a row, spin only briefly: the other side is slow, or needs the CPU that the spin occupies.
+ * Now and then a full spin finds out whether that has changed. */
 int xp_spin(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, uint64_t full)
 {
     if (full == 0 || !xp_may_spin())
@@ -516,14 +507,14 @@ int xp_guard(xp_slot *s, uint64_t point, xp_queue *queue, uint64_t at, bool unsu
     return xp_node_add(s, point, at, unsure ? XP_GUARD | XP_UNSURE : XP_GUARD, queue);
 }
 
-/* A later signal may heal the loss before anybody asks: what was released by it is remembered. */
+/* A later signal may heal the loss before anybody asks, so remember which points the loss released. */
 void xp_note_released(xp_slot *s, uint64_t point)
 {
     if (s->released_count == s->released_room) {
         uint32_t room = s->released_room ? 2 * s->released_room : 4;
         uint64_t *grown = realloc(s->released, room * sizeof *grown);
         if (grown == NULL)
-            return; /* the state still tells, until a later signal */
+            return; /* the state still says so, until a later signal */
         s->released = grown;
         s->released_room = room;
     }

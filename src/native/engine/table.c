@@ -1,4 +1,4 @@
-/* What is read from a peer's table, and the files that a peer gives. */
+/* Reads a peer's table, and checks and maps the files that a peer gives. */
 #include "table.h"
 
 #include "events.h"
@@ -21,7 +21,7 @@ bool xp_check_memfd(int fd, const xp_memfd *wanted, xp_error *error)
         return xp_failed(error, 0, "the file descriptor is no memfd that can be sealed");
     if (fstatfs(fd, &where) < 0)
         return xp_failed(error, errno, "fstatfs");
-    if (where.f_type != TMPFS_MAGIC) /* a hole in huge pages is a SIGBUS where the pool is empty */
+    if (where.f_type != TMPFS_MAGIC) /* with huge pages, touching a hole is a SIGBUS when the pool is empty */
         return xp_failed(error, 0, "the memfd is not of ordinary pages");
     if (!(seals & F_SEAL_SHRINK))
         return xp_failed(error, 0, "the memfd is not sealed against shrinking (no F_SEAL_SHRINK)");
@@ -87,7 +87,7 @@ int xp_read_entry(const char *base, const xp_handle *h, xp_entry *e)
     if (state != XP_LIVE)
         return state;
     const xp_entry *theirs = xp_entry_at(base, h->entry);
-    memcpy(e, theirs, sizeof *e);          /* the peer may change its table while we look: */
+    memcpy(e, theirs, sizeof *e);          /* the peer may change its table while we read: */
     __asm__ __volatile__("" ::: "memory"); /* what is checked is what is used */
     if (XP_LOAD(&theirs->generation) != h->generation)
         return XP_EXPIRED;
@@ -98,7 +98,7 @@ int xp_read_entry(const char *base, const xp_handle *h, xp_entry *e)
                 e->offset <= e->exposed_nbytes - e->nbytes && e->payload_nbytes <= sizeof e->payload &&
                 (e->flags & ~XP_ENTRY_FLAGS) == 0 && (e->flags & XP_ENTRY_FORM) <= XP_ENTRY_FORM_LAST &&
                 (e->fd_count <= XP_ENTRY_FDS || (e->flags & XP_ENTRY_ON_DEMAND));
-    if (fits && (e->flags & XP_ENTRY_FORM) == XP_ENTRY_MEMFD) /* one file, and the object from its beginning on */
+    if (fits && (e->flags & XP_ENTRY_FORM) == XP_ENTRY_MEMFD) /* one file, with the object at its beginning */
         fits = e->fd_count == 1 && e->offset == 0 && (e->flags & XP_ENTRY_ON_DEMAND) == 0;
     return fits ? XP_LIVE : XP_MISFIT;
 }

@@ -1,5 +1,5 @@
-/* The warden: one thread per process that never takes the GIL. Lets clients in, sees members die, polls what devices
- * complete, reports tokens. */
+/* The warden: one thread per process that never takes the GIL. It serves importers, sees members die, polls for points
+ * that devices complete, and reports tokens. */
 #include "events.h"
 
 #include "queue.h"
@@ -11,6 +11,7 @@
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -20,12 +21,13 @@
 #endif
 
 #define CONNECTIONS 16
+#define LISTENERS 2
 #define BACKLOG 128
 #define CONNECTION_NS 1000000000u
 #define POLL_FIRST_NS 20000u
 #define POLL_LAST_NS 1000000u
-#define GUARD_LAST_NS 50000000u /* a guard alone only wants to know when it may go: deaths come by themselves */
-#define GRACE_NS 200000000u /* for other processes to lose what their devices have queued behind a lost point */
+#define GUARD_LAST_NS 50000000u /* a guard alone only has to know when it may end: deaths are reported anyway */
+#define GRACE_NS 200000000u /* gives other processes time to lose what their devices have queued behind a lost point */
 #define RETRY_NS 10000000u
 #define LOCKS_NS 200000000u
 #define PIDFDS 64u /* of the members of one domain: a peer may claim any number of them; the others' locks are polled */
@@ -38,20 +40,22 @@ pthread_mutex_t xp_life_mu = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t warden_mu = PTHREAD_MUTEX_INITIALIZER; /* the fds below */
 static struct {
     bool running;
-    int stop;
+    int stop, robbed; /* robbed: the fds are not ours any more */
     pthread_t thread;
-    int epoll, wake, listen;
+    int epoll, wake, listen[LISTENERS];
+    dev_t dev; /* of `wake` */
+    ino_t ino;
     uint64_t paused; /* until when nobody is let in, for want of fds; 0 not */
     struct {
         int fd;
         uint64_t serial, deadline;
     } connections[CONNECTIONS];
-} W = {.epoll = -1, .wake = -1, .listen = -1};
+} W = {.epoll = -1, .wake = -1, .listen = {-1, -1}};
 
 /* with xp_mu */
 static xp_node *nodes, *due_first, **due_last = &due_first;
 static int notify_fd = -1;
-static bool polling_nodes; /* the warden looks at nodes of devices by itself before long */
+static bool polling_nodes; /* the warden will look at the nodes of devices soon anyway */
 
 /* --- watching ----------------------------------------------------------------------------------------------------- */
 
@@ -64,8 +68,11 @@ static int epoll_add(int fd, uint32_t events, uint64_t name)
 static void kick(void)
 {
     uint64_t one = 1;
+    struct stat found;
     pthread_mutex_lock(&warden_mu);
-    if (W.running && write(W.wake, &one, sizeof one) < 0) {
+    if (W.running && (fstat(W.wake, &found) < 0 || found.st_dev != W.dev || found.st_ino != W.ino)) {
+        XP_STORE(&W.robbed, 1); /* and never write into somebody's file */
+    } else if (W.running && write(W.wake, &one, sizeof one) < 0) {
         /* EAGAIN: it is woken already */
     }
     pthread_mutex_unlock(&warden_mu);
@@ -94,11 +101,17 @@ int xp_watch(xp_domain *d, uint32_t m)
             continue;
         if (pidfd < 0)
             break;
-        /* Still the holder: so the pidfd is the holder's, not that of a later process with its number. */
+        /* If that is still the holder, the pidfd is the holder's, not that of a later process with the same pid. */
         if (xp_lock_holder(d->fd, XP_LIFE_BYTE + (int64_t)m, &again) != 1 || again != pid) {
             close(pidfd);
             continue;
         }
+        for (uint32_t i = 0; i < XP_MEMBERS; i++)
+            if (d->pidfds[i] >= 0 && d->pids[i] == pid) { /* nobody is two members: a peer that holds all locks, say */
+                close(pidfd);
+                xp_set(d->polled, m);
+                return XP_POLLED;
+            }
         pthread_mutex_lock(&warden_mu);
         int rc = W.running ? epoll_add(pidfd, EPOLLIN, NAME(KIND_PIDFD, d->serial, m)) : -1;
         pthread_mutex_unlock(&warden_mu);
@@ -107,6 +120,7 @@ int xp_watch(xp_domain *d, uint32_t m)
             break;
         }
         d->pidfds[m] = pidfd;
+        d->pids[m] = pid;
         xp_clear(d->polled, m);
         xp_set(d->watched, m);
         return XP_WATCHED;
@@ -152,14 +166,14 @@ int xp_watch_relied(xp_slot *s)
     return worst;
 }
 
-/* With d->mu. Edge-triggered and never read: the bell is one eventfd for all members, each write wakes every epoll that
- * has it. */
+/* With d->mu. Edge-triggered: each ring (EPOLLOUT) wakes every epoll that has the bell, which is one file for all
+ * members. Where somebody fills it up before the warden looks, EPOLLIN is what it still finds. */
 static int watch_bell(xp_domain *d)
 {
     int rc = 0;
     pthread_mutex_lock(&warden_mu);
     if (!d->bell_watched && W.running) {
-        rc = epoll_add(d->bell, EPOLLIN | EPOLLET, NAME(KIND_BELL, d->serial, 0));
+        rc = epoll_add(d->bell, EPOLLIN | EPOLLOUT | EPOLLET, NAME(KIND_BELL, d->serial, 0));
         d->bell_watched = rc == 0;
     }
     pthread_mutex_unlock(&warden_mu);
@@ -169,7 +183,7 @@ static int watch_bell(xp_domain *d)
 void xp_unwatch_bell(xp_domain *d)
 {
     pthread_mutex_lock(&warden_mu);
-    if (d->bell_watched && W.running) /* by hand: the other members' copies would keep it in there */
+    if (d->bell_watched && W.running) /* by hand, since the other members' copies would keep it in the epoll */
         epoll_ctl(W.epoll, EPOLL_CTL_DEL, d->bell, NULL);
     d->bell_watched = false;
     pthread_mutex_unlock(&warden_mu);
@@ -186,12 +200,12 @@ static void make_due(xp_node *node)
     due_last = &node->next;
     uint64_t one = 1;
     if (notify_fd >= 0 && write(notify_fd, &one, sizeof one) < 0) {
-        /* EAGAIN: readable already */
+        /* EAGAIN: it is readable already */
     }
 }
 
-/* The processes with a guard on a slot are counted there: whoever loses its points leaves it to them to let devices go.
- * Counted in before the state is looked at: either the loser sees the guard, or the guard the loss. */
+/* A slot counts the processes that have a guard on it: whoever loses its points leaves it to them to release the
+ * devices. Count before looking at the state: then either the loser sees the guard, or the guard sees the loss. */
 static void guards_in(xp_slot *s)
 {
     if (s->guards++ == 0)
@@ -248,14 +262,14 @@ void xp_nodes_drop(xp_domain *d, xp_slot *s)
         }
         xp_view v;
         xp_read(node->slot->w, &v);
-        if (node->kind == XP_GUARD && xp_state(&v, node->point) == XP_LOST) { /* nobody does it later */
+        if (node->kind == XP_GUARD && xp_state(&v, node->point) == XP_LOST) { /* nobody would do it later */
             serve_guard(node);
             xp_release(node->slot->w, v.hi);
         }
-        for (p = &nodes; *p != node; p = &(*p)->next) /* serving may have added some */
+        for (p = &nodes; *p != node; p = &(*p)->next) /* serving may have added nodes */
             ;
         *p = node->next;
-        finish_node(node); /* who waits for the token finds the slot detached */
+        finish_node(node); /* whoever waits for the token finds the slot detached */
     }
 }
 
@@ -268,6 +282,8 @@ int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, int kind, xp_queue *
     if (rc)
         return rc + 1;
     xp_domain *d = s->d;
+    if (!xp_stands(d) && XP_LOAD(&d->left) & XP_ROBBED)
+        return EBADF + 1;
     xp_node *node = malloc(sizeof *node);
     if (node == NULL)
         return -1;
@@ -309,7 +325,7 @@ int xp_node_add(xp_slot *s, uint64_t point, uint64_t token, int kind, xp_queue *
     } else if (guard) {
         guards_out(s);
     }
-    bool soon = guard && polling_nodes; /* a guard only wants to know when it may go */
+    bool soon = guard && polling_nodes; /* a guard only has to know when it may end */
     pthread_mutex_unlock(&xp_mu);
     if (state != XP_PENDING) {
         free(node);
@@ -354,7 +370,8 @@ void xp_mend(xp_slot *s, xp_queue *queue)
 {
     xp_node *node = !xp_usable(s->d) || XP_LOAD(&s->gone) || xp_mending(s, queue, false) ? NULL : malloc(sizeof *node);
     if (node == NULL)
-        return; /* of memory: a device that waits here for a completed point may have to wait for the next one */
+        return; /* for want of memory: a device that waits here for a completed point may have to wait for the next
+                 * one */
     *node = (xp_node){.next = nodes, .slot = s, .token = xp_now(), .kind = XP_MEND, .queue = queue};
     xp_view v;
     xp_read(s->w, &v);
@@ -380,7 +397,7 @@ bool xp_mending(xp_slot *s, const xp_queue *queue, bool end)
     return false;
 }
 
-/* A late store has lowered the value perhaps. Guards let devices go for losses that came after it. */
+/* A late store may have lowered the value. Guards release devices for losses that came after it. */
 static void mend(const xp_node *node)
 {
     xp_finish(node->slot->w);
@@ -388,8 +405,8 @@ static void mend(const xp_node *node)
         xp_release(node->slot->w, node->point);
 }
 
-/* Guards whose point is lost: first the queues lose what is queued behind, then the devices are let go; at once where no
- * other process has guards on the slot. True: come again. */
+/* For guards whose point is lost: first the queues lose what is queued behind, then the devices are released, at once
+ * if no other process has guards on the slot. True: call it again later. */
 static bool serve_losses(void)
 {
     bool again = false;
@@ -399,7 +416,8 @@ static bool serve_losses(void)
             xp_view v;
             xp_read(node->slot->w, &v);
             xp_slot *s = node->slot;
-            if (s->lost_at == 0 || XP_LOAD(&s->w->value) >= s->lost_hi) { /* else there is one before it */
+            if (s->lost_at == 0 || XP_LOAD(&s->w->value) >= s->lost_hi) { /* else an earlier loss is still being
+                                                                           * served */
                 s->lost_at = now;
                 s->lost_hi = v.hi;
             }
@@ -409,7 +427,7 @@ static bool serve_losses(void)
         xp_slot *s = node->slot;
         if (node->kind != XP_GUARD || s->lost_at == 0 || node->point > s->lost_hi)
             continue;
-        xp_view v; /* again: it may have been lost since it was looked at */
+        xp_view v; /* look again: the point may have been lost since */
         xp_read(s->w, &v);
         node->lost = node->lost || xp_state(&v, node->point) == XP_LOST;
         if (node->lost && !serve_guard(node))
@@ -466,7 +484,7 @@ static int service(bool polling)
     int n = 0;
     for (xp_domain *d = xp_domains; d; d = d->next)
         if (XP_LOAD(&d->rescan)) {
-            if (n == 32) { /* the rest next time */
+            if (n == 32) { /* do the rest next time */
                 kick();
                 break;
             }
@@ -540,7 +558,7 @@ static void on_pidfd(uint64_t serial, uint32_t m)
     if (d->pidfds[m] >= 0 && xp_pidfd_readable(d->pidfds[m])) {
         xp_unwatch(d, m);
         xp_reap(d, m, true);
-        if (xp_alive(d, m)) /* somebody new has the index already */
+        if (xp_alive(d, m)) /* somebody new has the index by now */
             xp_watch(d, m);
     }
     pthread_mutex_unlock(&d->mu);
@@ -548,11 +566,12 @@ static void on_pidfd(uint64_t serial, uint32_t m)
     xp_domain_unref(d);
 }
 
-/* Members whose death cannot be told by a pidfd, and dead ones that are not reaped yet. Returns when to come again. */
+/* Check the members whose death no pidfd can tell, and dead members that are not reaped yet. Returns when to check
+ * again. */
 static uint64_t check_locks(bool act, uint64_t retry_ns)
 {
     uint64_t again = XP_FOREVER, after = 0;
-    for (;;) { /* domains in the order of their serials, one at a time, so that xp_mu is not held while one is reaped */
+    for (;;) { /* one domain at a time, by their serials, so that xp_mu is not held while members are reaped */
         xp_domain *d = NULL;
         bool waited = false;
         pthread_mutex_lock(&xp_mu);
@@ -593,11 +612,14 @@ static uint64_t check_locks(bool act, uint64_t retry_ns)
 
 /* --- connections -------------------------------------------------------------------------------------------------- */
 
-/* With warden_mu. Whom nobody lets in waits in the backlog. */
+/* Start or stop accepting connections; others wait in the backlog. With warden_mu. */
 static void let_in(bool yes)
 {
-    struct epoll_event e = {.events = yes ? EPOLLIN : 0, .data.u64 = NAME(KIND_LISTEN, 0, 0)};
-    epoll_ctl(W.epoll, EPOLL_CTL_MOD, W.listen, &e);
+    for (unsigned i = 0; i < LISTENERS; i++) {
+        struct epoll_event e = {.events = yes ? EPOLLIN : 0, .data.u64 = NAME(KIND_LISTEN, 0, i)};
+        if (W.listen[i] >= 0)
+            epoll_ctl(W.epoll, EPOLL_CTL_MOD, W.listen[i], &e);
+    }
 }
 
 static void drop_connection(int i)
@@ -612,20 +634,20 @@ static void drop_connection(int i)
 }
 
 /* With warden_mu: one connection; false when there is no more to do. */
-static bool accept_one(uint64_t now)
+static bool accept_one(int listening, uint64_t now)
 {
     static uint64_t serials;
     int i = 0;
     while (i < CONNECTIONS && W.connections[i].fd >= 0)
         i++;
     if (i == CONNECTIONS) {
-        let_in(false); /* until one goes, in a second at the latest */
+        let_in(false); /* until one closes, in a second at the latest */
         return false;
     }
-    int fd = accept4(W.listen, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    int fd = xp_above_stdio(accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd < 0) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            let_in(false); /* instead of being woken for ever */
+            let_in(false); /* else we would be woken again and again */
             W.paused = now + LOCKS_NS;
         }
         return errno == EINTR || errno == ECONNABORTED;
@@ -633,9 +655,9 @@ static bool accept_one(uint64_t now)
     struct ucred peer;
     socklen_t length = sizeof peer;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0 || peer.uid != geteuid()) {
-        char request[64]; /* unread, it would turn the reply into a reset; one is all an honest client sends */
+        char request[64]; /* an unread request would turn the reply into a reset; an honest client sends one */
         if (recv(fd, request, sizeof request, MSG_DONTWAIT) < 0) {
-            /* not there yet */
+            /* the request is not there yet */
         }
         xp_refuse(fd);
         close(fd);
@@ -649,10 +671,10 @@ static bool accept_one(uint64_t now)
     return true;
 }
 
-static void on_listen(uint64_t now)
+static void on_listen(uint32_t i, uint64_t now)
 {
     pthread_mutex_lock(&warden_mu);
-    for (int burst = 0; burst < CONNECTIONS && accept_one(now); burst++)
+    for (int burst = 0; burst < CONNECTIONS && i < LISTENERS && W.listen[i] >= 0 && accept_one(W.listen[i], now); burst++)
         ;
     pthread_mutex_unlock(&warden_mu);
 }
@@ -662,7 +684,7 @@ static void on_connection(uint64_t serial, uint32_t i)
     if (i >= CONNECTIONS || W.connections[i].fd < 0 || W.connections[i].serial != serial)
         return;
     char packet[sizeof(xp_request) + 8];
-    /* No room for control data: fds that somebody sends us are closed by the kernel. */
+    /* There is no room for control data, so the kernel closes fds that somebody sends us. */
     ssize_t n = recv(W.connections[i].fd, packet, sizeof packet, MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
@@ -673,7 +695,7 @@ static void on_connection(uint64_t serial, uint32_t i)
         drop_connection((int)i);
 }
 
-/* The earliest deadline of a connection; those that are over are closed. */
+/* Close connections whose deadline is over; returns the earliest of the other deadlines. */
 static uint64_t check_connections(uint64_t now)
 {
     uint64_t earliest = XP_FOREVER;
@@ -745,6 +767,11 @@ static void *run(void *arg)
         struct epoll_event events[32];
         int n = wait_events(events, 32, until == XP_FOREVER ? XP_FOREVER : until > now ? until - now : 0);
         look = false;
+        if (n < 0 && errno != EINTR) { /* EBADF, EINVAL: the number is another file's, or nobody's */
+            XP_STORE(&W.robbed, 1);
+            xp_rob();
+            return NULL;
+        }
         for (int i = 0; i < n; i++) {
             uint64_t name = events[i].data.u64, serial = name >> 10 & ((1ull << 50) - 1), drained;
             uint32_t m = (uint32_t)(name & 1023);
@@ -754,7 +781,7 @@ static void *run(void *arg)
                 look = read(W.wake, &drained, sizeof drained) > 0 || look;
                 break;
             case KIND_LISTEN:
-                on_listen(xp_now());
+                on_listen(m, xp_now());
                 break;
             case KIND_CONNECTION:
                 on_connection(serial, m);
@@ -771,6 +798,10 @@ static void *run(void *arg)
                 retry = RETRY_NS;
                 look = true;
                 break;
+            default: /* another epoll has the number */
+                XP_STORE(&W.robbed, 1);
+                xp_rob();
+                return NULL;
             }
         }
     }
@@ -780,14 +811,14 @@ static void *run(void *arg)
 /* With warden_mu. */
 static void close_fds(void)
 {
-    int *fds[] = {&W.epoll, &W.wake, &W.listen};
-    for (unsigned i = 0; i < 3; i++) {
-        if (*fds[i] >= 0)
+    int *fds[] = {&W.epoll, &W.wake, &W.listen[0], &W.listen[1]};
+    for (unsigned i = 0; i < sizeof fds / sizeof *fds; i++) {
+        if (*fds[i] >= 0 && !W.robbed)
             close(*fds[i]);
         *fds[i] = -1;
     }
     for (int i = 0; i < CONNECTIONS; i++) {
-        if (W.running && W.connections[i].fd >= 0)
+        if (W.running && W.connections[i].fd >= 0 && !W.robbed)
             close(W.connections[i].fd);
         W.connections[i].fd = -1;
     }
@@ -798,10 +829,15 @@ static int start(void) /* with xp_mu and warden_mu */
     sigset_t all, old;
     for (int i = 0; i < CONNECTIONS; i++)
         W.connections[i].fd = -1;
-    W.epoll = epoll_create1(EPOLL_CLOEXEC);
-    W.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    int rc = W.epoll < 0 || W.wake < 0 || epoll_add(W.wake, EPOLLIN, NAME(KIND_WAKE, 0, 0)) < 0 ? errno : 0;
+    W.epoll = xp_above_stdio(epoll_create1(EPOLL_CLOEXEC));
+    W.wake = xp_above_stdio(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    struct stat found;
+    int rc = W.epoll < 0 || W.wake < 0 || fstat(W.wake, &found) < 0 || epoll_add(W.wake, EPOLLIN, NAME(KIND_WAKE, 0, 0)) < 0
+                 ? errno
+                 : 0;
     if (rc == 0) {
+        W.dev = found.st_dev;
+        W.ino = found.st_ino;
         W.stop = 0;
         W.paused = 0;
         polling_nodes = false;
@@ -818,6 +854,10 @@ static int start(void) /* with xp_mu and warden_mu */
 
 int xp_warden_start(void)
 {
+    if (XP_UNLIKELY(XP_LOAD(&W.robbed))) {
+        xp_rob();
+        return EBADF;
+    }
     if (XP_LIKELY(XP_LOAD(&W.running)))
         return 0;
     int rc = 0;
@@ -827,7 +867,7 @@ int xp_warden_start(void)
         pthread_mutex_lock(&warden_mu);
         rc = start();
         pthread_mutex_unlock(&warden_mu);
-        for (xp_node *node = nodes; rc == 0 && node; node = node->next) { /* left from a warden that was closed */
+        for (xp_node *node = nodes; rc == 0 && node; node = node->next) { /* left over from a warden that was stopped */
             pthread_mutex_lock(&node->slot->d->mu);
             watch_bell(node->slot->d);
             pthread_mutex_unlock(&node->slot->d->mu);
@@ -848,8 +888,11 @@ void xp_warden_stop(void)
     if (W.running) {
         XP_STORE(&W.stop, 1);
         kick();
-        pthread_join(W.thread, NULL);
-        xp_serving_end();
+        if (XP_LOAD(&W.robbed)) /* it may sleep at fds that are gone, for ever */
+            pthread_detach(W.thread);
+        else
+            pthread_join(W.thread, NULL);
+        xp_serving_end(NULL);
         pthread_mutex_lock(&xp_mu);
         for (xp_domain *d = xp_domains; d; d = d->next) {
             pthread_mutex_lock(&d->mu);
@@ -867,27 +910,47 @@ void xp_warden_stop(void)
     pthread_mutex_unlock(&xp_life_mu);
 }
 
-int xp_warden_listen(const struct sockaddr_un *name, size_t size, const char **call)
+/* With warden_mu, so that no fork in between leaves a child with the socket. -1 and errno. */
+static int listen_at(const struct sockaddr_un *name, size_t size, uint32_t i)
 {
+    int fd = xp_above_stdio(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (fd < 0 || (bind(fd, (const struct sockaddr *)name, (socklen_t)size) == 0 && listen(fd, BACKLOG) == 0 &&
+                   epoll_add(fd, EPOLLIN, NAME(KIND_LISTEN, 0, i)) == 0))
+        return fd;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+int xp_warden_listen(const struct sockaddr_un *name, size_t size, const char *file, const char **call)
+{
+    struct sockaddr_un there = {.sun_family = AF_UNIX};
     int rc = 0;
-    pthread_mutex_lock(&warden_mu); /* so that no fork in between leaves a child with the socket */
-    int fd = W.running && W.listen < 0 ? socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0) : -1;
-    if (!W.running || W.listen >= 0) {
+    pthread_mutex_lock(&warden_mu);
+    if (!W.running || W.listen[0] >= 0) {
         rc = EALREADY;
         *call = "serve";
-    } else if (fd < 0) {
-        rc = errno;
-        *call = "socket";
-    } else if (bind(fd, (const struct sockaddr *)name, (socklen_t)size) < 0 || listen(fd, BACKLOG) < 0 ||
-               epoll_add(fd, EPOLLIN, NAME(KIND_LISTEN, 0, 0)) < 0) {
+    } else if ((W.listen[0] = listen_at(name, size, 0)) < 0) {
         rc = errno;
         *call = "bind";
-        close(fd);
-    } else {
-        W.listen = fd;
+    } else if (file && strlen(file) < sizeof there.sun_path) {
+        strcpy(there.sun_path, file);
+        W.listen[1] = listen_at(&there, sizeof there, 1);
     }
     pthread_mutex_unlock(&warden_mu);
     return rc;
+}
+
+void xp_warden_deaf(void)
+{
+    pthread_mutex_lock(&warden_mu);
+    for (unsigned i = 0; i < LISTENERS; i++) {
+        if (W.listen[i] >= 0 && !W.robbed) /* which takes it out of the epoll */
+            close(W.listen[i]);
+        W.listen[i] = -1;
+    }
+    pthread_mutex_unlock(&warden_mu);
 }
 
 /* --- fork --------------------------------------------------------------------------------------------------------- */
@@ -911,8 +974,9 @@ static void fork_parent(void)
 static void fork_child(void)
 {
     XP_STORE(&xp_fork_count, xp_fork_count + 1);
-    close_fds(); /* the listening socket above all: else it would outlive the parent */
+    close_fds(); /* above all the listening socket, which would outlive the parent */
     W.running = false;
+    W.robbed = 0;
     /* The commons' fds at once too: closing one later would drop the locks that this child takes by its own fd. */
     for (xp_domain *d = xp_domains; d; d = d->next) {
         if (d->fd >= 0)
@@ -930,11 +994,11 @@ static void fork_child(void)
         close(notify_fd);
     notify_fd = -1;
     xp_domains = NULL;
-    nodes = due_first = NULL; /* the parent's; what they refer to is left mapped */
+    nodes = due_first = NULL; /* they are the parent's; what they refer to stays mapped */
     due_last = &due_first;
     xp_serving_forked();
     xp_relay_forked();
-    fork_parent(); /* the child's one thread is the one that locked them */
+    fork_parent(); /* the child's only thread is the one that locked them */
 }
 
 static void install_fork_handlers(void) { pthread_atfork(fork_prepare, fork_parent, fork_child); }
@@ -951,7 +1015,7 @@ int xp_notification_fd(void)
 {
     pthread_mutex_lock(&xp_mu);
     if (notify_fd < 0)
-        notify_fd = eventfd(due_first ? 1 : 0, EFD_CLOEXEC | EFD_NONBLOCK);
+        notify_fd = xp_above_stdio(eventfd(due_first ? 1 : 0, EFD_CLOEXEC | EFD_NONBLOCK));
     int fd = notify_fd, error = errno;
     pthread_mutex_unlock(&xp_mu);
     errno = error;

@@ -20,7 +20,7 @@
 #define XP_STORE(p, v) __atomic_store_n((p), (v), __ATOMIC_SEQ_CST)
 #define XP_STORE_RELAXED(p, v) __atomic_store_n((p), (v), __ATOMIC_RELAXED)
 #define XP_EXCHANGE(p, v) __atomic_exchange_n((p), (v), __ATOMIC_SEQ_CST)
-/* `e` is a pointer; it holds what was found when this fails. */
+/* `e` is a pointer; when this fails, it points to what was found. */
 #define XP_CAS(p, e, v) __atomic_compare_exchange_n((p), (e), (v), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
 #define XP_LIKELY(x) __builtin_expect(!!(x), 1)
 #define XP_UNLIKELY(x) __builtin_expect(!!(x), 0)
@@ -33,8 +33,8 @@
 #define xp_pause() __asm__ __volatile__("" ::: "memory")
 #endif
 
-/* What went wrong: the call `what` failed with errno `code` (NULL: no memory); or, where `code` is 0, what is wrong with
- * what was given. */
+/* An error: the call `what` failed with errno `code` (NULL: no memory). Where `code` is 0, `what` says what is wrong
+ * with the arguments. */
 typedef struct {
     int code;
     const char *what;
@@ -48,15 +48,22 @@ static inline bool xp_failed(xp_error *e, int code, const char *what)
 
 /* os.c */
 #define XP_FOREVER UINT64_MAX
+#define XP_ROBBED_TEXT                                                                                                \
+    "something in this process has closed file descriptors of xpushare (os.closerange?): nothing shared can be used"
 extern unsigned xp_fork_count; /* read with XP_RELAXED */
 uint64_t xp_now(void);         /* CLOCK_MONOTONIC in ns */
-bool xp_may_spin(void);        /* more than one CPU is ours */
+bool xp_may_spin(void);        /* this process may use more than one CPU */
 int xp_futex_wait(uint32_t *word, uint32_t expected, uint64_t timeout_ns); /* 0 or errno: EAGAIN, EINTR, ETIMEDOUT */
 int xp_futex_wake(uint32_t *word, int count);
+/* `fd`, or -1 with its errno kept, above 2: where a process began without stdio, anybody's print goes to 0, 1 and 2. */
+int xp_above_stdio(int fd);
+void xp_close_received(int fd); /* an fd that a peer gave us; domain.c */
+int xp_make_bell(void); /* or -1 and errno */
+void xp_ring_bell(int bell);
 int xp_pidfd_open(int pid);
 bool xp_pidfd_readable(int pidfd);
-int xp_lock(int fd, int64_t at, bool take);       /* 0 or errno (EAGAIN: somebody else holds it) */
-int xp_lock_holder(int fd, int64_t at, int *pid); /* 1 held by another process, 0 not, -1 errno */
+int xp_lock(int fd, int64_t at, bool take);       /* 0 or errno (EAGAIN: another process holds it) */
+int xp_lock_holder(int fd, int64_t at, int *pid); /* 1: another process holds it, 0: none does, -1: errno */
 int xp_pidfd_getfd(int pidfd, int fd);            /* an fd, or -1 and errno */
 
 #endif

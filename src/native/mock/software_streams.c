@@ -1,6 +1,6 @@
 /* A driver without hardware: in-order streams that run on threads, for tests of what is above a driver. Two devices.
  * Its functions return 0 or a code. Streams may share a hardware queue, where a wait of one holds up the other. A test
- * decides which call fails or stalls, and asks how many objects are alive. */
+ * decides which calls fail or stall, and asks how many objects are alive. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -9,8 +9,8 @@
 
 enum { OK, INVALID, NOT_READY = 600, DEVICES = 2, NAMES = 64 };
 
-typedef struct { int streams, paused; struct op *first, **last; } hardware; /* a hardware queue, with a thread */
-typedef struct { int device, capturing; hardware *hw; } stream;
+typedef struct { int device, streams, paused; struct op *first, **last; } hardware; /* a hardware queue: a thread */
+typedef struct { int unfinished, capturing; hardware *hw; } stream;
 
 typedef struct { /* a mark that is recorded anew, as CUDA's events, or a marker with a callback, as OpenCL's */
     int refs, recorded, done;
@@ -20,30 +20,31 @@ typedef struct { /* a mark that is recorded anew, as CUDA's events, or a marker 
 typedef struct op {
     struct op *next;
     stream *stream;
-    enum { STORE64, STORE32, WAIT64, WAIT32, HOST, CALLBACK, COPY, FILL, MARK, END } kind;
+    enum { HOST, CALLBACK, STORE64, STORE32, WAIT64, WAIT32, COPY, FILL, MARK, END } kind; /* code, then memory */
     uint64_t at, value, more; /* more: a mask, a size, a function */
-    event *event;
+    event *event; int epoch; /* see ss_device_synchronize */
 } op;
 
 static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER; /* all that follows, and all objects */
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static int streams, events, names;
-static struct { char name[24]; int calls, at, code, stall; } books[NAMES]; /* the last three of call number `at` */
+static int streams, events, registrations, names, working, stopped;
+static int epoch[DEVICES], unfinished[DEVICES][2]; /* operations of each device, of this epoch and of the one before */
+static struct { char name[24]; int calls, at, code, stall; } books[NAMES]; /* the last two of call `at`; 0: of each */
 
 static void lock(void) { pthread_mutex_lock(&mu); }
+static int unlock(int result) { return pthread_cond_broadcast(&changed), pthread_mutex_unlock(&mu), result; }
 
-static int unlock(int result)
+static void go_on(void) { unlock(OK); }
+static void begin(void) /* in a forked child, which has no threads */
 {
-    pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&mu);
-    return result;
+    changed = (pthread_cond_t)PTHREAD_COND_INITIALIZER, working = 0, memset(unfinished, 0, sizeof unfinished), go_on();
 }
+__attribute__((constructor)) static void set_up(void) { pthread_atfork(lock, go_on, begin); }
 
 static int book(const char *name)
 {
-    int i = 0;
-    while (i < names && strcmp(books[i].name, name) != 0)
-        i++;
+    int i;
+    for (i = 0; i < names && strcmp(books[i].name, name) != 0; i++) {}
     if (i == names && names++ < NAMES)
         strncpy(books[i].name, name, sizeof books[i].name - 1);
     return i;
@@ -53,25 +54,27 @@ static int enter(const char *name) /* leaves with mu, whatever it returns */
 {
     lock();
     int i = book(name);
-    if (++books[i].calls != books[i].at)
+    if (++books[i].calls != books[i].at && books[i].at)
         return OK;
     while (books[i].stall)
         pthread_cond_wait(&changed, &mu);
     return books[i].code;
 }
 
-/* For the test: the nth call of that name from now on (1: the next) returns `code`; with `stall`, not before ss_go. */
+/* The nth call of that name from now on (1: the next, 0: each) returns `code`; with `stall`, not before ss_go. */
 void ss_rule(const char *name, int nth, int code, int stall)
 {
     lock();
     int i = book(name);
-    books[i].at = books[i].calls + nth, books[i].code = code, books[i].stall = stall, unlock(OK);
+    books[i].at = nth ? books[i].calls + nth : 0, books[i].code = code, books[i].stall = stall, unlock(OK);
 }
 
 void ss_go(const char *name) { lock(), books[book(name)].stall = 0, unlock(OK); }
+void ss_forget(void) { lock(), memset(books, 0, sizeof books), names = 0, unlock(OK); } /* rules and calls */
 int ss_calls(const char *name) { return lock(), unlock(books[book(name)].calls); }
 int ss_streams(void) { return lock(), unlock(streams); }
 int ss_events(void) { return lock(), unlock(events); }
+int ss_registrations(void) { return lock(), unlock(registrations); }
 void ss_pause(stream *s, int yes) { lock(), s->hw->paused = yes, unlock(OK); } /* all of its hardware queue */
 void ss_capture(stream *s, int yes) { lock(), s->capturing = yes, unlock(OK); }
 
@@ -83,8 +86,8 @@ static void carry_out(const op *o)
     switch (o->kind) {
     case STORE64: STORE(uint64_t, at, o->value); break;
     case STORE32: STORE(uint32_t, at, o->value); break;
-    case WAIT64: while ((LOAD(uint64_t, at) & o->more) < o->value) usleep(50); break;
-    case WAIT32: while (LOAD(uint32_t, at) < (uint32_t)o->value) usleep(50); break;
+    case WAIT64: while (!LOAD(int, &stopped) && (LOAD(uint64_t, at) & o->more) < o->value) usleep(50); break;
+    case WAIT32: while (!LOAD(int, &stopped) && LOAD(uint32_t, at) < (uint32_t)o->value) usleep(50); break;
     case HOST: ((void (*)(void *))(uintptr_t)o->more)(value); break;
     case CALLBACK: ((void (*)(event *, int, void *))(uintptr_t)o->more)(o->event, (int)o->at, value); break;
     case COPY: memmove(at, value, o->more); break;
@@ -99,24 +102,23 @@ static void *run(void *argument)
 {
     hardware *hw = argument;
     for (lock(); hw->streams;) {
-        op *o = hw->paused ? NULL : hw->first;
+        op *o = hw->paused || stopped ? NULL : hw->first;
         if (o == NULL && (pthread_cond_wait(&changed, &mu), 1))
             continue;
         hw->first = o->next;
         hw->last = o->next ? hw->last : &hw->first;
+        working += o->kind > CALLBACK;
         unlock(OK);
         carry_out(o);
         lock();
+        working -= o->kind > CALLBACK, o->stream->unfinished--, unfinished[hw->device][o->epoch]--;
         if (o->kind == MARK)
             o->event->done++;
         else if (o->kind == END)
             free(o->stream), streams--, hw->streams--;
-        event_unref(o->event);
-        free(o);
+        event_unref(o->event), free(o), pthread_cond_broadcast(&changed);
     }
-    free(hw);
-    unlock(OK);
-    return NULL;
+    return free(hw), unlock(OK), NULL;
 }
 
 static int put(const char *name, op given)
@@ -124,8 +126,8 @@ static int put(const char *name, op given)
     int code = enter(name);
     if (code)
         return unlock(code);
-    op *o = malloc(sizeof *o);
-    *o = given;
+    op *o = memcpy(malloc(sizeof *o), &given, sizeof given);
+    o->epoch = epoch[o->stream->hw->device], o->stream->unfinished++, unfinished[o->stream->hw->device][o->epoch]++;
     if (o->event)
         o->event->refs++;
     if (o->kind == MARK)
@@ -138,12 +140,12 @@ static int put(const char *name, op given)
 int ss_stream_create(int device, stream *beside, stream **made) /* on the hardware queue of `beside`, or NULL */
 {
     int code = enter("stream_create");
-    if (code || device < 0 || device >= DEVICES || (beside && beside->device != device))
+    if (code || device < 0 || device >= DEVICES || (beside && beside->hw->device != device))
         return unlock(code ? code : INVALID);
     pthread_t thread;
     stream *s = *made = malloc(sizeof *s);
-    *s = (stream){device, 0, beside ? beside->hw : calloc(1, sizeof *s->hw)};
-    s->hw->last = beside ? s->hw->last : &s->hw->first;
+    *s = (stream){0, 0, beside ? beside->hw : calloc(1, sizeof *s->hw)};
+    s->hw->device = device, s->hw->last = beside ? s->hw->last : &s->hw->first;
     s->hw->streams++, streams++;
     if (beside == NULL && pthread_create(&thread, NULL, run, s->hw) == 0)
         pthread_detach(thread);
@@ -162,39 +164,37 @@ int ss_host(stream *s, uint64_t f, uint64_t data) PUT("host", HOST, .value = dat
 int ss_copy(stream *s, uint64_t to, uint64_t from, uint64_t n) PUT("copy", COPY, .at = to, .value = from, .more = n)
 int ss_fill(stream *s, uint64_t to, int v, uint64_t n) PUT("fill", FILL, .at = to, .value = (uint64_t)v, .more = n)
 int ss_mark_record(event *e, stream *s) PUT("mark_record", MARK, .event = e)
-int ss_flush(stream *s) { return (void)s, unlock(enter("flush")); }
 
-int ss_captured(stream *s, int *status)
-{
-    int code = enter("captured");
-    return *status = s->capturing, unlock(code);
-}
+#define ASK(name, answer) { int code = enter(name); return unlock(code ? code : (answer)); }
+int ss_flush(stream *s) ASK("flush", ((void)s, OK))
+int ss_stream_query(stream *s) ASK("stream_query", s->unfinished ? NOT_READY : OK)
+int ss_captured(stream *s, int *status) ASK("captured", (*status = s->capturing, OK))
+int ss_mark_create(event **made) ASK("mark_create", (*made = calloc(1, sizeof **made), (*made)->refs = 1, events++, OK))
+int ss_mark_destroy(event *e) ASK("mark_destroy", (event_unref(e), OK))
+int ss_mark_query(event *e) ASK("mark_query", e->recorded == e->done ? OK : NOT_READY) /* never recorded: complete */
+int ss_register(uint64_t at) ASK("register", ((void)at, registrations++, OK)) /* pages of the host, for all devices */
+int ss_unregister(uint64_t at) ASK("unregister", ((void)at, registrations--, OK))
+int ss_device_check(int device) ASK("device_check", ((void)device, OK)) /* what a broken device answers */
 
-int ss_mark_create(event **made)
+int ss_device_synchronize(int device) /* once all that was queued before has finished, whatever comes behind */
 {
-    int code = enter("mark_create");
-    if (code == OK)
-        *made = calloc(1, sizeof **made), (*made)->refs = 1, events++;
+    int code = enter("device_synchronize");
+    for (int begun = 0; !code && begun < 2; begun++) {
+        for (; unfinished[device][!epoch[device]]; pthread_cond_wait(&changed, &mu)) {}
+        epoch[device] ^= !begun;
+    }
     return unlock(code);
 }
 
-int ss_mark_destroy(event *e)
+void ss_exit(void) /* nothing runs any more, and nothing uses memory of the process */
 {
-    int code = enter("mark_destroy");
-    event_unref(code ? NULL : e);
-    return unlock(code);
-}
-
-int ss_mark_query(event *e) /* one that was never recorded is complete, as CUDA has it */
-{
-    int code = enter("mark_query");
-    return unlock(code ? code : e->recorded == e->done ? OK : NOT_READY);
+    for (lock(), STORE(int, &stopped, 1); working; pthread_cond_wait(&changed, &mu)) {}
+    unlock(OK);
 }
 
 /* OpenCL's: a mark, made and recorded; f(event, status, data) after it, with what the rule of "status" says. */
 int ss_marker(stream *s, event **made) { return ss_mark_create(made) ? INVALID : ss_mark_record(*made, s); }
 int ss_callback(event *e, uint64_t f, uint64_t data)
 {
-    int status = unlock(enter("status"));
-    return put("callback", (op){NULL, e->stream, CALLBACK, (uint64_t)status, data, f, e});
+    return put("callback", (op){NULL, e->stream, CALLBACK, (uint64_t)unlock(enter("status")), data, f, e, 0});
 }

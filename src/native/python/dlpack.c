@@ -1,5 +1,5 @@
-/* DLPack: capsules that keep an owner alive, and what other libraries' capsules say.
- * The structs are the ABI of DLPack 1.x. */
+/* DLPack: makes capsules that keep an owner alive, and reads other libraries' capsules. The structs are the ABI of
+ * DLPack 1.x. */
 #include "objects.h"
 
 #include <stdlib.h>
@@ -53,7 +53,8 @@ typedef struct {
 
 static void export_free(xp_export *e)
 {
-    /* A consumer may call this from any thread, also after the interpreter is gone: then the owner is gone as well. */
+    /* A consumer may call this from any thread, even after the interpreter has ended; then the owner is gone as
+     * well. */
     if (Py_IsInitialized()) {
         PyGILState_STATE state = PyGILState_Ensure();
         PyObject *type, *value, *trace;
@@ -77,7 +78,7 @@ static void delete_versioned(dl_versioned *m)
         export_free(m->context);
 }
 
-/* A capsule nobody took: its name is still the first one. */
+/* A capsule that nobody took still has its first name. */
 static void capsule_plain(PyObject *capsule)
 {
     if (PyCapsule_IsValid(capsule, DL_NAME))
@@ -160,7 +161,7 @@ typedef struct {
     dl_versioned *versioned;
 } xp_dltensor;
 
-/* Two threads with one capsule: only one of them may take it. */
+/* If two threads have one capsule, only one of them may take it. */
 static pthread_mutex_t take_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 static bool take(PyObject *capsule, const char *name, const char *used, void **pointer)

@@ -1,4 +1,4 @@
-/* Domain and Lease: the Python side of membership. */
+/* Domain and Lease: membership, for Python. */
 #include "objects.h"
 
 static PyObject *close_received(PyObject *Py_UNUSED(module), PyObject *arg)
@@ -27,7 +27,7 @@ typedef struct {
 
 static xp_domain *domain(PyObject *self) { return ((xp_domain_object *)self)->d; }
 
-/* NULL with an exception where the object may not touch shared memory. */
+/* NULL with an exception if the object may not touch shared memory. */
 static xp_domain *member(PyObject *self)
 {
     xp_domain *d = domain(self);

@@ -149,7 +149,7 @@ static PyObject *reservation_new(PyTypeObject *type, PyObject *args, PyObject *k
     char *base = mmap((void *)(uintptr_t)address, nbytes, PROT_NONE, flags, -1, 0);
     if (base == MAP_FAILED)
         return xp_oserror("mmap");
-    if (address && base != (char *)(uintptr_t)address) { /* kernels before 4.17 take the flag for a hint */
+    if (address && base != (char *)(uintptr_t)address) { /* kernels before 4.17 treat the address as a hint */
         munmap(base, nbytes);
         return xp_oserror_of(EEXIST, "mmap");
     }

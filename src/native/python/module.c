@@ -1,9 +1,9 @@
-/* The module: puts the parts together, and tells Python the layout and the numbers of the protocol. */
+/* The module: puts the parts together, and gives Python the layout and the numbers of the protocol. */
 #include "objects.h"
 
 #include <stdio.h>
 
-/* As `struct` spells it: an array is bytes. */
+/* The code of a field for `struct`; an array is bytes. */
 #define CODE(type, field)                                                                                             \
     _Generic(((type *)0)->field, uint16_t: 'H', uint32_t: 'I', int32_t: 'i', uint64_t: 'Q', default: 's')
 #define FIELD(of, type, field) {of, #field, offsetof(type, field), sizeof(((type *)0)->field), CODE(type, field)}
@@ -54,7 +54,7 @@ typedef struct {
     unsigned long long value;
 } number;
 
-/* Places and sizes that are not a field's. */
+/* Places and sizes that belong to no field. */
 static const number places[] = {
     {"handle.size", sizeof(xp_handle)},
     {"table.devices", XP_TABLE_DEVICES}, {"table.header", XP_TABLE_HEADER}, {"table.entries", XP_ENTRIES},
@@ -87,7 +87,7 @@ static const struct {
 };
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-/* dict[key] = value, whose reference it takes over; also where that is NULL with an exception set. */
+/* dict[key] = value. Takes over the reference to value, which may be NULL with an exception set. */
 static int put(PyObject *dict, const char *key, PyObject *value)
 {
     int rc = value ? PyDict_SetItemString(dict, key, value) : -1;
@@ -152,7 +152,7 @@ static int module_exec(PyObject *module)
 {
     if (add_dict(module, "STRUCTS", fill_structs) < 0 || add_dict(module, "LAYOUT", fill_layout) < 0 ||
         add_dict(module, "CONSTANTS", fill_constants) < 0 || add_dict(module, "MAGICS", fill_magics) < 0 ||
-        xp_init_process(module) < 0 || xp_init_memory(module) < 0 ||
+        xp_init_process(module) < 0 || xp_init_fds(module) < 0 || xp_init_memory(module) < 0 ||
         xp_init_span(module) < 0 || xp_init_dlpack(module) < 0 || xp_init_domain(module) < 0 ||
         xp_init_peer(module) < 0 || xp_init_slot(module) < 0 || xp_init_queue(module) < 0 ||
         xp_init_warden(module) < 0 || xp_init_serve(module) < 0)
@@ -178,6 +178,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(s->mapping);
     Py_VISIT(s->span);
     Py_VISIT(s->queue_calls);
+    Py_VISIT(s->owned_fd);
     return 0;
 }
 
@@ -189,6 +190,7 @@ static int module_clear(PyObject *module)
     Py_CLEAR(s->mapping);
     Py_CLEAR(s->span);
     Py_CLEAR(s->queue_calls);
+    Py_CLEAR(s->owned_fd);
     Py_CLEAR(s->held_name);
     return 0;
 }

@@ -15,7 +15,7 @@
 #define XP_FAST(f) ((PyCFunction)(void (*)(void))(f))
 #define XP_WEAKREFS(type) {"__weaklistoffset__", T_PYSSIZET, offsetof(type, weakrefs), READONLY, NULL}
 
-#define XP_LEAST_ADDRESS 4096 /* a smaller one is a mistake: nobody maps anything there, whatever the page size */
+#define XP_LEAST_ADDRESS 4096 /* a smaller address is a mistake: nothing is ever mapped there, whatever the page size */
 
 /* support.c */
 PyObject *xp_oserror(const char *call);
@@ -35,15 +35,18 @@ int xp_as_int(PyObject *obj, int *out);
 int xp_as_dims(PyObject *obj, const char *what, int64_t *out, int *n);
 PyObject *xp_dims_tuple(const int64_t *values, int n);
 
-/* What C makes objects of; each interpreter has its own. From a type: PyType_GetModuleState. */
+/* The types of which C makes objects; each interpreter has its own. From a type, PyType_GetModuleState returns it. */
 typedef struct {
-    PyTypeObject *fields, *lease, *mapping, *span, *queue_calls;
+    PyTypeObject *fields, *lease, *mapping, *span, *queue_calls, *owned_fd;
     PyObject *held_name; /* "_held" */
 } xp_types;
 xp_types *xp_types_of(PyObject *module);
 
+/* fds.c */
+PyObject *xp_own_fd(PyTypeObject *type, int number, const char *call); /* takes it over, also where this fails */
+
 /* memory.c */
-PyObject *xp_mapping_new(PyTypeObject *type, char *base, uint64_t nbytes); /* takes the mapped bytes over */
+PyObject *xp_mapping_new(PyTypeObject *type, char *base, uint64_t nbytes); /* takes over the mapped bytes */
 const char *xp_mapping_base(PyObject *mapping, uint64_t *nbytes);
 
 /* domain.c, slot.c: borrowed; NULL with TypeError, or ValueError where it is not usable */
@@ -55,6 +58,7 @@ int xp_guarded(int rc); /* of xp_guard: 0, or -1 with an exception set */
 
 /* Each file adds its own functions and types. */
 int xp_init_process(PyObject *module);
+int xp_init_fds(PyObject *module);
 int xp_init_memory(PyObject *module);
 int xp_init_span(PyObject *module);
 int xp_init_dlpack(PyObject *module);

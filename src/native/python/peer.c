@@ -1,5 +1,5 @@
-/* Fields, the bytes of a handle by name; PeerTable, which opens an entry of a peer's mapped table at one go; OwnTable,
- * which fills one in. */
+/* Fields: the bytes of a handle, by name. PeerTable: opens an entry of a peer's mapped table in one call. OwnTable:
+ * fills in an entry of our own. */
 #include "objects.h"
 
 #include <sys/random.h>
@@ -137,7 +137,7 @@ static PyObject *lease_of(PyObject *self, const xp_handle *h, PyObject *peer)
     const xp_types *types = PyType_GetModuleState(Py_TYPE(self));
     PyObject *lease = xp_lease_new(types->lease, ((xp_peer_table *)self)->domain, h->entry, peer);
     if (lease == NULL)
-        PyErr_Clear(); /* the caller does it again, and says what is wrong */
+        PyErr_Clear(); /* the caller tries again the long way, which says what is wrong */
     return lease;
 }
 
@@ -189,14 +189,14 @@ static PyObject *table_open(PyObject *object, PyObject *const *args, Py_ssize_t 
         Py_RETURN_NONE;
     }
     const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
-    uint32_t count = memfd ? 0 : e.fd_count, given = 0;
+    uint32_t count = memfd ? 0 : e.fd_count;
     PyObject *mapping = memfd ? xp_mapping_new(types->mapping, base, e.exposed_nbytes) : Py_NewRef(Py_None);
-    PyObject *numbers = mapping ? PyTuple_New(count) : NULL;
-    for (PyObject *number; numbers && given < count; given++) {
-        if ((number = PyLong_FromLong(fds[given])) == NULL)
+    PyObject *numbers = mapping ? PyList_New(0) : NULL;
+    for (uint32_t i = 0; i < count; i++) {
+        PyObject *fd = xp_own_fd(types->owned_fd, fds[i], "fcntl(F_DUPFD_CLOEXEC)");
+        if (numbers && (fd == NULL || PyList_Append(numbers, fd) < 0))
             Py_CLEAR(numbers);
-        else
-            PyTuple_SetItem(numbers, given, number);
+        Py_XDECREF(fd);
     }
     PyObject *found =
         numbers ? Py_BuildValue("(OOKKy#OKI)", mapping, lease, (unsigned long long)e.nbytes,
@@ -206,8 +206,6 @@ static PyObject *table_open(PyObject *object, PyObject *const *args, Py_ssize_t 
     Py_XDECREF(mapping);
     Py_XDECREF(numbers);
     Py_DECREF(lease);
-    while (found == NULL && count)
-        xp_close_received(fds[--count]);
     return found;
 }
 

@@ -1,4 +1,4 @@
-/* Stream queues for Python: recipes are checked here once, so that the engine only fills them in. */
+/* Stream queues for Python. Recipes are checked here, once, so that the engine only has to fill them in. */
 #include "objects.h"
 
 #include "../engine/queue.h"
@@ -72,7 +72,7 @@ static int take_step(PyObject *o, xp_step *step, unsigned *seen)
     return take_function(PyTuple_GetItem(o, 0), &step->call);
 }
 
-/* One step, or a tuple of them; None: the driver has no such thing. */
+/* One step, or a tuple of steps; None: the driver has no such call. */
 static int take_recipe(PyObject *o, xp_recipe *recipe, unsigned allowed, unsigned wanted)
 {
     unsigned seen = 0;
@@ -147,7 +147,7 @@ static PyType_Slot calls_slots[] = {{Py_tp_new, calls_new}, {Py_tp_dealloc, call
 static PyType_Spec calls_spec = {"xpushare._native.QueueCalls", sizeof(calls_object), 0, Py_TPFLAGS_DEFAULT,
                                  calls_slots};
 
-/* Calls with all their arguments, as a list of (function, argument, ...). To be freed; NULL with an exception set. */
+/* Complete calls, from a list of (function, argument, ...). The caller frees them; NULL with an exception set. */
 static xp_call *take_calls(PyObject *o, uint32_t *count)
 {
     PyObject *list = PySequence_List(o);
@@ -365,7 +365,7 @@ static PyObject *mending(PyObject *self, PyObject *slot, bool end)
 {
     xp_queue *queue = queue_of(self);
     xp_slot *s = queue ? xp_slot_of(slot) : NULL;
-    if (queue && s == NULL && PyErr_ExceptionMatches(PyExc_ValueError)) { /* of a detached slot nothing is to be mended */
+    if (queue && s == NULL && PyErr_ExceptionMatches(PyExc_ValueError)) { /* a detached slot needs no mending */
         PyErr_Clear();
         Py_RETURN_FALSE;
     }
@@ -420,7 +420,7 @@ static PyGetSetDef queue_getset[] = {
 
 static void queue_dealloc(PyObject *self)
 {
-    xp_queue *queue = ((queue_object *)self)->queue; /* guards keep it, and so does what is held */
+    xp_queue *queue = ((queue_object *)self)->queue; /* guards and held work keep it alive */
     if (queue)
         xp_queue_unref(queue);
     xp_free(self);
@@ -485,7 +485,7 @@ static int add_codes(PyObject *module)
     return 0;
 }
 
-/* Before the interpreter gives up the memory that held calls name. */
+/* It runs before the interpreter frees memory that held calls use. */
 static int close_at_exit(PyObject *module)
 {
     PyObject *atexit = PyImport_ImportModule("atexit");

@@ -5,19 +5,21 @@
 
 static PyObject *serve(PyObject *Py_UNUSED(m), PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"table_address", "table_fd", "domain", NULL};
+    static char *names[] = {"table_address", "table_fd", "domain", "file", NULL};
     PyObject *o_address, *o_domain;
     uint64_t address;
     int table_fd;
+    const char *file = NULL;
+    Py_ssize_t file_size;
     xp_domain *d;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OiO", names, &o_address, &table_fd, &o_domain) ||
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OiO|z#", names, &o_address, &table_fd, &o_domain, &file, &file_size) ||
         xp_as_u64(o_address, &address) < 0 || (d = xp_domain_of(o_domain)) == NULL)
         return NULL;
     xp_error error = {0, "not the table of this process and its own domain"};
     bool good = address >= XP_LEAST_ADDRESS && address % 8 == 0;
     if (good) {
         Py_BEGIN_ALLOW_THREADS
-        good = xp_serve((xp_table *)(uintptr_t)address, table_fd, d, &error);
+        good = xp_serve((xp_table *)(uintptr_t)address, table_fd, d, file, &error);
         Py_END_ALLOW_THREADS
     }
     if (!good)

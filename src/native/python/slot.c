@@ -187,7 +187,7 @@ static PyObject *wait_slow(PyObject *self, xp_slot *s, uint64_t point, uint64_t 
     Py_BEGIN_ALLOW_THREADS
     state = xp_spin(s, point, start, end, full);
     Py_END_ALLOW_THREADS
-    while (state == XP_PENDING) { /* also where there is no time to sleep: deaths are seen */
+    while (state == XP_PENDING) { /* even if no time is left to sleep, so that deaths are seen */
         int rc;
         Py_BEGIN_ALLOW_THREADS
         state = xp_sleep(s, point, start, end, &rc);
@@ -313,7 +313,7 @@ static PyObject *slot_cancel(PyObject *self, PyObject *arg)
     uint64_t token;
     if (xp_as_u64(arg, &token) < 0)
         return NULL;
-    xp_slot *s = ((xp_slot_object *)self)->s; /* also of a detached slot: its tokens are due */
+    xp_slot *s = ((xp_slot_object *)self)->s; /* works on a detached slot, too: its tokens are due */
     Py_BEGIN_ALLOW_THREADS
     xp_node_cancel(s, token);
     Py_END_ALLOW_THREADS

@@ -1,4 +1,4 @@
-/* Span, a buffer that keeps its owner alive, and BufferBase, whose views are views of a Span. */
+/* Span: a buffer that keeps its owner alive. BufferBase: a base class whose buffers are those of a Span. */
 #include "objects.h"
 
 typedef struct {
@@ -27,7 +27,7 @@ static bool contiguous(const xp_span *s, bool fortran)
     return true;
 }
 
-/* Fill dims and len; everything the shape reaches must lie inside the span. */
+/* Fill in dims and len. Everything that the shape reaches must lie inside the span. */
 static int span_dims(xp_span *s, const int64_t *shape, int ndim, const int64_t *strides)
 {
     int64_t flat = s->nbytes / s->itemsize;
@@ -140,7 +140,7 @@ static void span_dealloc(PyObject *self)
     xp_free(self);
 }
 
-/* No tp_clear: like a tuple, a span never lets its owner go while a view may look at the memory. */
+/* No tp_clear: like a tuple, a span never releases its owner while a view may look at the memory. */
 static int span_traverse(PyObject *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
@@ -221,7 +221,8 @@ static PyType_Spec span_spec = {"xpushare._native.Span", sizeof(xp_span), 0, Py_
 typedef struct {
     PyObject_HEAD
     PyObject *weakrefs;
-    /* Of one that is bound; they never change. The sub-class's `_held` keeps the memory, and is None once it does not. */
+    /* For an object that is bound; they never change. The sub-class's `_held` keeps the memory, and is None once the
+     * object is closed. */
     uint64_t address;
     Py_ssize_t nbytes;
     unsigned forks;
@@ -288,7 +289,7 @@ static int base_getbuffer(PyObject *self, Py_buffer *view, int flags)
     if (span == NULL)
         return -1;
     int rc = -1;
-    /* Knows a Span by its slot: `_span` may come from anywhere. */
+    /* A Span is known by its slot, since any sub-class may define `_span`. */
     if (PyType_GetSlot(Py_TYPE(span), Py_bf_getbuffer) == (void *)span_getbuffer)
         rc = span_getbuffer(span, view, flags);
     else
@@ -297,7 +298,8 @@ static int base_getbuffer(PyObject *self, Py_buffer *view, int flags)
     return rc;
 }
 
-/* Never called: the exporter that a view names is the Span. Where it is missing, NumPy's frombuffer drops the view and keeps us. */
+/* Never called: the exporter that a view names is the Span. Without this slot, NumPy's frombuffer would drop the view
+ * and keep this object. */
 static void base_releasebuffer(PyObject *Py_UNUSED(self), Py_buffer *Py_UNUSED(view)) {}
 
 static PyObject *base_span(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(a))
@@ -310,7 +312,7 @@ static PyMethodDef base_methods[] = {{"_span", base_span, METH_NOARGS, NULL}, {N
 
 static PyMemberDef base_members[] = {XP_WEAKREFS(xp_base), {NULL, 0, 0, 0, NULL}};
 
-/* No tp_dealloc: the one that heap types get by default clears weak references and suits every sub-class. */
+/* No tp_dealloc: the default one of heap types clears weak references and suits every sub-class. */
 static PyType_Slot base_slots[] = {
     {Py_tp_new, base_new},
     {Py_bf_getbuffer, base_getbuffer},

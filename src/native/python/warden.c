@@ -32,13 +32,25 @@ static PyObject *due(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
     return tokens;
 }
 
+/* The warden is of the process: it goes on when a sub-interpreter ends. */
 static PyObject *close_warden(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
 {
+    bool main = PyInterpreterState_GetID(PyInterpreterState_Get()) == 0;
     Py_BEGIN_ALLOW_THREADS
-    xp_warden_stop();
+    if (main)
+        xp_warden_stop();
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
+
+static int say_robbed(void *Py_UNUSED(arg))
+{
+    if (PyErr_WarnEx(PyExc_RuntimeWarning, XP_ROBBED_TEXT, 1) < 0)
+        PyErr_WriteUnraisable(NULL);
+    return 0;
+}
+
+static void on_robbed(void) { Py_AddPendingCall(say_robbed, NULL); /* the warden has no GIL */ }
 
 static PyMethodDef functions[] = {
     {"notification_fd", notification_fd, METH_NOARGS, NULL},
@@ -50,5 +62,6 @@ static PyMethodDef functions[] = {
 int xp_init_warden(PyObject *module)
 {
     xp_engine_init();
+    xp_on_robbed = on_robbed;
     return PyModule_AddFunctions(module, functions);
 }

@@ -1,6 +1,6 @@
-"""The vendors, found: each folder here with a module `vendor`, and the entry points of the group `xpushare.adapters`.
+"""Finds the vendors: each folder here with a module `vendor`, and the entry points of the group `xpushare.adapters`.
 
-Finding a vendor imports its record alone; its adapter is made at the first need.
+Finding a vendor imports only its record; its adapter is made when it is first needed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _lock = threading.RLock()
 
 
 def _own_names() -> list[str]:
-    """The folders here that have a record."""
+    """The names of the folders here that have a record."""
     global _folders
     if _folders is None:
         import pkgutil  # slow to import
@@ -86,7 +86,9 @@ def _own(name: str) -> Vendor:
 
 
 def _elsewhere() -> dict[str, Vendor]:
-    """The vendors of other packages. What is wrong with one is a `Problem` and a warning in the log, no more."""
+    """The vendors of other packages. If something is wrong with one, that is only a `Problem` and a warning in the
+    log.
+    """
     global _others
     if _others is None:  # no lock: whoever comes at the same time finds the same, and imports under a lock can deadlock
         found: dict[str, Vendor] = {}
@@ -170,13 +172,15 @@ def _is_broken(backend: str, why: str) -> None:
 
 
 def problems() -> list[Problem]:
-    """What is wrong with adapters from other packages, as far as this process has found out."""
+    """What is wrong with adapters from other packages, as far as this process knows."""
     _elsewhere()
     return list(_problems)
 
 
 def search() -> Iterator[Vendor]:
-    """All vendors, those of this package first: who finds a match there need not look for other packages."""
+    """All vendors, those of this package first, so that whoever finds a match there need not look for other
+    packages.
+    """
     for name in _own_names():
         yield _own(name)
     yield from _elsewhere().values()
@@ -209,8 +213,8 @@ def interfaces(own: bool) -> tuple[tuple[Vendor, ArrayInterface], ...]:
 
 
 def dlpack_owner(number: int) -> tuple[Vendor, DLPackType]:
-    """Whose the arrays of that DLPack device type are. `FeatureNotSupportedError` where no vendor knows it, or its
-    pointers are no addresses.
+    """The vendor of arrays with that DLPack device type. Raises `FeatureNotSupportedError` if no vendor knows it, or if
+    its pointers are no addresses.
     """
     found = _owners.get(number)
     if found is None:
@@ -251,7 +255,9 @@ def loaded() -> list[Adapter]:
 
 
 def adapter(backend: str) -> Adapter:
-    """The adapter of that name, made once a process. `FeatureNotSupportedError`: there is none, or it is broken."""
+    """The adapter of that name, made once per process. Raises `FeatureNotSupportedError` if there is none, or it is
+    broken.
+    """
     found = _adapters.get(backend)
     if found is None:
         with _lock:
@@ -289,7 +295,7 @@ def _make(backend: str) -> Adapter:
 
 
 def listed(backend: str) -> list[DeviceInfo]:
-    """The devices of that backend; none where its adapter, from another package, is broken."""
+    """The devices of that backend; none if its adapter comes from another package and is broken."""
     try:
         return adapter(backend).devices()
     except Exception as error:
@@ -305,7 +311,7 @@ def why_none(backend: str) -> str:
 
 
 def _renew_lock() -> None:
-    """In a forked child: whoever held it is not there."""
+    """In a forked child: the thread that held the lock does not exist here."""
     global _lock
     _lock = threading.RLock()
 

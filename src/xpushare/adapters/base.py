@@ -1,19 +1,20 @@
-"""The driver contract: what one vendor's adapter gives, and what it must guarantee.
+"""The driver contract: what one vendor's adapter provides, and what it must guarantee.
 
 An adapter translates these methods to driver calls and driver errors to the package's own. It keeps no tables, caches
 no imports, counts no references, checks no handles and knows nothing of processes: all of that is the same for every
-vendor and lives above. Nothing here has a default that would hide a missing feature: what a device lacks, `support`
-says, and the core asks it first.
+vendor, and is done above. Nothing here has a default that would hide a missing feature: `support` says what a device
+lacks, and the core asks it first.
 
 Guarantees asked of every method:
 
-1. It raises this package's errors only: `OutOfMemoryError`, `FeatureNotSupportedError`, `InvalidArgumentError`,
-`DeviceError` with the
-   driver's name and number for the failure, and the name of the call.
-2. When it raises, nothing it acquired on the way remains.
-3. It makes no context on a device it was not asked for, and leaves the caller's current context and captures alone.
-4. Objects it returns own their driver resource; their `release` is called exactly once, from any thread, never in a
-forked child. 5. It may be called from several threads at once.
+1. It raises only errors of this package: `OutOfMemoryError`, `FeatureNotSupportedError`, `InvalidArgumentError`, and
+   `DeviceError` with the driver's name and number for the failure, and the name of the call.
+2. When it raises, it has released everything that it acquired before.
+3. It creates no context on a device that it was not asked for, and leaves the caller's current context and captures
+   alone.
+4. The objects that it returns own their driver resource. Their `release` is called exactly once, from any thread, never
+   in a forked child.
+5. Several threads may call it at once.
 """
 
 from __future__ import annotations
@@ -57,19 +58,19 @@ Access = Literal["none", "r", "rw"]
 
 
 class Form(enum.IntEnum):
-    """What the file descriptors of an export are, which decides where it can be imported. Part of the table's entries:
-    docs/layout.md.
+    """What the file descriptors of an export are, which decides where it can be imported. The table's entries contain
+    it: docs/layout.md.
     """
 
-    DRIVER = 0  # of the driver's own kind, or none at all: for the same backend only
-    MEMFD = 1  # one sealed memfd of exposed_nbytes, the memory at its start; a mapping is all that an importer needs
+    DRIVER = 0  # of the driver's own kind, or none at all; for the same backend only
+    MEMFD = 1  # one sealed memfd of exposed_nbytes, with the memory at its start; an importer only has to map it
     VMM_FD = 2  # of CUDA's virtual memory management
     OPAQUE_FD = 3  # "opaque fds" of Vulkan's external memory
     DMA_BUF = 4
 
 
 class Same(enum.Enum):
-    """What the device of an importer must have in common with the exporter's, which is of another backend."""
+    """What an importer's device must have in common with the exporter's device, which is of another backend."""
 
     HOST = "host"
     DEVICE = "device"
@@ -77,7 +78,7 @@ class Same(enum.Enum):
 
 
 class Hardware(NamedTuple):
-    """What tells whether devices of two backends are the same hardware."""
+    """What shows whether devices of two backends are the same hardware."""
 
     backend: str
     uuid: str
@@ -95,9 +96,10 @@ class DeviceInfo:
     uuid: str
     type: Literal["cpu", "gpu", "accelerator"]
     driver_version: str
-    # Of a whole device on the PCI bus, as sysfs writes it ("0000:3b:00.0"); "" for others, and for a part of one.
+    # The address of a whole device on the PCI bus, as sysfs writes it ("0000:3b:00.0"); "" for other devices, and for
+    # parts of one.
     pci: str = field(default="", compare=False)
-    # Two devices with the same one understand each other's opaque fds; "" where the driver has none.
+    # Two devices with the same one understand each other's opaque fds; "" if the driver has none.
     driver_uuid: str = field(default="", compare=False)
     native: Any = field(default=None, compare=False, repr=False)
 
@@ -107,26 +109,26 @@ class DeviceInfo:
 
 
 class Properties(NamedTuple):
-    """What the driver says of a device."""
+    """What the driver says about a device."""
 
     vendor: str
     compute_units: int
     memory_nbytes: int
     free_nbytes: int
-    integrated: bool  # it has no memory of its own
+    integrated: bool  # the device has no memory of its own
 
 
 class Export(NamedTuple):
-    """What lets another process reach a driver object. The fds stay the property of the object that gave them."""
+    """What lets another process reach a driver object. The fds still belong to the object that returned them."""
 
     nbytes: int
     exposed_nbytes: int
     fds: tuple[int, ...] = ()
-    inode: int = 0  # of fds[0], where it tells that file from others
+    inode: int = 0  # of fds[0], if it distinguishes that file from others
     payload: bytes = b""  # at most 128 bytes, the adapter's own
     on_demand: OnDemand | None = None
     form: Form = Form.DRIVER
-    offset: int = 0  # of the memory in the exposed_nbytes that the fds are of
+    offset: int = 0  # of the memory in the exposed_nbytes that the fds stand for
 
 
 class OnDemand(NamedTuple):
@@ -142,8 +144,8 @@ class OnDemand(NamedTuple):
 
 
 class Import(NamedTuple):
-    """An export as the importer received it, sizes checked against the exporter's table. Fds not taken are closed
-    afterwards.
+    """An export as the importer received it, with sizes checked against the exporter's table. Fds that the adapter does
+    not take are closed afterwards.
     """
 
     nbytes: int
@@ -154,7 +156,7 @@ class Import(NamedTuple):
     mapping: Mapping | None = None  # of a `Form.MEMFD`, checked, where `Adapter.maps_memfds`; there are no fds then
     form: Form = Form.DRIVER
     offset: int = 0
-    exporter: Hardware | None = None  # of another backend, whose payload this is then; None: of this one
+    exporter: Hardware | None = None  # of another backend, to which the payload then belongs; None: of this backend
 
 
 class DriverMemory(abc.ABC):
@@ -166,21 +168,23 @@ class DriverMemory(abc.ABC):
 
     @abc.abstractmethod
     def export(self, read_only: bool) -> Export:
-        """What another process needs. Repeatable, cheap; `FeatureNotSupportedError` says why this memory cannot be."""
+        """What another process needs. Repeatable and cheap. `FeatureNotSupportedError` says why this memory cannot be
+        exported.
+        """
 
     @abc.abstractmethod
     def release(self) -> None:
-        """Free or unmap, after device work submitted before has finished, without blocking the caller for it."""
+        """Free or unmap the memory once device work submitted before has finished, without blocking the caller."""
 
 
 class Foreign(NamedTuple):
     """Memory of another library, found by its address."""
 
-    memory: DriverMemory  # the whole allocation; its `release` frees nothing of theirs
+    memory: DriverMemory  # the whole allocation; its `release` frees nothing of the other library's
     offset: int  # of the address inside it
     device: DeviceInfo  # that the memory is on
     kind: UsmKind
-    identity: Hashable  # names the allocation: another one at the same address later has another
+    identity: Hashable  # names the allocation; a later one at the same address has another identity
 
 
 class DriverPhysical(abc.ABC):
@@ -192,7 +196,7 @@ class DriverPhysical(abc.ABC):
     def export(self) -> Export: ...
     @abc.abstractmethod
     def release(self) -> None:
-        """Give up this handle on the pages; mappings keep them."""
+        """Release this handle of the pages; mappings keep the pages."""
 
 
 class DriverRange(abc.ABC):
@@ -206,13 +210,13 @@ class DriverRange(abc.ABC):
     def map(self, at: int, physical: DriverPhysical, offset: int, nbytes: int, access: Access) -> None: ...
     @abc.abstractmethod
     def unmap(self, at: int, nbytes: int) -> None:
-        """One whole mapping; after device work submitted before has finished."""
+        """Unmap one whole mapping, once device work submitted before has finished."""
 
     @abc.abstractmethod
     def set_access(self, at: int, nbytes: int, access: Access) -> None: ...
     @abc.abstractmethod
     def release(self) -> None:
-        """Give the addresses back; nothing is mapped any more when this is called."""
+        """Release the addresses; nothing is mapped any more when this is called."""
 
 
 @dataclass(slots=True)
@@ -234,11 +238,11 @@ class NativeEvent(Protocol):
 
 
 class DriverQueue(abc.ABC):
-    """An in-order queue of device work. Operations return when they are queued; failures come out of `synchronize`."""
+    """An in-order queue of device work. Operations return once they are queued; `synchronize` raises their failures."""
 
     @abc.abstractmethod
     def copy(self, dst: int, src: int, nbytes: int, keep: object) -> None:
-        """`keep` is held until the operation has finished; so in `fill` and `call`."""
+        """Hold `keep` until the operation has finished. `fill` does the same."""
 
     @abc.abstractmethod
     def fill(self, dst: int, pattern: bytes, nbytes: int, keep: object) -> None: ...
@@ -248,50 +252,52 @@ class DriverQueue(abc.ABC):
 
     @abc.abstractmethod
     def signal(self, slot: Slot, profile: Profile | None) -> int:
-        """Submit a point of `slot`, completed when the work queued before has finished; its number. Follows
-        docs/events-protocol.md.
+        """Submit a point of `slot`, which completes once the work queued before has finished; returns its number.
+        Follows docs/events-protocol.md.
 
-        ValueError of `slot.submit` is passed on. Fills `profile` in, where the device has
-        `ext_oneapi_per_event_profiling`."""
+        Passes on the ValueError of `slot.submit`. Fills in `profile` if the device has
+        `ext_oneapi_per_event_profiling`.
+        """
 
     @abc.abstractmethod
     def wait(self, slot: Slot, point: int) -> None:
-        """Work queued later starts when `point` is done, or lost; a loss comes out of `synchronize`, once."""
+        """Work queued later starts once `point` is done or lost; `synchronize` reports a loss, once."""
 
     @abc.abstractmethod
     def wait_native(self, event: Any, keep: object) -> None:
-        """Work queued later starts when another library's event (of `Adapter.adopt_event`) has completed; holds `keep`
-        until then.
+        """Work queued later starts once another library's event (from `Adapter.adopt_event`) has completed; `keep` is
+        held until then.
         """
 
     @abc.abstractmethod
     def record_native(self) -> NativeEvent:
-        """The driver's own shareable event, complete when the work queued before has finished.
-        `FeatureNotSupportedError` where there is none.
+        """The driver's own shareable event, which completes once the work queued before has finished. Raises
+        `FeatureNotSupportedError` if there is none.
         """
 
     @abc.abstractmethod
     def synchronize(self, timeout: float | None) -> None:
-        """Wait for everything queued; `TimeoutError`, and what went wrong in the queue since the last call."""
+        """Wait for everything queued. Raises `TimeoutError`, and what went wrong in the queue since the last call."""
 
     @abc.abstractmethod
     def idle(self) -> bool:
-        """Everything queued has finished."""
+        """Whether everything queued has finished."""
 
     @abc.abstractmethod
     def release(self) -> None:
-        """Finish what is queued, off the caller's thread where it would block; then give the queue up."""
+        """Finish queued work, off the caller's thread if that would block; then end the queue."""
 
 
 class Adapter(abc.ABC):
-    """One vendor. Made once a process, on the first question about its devices."""
+    """One vendor. Made once per process, at the first question about its devices."""
 
     backend: str
     maps_memfds: bool  # memory in a memfd comes to `import_memory` as a mapping of it, else as its fd
+    least_per_fd: int = 0  # bytes that each of several fds stands for, at least; 0: what is imported has one fd
 
     @abc.abstractmethod
     def devices(self) -> list[DeviceInfo]:
-        """The devices this process may use; an empty list where there is no driver. `why_none` then says what is
+        """The devices that this process may use; an empty list if there is no driver. Then `why_none` says what is
         missing.
         """
 
@@ -303,7 +309,7 @@ class Adapter(abc.ABC):
     def properties(self, device: DeviceInfo) -> Properties: ...
     @abc.abstractmethod
     def granularity(self, device: DeviceInfo, recommended: bool) -> int:
-        """Bytes of which physical memory and mappings are multiples."""
+        """The number of bytes of which the sizes of physical memory and mappings are multiples."""
 
     @abc.abstractmethod
     def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory: ...
@@ -312,18 +318,18 @@ class Adapter(abc.ABC):
     @abc.abstractmethod
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
         """The forms in which `import_memory` (`physical`: `import_physical`) takes what another backend exported, and
-        what the two devices must have in common for that. The core checks it and asks for nothing else.
+        what the two devices must have in common for that. The core checks this, and asks for no other import.
         """
 
     @abc.abstractmethod
     def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
-        """The allocation of another library that `address` lies in; None where this adapter's driver knows nothing of
-        it.
+        """The allocation of another library that contains `address`; None if this adapter's driver does not know it.
 
-        With `nbytes`, no more of a run of allocations than an array of that size needs.
+        With `nbytes`, it covers no more of a run of allocations than an array of that size needs.
 
-        `FeatureNotSupportedError` when the driver knows it and it cannot be shared: the allocator, and the setting that
-        would help."""
+        If the driver knows the allocation and it cannot be shared, `FeatureNotSupportedError` names the allocator, and
+        the setting that would help.
+        """
 
     @abc.abstractmethod
     def physical(self, device: DeviceInfo, nbytes: int, enable_ipc: bool) -> DriverPhysical: ...
@@ -331,27 +337,29 @@ class Adapter(abc.ABC):
     def import_physical(self, device: DeviceInfo, what: Import) -> DriverPhysical: ...
     @abc.abstractmethod
     def reserve(self, device: DeviceInfo, nbytes: int, address: int) -> DriverRange:
-        """`address` 0: anywhere; else exactly there or an error."""
+        """Reserve addresses: anywhere if `address` is 0, else exactly there, or raise."""
 
     @abc.abstractmethod
     def queue(self, device: DeviceInfo) -> DriverQueue: ...
     @abc.abstractmethod
     def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:
-        """A queue over another library's stream, which stays theirs; None where `native` is not this vendor's."""
+        """A queue over another library's stream, which still belongs to that library; None if `native` is not this
+        vendor's.
+        """
 
     @abc.abstractmethod
     def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
-        """A stream of the device, for `adopt_queue`: by DLPack's number, else (None) the one that the library of
-        `array` works on
-        now, else the device's default one. None where the device has no streams."""
+        """A stream of the device, for `adopt_queue`: the one with DLPack's number, else (None) the one that the library
+        of `array` works on now, else the device's default stream. None if the device has no streams.
+        """
 
     @abc.abstractmethod
     def adopt_event(self, native: object) -> tuple[DeviceInfo, Any] | None:
-        """(device, the driver's event) of another library's event; None where `native` is not this vendor's."""
+        """(device, the driver's event) of another library's event; None if `native` is not this vendor's."""
 
     @abc.abstractmethod
     def settle(self) -> None:
-        """Let go of the operands of queue operations that have finished; waits for none."""
+        """Release the operands of queue operations that have finished, without waiting for others."""
 
     @abc.abstractmethod
     def adopt_domain(self, device: DeviceInfo, domain: Domain) -> None:
@@ -360,7 +368,7 @@ class Adapter(abc.ABC):
         """
 
     def dlpack_device(self, device: DeviceInfo, kind: UsmKind) -> tuple[int, int]:
-        """DLPack's (device type, device id) of memory of that kind: the record has the type."""
+        """DLPack's (device type, device id) for memory of that kind; the record has the type."""
         record = adapters.record(self.backend)
         assert record is not None
         number = record.dlpack_type(kind)

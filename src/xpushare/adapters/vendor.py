@@ -1,4 +1,4 @@
-"""The record of a vendor: what the package has to know of it before, or without, its driver.
+"""The record of a vendor: what the package has to know about it before, or without, loading its driver.
 
 Each adapter's folder has a module `vendor` with a record of that name; an adapter in a package of its own names its
 record as an entry point of the group `xpushare.adapters`. Everything above the adapters reads these records and keeps
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DLPACK_NAMES", "UR_BACKENDS", "ArrayInterface", "Check", "DLPackType", "Vendor"]
 
-# Unified Runtime's names for ONEAPI_DEVICE_SELECTOR: selectors may have them whether or not there is an adapter.
+# Unified Runtime's names for ONEAPI_DEVICE_SELECTOR: selectors may contain them even if there is no adapter for them.
 UR_BACKENDS: Final = frozenset({"level_zero", "opencl", "cuda", "hip", "native_cpu", "offload"})
 
 # DLDeviceType of dlpack.h, for messages.
@@ -54,13 +54,13 @@ class Check(NamedTuple):
 
 
 class DLPackType(NamedTuple):
-    """A DLPack device type that this vendor's memory bears, in our arrays or in those of other libraries."""
+    """A DLPack device type of this vendor's memory, in our arrays or in those of other libraries."""
 
     number: int
-    kinds: tuple[UsmKind, ...] = ()  # of our memory, that bear it
-    foreign: bool = True  # another library's array of this type is this vendor's
+    kinds: tuple[UsmKind, ...] = ()  # the kinds of our memory that have this type
+    foreign: bool = True  # other libraries' arrays of this type belong to this vendor
     host: bool = False  # the host reads and writes this memory
-    stream: int | None = None  # DLPack's number of the default stream; None: arrays of this type have no streams
+    stream: int | None = None  # DLPack's number for the default stream; None: arrays of this type have no streams
     address: bool = True  # the array's pointer is an address, not a driver's handle
 
     @property
@@ -73,8 +73,8 @@ def _filter_string(device: DeviceInfo) -> object:
 
 
 class ArrayInterface(NamedTuple):
-    """An attribute by which arrays say where they lie: read from other libraries' arrays, given by ours on a device of
-    this vendor.
+    """An attribute by which arrays say where they lie. It is read from other libraries' arrays, and our arrays on a
+    device of this vendor have it.
     """
 
     name: str
@@ -99,23 +99,23 @@ def _no_checks() -> Iterable[Check]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
-    """What is known of a vendor without its driver."""
+    """What is known about a vendor without its driver."""
 
     backend: str  # lower case; at most 16 characters, as handles carry it
-    make: Callable[[], Adapter]  # imports and makes the adapter; called once a process, at the first need
+    make: Callable[[], Adapter]  # imports and makes the adapter; called once per process, when it is first needed
     order: int = 50  # devices are listed in ascending order of this, then of the backends' names
     selected_only: bool = False  # the devices exist only when a selector names the backend
-    in_use: Callable[[], bool] = _yes  # whether this process has loaded the driver: else no array here is this vendor's
-    install: str = ""  # what to install where there is a device and no driver or binding for Python
+    in_use: Callable[[], bool] = _yes  # whether this process has loaded the driver: else no array is this vendor's
+    install: str = ""  # what to install if there is a device but no driver or Python binding
     modules: tuple[str, ...] = ()  # the binding's top-level modules
-    variables: tuple[str, ...] = ()  # of the environment, that choose among the devices
+    variables: tuple[str, ...] = ()  # environment variables that choose among the devices
     torch_type: str | None = None  # what torch (and with it Ray) calls this type of device
     dlpack: tuple[DLPackType, ...] = ()
     interfaces: tuple[ArrayInterface, ...] = ()
     streams: str = ""  # what `stream_of` recognises, in words
-    stream_methods: tuple[str, ...] = ()  # by which an array or a stream object hands out its stream
-    stream_of: Callable[[object], object | None] = _nothing  # what another library's stream holds; None: no stream
-    event_of: Callable[[object], object | None] = _nothing  # likewise of an event
+    stream_methods: tuple[str, ...] = ()  # the methods by which an array or a stream object hands out its stream
+    stream_of: Callable[[object], object | None] = _nothing  # what another library's stream contains; None: no stream
+    event_of: Callable[[object], object | None] = _nothing  # the same for an event
     examine: Callable[[], Iterable[Check]] = _no_checks  # what `xpushare doctor` reports; may ask the adapter
 
     def __post_init__(self) -> None:
@@ -123,5 +123,5 @@ class Vendor:
             raise ValueError(f"a backend's name is up to 16 of a-z, 0-9 and _, not {self.backend!r}")
 
     def dlpack_type(self, kind: UsmKind) -> int:
-        """DLPack's device type of our memory of that kind."""
+        """DLPack's device type for our memory of that kind."""
         return next(each.number for each in self.dlpack if kind in each.kinds)

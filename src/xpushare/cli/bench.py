@@ -1,7 +1,7 @@
 """Latency and bandwidth against what a user would pick instead, as ratios in one run.
 
 Ours and theirs do the same work, in turn, in the same run; a median stands with its quartiles. The ratio is ours /
-theirs. Exit status 0 unless something broke: a wanted figure that is not met is reported, and is no failure.
+theirs. Exit status 0 unless something broke: a target that is missed is reported, and is no failure.
 """
 
 from __future__ import annotations

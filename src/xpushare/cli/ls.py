@@ -1,8 +1,8 @@
 """Who shares what on this machine, for this user: objects, sizes, devices, exporters, importers, ages.
 
 Looks into every process of this user through /proc, read-only. State `shared`: handles of the object can be opened;
-`withdrawn`: they cannot any more, but importers have it open; `LEFT`: likewise, and the exporter is dead: the object
-goes when its last importer closes it or ends. Exit status 1 when a dead process left something, else 0.
+`withdrawn`: they cannot any more, but importers have it open; `LEFT`: the same, and the exporter is dead: the object is
+freed when its last importer closes it or ends. Exit status 1 when a dead process left something, else 0.
 """
 
 from __future__ import annotations

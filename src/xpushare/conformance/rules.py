@@ -45,10 +45,10 @@ _TABLE: Final = (
     Rule("2.2", "A size that is no positive integer is InvalidArgumentError, one that nobody has OutOfMemoryError"),
     Rule("2.3", "A slice lies inside its memory and shares its ownership"),
     Rule("2.4", "Host-accessible memory is a buffer of bytes; other memory is BufferError that says what to use"),
-    Rule("2.5", "as_array gives an array of that shape and dtype over the very bytes, inside the memory only"),
+    Rule("2.5", "as_array gives an array of that shape and dtype over exactly those bytes, inside the memory only"),
     Rule("2.6", "Memory speaks DLPack 1.x, and says which device it is on"),
     Rule("2.7", "The array interfaces are there where they apply, with the address of the memory"),
-    Rule("2.8", "close is idempotent, `closed` tells, and use after close is InvalidArgumentError"),
+    Rule("2.8", "close is idempotent, `closed` says so, and use after close is InvalidArgumentError"),
     Rule("2.9", "`with` closes at its end"),
     Rule("2.10", "Memory stays after close while a buffer, array, slice or unfinished queue operation has it"),
     Rule("2.11", "Dropping the last reference is a silent close", (MEMORY,)),
@@ -58,7 +58,7 @@ _TABLE: Final = (
     Rule("3.0b", "A handle tells its kind, backend, device, sizes, access and exporter"),
     Rule("3.0c", "An import is of the opener's device: by default the one that the handle names", (MEMORY,)),
     Rule("3.1a", "Every get returns a distinct handle"),
-    Rule("3.1b", "Any range of an allocation can be exported; the importer's object is that very range", (MEMORY,)),
+    Rule("3.1b", "Any range of an allocation can be exported; the importer's object is exactly that range", (MEMORY,)),
     Rule("3.1c", "An imported Memory or Event cannot be exported again"),
     Rule("3.1d", "An imported PhysicalMemory can be exported again", (VIRTUAL, PHYSICAL)),
     Rule("3.1e", "Physical memory and events are exported only if made with enable_ipc=True"),
@@ -66,7 +66,7 @@ _TABLE: Final = (
     Rule("3.1g", "get takes an array over memory that was made here", (MEMORY,)),
     Rule("3.1h", "get takes arrays of other libraries; what cannot be exported is refused with advice",
          (MEMORY, Aspect.foreign_memory)),
-    Rule("3.2a", "Environment, JSON, pipes and bytes carry a handle, to any number of importers, as often as wanted"),
+    Rule("3.2a", "Environment, JSON, pipes and bytes carry a handle, to any number of importers, any number of times"),
     Rule("3.2b", "What one end writes or signals, the other sees"),
     Rule("3.2c", "A handle opens in the exporter's own process, too"),
     Rule("3.3a", "open refuses a wrong length, and what is no handle"),
@@ -134,7 +134,7 @@ _TABLE: Final = (
     Rule("4.8", "A mapping has the access that was asked for, and set_access changes it", (VIRTUAL,)),
     Rule("4.9", "A mapping holds its physical memory, which may be closed", (VIRTUAL,)),
     Rule("4.10", "Arrays and views of mapped bytes forbid their unmapping, and outlive the range's close", (VIRTUAL,)),
-    Rule("4.11", "A wanted address is met or refused", (VIRTUAL,)),
+    Rule("4.11", "An address that is asked for is met or refused", (VIRTUAL,)),
     Rule("4.12", "What is mapped in one process is seen in the other", (VIRTUAL, PHYSICAL)),
     # --- 5: queues and events ---
     Rule("5.1", "copy and fill do what they say, to whole operands or so many bytes"),
@@ -156,7 +156,7 @@ _TABLE: Final = (
          (EVENT, TWO_WAY)),
     Rule("5.16", "A point that nobody is left to submit is lost with the last process that could have",
          (EVENT, TWO_WAY)),
-    Rule("5.17", "A lost point releases queues: later work runs, later signals are lost, synchronize tells once",
+    Rule("5.17", "A lost point releases queues: later work runs, later signals are lost, synchronize reports it once",
          (EVENT, TWO_WAY)),
     Rule("5.18", "A clean close or exit that owes nothing is no loss", (EVENT, TWO_WAY)),
     Rule("5.19", "A queue that fails loses its points, with the cause in the message", (EVENT,)),
@@ -237,16 +237,16 @@ only; with `--importer-device` the importing process works on another device of 
 | in the report | means |
 |---|---|
 | passed | the rule holds |
-| failed | it does not, or the device says that it lacks something and does not refuse it |
-| not supported | the device lacks the aspect named, says why, and refuses the feature with `FeatureNotSupportedError` |
+| failed | the rule does not hold, or the device says that it lacks a feature but does not refuse it |
+| not supported | the device lacks the named aspect, says why, and refuses the feature with `FeatureNotSupportedError` |
 
-The exit status is 0 only if nothing failed; `--json` gives the same to programs, `--rules 3.5b,4` runs some of them.
-`python -m xpushare.conformance.mutants` plants faults in the adapter and the core, one after the other, and lists
-which rules caught each: none may survive.
+The exit status is 0 only if nothing failed. `--json` prints the same for programs; `--rules 3.5b,4` runs some of the
+rules. `python -m xpushare.conformance.mutants` plants faults in the adapter and the core, one after the other, and
+lists which rules caught each fault: every one must be caught.
 
-There are {count} rules. Their numbers are sections of the contract; in section 3 the digits after the point are its
-rules 1 to 11, 12 is pickling, and 13 other backends.
-This page is made by `python -m xpushare.conformance.rules`.
+There are {count} rules. Their numbers are sections of the contract. In section 3 the digits after the point are rules 1
+to 11 of that section; 12 is pickling, and 13 other backends.
+`python -m xpushare.conformance.rules` makes this page.
 """
 _SECTIONS: Final = {
     "2": "Memory",

@@ -1,8 +1,8 @@
 """How an operation is declared, and where the declarations are found.
 
-An operation is a function of `core` decorated with `@operation`. The decorator returns the function itself: a call
+An operation is a function of `core` decorated with `@operation`. The decorator returns the function itself, so a call
 costs nothing more. The faces call operations as attributes of their module (`memory.get(...)`), so that a layer can put
-a wrapper there. Which functions of Unified Runtime an operation serves is told by their declarations (`xpushare.ur`).
+a wrapper there. The declarations in `xpushare.ur` say which functions of Unified Runtime an operation serves.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class Operation:
     function: Callable[..., Any]
     rules: tuple[int, ...]  # of sharing, by their number in the contract (docs/conformance.md)
     raises: tuple[type[Exception], ...]  # its own errors, not those of Python for arguments of a wrong type
-    makes: str | None  # kind of handle that it makes, for the leak layer
-    ends: str | None  # kind of handle that it gives back
+    makes: str | None  # the kind of handle that it makes, for the leak layer
+    ends: str | None  # the kind of handle that it ends
 
     @property
     def doc(self) -> str:
         return self.function.__doc__ or ""
 
     def install(self, function: Callable[..., Any]) -> None:
-        """Make every caller call `function` (a layer's wrapper, or `self.function` again)."""
+        """Have every caller call `function` (a layer's wrapper, or `self.function` again)."""
         setattr(sys.modules[self.function.__module__], self.function.__name__, function)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import threading
+from operator import call
 from typing import Any, Final, NamedTuple
 
 from xpushare._aspects import Aspect
@@ -25,7 +26,7 @@ from xpushare.adapters.base import Export, Profile
 from xpushare.core import memory
 from xpushare.core.declare import operation
 from xpushare.core.opening import event_device, own_export
-from xpushare.core.resources import Timeline
+from xpushare.core.resources import Timeline, release_slot
 from xpushare.sharing import node
 from xpushare.sharing.handle import Handle, fields_of
 from xpushare.timeline.loss import peer_lost
@@ -54,7 +55,7 @@ class Opened(NamedTuple):
 
 
 def refusal(device: Device, *aspects: Aspect) -> str:
-    """Why the device does not do what needs these aspects; empty where it has them."""
+    """Why the device refuses what needs these aspects; empty if it has them."""
     try:
         for aspect in aspects:
             device.require(aspect)
@@ -77,7 +78,7 @@ def may_signal(event: Opened) -> None:
 
 
 def point_argument(at_least: int | None, slot: Slot) -> int:
-    """The point that a wait means: the newest one known now, or `at_least`."""
+    """The point that a wait is for: the newest one known now, or `at_least`."""
     if at_least is None:
         return slot.pending
     try:
@@ -108,12 +109,18 @@ def create(
         chosen.require(Aspect.ext_oneapi_per_event_profiling)
     here = node.current()
     domain = here.table().domain
+    taken: list[int] = []  # empty again once the slot has been given back
     try:
-        index = domain.new_slot()
+        taken.extend(map(call, (domain.new_slot,)))  # no interrupt comes between
+        timeline = Timeline(chosen, Slot(domain, taken[0], False), domain, taken)
+        role = role_of(domain, taken[0], signals)
     except OSError as error:
         raise from_os_error(error, "making an event") from error
-    timeline = Timeline(chosen, Slot(domain, index, False), domain, own=True)
-    role = role_of(domain, index, signals)
+    except BaseException as error:
+        release_slot(domain, taken)
+        if isinstance(error, ValueError) and not isinstance(error, InvalidArgumentError):
+            raise InvalidArgumentError(str(error)) from None
+        raise
     profile = Profile() if enable_profiling else None
     host_refusal = refusal(chosen, Aspect.host_signal_events)
     return Opened(timeline, chosen, chosen_context, enable_ipc, profile, None, None, "", host_refusal, signals, role)
@@ -126,7 +133,7 @@ def create(
     makes="event handle",
 )
 def get(source: Opened, context: Context | None = None, implicit: bool = False) -> Handle:
-    """Export an event that was made with `enable_ipc=True` here; the handle holds the event until `put`."""
+    """Export an event that was made here with `enable_ipc=True`; the handle holds the event until `put`."""
     if source.handle is not None:
         raise InvalidArgumentError(
             "an imported event cannot be exported again: send on the handle that it was opened from (`.handle`)"
@@ -185,7 +192,7 @@ def open_(
 
     def make(domain: Domain, index: int) -> Timeline:
         try:
-            return Timeline(chosen, Slot(domain, index, False), domain, own=False)
+            return Timeline(chosen, Slot(domain, index, False), domain)
         except ValueError as error:
             raise InvalidHandleError(f"the exporter's table names no event: {error}") from error
 
@@ -201,7 +208,7 @@ def open_(
     ends="event handle",
 )
 def put(handle: Handle | bytes | str) -> None:
-    """Withdraw a handle of this process for new opens; opened events stay good."""
+    """Withdraw a handle of this process for new opens; opened events stay valid."""
     memory.put(handle, "event")
 
 
@@ -230,10 +237,10 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
     point = slot.pending if at_least is None else point_argument(at_least, slot)
     try:
         state = slot.wait(point, timeout)
-    except ValueError:
+    except ValueError as error:
         if node.left and threading.current_thread() is not threading.main_thread():
             raise SystemExit from None  # the interpreter ends, and this thread with it, quietly
-        raise
+        raise InvalidArgumentError(str(error)) from None
     if state == DONE:
         return
     if state == LOST:
@@ -245,13 +252,13 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
 
 @operation("Event.done", raises=(PeerLostError,))
 def done(event: Opened) -> bool:
-    """Whether the newest point known now is complete; a lost one raises, so that nobody polls for ever."""
+    """Whether the newest point known now is complete. Raises if it was lost, so that nobody polls for ever."""
     slot = event.timeline.slot
     point = slot.pending
     state = slot.state(point)
     if state == PENDING:
-        slot.watch()  # somebody polls: a death has to be noticed
-        state = slot.wait(point, 0.0)  # as a wait does: sees a death before anybody has recorded the loss
+        slot.watch()  # the caller may poll: a death must be noticed
+        state = slot.wait(point, 0.0)  # like a wait, this sees a death before anybody has recorded the loss
     if state == LOST:
         raise peer_lost(slot, point)
     return state == DONE

@@ -1,5 +1,5 @@
-"""Layers: optional wrappers around the declared operations, for all three faces. Off, they cost nothing: no wrapper is
-there.
+"""Layers: optional wrappers around the declared operations, for all three faces. While they are off there are no
+wrappers, so they cost nothing.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _log(name: str, level: str, text: str) -> None:
 
 
 def live() -> dict[str, int]:
-    """With leak checking on: what was made since then and not given back."""
+    """With leak checking on: what was made since then and has not been released."""
     return {kind: count for kind, count in _live.items() if count}
 
 
@@ -87,10 +87,11 @@ def enabled_layers() -> frozenset[str]:
 
 
 def enable_layers(*names: str) -> None:
-    """Switch layers on, by Unified Runtime's names; `enable_layers()` switches all off. `InvalidArgumentError` for
-    other names.
+    """Switch on layers, by Unified Runtime's names; `enable_layers()` switches all of them off. Raises
+    `InvalidArgumentError` for other names.
 
-    Also switched by the environment: `UR_ENABLE_LAYERS`, comma-separated. Parameter validation is always on.
+    The environment variable `UR_ENABLE_LAYERS` also switches layers on; it has their names, separated by commas.
+    Parameter validation is always on.
     """
     unknown = [name for name in names if name not in LAYERS]
     if unknown:
@@ -113,7 +114,7 @@ _environment_read = False
 
 
 def from_environment() -> None:
-    """Switch on what `UR_ENABLE_LAYERS` asks for, once."""
+    """Switch on the layers that `UR_ENABLE_LAYERS` names, once."""
     global _environment_read
     if _environment_read:
         return

@@ -62,7 +62,9 @@ class Range(NamedTuple):
         return self.allocation.address + self.offset
 
     def hold(self) -> tuple[object, bool]:
-        """What keeps these bytes in place for a buffer, capsule or queue operation, and whether they are read-only."""
+        """What keeps these bytes in place for a buffer, a capsule or a queue operation, and whether they are
+        read-only.
+        """
         return self.allocation.hold(self)
 
 
@@ -166,8 +168,8 @@ _new: Any = tuple.__new__
 class Implicit:
     """The handle that pickling an object makes; withdrawn with that object."""
 
-    # Two threads that pickle one object must make one export: the other's bytes would expire. Re-entrant for the
-    # collector.
+    # Two threads that pickle one object must make only one export, else one thread's bytes would expire. Re-entrant,
+    # since the garbage collector may run inside.
     lock: ClassVar[Any] = threading.RLock()
 
     __slots__ = ("__weakref__", "_end", "handle")
@@ -205,7 +207,7 @@ def expect_kind(handle: Handle | bytes | str, kind: str) -> Handle:
     ),
 )
 def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, context: Context | None = None) -> Range:
-    """Open a handle: that very range, mapped here. Cheap when this process has the allocation open already."""
+    """Open a handle: exactly that range, mapped here. This is cheap if this process has the allocation open already."""
     found = expect_kind(handle, "memory")
     opener, chosen, chosen_context = opener_for(found, device, context)
     fields = fields_of(found)
@@ -214,7 +216,7 @@ def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, contex
     lease: Any = None
     if not here.is_own(fields.cookie):
         allocation, lease = here.peers.acquire(found, opener)
-        if fields.offset + fields.nbytes > allocation.nbytes:  # what another handle of the object has opened
+        if fields.offset + fields.nbytes > allocation.nbytes:  # another handle of the object has opened the allocation
             raise InvalidHandleError(f"the handle does not fit what process {fields.pid} exports under it")
     else:
         exported = own_export(here, found)
@@ -224,7 +226,7 @@ def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, contex
             export = partial(allocation.driver.export, found.read_only)
             allocation = import_own(here, found, opener, allocation, export)
     read_only = bool(fields.flags & READ_ONLY)
-    made: Range = _new(  # past the named tuple's own, which is slower
+    made: Range = _new(  # not by the named tuple's own `__new__`, which is slower
         Range, (allocation, fields.offset, fields.nbytes, chosen, chosen_context, read_only, found, lease)
     )
     return made
@@ -237,12 +239,12 @@ def import_on(device: Device, what: Import) -> Allocation:
 
 
 _openers = Openers(Aspect.ext_oneapi_ipc_memory, import_on)
-# What was decided before, by what handles name their device with: for opens that ask for nothing else.
+# Earlier decisions, by the bytes with which handles name their device; for opens that ask for no other device.
 _decided: dict[bytes, tuple[Opener, Device, Context]] = {}
 
 
 def opener_for(handle: Handle, device: DeviceLike | None, context: Context | None) -> tuple[Opener, Device, Context]:
-    """Where a handle is opened, and how."""
+    """On which device a handle is opened, and how."""
     names = None
     if device is None and context is None:
         names = raw_of(handle)[NAMES_DEVICE]
@@ -263,7 +265,7 @@ def opener_for(handle: Handle, device: DeviceLike | None, context: Context | Non
     ends="memory handle",
 )
 def put(handle: Handle | bytes | str, kind: str = "memory") -> None:
-    """Withdraw a handle of this process for new opens; what is open stays so."""
+    """Withdraw a handle of this process for new opens; what is open stays open."""
     found = expect_kind(handle, kind)
     table = node.current().table_if_any
     if table is None:

@@ -1,4 +1,4 @@
-"""Which device opens a handle, whether it can, and how: what is the same for memory, physical memory and events."""
+"""Which device opens a handle, whether it can, and how; the same for memory, physical memory and events."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ FORM_NAMES: Final = {
 
 
 def opening_device(handle: Handle, device: DeviceLike | None, context: Context | None) -> tuple[Device, Context]:
-    """The device to open on: the asked one, else the one that the handle names, if it is one of the context, else the
-    context's first.
+    """The device to open on: the one that was asked for, else the one that the handle names if the context has it, else
+    the context's first.
     """
     names = handle.backend, fields_of(handle).device_uuid
     if device is not None:
@@ -53,7 +53,7 @@ def opening_device(handle: Handle, device: DeviceLike | None, context: Context |
 
 
 def event_device(handle: Handle, device: DeviceLike | None, context: Context | None) -> tuple[Device, Context]:
-    """`opening_device` of an event, which every device can open: the host where the named one is not visible here."""
+    """`opening_device` for an event, which every device can open: the host if the named device is not visible here."""
     try:
         return opening_device(handle, device, context)
     except InvalidArgumentError:
@@ -65,7 +65,7 @@ def event_device(handle: Handle, device: DeviceLike | None, context: Context | N
 
 
 def expect_importable(device: Device, physical: bool, form: Form, exporter: Hardware) -> None:
-    """`FeatureNotSupportedError`, with the reason, unless what another backend exported can be imported on `device`."""
+    """Raise `FeatureNotSupportedError` with the reason, unless `device` can import what another backend exported."""
     here: Hardware = info_of(device).hardware
     common: Same | None = adapter_of(device).imports(info_of(device), physical).get(form)
     same_device = here.uuid == exporter.uuid or bool(here.pci and here.pci == exporter.pci)
@@ -88,8 +88,8 @@ def expect_importable(device: Device, physical: bool, form: Form, exporter: Hard
 
 
 class Openers:
-    """How exports of one kind are opened on each device: `make` imports there. `aspect` is what the exporter's own
-    backend needs for that; another one says by `Adapter.imports` what it can.
+    """How exports of one kind are opened on each device: `make` imports there. `aspect` is what a device of the
+    exporter's own backend needs for that; other backends say in `Adapter.imports` what they can import.
     """
 
     def __init__(self, aspect: Aspect, make: Callable[[Device, Import], Any]) -> None:
@@ -98,7 +98,7 @@ class Openers:
         self._known: dict[tuple[int, bool], Opener] = {}  # by the id of the device, which the opener holds
 
     def on(self, device: Device, handle: Handle) -> Opener:
-        """The one for handles like this; always the same, as the key of a cache has to be."""
+        """The opener for handles like this one. It is always the same object, since it is part of a cache's key."""
         abroad = device.backend != handle.backend
         found = self._known.get((id(device), abroad))
         if found is None:
@@ -109,13 +109,14 @@ class Openers:
                 partial(self._make, device),
                 partial(expect_importable, device, physical) if abroad else None,
                 adapter_of(device).maps_memfds and not physical,
+                adapter_of(device).least_per_fd,
             )
             found = self._known.setdefault((id(device), abroad), found)
         return found
 
 
 def own_export(here: Node, handle: Handle) -> Exported:
-    """The export behind a handle of this very process; takes one of its opens, where they are counted."""
+    """The export behind a handle that this process made. Takes one of its opens if they are counted."""
     table = here.table()
     exported = table.find(handle)
     if fields_of(handle).flags & COUNTED and not table.domain.take_open(fields_of(handle).entry):
@@ -124,7 +125,7 @@ def own_export(here: Node, handle: Handle) -> Exported:
 
 
 def import_own(here: Node, handle: Handle, opener: Opener, source: Resource, export: Callable[[], Export]) -> Any:
-    """What a device of another backend makes of an object of this very process."""
+    """What a device of another backend makes of an object of this process."""
     try:
         return here.peers.acquire_own(handle, export(), info_of(source.device).hardware, opener)
     except BaseException:

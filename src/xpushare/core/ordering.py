@@ -1,4 +1,4 @@
-"""The order of a producer's stream and its readers: an event, and the point at which the content is there."""
+"""How readers are ordered after a producer's stream: by an event, and the point at which the content is there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def work_on(device: Device, stream: object, array: object = None) -> Work | None
     """The queue over `stream`: another library's object, a DLPack number, or (None) the current stream of the array's
     library.
 
-    None where nothing was asked for and the device has no streams.
+    None if no stream was asked for and the device has none.
     """
     if isinstance(stream, Work):
         return stream
@@ -50,8 +50,8 @@ def _other(device: Device, info: Any) -> Device:
 
 
 class Mark(NamedTuple):
-    """A producer's side: an event, signalled where the content is complete; whoever needs it to be opened holds
-    `export`.
+    """The producer's side: an event that is signalled when the content is complete. Whoever wants others to open it
+    holds `export`.
     """
 
     export: Implicit
@@ -64,7 +64,7 @@ class Mark(NamedTuple):
 
 @final
 class _Signalled:
-    """The event that a queue signals: one for all that it produces, as long as nothing else happens to it."""
+    """The event that a queue signals: one for everything that it produces, as long as nobody else signals it."""
 
     __slots__ = ("event", "export", "point")
 
@@ -74,8 +74,8 @@ class _Signalled:
         self.point = 0
 
     def serves(self, device: Device) -> bool:
-        """A further signal would say of the earlier points what is true of them: a lost one must stay lost. Nor has an
-        importer signalled, behind whom the queue would have to wait.
+        """Whether the event can be signalled once more. Not after a loss, which a further signal would hide, nor after
+        an importer's signal, for which the queue would have to wait.
         """
         timeline = self.event.timeline
         slot = timeline.slot
@@ -95,7 +95,7 @@ _signalled: WeakKeyDictionary[DriverQueue, _Signalled] = WeakKeyDictionary()
 
 
 def mark(work: Work, device: Device) -> Mark:
-    """Have `work` signal its event when what is queued on it now has finished."""
+    """Have `work` signal its event once what is queued on it now has finished."""
     kept = _signalled.get(work.driver)
     if kept is None or not kept.serves(device):
         kept = _signalled[work.driver] = _Signalled(events.create(device, None, True, False))
@@ -109,7 +109,7 @@ def mark(work: Work, device: Device) -> Mark:
 
 @final
 class Order:
-    """An importer's side: nothing may read the array before `point` of `event` is done."""
+    """The importer's side: nothing may read the array before `point` of `event` is done."""
 
     __slots__ = ("_event", "_point")
 
@@ -118,11 +118,11 @@ class Order:
         self._point = point
 
     def settled(self) -> bool:
-        """The content is there."""
+        """Whether the content is there."""
         return self._event.timeline.slot.state(self._point) == DONE
 
     def before(self, work: Work) -> None:
-        """What is queued on `work` from now on reads the content; waited for on the device."""
+        """Let work that is queued on `work` from now on read the content: the device waits for it."""
         queues.wait(work, self._event, self._point)
 
     def before_host(self) -> None:

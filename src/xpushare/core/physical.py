@@ -79,7 +79,7 @@ def create(nbytes: int, device: DeviceLike | None, context: Context | None, enab
     makes="physical memory handle",
 )
 def get(source: Held, context: Context | None = None, implicit: bool = False) -> Handle:
-    """Export physical memory that was made with `enable_ipc=True`, or imported; the handle holds it until `put`."""
+    """Export physical memory that was made with `enable_ipc=True`, or imported. The handle holds it until `put`."""
     pages = source.pages
     if not pages.ipc_enabled:
         raise InvalidArgumentError("this physical memory was not made for sharing: PhysicalMemory(…, enable_ipc=True)")
@@ -112,8 +112,8 @@ def get(source: Held, context: Context | None = None, implicit: bool = False) ->
     ),
 )
 def open_(handle: Handle | bytes | str, device: DeviceLike | None = None, context: Context | None = None) -> Held:
-    """Open a handle: physical memory over the same pages, an ordinary object that outlives its source and can be
-    exported again.
+    """Open a handle: physical memory over the same pages. It is an ordinary object, which outlives its source and can
+    be exported again.
     """
     found = memory.expect_kind(handle, "physical_memory")
     chosen, chosen_context = opening_device(found, device, context)
@@ -148,7 +148,7 @@ _openers = Openers(Aspect.ext_oneapi_ipc_physical_memory, import_on)
     ends="physical memory handle",
 )
 def put(handle: Handle | bytes | str) -> None:
-    """Withdraw a handle of this process for new opens; what is open stays so."""
+    """Withdraw a handle of this process for new opens; what is open stays open."""
     memory.put(handle, "physical_memory")
 
 
@@ -168,7 +168,9 @@ class Mapped:
 
 @final
 class Pin:
-    """Held by buffers, capsules and queue operations: keeps the range, and forbids unmapping what they look at."""
+    """Held by buffers, capsules and queue operations. It keeps the range, and prevents the unmapping of what they look
+    at.
+    """
 
     __slots__ = ("_lock", "_mapped", "_piece")
 
@@ -187,7 +189,7 @@ class Pin:
 
 @final
 class Reserved(Resource):
-    """Reserved addresses and what is mapped in them, in order. Stands where an allocation does in a `Range`."""
+    """Reserved addresses and what is mapped in them, in order. In a `Range` it takes the place of an allocation."""
 
     __slots__ = ("address", "context", "granularity", "kind", "lock", "mapped", "nbytes", "starts")
 
@@ -210,7 +212,7 @@ class Reserved(Resource):
         return self.driver.host_accessible
 
     def check(self, at: int, nbytes: int) -> tuple[int, int]:
-        """A place in the range, whole granules of it."""
+        """Check a place in the range: whole granules."""
         at, nbytes = memory.piece("the range", self.nbytes, at, nbytes)
         if not nbytes:
             raise InvalidArgumentError("nbytes must be positive")
@@ -244,7 +246,7 @@ class Reserved(Resource):
         return found
 
     def hold(self, piece: Any) -> tuple[object, bool]:
-        """Pin the mappings under a piece; every byte of it must be mapped with access."""
+        """Pin the mappings under a piece, every byte of which must be mapped with access."""
         with self.lock:
             found = self.overlapping(piece.offset, max(piece.nbytes, 1))
             end = piece.offset
@@ -316,7 +318,7 @@ def map_(reserved: Reserved, source: Held, at: int, offset: int, nbytes: int | N
 
 
 def expect_free(reserved: Reserved, found: list[Mapped]) -> None:
-    """Nothing looks at these mappings; operations that have finished meanwhile are asked to let go first."""
+    """Raise unless nothing looks at these mappings. Operations that have finished are asked to release them first."""
     if any(mapped.pins for mapped in found):
         adapter_of(reserved.device).settle()
         if any(mapped.pins for mapped in found):
@@ -327,7 +329,7 @@ def expect_free(reserved: Reserved, found: list[Mapped]) -> None:
 
 @operation("VirtualRange.unmap", raises=(InvalidArgumentError, OutOfMemoryError, DeviceError))
 def unmap(reserved: Reserved, at: int, nbytes: int) -> None:
-    """Unmap one or several whole mappings. Refused while a buffer or an unfinished queue operation looks at them."""
+    """Unmap one or several whole mappings; refused while a buffer or an unfinished queue operation looks at them."""
     with reserved.lock:
         found = reserved.whole(at, nbytes)
         expect_free(reserved, found)
@@ -352,7 +354,7 @@ def set_access(reserved: Reserved, at: int, nbytes: int, access: str) -> None:
 
 @operation("VirtualRange.access", raises=(InvalidArgumentError,))
 def access_of(reserved: Reserved, at: int) -> Access:
-    """The access of the byte at `at`; "none" where nothing is mapped."""
+    """The access of the byte at `at`; "none" if nothing is mapped there."""
     at, _ = memory.piece("the range", reserved.nbytes, at, 1)
     with reserved.lock:
         found = reserved.overlapping(at, 1)

@@ -66,7 +66,9 @@ def create(device: DeviceLike | None, context: Context | None) -> Work:
 
 @operation("Queue.from_native", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def adopt(native: object) -> Work:
-    """A queue over another library's stream, ordered with what is queued there; the stream stays theirs."""
+    """A queue over another library's stream, in order with what is queued there; the stream still belongs to that
+    library.
+    """
     from xpushare import adapters
 
     for record in adapters.search():
@@ -95,7 +97,7 @@ def operand(queue: Work, what: str, source: Range, offset: int, total: int, nbyt
 
 @operation("Queue.copy", raises=(InvalidArgumentError, OutOfMemoryError, DeviceError))
 def copy(queue: Work, dst: tuple[Range, int, int], src: tuple[Range, int, int], nbytes: int | None) -> None:
-    """Copy `nbytes` (default: all of `src`) from the start of `src` to the start of `dst`; operands are (range, offset,
+    """Copy `nbytes` (default: all of `src`) from the start of `src` to the start of `dst`. Operands are (range, offset,
     bytes).
     """
     source = operand(queue, "src", *src, nbytes, False)
@@ -120,7 +122,7 @@ def fill(queue: Work, dst: tuple[Range, int, int], pattern: bytes, nbytes: int |
 
 @operation("Queue.submit", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def submit(queue: Work, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-    """Run a callable in order on the queue's thread; its exception comes out of `synchronize`."""
+    """Run a callable in order on the queue's thread; `synchronize` raises its exception."""
     if not callable(function):
         raise InvalidArgumentError(f"submit takes a callable, not {type(function).__name__}")
     queue.driver.call(functools.partial(function, *arguments))
@@ -153,7 +155,7 @@ def wait(queue: Work, event: Opened, at_least: int | None) -> None:
     "Queue.synchronize", raises=(InvalidArgumentError, TimeoutError, PeerLostError, OutOfMemoryError, DeviceError)
 )
 def synchronize(queue: Work, timeout: float | None) -> None:
-    """Wait on the host until everything queued has finished; raises what went wrong since the last call."""
+    """Wait on the host until everything queued has finished. Raises what went wrong since the last call."""
     if timeout is not None and operator.lt(timeout, 0):
         raise InvalidArgumentError("timeout is not negative")
     queue.driver.synchronize(timeout)

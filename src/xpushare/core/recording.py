@@ -1,5 +1,5 @@
-"""What the tracing layer notes for `xpushare trace`: each process appends to a file of its own, at once, so that what
-a killed process did is kept. `cli/trace.py` reads the files.
+"""What the tracing layer records for `xpushare trace`. Each process appends every record at once to a file of its own,
+so that what a killed process did is kept. `cli/trace.py` reads the files.
 
 A file has one JSON array a line: `["process", pid, name]` first; `["thread", tid, name]` before a thread's first
 operation; `["begin", tid, at, operation, is_async, details]`; `["end", tid, at of the beginning, start, end, details]`.
@@ -56,7 +56,7 @@ class _File:
             try:
                 self._expect_open()
                 self._append(record)
-            except OSError as error:  # the program goes on as it would without us
+            except OSError as error:  # the program goes on without being traced
                 self._over = True
                 if sys.stderr is not None:
                     print(f"xpushare: process {os.getpid()} is traced no further: {error}", file=sys.stderr)

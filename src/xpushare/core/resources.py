@@ -1,5 +1,5 @@
-"""The owners of driver resources. An object here has one driver resource and gives it back when its last reference
-goes.
+"""The owners of driver resources. Each object has one driver resource, and releases it when its last reference is
+dropped.
 """
 
 from __future__ import annotations
@@ -12,27 +12,28 @@ from xpushare._native import Domain, Slot, forks
 from xpushare.adapters.base import DriverMemory, DriverPhysical, UsmKind
 from xpushare.sharing import node
 
-__all__ = ["Allocation", "End", "Pages", "Resource", "Timeline"]
+__all__ = ["Allocation", "End", "Pages", "Resource", "Timeline", "release_slot"]
 
 
 class End:
-    """Gives a resource back when its owner has died.
+    """Releases a resource when its owner has died.
 
-    Not the owner's own `__del__`: that runs while weak references to the owner still work, so that another thread could
-    take an object out of a cache while it is being released.
+    The owner's own `__del__` would be too early: it runs while weak references to the owner still work, so that another
+    thread could take the object out of a cache while it is being released.
     """
 
     __slots__ = ("_arguments", "_forks", "_release", "forget")
 
     def __init__(self, release: Callable[..., object], *arguments: Any) -> None:
+        born = forks()
         self.forget: tuple[Callable[[Any], None], Any] | None = None
         self._release = release
         self._arguments = arguments
-        self._forks: Final = forks()
+        self._forks: Final = born  # all or nothing is there, whenever an interrupt comes
 
     # The defaults keep what is needed at interpreter exit, when module globals are gone.
     def __del__(self, _forks: Callable[[], int] = forks, _left: list[bool] = node.left) -> None:
-        if not _left and self._forks == _forks():
+        if not _left and getattr(self, "_forks", -1) == _forks():
             if self.forget is not None:
                 forget, key = self.forget
                 forget(key)
@@ -97,13 +98,13 @@ class Allocation(Resource):
 
     @property
     def serial(self) -> int:
-        """Names this allocation to the importers' caches; given at the first export."""
+        """The number that names this allocation in importers' caches; assigned at the first export."""
         if not self._serial:
             self._serial = node.current().table().new_object()
         return self._serial
 
     def hold(self, piece: Any) -> tuple[object, bool]:
-        """The piece itself holds this; see `Range.hold`."""
+        """See `Range.hold`: the piece itself holds this allocation."""
         return piece, piece.read_only
 
 
@@ -136,20 +137,18 @@ class Pages(Resource):
 
 @final
 class Timeline(Resource):
-    """This process's attachment to an event's slot; one per event and process, however often it is opened."""
+    """This process's attachment to an event's slot: one per event and process, however often it is opened."""
 
     __slots__ = ("slot",)
 
-    def __init__(self, device: Device, slot: Slot, domain: Domain, *, own: bool) -> None:
+    def __init__(self, device: Device, slot: Slot, domain: Domain, own: list[int] | None = None) -> None:
+        """`own`: the slot's index, if it is in this process's commons and to be released."""
         # The slot's object detaches when it dies: a queue that still has to signal it or wait for it holds it.
-        super().__init__(device, domain, _release_slot if own else _nothing, domain, slot.index)
+        super().__init__(device, domain, release_slot, domain, own or [])
         self.slot = slot
 
 
-def _release_slot(domain: Domain, index: int) -> None:
-    """`own`: the slot is in this process's commons."""
-    domain.release_slot(index)
-
-
-def _nothing(*_arguments: object) -> None:
-    pass
+def release_slot(domain: Domain, taken: list[int]) -> None:
+    """Once, whoever comes first."""
+    while taken:
+        domain.release_slot(taken.pop())

@@ -1,4 +1,4 @@
-"""What objects and processes tell about themselves."""
+"""What objects and processes say about themselves."""
 
 from __future__ import annotations
 
@@ -69,5 +69,5 @@ def event_statistics(found: Opened) -> dict[str, Any]:
 
 
 def shares() -> list[Row]:
-    """What all processes of this user share: one row per object, as `xpushare ls --json` prints them."""
+    """What all processes of this user share, one row per object, as `xpushare ls --json` prints it."""
     return survey().rows

@@ -1,1 +1,1 @@
-"""Engines and frameworks that share arrays by this package; each module needs its engine and is imported by name."""
+"""Frameworks that share arrays through this package. Each module needs its framework, and is imported by name."""

@@ -27,12 +27,12 @@ _MET_MOST: Final = 1 << 12
 
 
 def empty(shape: int | tuple[int, ...], dtype: Any = float) -> xs.SharedArray:
-    """A C-ordered array in host memory that actors can map, as `xpushare.empty`, but its elements are unspecified.
+    """A C-ordered array in host memory that actors can map, like `xpushare.empty`, but with unspecified elements.
 
-    Its memory serves the next array when nobody has it open any more, here or elsewhere: new pages take longer than
-    their content. Up to 1 GiB waits for that, each piece for 10 to 20 s. An array that actors attach may so have,
-    around its own bytes, what such arrays of this process had before. Raises `InvalidArgumentError`,
-    `OutOfMemoryError`.
+    Its memory is used again for the next array once nobody has it open any more, here or elsewhere, since new pages
+    take longer than filling them. Up to 1 GiB waits for its next use, each piece for 10 to 20 s. So an array that
+    actors attach may have, around its own bytes, the content of earlier arrays of this process. Raises
+    `InvalidArgumentError`, `OutOfMemoryError`.
     """
     lengths, kind = as_shape(shape), as_dtype(dtype)
     nbytes = max(math.prod(lengths) * kind.itemsize, 1)
@@ -49,7 +49,7 @@ def empty(shape: int | tuple[int, ...], dtype: Any = float) -> xs.SharedArray:
 
 
 class _Block(HostMemory):
-    """Host memory; not released but kept when the last reference to it in this process has gone."""
+    """Host memory that is not released but kept when the last reference to it in this process is dropped."""
 
     serial: int
 
@@ -80,7 +80,7 @@ class _Kept:
         return None
 
     def drop(self) -> None:
-        """Let go of what is too old or too much."""
+        """Release what is too old or too much."""
         dropped: list[Any] = []
         with self._lock:
             too_old = time.monotonic() - _KEPT_SECONDS
@@ -101,7 +101,9 @@ _watch: threading.Thread | None = None
 
 
 def _start_watch() -> None:
-    """Start the thread that ends the waiting; not when something comes to wait, which may be amid a collection."""
+    """Start the thread that ends the waiting. Not done when something begins to wait, which may be during a garbage
+    collection.
+    """
     global _watch
     if _watch is None:
         _watch = threading.Thread(target=_drop_now_and_then, name="xpushare-reuse", daemon=True)
@@ -124,8 +126,8 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def attach(handle: bytes) -> xs.SharedArray:
-    """The array. Host memory that comes again stays mapped for a while; for its exporter it is closed with the last
-    view all the same.
+    """The array. Host memory that is received again stays mapped for a while, although its exporter sees it closed with
+    the last view.
     """
     array = xs.attach(handle)
     allocation = use(array).allocation

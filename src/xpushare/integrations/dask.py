@@ -1,8 +1,10 @@
-"""Dask: arrays go between the workers of a machine as handles, a few hundred bytes, instead of through a socket.
+"""Dask: the workers of a machine send arrays to each other as handles of a few hundred bytes, instead of through a
+socket.
 
-A serialisation family, "xpushare", ships the handle and nothing else; Dask's family "dask" tries it first where the
+The serialisation family "xpushare" sends the handle and nothing else. Dask's family "dask" tries it first if the
 receiver has said that it can open handles. This module is a preload (`distributed.worker.preload`), and has a plugin
-for workers that run already. What a peer may still open is leased: docs/integrations/dask.md has the rules.
+for workers that are already running. Handles that a peer may still open are leased; docs/integrations/dask.md has the
+rules.
 """
 
 # The types of Dask are unknown where it is not installed.
@@ -104,11 +106,11 @@ def _outlives_exporter(device: str) -> bool:
 
 
 class Leases:
-    """The handles that this process has given out, each good for one open.
+    """The handles that this process has given out, each of which can be opened once.
 
-    A lease ends when its receiver has fetched the memory, when the receiver died before that, or when its time is
-    over; the export ends with it. Memory that elements were copied into and that nobody has open any more serves the
-    next copy: new shared pages cost more than the copy does.
+    A lease ends when its receiver has fetched the memory, when the receiver has died before that, or when its time is
+    over; the export ends with the lease. Memory that elements were copied into is used for the next copy once nobody
+    has it open any more, since new shared pages cost more than the copy.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -192,11 +194,11 @@ _leases = Leases()
 def leases() -> dict[str, int]:
     """What this process has sent and received: `client.run(leases)` asks all workers.
 
-    `granted` handles were sent. Of those, `waiting` are not opened yet, `opened` are held by their receiver; ended
-    are `returned` (opened and closed again), `kept` (opened, and the receiver's alone since), `expired` and `lost`
-    (never opened: the time was over, the receiver died). `refused`: arrays that could not be exported and went by
-    value. `attached`, `failed`: handles received that could, and could not, be opened. `*_nbytes`: their bytes;
-    `spare_nbytes`: shared memory that waits for the next copy.
+    `granted` handles were sent. Of these, `waiting` have not been opened yet, and `opened` are held by their receiver.
+    The others have ended: `returned` (opened and closed again), `kept` (opened, and since then the receiver's alone),
+    `expired` (never opened in time) and `lost` (never opened, since the receiver died). `refused`: arrays that could
+    not be exported and were sent by value. `attached` and `failed`: received handles that could, and could not, be
+    opened. `*_nbytes`: their bytes; `spare_nbytes`: shared memory that waits for the next copy.
     """
     return _leases.statistics()
 
@@ -206,7 +208,7 @@ def leases() -> dict[str, int]:
 
 @dataclass(frozen=True)
 class _Process:
-    """A receiver; `pid` is None where it cannot be seen from here."""
+    """A receiver; `pid` is None if it cannot be seen from here."""
 
     pid: int | None
     started: int
@@ -235,7 +237,7 @@ def _whereabouts() -> dict[str, Any]:
 
 
 def _receiver(context: dict[str, Any] | None) -> _Process | None:
-    """The process that asked, when it can open handles of this one; else None: the elements have to go by value."""
+    """The process that asked, if it can open handles of this process; else None, and the elements must go by value."""
     asked: dict[str, Any] | None = (context or {}).get("recipient", {}).get(FAMILY)
     if context is None or asked is None:
         return None
@@ -243,7 +245,7 @@ def _receiver(context: dict[str, Any] | None) -> _Process | None:
     neighbour = asked["pid_namespace"] == here["pid_namespace"] != 0
     if asked["key"] != here["key"] or not (neighbour or asked["net"] == here["net"] != 0):
         return None
-    # A node is what Dask takes for one. And a process that opens its own handle holds no lease.
+    # Dask decides what a node is. And a process that opens its own handle holds no lease.
     if asked["host"] not in (None, get_address_host(context["sender"]["address"])):
         return None
     if neighbour and asked["pid"] == here["pid"]:
@@ -255,10 +257,10 @@ def _receiver(context: dict[str, Any] | None) -> _Process | None:
 
 
 def _kind(x: Any) -> str | None:
-    """Whose array this is, when it may go as a handle."""
+    """The library of the array, if it may be sent as a handle."""
     if type(x) is np.ndarray:
         repeated = any(not step and length > 1 for step, length in zip(x.strides, x.shape, strict=True))
-        return None if repeated or x.dtype.hasobject else "numpy"  # Dask sends what is repeated once
+        return None if repeated or x.dtype.hasobject else "numpy"  # Dask sends repeated elements once
     if type(x) is xs.SharedArray:
         return "xpushare"
     for library, name in _LIBRARIES.items():
@@ -270,7 +272,7 @@ def _kind(x: Any) -> str | None:
 
 
 def _dumps(x: Any, context: dict[str, Any] | None = None) -> tuple[dict[str, Any], list[Any]]:
-    """The handle alone; NotImplementedError hands `x` to the next family."""
+    """Only the handle. NotImplementedError passes `x` to the next family."""
     kind = _kind(x)
     if kind is None or x.nbytes < max(_settings.threshold, 1):
         raise NotImplementedError
@@ -309,7 +311,7 @@ def _export(x: Any, kind: str) -> tuple[xs.ArrayHandle, xs.Memory | None]:
 
 
 def _loads(header: dict[str, Any], _frames: list[Any]) -> Any:
-    """Attach. What fails is an OSError: Dask then takes the value from elsewhere, or asks again."""
+    """Attach. A failure is an OSError: Dask then takes the value from elsewhere, or asks again."""
     try:
         array = xs.attach(header["handle"])
     except xs.XpuShareError as error:
@@ -328,7 +330,7 @@ def _loads(header: dict[str, Any], _frames: list[Any]) -> Any:
 
 
 def _dask_dumps(x: Any, context: dict[str, Any] | None = None) -> Any:
-    """Dask's own family, for what is no handle. Not named in requests, the family needs no peer that knows it."""
+    """Dask's own family, for everything but handles. Since requests do not name our family, peers need not know it."""
     try:
         return _dumps(x, context)
     except NotImplementedError:
@@ -396,7 +398,7 @@ class _Asking:
         self._pools[pool] = server.loop
 
     def end(self, *pools: Any) -> None:
-        """Say it no longer: values come from now on."""
+        """Stop saying it: from now on values come."""
         for pool in pools:
             loop = self._pools.pop(pool, None)
             if loop is not None:
@@ -406,14 +408,14 @@ class _Asking:
         said = dict(pool.connection_args.get("handshake_overrides") or {})
         said.pop(FAMILY, None)
         pool.connection_args = {**pool.connection_args, "handshake_overrides": said | about}
-        loop.add_callback(pool.collect)  # connections that wait to be used again heard the old one
+        loop.add_callback(pool.collect)  # pooled connections have heard the old answer
 
     def succeeded(self) -> None:
         self._expired = 0
         _leases.count("attached")
 
     def failed(self, error: xs.XpuShareError) -> None:
-        """An expired handle is asked for anew; what else fails would fail for ever."""
+        """Ask for the array again if its handle has expired; every other failure would happen again."""
         _leases.count("failed")
         self._expired += 1
         if isinstance(error, xs.HandleExpiredError) and self._expired < _EXPIRED_MOST:
@@ -439,10 +441,10 @@ def register(
     """Make the family known in this process; a Worker or Client of this process as `server` asks its peers for it.
 
     `threshold`: smaller arrays go by value (bytes, or "1 MiB"). `lease`: how long a handle waits to be opened (seconds,
-    or "300 s"). `copies`: the most shared memory that copies of private arrays take in this process, those on their
-    way and what is kept for the next ones; more go by value. What is not given is what Dask's configuration says under
-    `xpushare.threshold`, `xpushare.lease`, `xpushare.copies`, else 1 MiB, 300 s, 1 GiB.
-    May be called again; the last call's settings hold. Peers that have not registered send and get values, as before.
+    or "300 s"). `copies`: the most shared memory that this process uses for copies of private arrays, including memory
+    that is kept for the next copies; beyond that, arrays go by value. The defaults are what Dask's configuration says
+    under `xpushare.threshold`, `xpushare.lease` and `xpushare.copies`, else 1 MiB, 300 s and 1 GiB. `register` may be
+    called again; the settings of the last call apply. Peers that have not registered send and get values, as before.
     """
     _settings.threshold = int(parse_bytes(_setting("threshold", threshold, "1 MiB")))
     _settings.lease = float(parse_timedelta(_setting("lease", lease, "300 s")))
@@ -469,7 +471,7 @@ def dask_setup(server: object) -> None:
 
 
 class XpushareSerialization(WorkerPlugin):  # type: ignore[misc,unused-ignore]
-    """`client.register_plugin(XpushareSerialization())` calls `register` in every worker, also in those to come."""
+    """`client.register_plugin(XpushareSerialization())` calls `register` in every worker, also in later ones."""
 
     name = "xpushare"
 

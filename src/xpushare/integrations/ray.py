@@ -1,6 +1,6 @@
 """Ray: a transport for Ray Direct Transport (RDT), by which the actors of a node share arrays instead of copying them.
 
-Needs Ray 2.60 or newer. Call `register()` before the actors are created, then say
+It needs Ray 2.60 or newer. Call `register()` before the actors are created, then write
 `@ray.method(tensor_transport="XPUSHARE")` or `ray.put(array, _tensor_transport="XPUSHARE")`.
 """
 
@@ -49,10 +49,10 @@ _log: Final = logging.getLogger("xpushare")
 def register(name: str = "XPUSHARE", data_type: type = np.ndarray) -> None:
     """Make the transport known to Ray in this process, and in the actors that it creates from now on.
 
-    `data_type` is the type of the arrays that go by it: `numpy.ndarray`, `torch.Tensor`, `cupy.ndarray`, `jax.Array` or
-    `xpushare.SharedArray`. Ray takes arrays of exactly that class, not of its subclasses. Another type needs another
-    `name`. Registering the same again does nothing. Raises `InvalidArgumentError` for any other type, and when the name
-    stands for something else. (ray.experimental.register_tensor_transport)
+    `data_type` is the type of the arrays that the transport carries: `numpy.ndarray`, `torch.Tensor`, `cupy.ndarray`,
+    `jax.Array` or `xpushare.SharedArray`. Ray takes arrays of exactly that class, not of subclasses. Another type needs
+    another `name`. Registering the same type and name again does nothing. Raises `InvalidArgumentError` for any other
+    type, and if the name already stands for something else. (ray.experimental.register_tensor_transport)
     """
     library = _library(data_type)
     if library not in _LIBRARIES:
@@ -77,7 +77,7 @@ def _library(data_type: type) -> str:
 
 @dataclass(kw_only=True)
 class Metadata(TensorTransportMetadata):  # type: ignore[misc,unused-ignore]
-    """What consumers get to know of an object; `tensor_meta` has shapes and dtypes as the arrays' library has them."""
+    """What consumers learn about an object. `tensor_meta` has shapes and dtypes in the form of the arrays' library."""
 
     node_id: str  # Ray's, of the producer
     library: str
@@ -87,7 +87,7 @@ class Metadata(TensorTransportMetadata):  # type: ignore[misc,unused-ignore]
 
 @dataclass
 class Fetch(FetchRequest):  # type: ignore[misc,unused-ignore]
-    """Arrays on their way: in `tensors`, or `elements` is the reference to what comes through Ray's object store."""
+    """Arrays on their way: either in `tensors`, or `elements` refers to what comes through Ray's object store."""
 
     obj_id: str
     tensors: list[Any]
@@ -100,9 +100,9 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
     """What Ray asks of a transport; `register` makes it known, and Ray makes one object per process.
 
     The producer shares each array (`xpushare.share`) and keeps the exports until Ray finds the object out of scope. A
-    consumer on the producer's Ray node attaches them. For one on another node, or one that may not see the GPU that
-    they are on, a Ray task on the producer's node reads them, and its result comes through Ray's object store (the log
-    `xpushare` says so, INFO).
+    consumer on the producer's Ray node attaches them. For a consumer on another node, or one that cannot see the GPU
+    that the arrays are on, a Ray task on the producer's node reads them, and its result comes through Ray's object
+    store (the log `xpushare` says so, INFO).
     """
 
     name = "XPUSHARE"
@@ -126,12 +126,12 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
         return True
 
     def extract_tensor_transport_metadata(self, obj_id: str, rdt_object: list[Any]) -> Metadata:
-        """Share an object's arrays as the work queued on their library's current stream leaves them.
+        """Share an object's arrays, with the content that the work queued on their library's current stream leaves.
 
         Memory that cannot be shared in place (what NumPy or torch allocated on the host) is copied once. Raises what
         `share` raises, and `InvalidArgumentError` for arrays on devices of several kinds.
         """
-        if obj_id in self._exports:  # Ray asks again when an answer was lost
+        if obj_id in self._exports:  # Ray asks again if an answer was lost
             return self._exports[obj_id][0]
         handles: list[xs.ArrayHandle] = []
         try:
@@ -176,7 +176,7 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
         communicator_metadata: Any,  # noqa: ARG002
         target_buffers: list[Any] | None = None,
     ) -> Fetch:
-        """Attach the arrays, or have them read on the producer's node, which this does not wait for."""
+        """Attach the arrays, or have them read on the producer's node, without waiting for that."""
         metadata = tensor_transport_metadata
         fetch = Fetch(obj_id, [], metadata, target_buffers, None)
         if metadata.node_id == ray.get_runtime_context().get_node_id() and _visible(metadata):
@@ -207,7 +207,7 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
         communicator_metadata: Any,
         target_buffers: list[Any] | None = None,
     ) -> list[Any]:
-        """Views of the producer's memory, mapped as long as they live, or copies where it is out of reach.
+        """Views of the producer's memory, which stays mapped as long as they live, or copies if it is out of reach.
 
         `target_buffers` are filled and returned instead. Raises `HandleExpiredError` when the producer is gone, and
         waits no longer than Ray does (RAY_rdt_fetch_fail_timeout_milliseconds).
@@ -221,7 +221,7 @@ class Transport(TensorTransportManager):  # type: ignore[misc,unused-ignore]
         raise NotImplementedError("a one-sided transport sends nothing: consumers fetch")
 
     def garbage_collect(self, obj_id: str, tensor_transport_meta: Metadata, tensors: list[Any]) -> None:  # noqa: ARG002
-        """Withdraw an object's exports. What is attached stays; the memory goes with its last user."""
+        """Withdraw an object's exports. What is attached stays attached; the memory is freed with its last user."""
         if obj_id in self._exports:
             for handle in self._exports.pop(obj_id)[1]:
                 handle.close()
@@ -252,7 +252,7 @@ def _share(array: Any) -> xs.ArrayHandle:
 
 
 def _visible(metadata: Metadata) -> bool:
-    """Whether this process may use the arrays' devices: Ray gives each actor GPUs of its own."""
+    """Whether this process can use the arrays' devices: Ray gives each actor GPUs of its own."""
     wanted = {xs.ArrayHandle(handle).handle.device_uuid for handle in metadata.handles}
     return wanted <= {device.uuid for device in xs.devices(f"{metadata.backend}:*")}
 
@@ -269,7 +269,9 @@ def _view(library: str, array: xs.SharedArray) -> Any:
 
 
 class _ForJax:
-    """JAX shares its arrays read-only, and cannot take them so: it knows no such flag, and never writes into one."""
+    """JAX shares its arrays as read-only, but cannot import read-only ones: it does not know the flag, and never writes
+    to an array.
+    """
 
     def __init__(self, array: xs.SharedArray) -> None:
         self._array = array

@@ -1,5 +1,5 @@
-"""`sycl::ext::oneapi::experimental::ipc::event`: handles of events. There is no `close`: the event's own release does
-it.
+"""`sycl::ext::oneapi::experimental::ipc::event`: handles of events. There is no `close`, since releasing an event
+closes it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ __all__ = ["get", "open", "put"]
 
 
 def get(event: Event, *, context: Context | None = None) -> Handle:
-    """A handle of an event made with `enable_ipc=True` in this process; each call makes a distinct one, good until
-    `put`.
+    """A handle of an event that was made with `enable_ipc=True` in this process; each call makes a distinct handle,
+    valid until `put`.
 
-    Raises `InvalidArgumentError` for an imported event or one not made for sharing. (urIPCGetEventHandleExp)
+    Raises `InvalidArgumentError` for an imported event, or one that was not made for sharing. (urIPCGetEventHandleExp)
     """
     if not isinstance(event, Event):
         raise InvalidArgumentError(f"ipc.event.get takes an Event, not {type(event).__name__}")
@@ -41,5 +41,5 @@ def open(
 
 
 def put(handle: Handle | bytes | str) -> None:
-    """Withdraw a handle of this process; events opened from it stay good. (urIPCPutEventHandleExp)"""
+    """Withdraw a handle of this process; events that were opened from it stay valid. (urIPCPutEventHandleExp)"""
     _core.put(handle)

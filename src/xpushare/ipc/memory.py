@@ -18,11 +18,11 @@ def get(obj: Any, *, context: Context | None = None, read_only: bool = False) ->
     """A handle of `obj`'s memory: a Memory, or any array whose memory the adapter can export (torch, CuPy, JAX,
     numba…).
 
-    Every call makes a distinct handle, which holds the memory until `put` or the end of this process, never by garbage
-    collection. Any pointer inside an allocation will do; the importer's object is that very range. `read_only` maps it
-    without write access in importers, against accidents. Raises `InvalidArgumentError` for closed or imported memory,
-    `FeatureNotSupportedError` naming the allocator when the memory cannot be shared, `ForkError`, `OutOfMemoryError`.
-    (urIPCGetMemHandleExp)
+    Every call makes a distinct handle. It holds the memory until `put` or the end of this process, whether or not the
+    object is garbage-collected. `obj` may cover any part of an allocation; the importer's object is exactly that range.
+    With `read_only`, importers map the memory without write access, as a safeguard against accidents. Raises
+    `InvalidArgumentError` for closed or imported memory, `FeatureNotSupportedError` naming the allocator when the
+    memory cannot be shared, `ForkError`, `OutOfMemoryError`. (urIPCGetMemHandleExp)
     """
     return _core.get(_range_of(obj), context, read_only)
 
@@ -36,19 +36,20 @@ def _range_of(obj: Any) -> _core.Range:
 
 
 def open(handle: Handle | bytes | str, *, device: DeviceLike | None = None, context: Context | None = None) -> Memory:
-    """Open a handle: a new `Memory` over that very range, in any process of this user, the exporter's own included.
+    """Open a handle: a new `Memory` over exactly that range, in any process of this user, including the exporter
+    itself.
 
-    On `device`, by default the one that the handle names. Each open has its own close; repeated ones are cheap and
-    counted. Raises `InvalidHandleError` (corrupt, forged, other kind, version, boot), `HandleExpiredError` (put, freed,
-    exporter gone), `RouteError` (something blocks every way to it; `reasons`), `FeatureNotSupportedError`,
-    `OutOfMemoryError`, and then leaves nothing behind. (urIPCOpenMemHandleExp)
+    `device` is where to open it, by default the device that the handle names. Each open has its own close; repeated
+    opens are cheap and counted. Raises `InvalidHandleError` (corrupt, forged, other kind, version, boot),
+    `HandleExpiredError` (put, freed, exporter gone), `RouteError` (every route is blocked; see `reasons`),
+    `FeatureNotSupportedError`, `OutOfMemoryError`. A failed open leaves nothing behind. (urIPCOpenMemHandleExp)
     """
     return memory_over(_core.open_(handle, device, context))
 
 
 def close(memory: Memory) -> None:
-    """`memory.close()`, but `InvalidArgumentError` for one that is closed or was not opened from a handle.
-    (urIPCCloseMemHandleExp)
+    """`memory.close()`, except that it raises `InvalidArgumentError` if the memory is closed or was not opened from a
+    handle. (urIPCCloseMemHandleExp)
     """
     if not isinstance(memory, Memory):
         raise InvalidArgumentError(f"close takes an opened Memory, not {type(memory).__name__}")
@@ -58,8 +59,9 @@ def close(memory: Memory) -> None:
 
 
 def put(handle: Handle | bytes | str) -> None:
-    """Withdraw a handle of this process: new opens fail, what is open stays. Optional; allowed after the object's free.
+    """Withdraw a handle of this process: new opens fail, what is open stays open. Optional; allowed after the memory
+    was freed.
 
-    `InvalidArgumentError` for a handle of another process or one put before. (urIPCPutMemHandleExp)
+    Raises `InvalidArgumentError` for a handle of another process, or one that was put before. (urIPCPutMemHandleExp)
     """
     _core.put(handle)

@@ -1,5 +1,5 @@
-"""`sycl::ext::oneapi::experimental::ipc::physical_memory`: handles of physical memory. No `close`: the last release
-does it.
+"""`sycl::ext::oneapi::experimental::ipc::physical_memory`: handles of physical memory. There is no `close`: the last
+release closes an import.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ __all__ = ["get", "open", "put"]
 
 
 def get(physical_memory: PhysicalMemory, *, context: Context | None = None) -> Handle:
-    """A handle of physical memory made with `enable_ipc=True`, or imported; distinct at each call, good until `put`.
+    """A handle of physical memory that was made with `enable_ipc=True`, or imported; each call makes a distinct handle,
+    valid until `put`.
 
     Raises `InvalidArgumentError` when it was not made for sharing. (urIPCGetPhysMemHandleExp)
     """
@@ -29,12 +30,12 @@ def get(physical_memory: PhysicalMemory, *, context: Context | None = None) -> H
 def open(
     handle: Handle | bytes | str, *, device: DeviceLike | None = None, context: Context | None = None
 ) -> PhysicalMemory:
-    """Open a handle: an ordinary `PhysicalMemory` over the same pages. Errors as `ipc.memory.open`.
+    """Open a handle: an ordinary `PhysicalMemory` over the same pages. Raises what `ipc.memory.open` raises.
     (urIPCOpenPhysMemHandleExp)
     """
     return physical_memory_over(_core.open_(handle, device, context))
 
 
 def put(handle: Handle | bytes | str) -> None:
-    """Withdraw a handle of this process; what was opened from it stays good. (urIPCPutPhysMemHandleExp)"""
+    """Withdraw a handle of this process; what was opened from it stays valid. (urIPCPutPhysMemHandleExp)"""
     _core.put(handle)

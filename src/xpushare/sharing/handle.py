@@ -1,4 +1,4 @@
-"""The 256-byte handle: one declaration of its format, sealing, parsing. docs/layout.md tells people."""
+"""The 256-byte handle: its format, sealing and parsing. docs/layout.md describes it for people."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Exporter(NamedTuple):
 
 
 def pack(**values: Any) -> bytes:
-    """A handle without its seal: what is not given is as in every handle of this boot, else 0."""
+    """A handle without its seal. Fields that are not given have the value that all handles of this boot have, or 0."""
     values = {"magic": MAGIC, "version": VERSION, "boot_id": identity.boot_id(), **values}
     return _STRUCT.pack(*(values.get(name, b"" if code.endswith("s") else 0) for name, code in FIELDS))
 
@@ -86,7 +86,7 @@ def encode_text(raw: bytes) -> str:
 
 
 def decode_text(text: str) -> bytes:
-    """The bytes behind `text`; only the one spelling that `encode_text` makes is accepted."""
+    """The bytes behind `text`. Accepts only the spelling that `encode_text` makes."""
     try:
         raw = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (UnicodeEncodeError, binascii.Error) as error:
@@ -108,12 +108,12 @@ def _backend(field: bytes) -> str:
 
 @final
 class Handle:
-    """A handle, verified: 256 bytes that name one export of one process of this user on this host.
+    """A verified handle: 256 bytes that name one export of one process of this user on this host.
 
-    `Handle(h)` takes a handle, its bytes (any bytes-like object) or its text and raises `InvalidHandleError` for
+    `Handle(h)` takes a handle, its bytes (any bytes-like object) or its text, and raises `InvalidHandleError` for
     anything else: wrong length, altered bytes, another version, another user's key, another boot or host. `bytes(h)`
-    and `str(h)` give them back. Equal by content, hashable, picklable. Verifying touches no driver and no other
-    process.
+    and `str(h)` return the bytes and the text. Handles are compared by content, and can be hashed and pickled.
+    Verifying a handle touches no driver and no other process.
     """
 
     __slots__ = ("_fields", "_raw")
@@ -155,22 +155,22 @@ class Handle:
 
     @property
     def backend(self) -> str:
-        """Backend of the exporter's device."""
+        """The backend of the exporter's device."""
         return _backend(self._fields.backend)
 
     @property
     def device_uuid(self) -> str:
-        """uuid of the exporter's device."""
+        """The uuid of the exporter's device."""
         return str(uuid.UUID(bytes=self._fields.device_uuid))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the shared range (0 for an event)."""
+        """The number of bytes of the shared range (0 for an event)."""
         return self._fields.nbytes
 
     @property
     def exposed_nbytes(self) -> int:
-        """Bytes that an importer could reach: drivers map whole granules."""
+        """How many bytes an importer could reach: drivers map whole granules."""
         return self._fields.exposed_nbytes
 
     @property
@@ -179,7 +179,7 @@ class Handle:
 
     @property
     def exporter(self) -> Exporter:
-        """pid, boot id and pid namespace of the process that made this handle."""
+        """The pid, boot id and pid namespace of the process that made this handle."""
         return Exporter(self._fields.pid, str(uuid.UUID(bytes=self._fields.boot_id)), self._fields.pid_namespace)
 
     def __bytes__(self) -> bytes:
@@ -217,7 +217,7 @@ _make: Final[Callable[[bytes, Fields], Handle]] = attrgetter("_make")(Handle)
 
 
 def seal(body: bytes) -> Handle:
-    """The handle that `pack`, or `OwnTable.enter`, made all of but the seal."""
+    """Seal the bytes that `pack` or `OwnTable.enter` made, and return the handle."""
     raw = body + keyed_hash(body)
     return _make(raw, Fields(raw))
 

@@ -1,4 +1,4 @@
-"""Who and where this process is: boot, namespaces, the user's private folder and key."""
+"""Who and where this process is: its boot, its namespaces, the user's private folder and key."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["KEY_NBYTES", "boot_id", "check_folder", "chosen_dir", "namespace", "
 
 KEY_NBYTES: Final = 32
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # re-entrant: for the handlers of signals
 _key: bytes | None = None
 _namespaces: dict[str, int] = {}  # asked once: /proc is slow
 os.register_at_fork(after_in_child=_namespaces.clear)  # a child may begin in another one
 
 
 def namespace(kind: str) -> int:
-    """Inode of this process's namespace of that kind ("pid", "net"); 0 where /proc does not tell."""
+    """The inode of this process's namespace of that kind ("pid", "net"); 0 if /proc does not tell."""
     found = _namespaces.get(kind)
     if found is None:
         try:
@@ -47,10 +47,10 @@ def chosen_dir() -> Path:
 
 
 def runtime_dir() -> Path:
-    """The folder that only this user can enter; made if missing.
+    """The folder that only this user can enter; it is made if it is missing.
 
     `XPUSHARE_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/xpushare`, else `/run/user/<uid>/xpushare`, else `xpushare-<uid>` in
-    the temporary folder. Raises `InvalidArgumentError` when it is a link, another user's, or open to others.
+    the temporary folder. Raises `InvalidArgumentError` if it is a link, belongs to another user, or is open to others.
     """
     path = chosen_dir()
     try:
@@ -83,9 +83,9 @@ def _check_private(name: str, found: os.stat_result, mode: str) -> None:
 
 
 def user_key() -> bytes:
-    """The user's key, 32 bytes, read once a process; made in the runtime folder when there is none.
+    """The user's key: 32 bytes, read once per process, and made in the runtime folder if there is none.
 
-    Raises `InvalidArgumentError` when the file is not 32 bytes, not this user's, or readable by others.
+    Raises `InvalidArgumentError` if the file does not have 32 bytes, belongs to another user, or is readable by others.
     """
     global _key
     if _key is None:
@@ -99,7 +99,7 @@ def user_key() -> bytes:
 
 
 def _make_key(path: Path) -> None:
-    # Written aside and linked: whoever looks sees no file or a whole one, and of two makers one wins.
+    # Write another file and link it: then everybody sees either no file or a whole one, and one of two makers wins.
     fd, temporary = tempfile.mkstemp(dir=path.parent)
     try:
         with os.fdopen(fd, "wb") as file:
@@ -115,7 +115,7 @@ def _make_key(path: Path) -> None:
 def read_key(path: Path) -> bytes:
     """The key in that file. `InvalidArgumentError` as of `user_key`."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise InvalidArgumentError(f"cannot read the key {path}: {error.strerror}", native=error.errno) from error
     try:
@@ -132,9 +132,9 @@ def read_key(path: Path) -> bytes:
 
 
 def _renew_lock() -> None:
-    """In a forked child: whoever held it is not there."""
+    """In a forked child: the thread that held the lock does not exist here."""
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_renew_lock)

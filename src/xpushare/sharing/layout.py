@@ -11,7 +11,9 @@ __all__ = ["COMMONS_NBYTES", "ENTRY", "ENTRY_COUNT", "ENTRY_NBYTES", "LIFE", "TA
 
 
 def _struct(of: str, *fields: str, nbytes: int = 0) -> struct.Struct:
-    """Some fields of a C structure, from the first of them on, up to `nbytes` of it; what lies between is skipped."""
+    """A `Struct` of some fields of a C structure, beginning at the first of them, `nbytes` long; it skips what lies
+    between.
+    """
     start = at = STRUCTS[of][fields[0]][0]
     code = "<"
     for field in fields:
@@ -52,7 +54,7 @@ ENTRY: Final = _struct("entry", *(field for field in STRUCTS["entry"] if field !
 ENTRY_READ_ONLY: Final = CONSTANTS["ENTRY_READ_ONLY"]
 ENTRY_COUNTED: Final = CONSTANTS["ENTRY_COUNTED"]
 ENTRY_ON_DEMAND: Final = CONSTANTS["ENTRY_ON_DEMAND"]
-ENTRY_FORM_BIT: Final = CONSTANTS["ENTRY_FORM_BIT"]  # from here on three bits are the `Form` of the export
+ENTRY_FORM_BIT: Final = CONSTANTS["ENTRY_FORM_BIT"]  # the lowest of the three bits that are the `Form` of the export
 
 REASON_PUT: Final = CONSTANTS["REASON_PUT"]
 REASON_FREED: Final = CONSTANTS["REASON_FREED"]

@@ -1,4 +1,4 @@
-"""This process among the others: its table, its peers, its live objects. A forked child gets its own."""
+"""This process's place among the others: its table, its peers, its live objects. A forked child gets its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["AddressMap", "Node", "at_leave", "current", "left"]
 
 @final
 class AddressMap:
-    """Live allocations of this process by address; holds none of them."""
+    """The live allocations of this process, by address; it holds none of them."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: the garbage collector may call `remove` while it is held
@@ -29,20 +29,23 @@ class AddressMap:
 
     def add(self, allocation: Any) -> None:
         with self._lock:
-            if allocation.address not in self._by_start:
-                insort(self._starts, allocation.address)
-            self._by_start[allocation.address] = ref(allocation)
+            address = allocation.address
+            known = address in self._by_start
+            self._by_start[address] = ref(allocation)
+            if not known:
+                insort(self._starts, address)
 
     def remove(self, address: int) -> None:
-        """Forget what died at `address`; a newer one there stays."""
+        """Forget the allocation that died at `address`; a newer one there stays."""
         with self._lock:
             found = self._by_start.get(address)
             if found is not None and found() is None:
+                at = bisect_right(self._starts, address) - 1
                 del self._by_start[address]
-                self._starts.pop(bisect_right(self._starts, address) - 1)
+                del self._starts[at]
 
     def find(self, address: int) -> Any | None:
-        """The live allocation that `address` lies in."""
+        """The live allocation that contains `address`."""
         with self._lock:
             at = bisect_right(self._starts, address) - 1
             if at < 0:
@@ -63,19 +66,21 @@ class Node:
     """What `current()` returns."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # re-entrant: for the handlers of signals
         self._table: Table | None = None
         self.peers = Peers(_at_exit)  # a process that has met others leaves them cleanly
         self.allocations = AddressMap()
         self.foreign: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()  # other libraries' allocations
 
     def table(self) -> Table:
-        """This process's table, made at the first need."""
+        """This process's table, made when it is first needed."""
         if self._table is None:
             with self._lock:
                 if self._table is None:
-                    self._table = Table()
                     _at_exit()
+                    made = Table()
+                    if self._table is None:  # the handler of a signal may have been first
+                        self._table = made
         return self._table
 
     @property
@@ -86,10 +91,10 @@ class Node:
         return self._table is not None and self._table.cookie == cookie
 
     def leave(self) -> None:
-        """Clean exit: owe nothing silently, hold nothing."""
+        """Clean exit: record what this process owes as lost, and hold nothing any more."""
         self.peers.leave()
         if self._table is not None:
-            self._table.domain.leave()
+            self._table.leave()
         _native.close_warden()
 
 

@@ -1,14 +1,16 @@
-"""The exporters that this process knows, what it has open from each, and the cache of what it mapped."""
+"""The exporters that this process knows, what it has open from each of them, and the cache of what it has mapped."""
 
 from __future__ import annotations
 
+import copy
 import errno
 import re
+import resource
 import threading
 import uuid
 from collections.abc import Callable, Hashable
 from typing import Any, Final, NamedTuple, TypeVar, final
-from weakref import ref
+from weakref import WeakValueDictionary, ref
 
 from xpushare import _native, _system
 from xpushare._errors import (
@@ -16,6 +18,7 @@ from xpushare._errors import (
     HandleExpiredError,
     InvalidHandleError,
     OutOfMemoryError,
+    RouteError,
     XpuShareError,
     from_os_error,
 )
@@ -33,7 +36,7 @@ _PCI: Final = re.compile(rb"(?:[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])?")
 
 
 class Entry(NamedTuple):
-    """An entry of a peer's table, as it was read; the names of docs/layout.md."""
+    """An entry of a peer's table, as it was read; docs/layout.md has the same names."""
 
     generation: int
     retired: int
@@ -60,20 +63,39 @@ class Entry(NamedTuple):
 
 @final
 class Opener:
-    """How this process opens exports of one kind on one device. A part of the cache's keys, by its identity.
+    """How this process opens exports of one kind on one device. Its identity is a part of the cache's keys.
 
     `make` imports. `admit`, where the exporter's device is of another backend, raises unless exports of that form and
     hardware can be imported; it is asked before anything is fetched. `maps`: memory in a memfd comes mapped.
+    `least_per_fd`: bytes that each fd of several stands for, at least; 0: there is one fd.
     """
 
-    __slots__ = ("admit", "make", "maps")
+    __slots__ = ("admit", "least_per_fd", "make", "maps")
 
     def __init__(
-        self, make: Callable[[Import], Any], admit: Callable[[Form, Hardware], None] | None, maps: bool
+        self,
+        make: Callable[[Import], Any],
+        admit: Callable[[Form, Hardware], None] | None,
+        maps: bool,
+        least_per_fd: int = 0,
     ) -> None:
         self.make = make
         self.admit = admit
         self.maps = maps
+        self.least_per_fd = least_per_fd
+
+    def expect_fds(self, count: int, exposed_nbytes: int) -> None:
+        """Before they are fetched: a table that claims a million would keep us busy for long."""
+        most = 2 + exposed_nbytes // self.least_per_fd if self.least_per_fd else 1
+        if count > most:
+            raise InvalidHandleError(
+                f"the exporter's table claims {count} file descriptors for {exposed_nbytes} bytes, not {most} at most"
+            )
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if limit != resource.RLIM_INFINITY and count >= limit:
+            raise OutOfMemoryError(
+                f"opening it takes {count} file descriptors at once, and `ulimit -n` is {limit}", native=errno.EMFILE
+            )
 
 
 _new: Any = tuple.__new__
@@ -81,7 +103,9 @@ _new: Any = tuple.__new__
 
 @final
 class Peer:
-    """One exporter, by its table. Mapped once; membership in its commons keeps what is open visible to it."""
+    """One exporter, known by its table, which is mapped once. Membership in its commons shows the exporter what is
+    open.
+    """
 
     def __init__(self, handle: Handle) -> None:
         fields = fields_of(handle)
@@ -99,7 +123,7 @@ class Peer:
                 raise InvalidHandleError(f"{doing}: it is not the one that the handle names")
             if _system.fstat(attachment.commons.number).st_ino != inode:
                 raise InvalidHandleError(f"{doing}: its commons is another file")
-            self.domain = _system.Domain(attachment.commons.number, attachment.bell.number, cookie, False)
+            self.domain = _system.join(attachment.commons, attachment.bell, cookie, False)
         except OSError as error:
             close_all((attachment.table, attachment.commons, attachment.bell))
             if error.errno == errno.ENOSPC:
@@ -112,8 +136,6 @@ class Peer:
             if isinstance(error, InvalidHandleError):
                 raise
             raise InvalidHandleError(f"{doing}: {error}") from error
-        attachment.commons.take()
-        attachment.bell.take()
         # The table's fd stays open with the rest: by it `xpushare ls` tells what a dead exporter left here.
         self.cookie = cookie
         self.pid = fields.pid
@@ -136,13 +158,13 @@ class Peer:
         return self.address + layout.TABLE_ENTRIES + entry * layout.ENTRY_NBYTES
 
     def expect_live(self, handle: Handle) -> None:
-        """The handle's entry is live in the table of a living process, now; else `HandleExpiredError`."""
+        """Raise `HandleExpiredError` unless the handle's entry is live now, and its process alive."""
         self.expect_exported(handle)
         if not self.alive():
             raise HandleExpiredError(f"the exporter, process {self.pid}, is gone: it ended")
 
     def expect_exported(self, handle: Handle) -> None:
-        """The handle's entry is live in the table, whose process may have died; else `HandleExpiredError`."""
+        """Raise `HandleExpiredError` unless the handle's entry is live; its process may have died."""
         try:
             reason = self.table.ended(fields_of(handle))
         except ValueError as error:
@@ -153,7 +175,7 @@ class Peer:
             )
 
     def entry(self, handle: Handle) -> Entry:
-        """The handle's entry, checked against the handle. Ask `expect_exported` again once it was used."""
+        """The handle's entry, checked against the handle. Call `expect_exported` again after using it."""
         found = self.table.entry(fields_of(handle))
         if found is None:
             self.expect_exported(handle)
@@ -161,7 +183,7 @@ class Peer:
         return Entry._make(layout.ENTRY.unpack(found))
 
     def hardware(self, handle: Handle, entry: Entry) -> Hardware:
-        """The device that the entry is of; it is the one that the handle names."""
+        """The device of the entry, which is the one that the handle names."""
         fields = fields_of(handle)
         if not entry.device:  # the header was full
             return Hardware(handle.backend, handle.device_uuid, "", "")
@@ -175,7 +197,7 @@ class Peer:
         raise InvalidHandleError(f"process {self.pid} says of the handle's device what cannot be")
 
     def fetch(self, handle: Handle, entry: Entry) -> list[OwnedFd]:
-        """The entry's fds, certainly those of this handle."""
+        """The entry's fds, which are certainly those of this handle."""
         if not entry.fd_count:
             return []
         numbers = None if entry.flags & layout.ENTRY_ON_DEMAND else layout.FDS.unpack(entry.fds)
@@ -193,7 +215,7 @@ class Peer:
         return fds
 
     def map(self, handle: Handle, entry: Entry) -> _native.Mapping:
-        """A mapping of the entry's memfd, certainly that of this handle."""
+        """A mapping of the entry's memfd, which is certainly that of this handle."""
         writable = not entry.flags & layout.ENTRY_READ_ONLY
         fields = fields_of(handle)
         fd = layout.FDS.unpack(entry.fds)[0]
@@ -209,7 +231,7 @@ class Peer:
                         raise from_os_error(
                             error, f"mapping {entry.exposed_nbytes} bytes of process {self.pid}"
                         ) from error
-            fds = self.fetch(handle, entry)  # another route, or the whole story of why not
+            fds = self.fetch(handle, entry)  # by another route, or with an error that says what blocks each
             try:
                 return _system.import_mapping(fds[0].number, entry.inode, entry.exposed_nbytes, writable)
             finally:
@@ -225,39 +247,60 @@ class Peer:
 
 
 @final
-class Peers:
-    """All peers of this process and the open cache.
+class _Turn:
+    """Whose turn it is to make something. Re-entrant, for the handlers of signals: what they make is found later."""
 
-    The cache maps (exporter, its object, how it was opened) to what `make` returned, for as long as that lives: it
-    counts by references, so it never evicts what is in use and keeps nothing that is not.
+    __slots__ = ("__weakref__", "failure", "failures", "lock")
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.failure: RouteError | None = None  # the last one
+        self.failures = 0
+
+
+@final
+class Peers:
+    """All peers of this process, and the cache of what is open.
+
+    The cache maps (exporter, its object, how it was opened) to what `make` returned, for as long as that lives. It
+    holds weak references, so it never evicts what is in use, and keeps nothing else alive.
     """
 
     def __init__(self, meet: Callable[[], None]) -> None:
-        """`meet` is called when an exporter is met."""
+        """`meet` is called when this process meets an exporter."""
         self._meet = meet
         self._lock = threading.RLock()  # re-entrant: what dies while it is held may call `forget`
         self._peers: dict[bytes, Peer] = {}
         self._cache: dict[Hashable, ref[Any]] = {}
-        self._busy: dict[Hashable, threading.Lock] = {}
+        self._turns: WeakValueDictionary[Hashable, _Turn] = WeakValueDictionary()
         self._pidfds: list[int] = []  # of the peers that have one
 
     def once(self, key: Hashable, find: Callable[[], T | None], make: Callable[[], T]) -> T:
         """What `find` finds, else what `make` makes and makes findable: one thread at a time for this key; other keys
-        go on.
+        go on. Who waited for a thread that found no route has found none, either.
         """
-        turn = threading.Lock()
-        with turn:
-            while (other := self._busy.setdefault(key, turn)) is not turn:
-                with other:  # somebody is at it: look again when they are done
-                    pass
+        turn = self._turns.setdefault(key, _Turn())
+        failures = turn.failures
+        with turn.lock:
+            found = find()
+            if found is not None:
+                return found
+            if turn.failure is not None and turn.failures != failures:
+                raise copy.copy(turn.failure)
             try:
-                found = find()
-                return make() if found is None else found
-            finally:
-                del self._busy[key]
+                return make()
+            except RouteError as error:
+                turn.failure = copy.copy(error)  # without the traceback, which holds what failed
+                turn.failures += 1
+                raise
+            except XpuShareError:
+                found = find()  # the handler of a signal may have made it meanwhile
+                if found is not None:
+                    return found
+                raise
 
     def peer(self, handle: Handle) -> Peer:
-        """The exporter of `handle`, attached to at the first handle from it."""
+        """The exporter of `handle`; this process attaches to it at its first handle."""
         cookie = fields_of(handle).cookie
         found = self._peers.get(cookie)
         return (
@@ -270,11 +313,12 @@ class Peers:
         self._know()
         return peer
 
-    def _discard(self, peer: Peer) -> None:
+    def _discard(self, cookie: bytes) -> None:
         """Forget an exporter again that was met for an open that failed, unless another thread has opened something."""
         with self._lock:
-            if self._peers.get(peer.cookie) is peer and peer.domain.idle():
-                del self._peers[peer.cookie]
+            peer = self._peers.get(cookie)
+            if peer is not None and peer.domain.idle():
+                del self._peers[cookie]
                 self._know()
 
     def _know(self) -> None:
@@ -282,7 +326,9 @@ class Peers:
             self._pidfds = [peer.pidfd.number for peer in self._peers.values() if peer.pidfd is not None]
 
     def _cached(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What was made under `key` and still lives, else what `make` makes: a `Resource` that tells us of its end."""
+        """What was made under `key` and still lives, else what `make` makes: a `Resource` that tells the cache when it
+        dies.
+        """
 
         def find() -> T | None:
             known = self._cache.get(key)
@@ -295,26 +341,26 @@ class Peers:
         return self.once(key, find, fill) if found is None else found
 
     def _remember(self, key: Hashable, made: T) -> T:
-        """What lives under `key` from now on: `made`, or what another thread was first with."""
+        """What is cached under `key` from now on: `made`, or what another thread made first."""
         resource: Any = made
         with self._lock:
             known = self._cache.get(key)
             found: T | None = None if known is None else known()
             if found is not None:
                 return found
+            resource.on_death(self.forget, key)
             self._cache[key] = ref(resource)
-        resource.on_death(self.forget, key)
         return made
 
     def forget(self, key: Hashable) -> None:
-        """What was cached under `key` died; a newer one stays."""
+        """Forget what was cached under `key` and died; a newer object stays."""
         with self._lock:
             known = self._cache.get(key)
             if known is not None and known() is None:
                 del self._cache[key]
 
     def acquire(self, handle: Handle, opener: Opener) -> tuple[Any, Lease]:
-        """What `opener` made of the handle's object, now or for an earlier open, and the lease that goes with it."""
+        """What `opener` made of the handle's object, now or for an earlier open, and the lease that belongs to it."""
         fields = fields_of(handle)
         cookie = fields.cookie
         key = (cookie, fields.object, opener, fields.flags & READ_ONLY)
@@ -323,40 +369,41 @@ class Peers:
             return acquired
         self.sweep()
         new = cookie not in self._peers
-        peer = self.peer(handle)
-        lease = Lease(peer.domain, fields.entry, peer)
-        counted = False
+        lease: Lease | None = None
+        counted: list[bool] = []
         try:
+            peer = self.peer(handle)
+            lease = Lease(peer.domain, fields.entry, peer)
             if fields.flags & COUNTED:
                 peer.expect_exported(handle)  # from here on the entry stays this export's: it is held
-                counted = peer.domain.take_open(fields.entry)
-                if not counted:
+                counted.extend(map(peer.domain.take_open, (fields.entry,)))  # no interrupt comes between
+                if not counted[0]:
                     peer.expect_live(handle)
                     raise HandleExpiredError(f"the handle has expired: {layout.REASONS[layout.REASON_OPENS]}")
             found = self._cached(key, lambda: self._import(peer, handle, opener))
-            peer.entry(handle)  # it is live still; and what was cached by another handle was not compared with this one
+            peer.entry(handle)  # it is still live; what another handle has cached was not compared with this handle
         except BaseException:
-            if counted:
-                peer.domain.give_open(fields.entry)
+            if any(counted) and lease is not None:
+                lease.peer.domain.give_open(fields.entry)
             del lease  # here, not with the traceback
             if new:
-                self._discard(peer)
+                self._discard(cookie)
             raise
         return found, lease
 
     def known(self, cookie: bytes) -> Peer | None:
-        """The exporter with that table if this process has met it, and as far as it knows it lives."""
-        if len(self._peers) > 1:  # if the only one is dead, what is asked of its table meets it
+        """The exporter with that cookie, if this process has met it and does not know it to be dead."""
+        if len(self._peers) > 1:  # if the only one is dead, reading its table shows that
             self.sweep()
         return self._peers.get(cookie)
 
     @staticmethod
     def _stands(peer: Peer, fields: Fields) -> bool:
-        """The entry is the handle's still."""
+        """Whether the entry is still the handle's."""
         return load64(peer.entry_address(fields.entry)) == fields.generation
 
     def acquire_known(self, handle: Handle, key: Any, opener: Opener) -> tuple[Any, Lease] | None:
-        """What a known exporter has, by one native call. None where that declines: `acquire` goes the long way."""
+        """What a known exporter has, by one native call. None if that declines: then `acquire` does it step by step."""
         peer = self.known(key[0])
         if peer is None:
             return None
@@ -368,31 +415,24 @@ class Peers:
             return None if held is None else (found, held[0])
         if opener.admit is not None:
             return None
-        turn = threading.Lock()
-        with turn:
-            if self._busy.setdefault(key, turn) is not turn:
-                return None  # somebody is at it
+        with self._turns.setdefault(key, _Turn()).lock:
+            opened = None if key in self._cache else peer.table.open(fields, peer, opener.maps)
+            if opened is None:
+                return None
+            mapping, lease, nbytes, exposed_nbytes, payload, fds, offset, flags = opened
+            form = _FORMS[flags >> layout.ENTRY_FORM_BIT]
+            read_only = bool(flags & layout.ENTRY_READ_ONLY)
+            what = _new(Import, (nbytes, exposed_nbytes, payload, fds, read_only, mapping, form, offset, None))
             try:
-                opened = None if key in self._cache else peer.table.open(fields, peer, opener.maps)
-                if opened is None:
-                    return None
-                mapping, lease, nbytes, exposed_nbytes, payload, numbers, offset, flags = opened
-                fds = [OwnedFd(number) for number in numbers] if numbers else ()
-                form = _FORMS[flags >> layout.ENTRY_FORM_BIT]
-                read_only = bool(flags & layout.ENTRY_READ_ONLY)
-                what = _new(Import, (nbytes, exposed_nbytes, payload, fds, read_only, mapping, form, offset, None))
-                try:
-                    made = opener.make(what)
-                except BaseException:
-                    del opened, mapping, lease, what  # here, not with the traceback
-                    raise
-                finally:
-                    close_all(fds)
-                if mapping is None and not self._stands(peer, fields):
-                    return None  # withdrawn meanwhile: a driver may have taken it for something else
-                return self._remember(key, made), lease
+                made = opener.make(what)
+            except BaseException:
+                del opened, mapping, lease, what  # here, not with the traceback
+                raise
             finally:
-                del self._busy[key]
+                close_all(fds)
+            if mapping is None and not self._stands(peer, fields):
+                return None  # withdrawn meanwhile: a driver may have taken it for something else
+            return self._remember(key, made), lease
 
     def _import(self, peer: Peer, handle: Handle, opener: Opener) -> Any:
         entry = peer.entry(handle)
@@ -401,6 +441,7 @@ class Peers:
         if opener.admit is not None:
             exporter = peer.hardware(handle, entry)
             opener.admit(form, exporter)
+        opener.expect_fds(entry.fd_count, entry.exposed_nbytes)
         mapped = form is Form.MEMFD and opener.maps
         mapping = peer.map(handle, entry) if mapped else None
         fds = [] if mapped else peer.fetch(handle, entry)
@@ -436,7 +477,7 @@ class Peers:
             if form is Form.MEMFD and opener.maps:
                 mapping = _system.import_mapping(numbers[0], inode, exposed_nbytes, not handle.read_only)
             else:
-                fds += (OwnedFd(_system.dup(number)) for number in numbers)
+                fds += (_system.dup(number) for number in numbers)
             what = Import(nbytes, exposed_nbytes, payload, fds, handle.read_only, mapping, form, offset, exporter)
             return opener.make(what)
         except OSError as error:
@@ -447,32 +488,33 @@ class Peers:
             close_all(fds)
 
     def acquire_slot(self, handle: Handle, make: Callable[[_native.Domain, int], T]) -> tuple[T, Lease]:
-        """What `make` made of the event's slot, now or for an earlier open. Needs no fds."""
+        """What `make` made of the event's slot, now or for an earlier open. This needs no fds."""
         fields = fields_of(handle)
         known = self.known(fields.cookie)
         held = None if known is None else known.table.hold(fields, known)
         if known is not None and held is not None:
-            lease, index = held
+            holding, index = held
             found = self._cached((known.cookie, "slot", index), lambda: make(known.domain, index))
             if self._stands(known, fields):
-                return found, lease
+                return found, holding
         self.sweep()
         new = fields.cookie not in self._peers
-        peer = self.peer(handle)
-        lease = Lease(peer.domain, fields.entry, peer)
+        lease: Lease | None = None
         try:
+            peer = self.peer(handle)
+            lease = Lease(peer.domain, fields.entry, peer)
             index = peer.entry(handle).slot
             found = self._cached((peer.cookie, "slot", index), lambda: make(peer.domain, index))
             peer.expect_exported(handle)
         except BaseException:
             del lease  # here, not with the traceback
             if new:
-                self._discard(peer)
+                self._discard(fields.cookie)
             raise
         return found, lease
 
     def sweep(self) -> None:
-        """Forget dead peers; their fds go with the last thing open from them."""
+        """Forget dead peers. Their fds are closed once nothing is open from them."""
         peers = self._peers
         if not peers or (len(self._pidfds) == len(peers) and not _native.dead(self._pidfds)):
             return
@@ -482,11 +524,11 @@ class Peers:
         self._know()
 
     def knows(self, peer: Peer) -> bool:
-        """The peer was alive at the last sweep."""
+        """Whether the peer was alive at the last sweep."""
         return self._peers.get(peer.cookie) is peer
 
     def maps(self, address: int) -> bool:
-        """Whether `address` lies in something that is open here."""
+        """Whether `address` lies in memory that is open here."""
         if not self._cache:
             return False
         with self._lock:
@@ -498,6 +540,6 @@ class Peers:
         return {"peers": len(self._peers), "mapped": len(self._cache)}
 
     def leave(self) -> None:
-        """Clean exit."""
+        """Leave all exporters, at a clean exit."""
         for peer in list(self._peers.values()):
             peer.domain.leave()

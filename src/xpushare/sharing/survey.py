@@ -1,4 +1,4 @@
-"""Who shares what among this user's processes: their tables, read from outside. Changes nothing, joins nothing."""
+"""Who shares what among this user's processes: reads their tables from outside. Changes nothing, joins nothing."""
 
 from __future__ import annotations
 
@@ -28,20 +28,24 @@ class Row(TypedDict):
     kind: str
     """`memory`, `physical_memory` or `event`."""
     state: str
-    """`shared`: handles of it open. `withdrawn`: none does, importers have it open. `left`: its exporter died, too."""
+    """`shared`: there are handles that open it. `withdrawn`: there are none, but importers have it open. `left`: the
+    same, and its exporter has died.
+    """
     nbytes: int
     backend: str | None
     device: str | None
     """The device's uuid."""
     exporter: int
-    """pid; of one that is dead, or in a PID namespace that cannot be seen from here, the pid by its own account."""
+    """The pid; for a process that is dead, or in a PID namespace that cannot be seen from here, the pid that it gave
+    itself.
+    """
     exporter_name: str | None
     importers: list[int]
-    """pids; 0 for one that cannot be seen from here."""
+    """Their pids; 0 for a process that cannot be seen from here."""
     handles: int
     """How many handles of the object can be opened."""
     age: int | None
-    """Seconds since the oldest of its exports that the table still has."""
+    """Seconds since the oldest of its exports that is still in the table."""
 
 
 class Unread(NamedTuple):
@@ -70,7 +74,7 @@ _Found = dict[int, list[_Open]]  # by inode
 
 
 def _processes() -> Iterator[int]:
-    """Those of this user, as far as /proc shows them."""
+    """The processes of this user, as far as /proc shows them."""
     me = os.geteuid()
     for name in os.listdir("/proc"):
         if name.isdecimal():
@@ -98,7 +102,7 @@ def _zombie(pid: int) -> bool:
 
 
 def _look(pid: int, tables: _Found, commons: _Found) -> None:
-    """Note the tables and commons that the process has open. OSError where it may not be looked into."""
+    """Note the tables and commons that the process has open. OSError if it may not be examined."""
     folder = f"/proc/{pid}/fd"
     for name in os.listdir(folder):
         try:
@@ -113,7 +117,7 @@ def _look(pid: int, tables: _Found, commons: _Found) -> None:
 
 
 def _sealed(fd: int, inode: int, nbytes: int) -> bool:
-    """The fd is that very memfd, of that size, which it keeps."""
+    """Whether the fd is exactly that memfd, with a size that cannot change."""
     try:
         _native.check_memfd(fd, nbytes, inode, exact=True)
     except (OSError, ValueError):
@@ -122,7 +126,7 @@ def _sealed(fd: int, inode: int, nbytes: int) -> bool:
 
 
 def _reopen(opens: list[_Open], inode: int, nbytes: int) -> int | None:
-    """A read-only fd of our own for it, by way of the first process that lets us."""
+    """A read-only fd of our own for that file, through the first process that permits it."""
     for each in opens:
         try:
             fd = os.open(f"/proc/{each.pid}/fd/{each.fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -135,7 +139,9 @@ def _reopen(opens: list[_Open], inode: int, nbytes: int) -> int | None:
 
 
 class _Members:
-    """Who is attached to a commons. `mine`: this process is, so its own locks do not show."""
+    """Who is attached to a commons. `mine`: this process is attached, so that the kernel does not show its own
+    locks.
+    """
 
     def __init__(self, fd: int, mine: bool) -> None:
         self.fd = fd
@@ -143,7 +149,9 @@ class _Members:
         self._known: dict[int, int | None] = {}
 
     def pid(self, index: int) -> int | None:
-        """As seen from here, 0 where it cannot be; None when the member is dead. All this by the kernel's word."""
+        """The member's pid as seen from here, 0 if it cannot be seen, None if the member is dead; the kernel says all
+        this.
+        """
         if index not in self._known:
             found = _native.lock_holder(self.fd, layout.LIFE + index)
             self._known[index] = os.getpid() if found is None and self._mine and self._is_me(index) else found
@@ -157,7 +165,7 @@ class _Members:
         return (state, pid, namespace) == (_ATTACHED, os.getpid(), identity.namespace("pid"))
 
     def importers(self, mask: bytes) -> list[int]:
-        """The living ones of a mask, without the exporter."""
+        """The living members of a mask, without the exporter."""
         bits = int.from_bytes(mask, "little") & ~1
         found = []
         while bits:
@@ -182,7 +190,7 @@ def _data(fd: int, nbytes: int) -> Iterator[tuple[int, int]]:
 
 
 def _device(table: int, index: int) -> tuple[str | None, str | None]:
-    """Backend and uuid of a device by the entry's number for it."""
+    """The backend and uuid of a device, by the number that entries have for it."""
     if not 1 <= index <= layout.DEVICE_COUNT:
         return None, None
     at = layout.TABLE_DEVICES + (index - 1) * layout.DEVICE.size
@@ -239,7 +247,7 @@ def _rows(table: int, members: _Members, claimed: int) -> list[Row]:
 
 
 def _read(inode: int, opens: list[_Open], commons: _Found) -> list[Row]:
-    """The rows of one table; none where it turns out to be no table, or to be of another version."""
+    """The rows of one table; none if it turns out to be no table, or one of another version."""
     table = _reopen(opens, inode, layout.TABLE_NBYTES)
     if table is None:
         return []
@@ -252,8 +260,9 @@ def _read(inode: int, opens: list[_Open], commons: _Found) -> list[Row]:
         def read() -> list[Row]:
             return _with_commons(table, cookie, claimed, other, commons.get(other, []))
 
-        # Closing any fd of a commons drops this process's locks on it, by which its members see us alive. So what is
-        # ours is read by our own fd, and nothing becomes ours meanwhile: attaching takes this cookie's turn, too.
+        # Closing any fd of a commons drops this process's locks on it, by which its members see us alive. So if we are
+        # attached, read by our own fd. We cannot become attached meanwhile, since attaching takes this cookie's turn,
+        # too.
         return node.current().peers.once(cookie, lambda: None, read)
     finally:
         os.close(table)
@@ -270,7 +279,7 @@ def _with_commons(table: int, cookie: bytes, claimed: int, inode: int, opens: li
     mine = _own(inode)
     fd = mine if mine is not None else _reopen(opens, inode, layout.COMMONS_NBYTES)
     if fd is None:
-        return []  # nobody is attached any more: a forked child has a copy of the table's fd, no more
+        return []  # nobody is attached any more: only a forked child has a copy of the table's fd
     try:
         if not _sealed(fd, inode, layout.COMMONS_NBYTES):
             return []
@@ -284,7 +293,7 @@ def _with_commons(table: int, cookie: bytes, claimed: int, inode: int, opens: li
 
 
 def survey() -> Survey:
-    """Look into every process of this user. OSError where there is no /proc."""
+    """Examine every process of this user. OSError if there is no /proc."""
     tables: _Found = {}
     commons: _Found = {}
     unread: list[Unread] = []

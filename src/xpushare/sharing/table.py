@@ -1,4 +1,4 @@
-"""The table of what this process exports: the one thing that it alone writes and its importers read."""
+"""The table of this process's exports: only this process writes it, and its importers read it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from typing import Any, Final, final
 
 from xpushare import _native, _system
 from xpushare._errors import HandleExpiredError, InvalidArgumentError, OutOfMemoryError, from_os_error
-from xpushare._fds import OwnedFd
 from xpushare.adapters.base import DeviceInfo, Export
-from xpushare.sharing import identity, layout
+from xpushare.sharing import door, identity, layout
 from xpushare.sharing.handle import KIND_NUMBERS, Handle, fields_of, pack, seal
 
 __all__ = ["Exported", "Table"]
@@ -39,7 +38,7 @@ class Exported:
         self.implicit = implicit  # made by pickling; ends with its object
 
     def exports(self, source: object) -> bool:
-        """Whether this is an export of `source` (which physical memory exports with what keeps it)."""
+        """Whether this is an export of `source` (physical memory exports a tuple of that and what keeps it)."""
         held: Any = self.source
         return held is source or (isinstance(held, tuple) and any(each is source for each in held))  # pyright: ignore
 
@@ -50,7 +49,7 @@ class Table:
 
     def __init__(self) -> None:
         self.cookie = secrets.token_bytes(16)
-        # Re-entrant: the garbage collector may run anywhere, and drop a pickled object whose export ends with it.
+        # Re-entrant: the garbage collector may run anywhere, and delete a pickled object, whose export ends with it.
         self._lock = threading.RLock()
         self._counted: deque[Exported] = deque()
         self._generation = 0
@@ -67,23 +66,21 @@ class Table:
     def _make(self) -> None:
         doing = "making this process's table"
         try:
-            table = OwnedFd(_system.memfd("xpushare-table"))
+            table = _system.memfd("xpushare-table")
             _system.resize(table.number, layout.TABLE_NBYTES)
             self._mapping = _system.Mapping(table.number, layout.TABLE_NBYTES)
-            commons = OwnedFd(_system.memfd("xpushare-commons"))
+            commons = _system.memfd("xpushare-commons")
             _system.resize(commons.number, layout.COMMONS_NBYTES)
             _system.seal(commons.number, _system.F_SEAL_SHRINK | _system.F_SEAL_GROW | _system.F_SEAL_SEAL)
             inode = _system.fstat(commons.number).st_ino
-            bell = OwnedFd(_system.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+            bell = _system.bell()
             _system.seal(
                 table.number,
                 _system.F_SEAL_SHRINK | _system.F_SEAL_GROW | _system.F_SEAL_FUTURE_WRITE | _system.F_SEAL_SEAL,
             )
-            self.domain = _system.Domain(commons.number, bell.number, self.cookie, True)
+            self.domain = _system.join(commons, bell, self.cookie, True)
         except OSError as error:
             raise from_os_error(error, doing) from error
-        commons.take()
-        bell.take()
         self._fd = table
         self.address = self._mapping.address
         self._view = memoryview(_native.Span(self.address, layout.TABLE_NBYTES, False, self._mapping))
@@ -101,7 +98,7 @@ class Table:
         self._entries = _native.OwnTable(self._mapping, common)
 
     def new_object(self) -> int:
-        """A serial that names an allocation for the importers' caches."""
+        """A new serial number, which names an allocation for the importers' caches."""
         with self._lock:
             self._object += 1
             return self._object
@@ -136,13 +133,13 @@ class Table:
             | what.form << layout.ENTRY_FORM_BIT
         )
         fds = () if on_demand is not None else what.fds
-        ended: list[Any] = []  # let go outside the lock: their release may call us
+        ended: list[Any] = []  # dropped outside the lock: their release may call us
         with self._lock:
             self._start()
             ended += self._sweep()
             entry = self._take_entry()
             self._generation = generation = self._generation + 1
-            try:
+            try:  # no call comes between what takes something and the block that gives it back: one may be interrupted
                 names, number = self._device(device)
                 handle = seal(
                     self._entries.enter(
@@ -156,19 +153,24 @@ class Table:
                     self.domain.set_opens(entry, opens)
                 if on_demand is not None:
                     _native.offer(entry, generation, *on_demand)
+                exported = self._exports[generation] = Exported(handle, source, keep, foreign, implicit)
+                if opens is not None:
+                    self._counted.append(exported)
+                _native.store64(self._entry_address(entry), generation)  # last: now it is live
             except BaseException:
+                _native.withdraw(self._entry_address(entry), layout.REASON_PUT)
+                if generation in self._exports:
+                    del self._exports[generation]
                 self._free.append(entry)
                 raise
-            exported = self._exports[generation] = Exported(handle, source, keep, foreign, implicit)
-            if opens is not None:
-                self._counted.append(exported)
-            _native.store64(self._entry_address(entry), generation)  # last: now it is live
             return handle
 
     def _start(self) -> None:
         if not self._serving:
+            identity.user_key()  # makes the runtime folder where there is to be one
             try:
-                _system.serve(self.address, self._fd.number, self.domain)
+                with door.opening(self.cookie) as file:
+                    _system.serve(self.address, self._fd.number, self.domain, file)
             except OSError as error:
                 raise from_os_error(error, "starting to serve importers") from error
             self._serving = True
@@ -177,7 +179,7 @@ class Table:
         return self.address + layout.TABLE_ENTRIES + entry * layout.ENTRY_NBYTES
 
     def _device(self, device: DeviceInfo) -> tuple[bytes, int]:
-        """What handles name the device with, and 1 + its index in the table's header; 0 when that is full."""
+        """The bytes by which handles name the device, and 1 + its index in the table's header (0 if that is full)."""
         found = self._devices.get((device.backend, device.uuid))
         if found is None:
             driver_uuid = uuid.UUID(device.driver_uuid).bytes if device.driver_uuid else b""
@@ -194,33 +196,37 @@ class Table:
         return found
 
     def _take_entry(self) -> int:
-        # An entry that a living importer still holds waits: its holder bit must not count for another export.
+        # Do not use an entry that a living importer still holds: its holder bit would count for another export.
         for _ in range(min(_RECYCLE_TRIES, len(self._free))):
-            entry = self._free.popleft()
-            if not self.domain.holders(entry):
+            entry = self._free[0]
+            if self.domain.holders(entry):
+                self._free.rotate(-1)
+            elif self._free[0] == entry:  # an interrupt's handler may have exported, too
+                del self._free[0]
                 return entry
-            self._free.append(entry)
         if self._used == layout.ENTRY_COUNT:
             raise OutOfMemoryError(f"this process has {layout.ENTRY_COUNT} live exports: put the ones no longer needed")
         self._used += 1
         return self._used - 1
 
     def _sweep(self) -> list[Any]:
-        """Let go of foreign memory that nobody has open any more, and of counted exports that are used up: returned, to
-        be dropped.
+        """End what is over: foreign memory that nobody has open any more, and counted exports that are used up. Returns
+        what the caller must drop.
         """
         ended: list[Any] = []
         if not self._lingering and not self._counted:
             return ended
         for entry in [entry for entry in self._lingering if not self.domain.holders(entry)]:
-            ended.append(self._lingering.pop(entry))
+            found = self._lingering[entry]
+            del self._lingering[entry]
             self._free.append(entry)
+            ended.append(found)
         for _ in range(min(_COUNTED_TRIES, len(self._counted))):
             found = self._counted.popleft()
             fields = fields_of(found.handle)
             if self._exports.get(fields.generation) is not found:
                 continue  # put
-            # Its last opener holds the entry before it takes its open, and may still have to fetch the fds.
+            # The last opener holds the entry before it takes its open, and may still have to fetch the fds.
             if self.domain.opens_left(fields.entry) > 0 or self.domain.holders(fields.entry):
                 self._counted.append(found)
                 continue
@@ -232,7 +238,7 @@ class Table:
         return ended
 
     def sweep(self) -> None:
-        """End what is over. Exports and withdrawals do it, too."""
+        """End what is over. Exports and withdrawals also do that."""
         with self._lock:
             ended = self._sweep()
         del ended
@@ -249,7 +255,7 @@ class Table:
         return f"the handle has expired: {layout.REASONS[self._put.get(generation, layout.REASON_PUT)]}"
 
     def put(self, handle: Handle) -> None:
-        """Withdraw the handle. `InvalidArgumentError` when it is not from this process or was put before."""
+        """Withdraw the handle. Raises `InvalidArgumentError` if it is not from this process or was put before."""
         if fields_of(handle).cookie != self.cookie:
             raise InvalidArgumentError(
                 f"put is for the process that exported: this handle is from pid {fields_of(handle).pid}"
@@ -258,7 +264,7 @@ class Table:
             raise InvalidArgumentError("this handle was put before")
 
     def withdraw(self, handle: Handle, reason: int) -> bool:
-        """End the export; False when it had ended before (a freed one counts as put by this call)."""
+        """End the export. False if it had ended before; but `put` of a freed one counts as the first."""
         fields = fields_of(handle)
         with self._lock:
             found = self._exports.get(fields.generation)
@@ -267,18 +273,20 @@ class Table:
                     self._put[fields.generation] = reason
                     return True
                 return False
-            del self._exports[fields.generation]
             if reason != layout.REASON_PUT:
                 self._put[fields.generation] = reason
                 if len(self._put) > _REMEMBERED:
                     del self._put[next(iter(self._put))]
-            _native.withdraw(self._entry_address(fields.entry), reason)
-            if found.foreign and self.domain.holders(fields.entry):
-                self._lingering[fields.entry] = found
+            _native.withdraw(self._entry_address(fields.entry), reason)  # once more does no harm
+            lingers = found.foreign and self.domain.holders(fields.entry)
+            entry, generation = fields.entry, fields.generation
+            del self._exports[generation]
+            if lingers:
+                self._lingering[entry] = found
             else:
-                self._free.append(fields.entry)
+                self._free.append(entry)
             ended = self._sweep()
-        del found, ended  # the source may go now, outside the lock: its release may call us
+        del found, ended  # the source may die now, outside the lock: its release may call us
         return True
 
     def held_objects(self) -> set[int]:
@@ -298,7 +306,13 @@ class Table:
         with self._lock:
             return list(self._exports.values())
 
+    def leave(self) -> None:
+        """Clean exit."""
+        if self._serving:
+            door.close(self.cookie)
+        self.domain.leave()
+
     def abandon(self) -> None:
-        """In a forked child: the table is the parent's."""
+        """For a forked child: the table belongs to the parent."""
         self._exports.clear()
         self._lingering.clear()

@@ -1,4 +1,4 @@
-"""What to tell about a lost point."""
+"""The error for a lost point, and the texts that explain it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,16 @@ def _member(domain: Domain, index: int) -> Span:
 
 
 def note_failure(domain: Domain, error: BaseException) -> None:
-    """Leave the text of a queue's failure where the peers that lose points by it can read it."""
+    """Leave the text of a queue's failure where the peers that lose points because of it can read it."""
     text = f"{type(error).__name__}: {error}".encode()[:_TEXT_NBYTES]
     memoryview(_member(domain, domain.member))[_TEXT_AT:] = text.ljust(_TEXT_NBYTES, b"\0")
+
+
+def _printable(text: bytes) -> str:
+    """What a peer wrote, without what a terminal would obey."""
+    return "".join(
+        each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text.decode(errors="replace")
+    )
 
 
 def peer_lost(slot: Slot, point: int) -> PeerLostError:
@@ -45,5 +52,5 @@ def peer_lost(slot: Slot, point: int) -> PeerLostError:
         for index, _pid, _since, _alive in slot.domain.members():
             record = memoryview(_member(slot.domain, index))
             if int.from_bytes(record[_PID_AT : _PID_AT + 4], "little") == pid:
-                text = bytes(record[_TEXT_AT:]).rstrip(b"\0").decode(errors="replace")
+                text = _printable(bytes(record[_TEXT_AT:]).partition(b"\0")[0])
     return PeerLostError(f"point {point} of the event is lost: {who} {how}" + (f" ({text})" if text else ""))

@@ -1,4 +1,4 @@
-"""Waiting for points in event loops: asyncio and trio, one watcher a loop and no thread a waiter.
+"""Waiting for points in event loops (asyncio and trio), with one watcher per loop and no thread for a waiter.
 
 The warden makes one eventfd of this process readable when a registered point is done or lost. Each loop that has
 waiters watches that fd; whichever loop sees it first hands every due waiter its wake-up, to whichever loop that waiter
@@ -26,7 +26,7 @@ _trio_runs: set[Any] = set()  # trio tokens of runs that have a watching task
 
 
 def _dispatch() -> None:
-    """Wake whatever is due."""
+    """Wake the waiters that are due."""
     for token in _native.due():
         with _lock:
             wake = _waiters.pop(token, None)
@@ -35,7 +35,7 @@ def _dispatch() -> None:
 
 
 async def reached(slot: _native.Slot, point: int) -> None:
-    """Return once `point` is done or lost (or cannot come any more). Cancellable; leaves nothing registered."""
+    """Return once `point` is done or lost (or cannot come any more). Can be cancelled; leaves nothing registered."""
     trio = sys.modules.get("trio")
     if trio is not None:
         try:
@@ -62,7 +62,7 @@ async def _under_asyncio(slot: _native.Slot, point: int) -> None:
         try:
             loop.call_soon_threadsafe(settle)
         except RuntimeError:
-            pass  # that loop is closed: nobody waits
+            pass  # that loop is closed: nobody waits any more
 
     fd: Final = _native.notification_fd()
     token = next(_tokens)

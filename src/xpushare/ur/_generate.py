@@ -32,10 +32,11 @@ INTRODUCTION: Final = """\
 
 <!-- Made by `python -m xpushare.ur._generate` from `src/xpushare/ur/_functions`: not to be edited. -->
 
-The functions of Unified Runtime that this package has, under UR's names. Arguments are the C function's inputs in their
-order: an array and its count are one sequence, null is `None`, a struct is a dataclass, an enumeration is an `IntEnum`
-or any int, and the size arguments of queries fall away. Outputs are returned. A failure raises `ur.URError` with a
-`ur.Result` in `.result`; the tables list the results in the order in which they are looked for.
+These are the functions of Unified Runtime that this package provides, under UR's names. The arguments are the inputs of
+the C function, in its order: an array and its count are one sequence, null is `None`, a struct is a dataclass, an
+enumeration is an `IntEnum` or any int, and the size arguments of queries are left out. A function returns its outputs.
+A failure raises `ur.URError` with a `ur.Result` in `.result`; the tables list the results in the order in which they
+are checked.
 
 Common to all functions:
 
@@ -207,9 +208,10 @@ OPERATIONS_INTRODUCTION: Final = """\
 
 <!-- Made by `python -m xpushare.ur._generate` from the declarations in `src/xpushare/core`: not to be edited. -->
 
-What the package does, each once: `xpushare`, `xpushare.ipc` and `xpushare.ur` call these and add no rules of their own.
-[Layers](layers.md) wrap them, and [`xpushare trace`](../tracing.md) shows them by these names. Of the rules of sharing
-the [conformance suite](../conformance.md) has tests. An argument of a wrong type may be a `TypeError`, too.
+This page lists everything that the package does, each operation once. `xpushare`, `xpushare.ipc` and `xpushare.ur`
+call these operations and add no rules of their own. [Layers](layers.md) wrap them, and
+[`xpushare trace`](../tracing.md) shows them by these names. The [conformance suite](../conformance.md) tests the rules
+of sharing. An argument of a wrong type may also raise `TypeError`.
 """
 
 ASPECTS_INTRODUCTION: Final = """\
@@ -217,9 +219,9 @@ ASPECTS_INTRODUCTION: Final = """\
 
 <!-- Made by `python -m xpushare.ur._generate` from `src/xpushare/_aspects.py`: not to be edited. -->
 
-What `device.has`, `device.support` and `xpushare info` tell of a device. Each is asked of the driver or tried, never
-assumed; `support` says how it is known. Which rules of the contract need which, the
-[conformance suite](../conformance.md) lists.
+Aspects are what `device.has`, `device.support` and `xpushare info` say about a device. The package asks the driver for
+each, or tries it, and never assumes it; `support` says how it knows. The [conformance suite](../conformance.md) lists
+which rules of the contract need which aspect.
 
 | aspect | a device that has it | `ur.DeviceInfo` |
 |---|---|---|
@@ -236,7 +238,7 @@ def operations_page() -> str:
             links = (f"[`{name}`](../ur-reference.md#{name.lower()})" for name in named)
             lines += [f"- Unified Runtime: {', '.join(links)}"]
         if each.rules:
-            lines += [f"- Rules of sharing that it keeps: {', '.join(f'3.{rule}' for rule in each.rules)}"]
+            lines += [f"- Rules of sharing: {', '.join(f'3.{rule}' for rule in each.rules)}"]
         if each.makes or each.ends:
             lines += [f"- The leak layer counts: {each.makes or each.ends}, {'made' if each.makes else 'given back'}"]
         lines += [""]

@@ -56,7 +56,7 @@ static inline xp_domain *new_commons(void)
     while (cookie[0] == 0)
         CHECK(getrandom(cookie, sizeof cookie, 0) == sizeof cookie);
     int fd = memfd(XP_COMMONS_SIZE, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-    xp_domain *d = xp_join(fd, eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), cookie, true, &error);
+    xp_domain *d = xp_join(fd, xp_make_bell(), cookie, true, &error);
     if (d == NULL)
         fprintf(stderr, "joining: %s (%d)\n", error.what, error.code);
     CHECK(d != NULL);

@@ -37,7 +37,7 @@ static void set_up(void)
     xp_make_offer(offer);
     for (uint32_t i = 0; i < 3; i++)
         XP_STORE(&entry(i)->generation, 100 + i);
-    CHECK(xp_serve((xp_table *)table, table_fd, d, &error));
+    CHECK(xp_serve((xp_table *)table, table_fd, d, NULL, &error));
 }
 
 static void tear_down(void)
@@ -130,7 +130,9 @@ static void test_requests(void)
     xp_withdraw(entry(0), XP_REASON_PUT);
     EQUAL(asked(XP_OP_FDS, 0, 0, &count), XP_STATUS_NOT_LIVE);
     xp_error error;
-    CHECK(!xp_serve((xp_table *)table, table_fd, d, &error) && error.code == EALREADY);
+    CHECK(xp_serve((xp_table *)table, table_fd, d, NULL, &error)); /* it does */
+    xp_table other = *(xp_table *)table;
+    CHECK(!xp_serve(&other, table_fd, d, NULL, &error) && error.code == EALREADY);
     tear_down();
 }
 

@@ -294,6 +294,82 @@ static void test_threads_while_one_dies(void)
     xp_warden_stop();
 }
 
+static int open_fds(void)
+{
+    int count = 0;
+    for (int fd = 0; fd < 2048; fd++)
+        count += fcntl(fd, F_GETFD) >= 0;
+    return count;
+}
+
+static void claim_everybody(process *parent, xp_domain *d, uint32_t index)
+{
+    struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = XP_LIFE_BYTE + 1, .l_len = XP_MEMBERS - 1};
+    CHECK(fcntl(d->fd, F_SETLK, &all) == 0);
+    for (uint32_t m = 1; m < XP_MEMBERS; m++)
+        xp_set(xp_words_at(d, index)->attached, m);
+    tell(parent);
+    while (hear(parent))
+        ;
+}
+
+static void test_one_process_is_one_member(void)
+{
+    xp_domain *d = new_commons();
+    xp_slot *s = attach(d, xp_new_slot(d));
+    process other = start(claim_everybody, d, s->index);
+    CHECK(hear(&other));
+    CHECK(xp_warden_start() == 0);
+    int before = open_fds();
+    EQUAL(wait_for(s, 1, 50000000), XP_PENDING);
+    CHECK(open_fds() <= before + 1);
+    reap_process(&other, SIGKILL);
+    detach(s);
+    leave(d);
+    xp_warden_stop();
+}
+
+static int filling;
+
+/* Fills the bell up as often as it can, by writes that do not block, and has everybody else's block. */
+static void *fill(void *arg)
+{
+    int bell = *(int *)arg;
+    while (XP_LOAD(&filling)) {
+        fcntl(bell, F_SETFL, O_NONBLOCK);
+        for (uint64_t part = 1ull << 63; part; part >>= 1)
+            if (write(bell, &(uint64_t){part - 1}, sizeof part) < 0) {
+                /* no room for that much */
+            }
+        fcntl(bell, F_SETFL, 0);
+    }
+    return NULL;
+}
+
+static void test_a_full_bell_that_blocks_holds_up_nobody(void)
+{
+    xp_domain *d = new_commons();
+    xp_slot *s = attach(d, xp_new_slot(d));
+    pthread_t thread;
+    XP_STORE(&filling, 1);
+    CHECK(pthread_create(&thread, NULL, fill, &d->bell) == 0);
+    alarm(20);
+    for (uint64_t end = xp_now() + 2000000000u; xp_now() < end;)
+        xp_ring(d);
+    alarm(0);
+    CHECK(xp_node_add(s, 1, 21, XP_TOKEN, NULL) == 0); /* and it rings still */
+    struct pollfd notified = {.fd = xp_notification_fd(), .events = POLLIN};
+    uint64_t point;
+    CHECK(xp_signal(s, &point) == NULL);
+    EQUAL(poll(&notified, 1, 20000), 1);
+    free_due(21);
+    XP_STORE(&filling, 0);
+    pthread_join(thread, NULL);
+    detach(s);
+    leave(d);
+    xp_warden_stop();
+}
+
 int main(void)
 {
     xp_engine_init();
@@ -306,5 +382,7 @@ int main(void)
     RUN(test_a_stopped_process_is_alive);
     RUN(test_signals_cross_processes);
     RUN(test_threads_while_one_dies);
+    RUN(test_one_process_is_one_member);
+    RUN(test_a_full_bell_that_blocks_holds_up_nobody);
     return 0;
 }

@@ -44,7 +44,7 @@ static void set_up(void)
     offer->objects[260] = 3;
     xp_make_offer(offer);
     xp_error error;
-    CHECK(xp_serve((xp_table *)table, fd, domain, &error));
+    CHECK(xp_serve((xp_table *)table, fd, domain, NULL, &error));
 }
 
 /* All but pipes: the sanitizers talk to their symbolizer by some. */

@@ -80,7 +80,7 @@ class Cuda(VirtualMemoryAdapter):
     # --- devices -------------------------------------------------------------------------------------------
 
     def _list(self) -> tuple[list[DeviceInfo], str]:
-        """The devices by the driver once it runs, before that without it; and why there are none."""
+        """The devices, from the driver once it runs, before that found without it; and why there are none."""
         asked = (os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("CUDA_DEVICE_ORDER"))
         if self._listed is None or (self._listed[0] != asked and not self._driver.started):
             version = driver_version()
@@ -119,7 +119,7 @@ class Cuda(VirtualMemoryAdapter):
         return self._driver.gpu(info)
 
     def info_of(self, gpu: Gpu) -> DeviceInfo:
-        """The listed device that a device of the driver is."""
+        """The listed device for a device of the driver."""
         found = self._infos.get(gpu.uuid)
         if found is None:
             known = [info for info in self._list()[0] if info.uuid == gpu.uuid]
@@ -162,7 +162,9 @@ class Cuda(VirtualMemoryAdapter):
         return _memory.open_own(self.device(info), kind, doing, what, description)
 
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
-        """Memfds, as host memory. The VMM fds of others do not say what `PhysicalPages` and `DeviceMemory` need."""
+        """Memfds, as host memory. The VMM fds of other backends lack what `PhysicalPages` and `DeviceMemory` need to
+        know.
+        """
         return {} if physical else {Form.MEMFD: Same.HOST}
 
     def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
@@ -176,7 +178,7 @@ class Cuda(VirtualMemoryAdapter):
 
     def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:
         if not self._given and not in_use_here():
-            return None  # without libcuda in this process nothing here is a CUDA stream
+            return None  # if this process has not loaded libcuda, nothing here is a CUDA stream
         found = stream_of(native)
         if found is None:
             return None
@@ -215,7 +217,7 @@ class Cuda(VirtualMemoryAdapter):
         for gpu in driver.gpus():
             if gpu.active() and gpu.context.number == int(handle):
                 return gpu.context
-        # A context that somebody made besides the primary one.
+        # Somebody has made a context besides the primary one.
         driver(doing, "cuCtxPushCurrent", handle)
         try:
             return Context(driver, driver.by_ordinal(int(driver(doing, "cuCtxGetDevice"))), handle)
@@ -223,7 +225,9 @@ class Cuda(VirtualMemoryAdapter):
             driver.api.cuCtxPopCurrent()
 
     def adopt_event(self, native: object) -> tuple[DeviceInfo, int] | None:
-        """(device, raw event) of another library's CUDA event, for `DriverQueue.wait_native`; None where it is none."""
+        """(device, raw event) of another library's CUDA event, for `DriverQueue.wait_native`; None if it is no
+        event.
+        """
         if not self._given and not in_use_here():
             return None
         raw = event_of(native)

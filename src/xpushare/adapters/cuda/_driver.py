@@ -1,4 +1,4 @@
-"""The driver of this process: loaded at the first real need, its errors, its devices and their contexts."""
+"""The driver of this process, which is loaded when it is first needed; its errors, its devices and their contexts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from xpushare._errors import (
     InvalidHandleError,
     XpuShareError,
 )
-from xpushare._fds import OwnedFd
 from xpushare._native import Mapping, forks
 from xpushare.adapters.base import Access, DeviceInfo, Form, OnDemand
 from xpushare.adapters.cuda import _numbers as n
@@ -115,7 +114,7 @@ class Driver:
         return self._forks is not None and self._forks == forks()
 
     def binding(self) -> Any:
-        """The binding's module; the driver is not started by it."""
+        """The binding's module. This does not start the driver."""
         if self._given is None:
             try:
                 self._given = importlib.import_module("cuda.bindings.driver")
@@ -164,7 +163,7 @@ class Driver:
         return found
 
     def __call__(self, doing: str, name: str, *arguments: Any) -> Any:
-        """Call; what it returns beside the code, or our error."""
+        """Call the driver. Returns what the call returns besides its code, or raises our error."""
         code, *values = getattr(self.api, name)(*arguments)
         if code:
             raise self.error(doing, name, int(code))
@@ -177,11 +176,13 @@ class Driver:
         raise self.error(doing, name, code)
 
     def error(self, doing: str, name: str, code: int) -> XpuShareError:
-        """Our error for a driver's code: which call, the driver's name and number for it, and the next step."""
+        """Our error for a driver's code. It says which call failed, the driver's name and number for the failure, and
+        the next step.
+        """
         try:
             known = self.api.cuGetErrorName(self.api.CUresult(code))[1]
             text = known.decode() if isinstance(known, bytes) else str(known)
-        except ValueError:  # a code that this version of the binding does not know
+        except ValueError:  # this version of the binding does not know the code
             text = "an error that cuda-bindings does not know"
         return CODES.error(doing, name, text, code)
 
@@ -213,12 +214,12 @@ class Driver:
         return found
 
     def pointer(self, attribute: Pointer, address: int) -> int | None:
-        """An attribute of an address; None where the driver does not know the address."""
+        """An attribute of an address; None if the driver does not know the address."""
         code, value = self.api.cuPointerGetAttribute(self._attribute(attribute), address)[:2]
         return None if code else int(value)
 
     def pointers(self, doing: str, attributes: Sequence[Pointer], address: int) -> list[int]:
-        """Several attributes of an address that the driver knows; 0 for those that its memory has not."""
+        """Several attributes of an address that the driver knows; 0 for those that its memory does not have."""
         asked = [self._attribute(attribute) for attribute in attributes]
         return [int(value) for value in self(doing, "cuPointerGetAttributes", len(asked), asked, address)]
 
@@ -255,8 +256,8 @@ class Driver:
 
 
 class _Scope:
-    """Around driver calls, on the hot path: with `relaxed`, this thread's capture mode is exchanged for RELAXED; with a
-    context, that is current. Both come back.
+    """The scope of driver calls, on the hot path. With `relaxed`, it exchanges this thread's capture mode for RELAXED;
+    with a context, it makes that current. Afterwards it restores both.
     """
 
     __slots__ = ("_api", "_before", "_driver", "_handle", "_relaxed")
@@ -303,11 +304,13 @@ class Context:
         self._idle_stream: Any = None
 
     def current(self) -> _Scope:
-        """`with context.current():` this context is current and captures are left alone; then the caller's again."""
+        """`with context.current():` makes this context current and leaves captures alone; afterwards the caller's is
+        current again.
+        """
         return _Scope(self.driver, self.handle, True)
 
     def pushed(self) -> _Scope:
-        """Likewise, for calls that no capture minds."""
+        """The same, for calls that disturb no capture."""
         return _Scope(self.driver, self.handle, False)
 
     def check(self, doing: str) -> None:
@@ -323,8 +326,8 @@ class Context:
 class Gpu:
     """One device of the driver, and the engine's hooks for it.
 
-    Its primary context is retained when it is first used, and kept: ending a context waits for its work,
-    for ever behind a wait that nobody releases (measured); the end of the process does not.
+    Its primary context is retained when it is first used, and then kept. Ending a context waits for the context's work,
+    and for ever if that stands behind a wait that nobody releases (measured); the end of the process does not wait.
     """
 
     def __init__(self, driver: Driver, ordinal: int, handle: Any, name: str) -> None:
@@ -351,7 +354,7 @@ class Gpu:
         return raw.split(b"\0")[0].decode(errors="replace") if isinstance(raw, bytes) else str(raw)
 
     def attribute(self, attribute: Attribute) -> int:
-        """What the driver says; asked once."""
+        """What the driver says; it is asked only once."""
         found = self._attributes.get(attribute)
         if found is None:
             number = self.driver.api.CUdevice_attribute(int(attribute))
@@ -361,7 +364,7 @@ class Gpu:
 
     @property
     def context(self) -> Context:
-        """The primary context, made now if nobody has made it."""
+        """The primary context; it is made now if nobody has made it yet."""
         if self._context is None:
             with self._lock:
                 if self._context is None:
@@ -412,16 +415,16 @@ class Gpu:
 
     def drain(self) -> None:
         """cuCtxSynchronize and cuCtxRecordEvent end any capture in the context, whatever this thread's capture mode.
-        What waits for all work and leaves captures alone is cuMemHostUnregister, of any page, so a page of ours is
-        unregistered and registered again. While it waits, no other thread can allocate or register memory (all
-        measured).
+        The call that waits for all work and leaves captures alone is cuMemHostUnregister, for any page. So this
+        unregisters a page of ours, and registers it again. While it waits, no other thread can allocate or register
+        memory (all measured).
         """
         doing = f"waiting for the work on {self}"
         nbytes = _system.page_nbytes()
         with self.current():
             page, self._page = self._page, None
             if page is None:
-                fd = OwnedFd(_system.memfd("xpushare-page"))
+                fd = _system.memfd("xpushare-page")
                 _system.resize(fd.number, nbytes)
                 page = _system.Mapping(fd.number, nbytes)
                 self.driver(doing, "cuMemHostRegister", page.address, nbytes, 0)
@@ -442,7 +445,7 @@ class Gpu:
     # --- virtual memory management -------------------------------------------------------------------------
 
     def _properties(self, shareable: bool) -> Any:
-        """CUmemAllocationProp of memory here."""
+        """The CUmemAllocationProp of memory on this device."""
         api = self.driver.api
         properties = api.CUmemAllocationProp()
         properties.type = api.CUmemAllocationType(n.ALLOCATION_PINNED)
@@ -511,7 +514,7 @@ class Gpu:
         self.driver(doing, "cuMemUnmap", address, nbytes)
 
     def access_list(self, ordinals: Sequence[int], access: Access) -> list[Any]:
-        """CUmemAccessDesc of each device."""
+        """A CUmemAccessDesc for each device."""
         api, found = self.driver.api, []
         for ordinal in ordinals:
             one = api.CUmemAccessDesc()

@@ -16,7 +16,7 @@ __all__ = ["DEVICES", "PROC", "Listed", "driver_version", "from_proc", "has_bind
 PROC: Final = Path("/proc/driver/nvidia")
 DEVICES: Final = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-ctrl-gpu")  # Linux, WSL, Tegra
 
-# Runs in a process of its own, where cuInit harms nobody.
+# It runs in a process of its own, where cuInit does no harm.
 _ASK: Final = """
 import ctypes, json, sys
 try:
@@ -49,7 +49,7 @@ class Listed(NamedTuple):
 
 
 def driver_version() -> str:
-    """The kernel driver's version, "" where it does not say."""
+    """The kernel driver's version; "" if it does not say."""
     try:
         text = (PROC / "version").read_text()
     except OSError:
@@ -59,7 +59,7 @@ def driver_version() -> str:
 
 
 def pci_address(gpu_uuid: str) -> str:
-    """The GPU's address on the PCI bus; "" where the driver does not say, and for a MIG instance, which has none."""
+    """The GPU's address on the PCI bus; "" if the driver does not say, and for a MIG instance, which has none."""
     for file in PROC.glob("gpus/*/information"):
         name = file.parent.name
         try:
@@ -81,7 +81,7 @@ def has_binding() -> bool:
 
 
 def from_proc() -> list[Listed] | None:
-    """The GPUs in the order of their bus addresses; None where the driver has no such folder or says too little."""
+    """The GPUs in the order of their bus addresses; None if the driver has no such folder or says too little."""
     found = []
     try:
         for folder in sorted((PROC / "gpus").iterdir()):
@@ -99,7 +99,7 @@ def from_proc() -> list[Listed] | None:
 
 
 def _visible(gpus: list[Listed], wanted: str) -> list[Listed] | None:
-    """What CUDA_VISIBLE_DEVICES leaves, in its order; None for spellings that only the driver can judge."""
+    """The GPUs that CUDA_VISIBLE_DEVICES names, in its order; None for spellings that only the driver can judge."""
     chosen: list[Listed] = []
     for item in wanted.split(","):
         text = item.strip()
@@ -117,7 +117,7 @@ def _visible(gpus: list[Listed], wanted: str) -> list[Listed] | None:
 
 
 def _ask_child() -> tuple[list[Listed], str]:
-    """What the driver itself says, in a process of its own; and why there is nothing."""
+    """What the driver itself says, asked in a process of its own; and why there is nothing."""
     answer = ask_child(_ASK, "CUDA")
     if "why" in answer:
         return [], str(answer["why"])

@@ -1,4 +1,6 @@
-"""Memory that only CUDA has: managed memory, cudaMalloc's and pools' of other processes, and other libraries' here."""
+"""Memory that only CUDA has: managed memory, other processes' memory of cudaMalloc and of pools, and memory of other
+libraries in this process.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from xpushare.adapters.virtual_memory.memory import Mapped, SegmentedMemory
 
 __all__ = ["ManagedMemory", "locate", "open_own"]
 
-_LEGACY_KNOWN: Final = 1024  # allocations of other libraries about which nothing needs asking twice
+_LEGACY_KNOWN: Final = 1024  # how many allocations of other libraries are remembered, so that nothing is asked twice
 _LEGACY: Final = 2  # kinds of memory in a payload
 _POOL: Final = 3
 
@@ -49,7 +51,7 @@ class ManagedMemory(Mapped):
 
 
 def open_own(gpu: Gpu, kind: int, doing: str, what: Import, description: bytes) -> tuple[int, Callable[[], object]]:
-    """Map a peer's legacy or pool memory: the address, and what closes it."""
+    """Map a peer's legacy or pool memory. Returns the address, and what closes it."""
     if kind not in (_LEGACY, _POOL) or len(description) < 64:
         raise InvalidHandleError(f"{doing}: this version does not know the kind of the exporter's memory ({kind})")
     if what.read_only:
@@ -59,7 +61,7 @@ def open_own(gpu: Gpu, kind: int, doing: str, what: Import, description: bytes) 
 
 
 def _check_range(gpu: Gpu, doing: str, address: int, nbytes: int) -> None:
-    """A legacy handle and a pool pointer carry no size: ask what was mapped."""
+    """A legacy handle and a pool pointer do not say a size, so ask how much was mapped."""
     known = gpu.driver.pointer(Pointer.RANGE_SIZE, address)
     if known is not None and known < nbytes:
         raise InvalidHandleError(f"{doing}: the exporter's table says {nbytes} bytes, its memory has {known}")
@@ -111,7 +113,7 @@ def _open_pool(gpu: Gpu, doing: str, what: Import, raw: bytes) -> tuple[int, Cal
 
 
 class _ForeignMemory(DriverMemory):
-    """Another library's allocation. Acquires nothing before it is exported."""
+    """Another library's allocation. It acquires nothing before it is exported."""
 
     host_accessible = False
 
@@ -134,7 +136,7 @@ class _ForeignMemory(DriverMemory):
 
 @final
 class _ForeignLegacy(_ForeignMemory):
-    """cudaMalloc memory: a handle of 64 bytes names the whole allocation."""
+    """Memory of cudaMalloc: a handle of 64 bytes names the whole allocation."""
 
     def export(self, read_only: bool) -> Export:
         if read_only:
@@ -184,8 +186,8 @@ _TORCH: Final = "PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC
 
 
 def _known(driver: Driver, address: int) -> int | None:
-    """What the driver of this process numbers the allocation at the address with: no two have the same one. None where
-    it knows none; starts nothing that nobody else has started.
+    """The number that this process's driver has for the allocation at the address; no two allocations have the same.
+    None if the driver knows no allocation there. Starts no driver.
     """
     if not driver.started:
         if not in_use_here():
@@ -203,7 +205,9 @@ def _known(driver: Driver, address: int) -> int | None:
 def locate(
     engine: Engine, driver: Driver, info_of: Callable[[Gpu], DeviceInfo], address: int, nbytes: int | None
 ) -> Foreign | None:
-    """The allocation of another library at `address`; of a run of allocations, as much as `nbytes` need (None: all)."""
+    """The allocation of another library at `address`. Of a run of allocations, it is as much as `nbytes` need (None:
+    all).
+    """
     buffer = _known(driver, address)
     if buffer is None:
         return None
@@ -272,8 +276,8 @@ class _Extent(NamedTuple):
 def _run(gpu: Gpu, address: int, end: int | None, reserved: tuple[int, int]) -> list[_Extent]:
     """The mappings side by side from `address` to `end`; without `end`, the longest such run around `address`.
 
-    The driver tells the whole reservation as the range of an address, but every mapping has a buffer id of its own
-    (measured), so the ends of a mapping are found by asking for the ids of other granules.
+    As the range of an address, the driver names the whole reservation. But every mapping has a buffer id of its own
+    (measured), so asking for the ids of other granules finds the ends of a mapping.
     """
     unit = gpu.granularity(False)
 

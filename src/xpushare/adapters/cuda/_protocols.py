@@ -1,4 +1,5 @@
-"""What is CUDA's, told without the driver: whether it is in use here, and the streams and events of other libraries.
+"""Recognises what is CUDA's without the driver: whether CUDA is in use here, and the streams and events of other
+libraries.
 
 Imports no driver and no binding, so anybody may import it.
 """
@@ -22,7 +23,7 @@ _loaded: list[bool] = []  # libcuda was found in this process; it never leaves
 
 
 def in_use_here() -> bool:
-    """Whether somebody in this process has loaded libcuda: else no pointer and no stream here is CUDA's."""
+    """Whether somebody in this process has loaded libcuda. If not, no pointer and no stream here is CUDA's."""
     if _loaded:
         return True
     try:
@@ -45,7 +46,7 @@ class RawStream(NamedTuple):
 
 
 def current_stream(array: object, ordinal: int) -> object:
-    """The stream that the library of `array` works on now; the legacy default one where it does not say."""
+    """The stream that the library of `array` works on now; the legacy default stream if the library does not say."""
     library = type(array).__module__.split(".")[0]
     module = sys.modules.get(library)
     if library == "torch" and module is not None:
@@ -61,7 +62,7 @@ def current_stream(array: object, ordinal: int) -> object:
 
 
 def stream_of(native: object) -> tuple[int, int | None] | None:
-    """(raw stream, device ordinal if it says) of another library's stream object; None where it is none."""
+    """(raw stream, device ordinal if it says that) of another library's stream object; None if it is no stream."""
     if isinstance(native, int) and not isinstance(native, bool):
         return native, None
     ordinal = getattr(getattr(native, "device", None), "index", None)
@@ -88,7 +89,7 @@ def stream_of(native: object) -> tuple[int, int | None] | None:
 
 
 def event_of(native: object) -> int | None:
-    """The raw event of another library's event object; None where it is none, 0 where it was never recorded."""
+    """The raw event of another library's event object; None if it is no event, 0 if it was never recorded."""
     raw = getattr(native, "cuda_event", None)  # torch
     if isinstance(raw, int):
         return raw

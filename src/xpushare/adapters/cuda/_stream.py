@@ -1,4 +1,4 @@
-"""CUDA streams and events, as the stream engine drives them."""
+"""CUDA streams and events, in the form that the stream engine uses."""
 
 from __future__ import annotations
 

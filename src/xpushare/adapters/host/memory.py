@@ -40,7 +40,7 @@ def pages(nbytes: int) -> int:
 
 def memfd_of(calls: Calls, doing: str, name: str, nbytes: int) -> OwnedFd:
     """A memfd of exactly `nbytes` that can neither grow nor shrink."""
-    fd = OwnedFd(calls.checked(doing, "memfd", name))
+    fd: OwnedFd = calls.checked(doing, "memfd", name)
     try:
         calls.checked(doing, "resize", fd.number, nbytes)
         calls.checked(doing, "seal", fd.number, _system.F_SEAL_SHRINK | _system.F_SEAL_GROW | _system.F_SEAL_SEAL)
@@ -51,7 +51,7 @@ def memfd_of(calls: Calls, doing: str, name: str, nbytes: int) -> OwnedFd:
 
 
 def check_imported(calls: Calls, doing: str, what: Import) -> int:
-    """The peer's fd is a memfd that cannot shrink, and as large as its table says."""
+    """Check that the peer's fd is a memfd that cannot shrink, and as large as the peer's table says."""
     if len(what.fds) != 1:
         raise InvalidHandleError(f"{doing}: the exporter sent {len(what.fds)} file descriptors, 1 expected")
     fd = what.fds[0].number
@@ -65,7 +65,7 @@ def check_imported(calls: Calls, doing: str, what: Import) -> int:
 
 
 class HostMemory(DriverMemory):
-    """A mapped memfd. The exporter keeps the fd to hand it out, an importer does not need it."""
+    """A mapped memfd. The exporter keeps the fd to hand it out; an importer does not need it."""
 
     host_accessible = True
 

@@ -3,68 +3,79 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from xpushare import _native
-from xpushare._errors import FeatureNotSupportedError, PeerLostError
+from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, OutOfMemoryError, PeerLostError
 from xpushare.adapters.base import DriverQueue, NativeEvent, Profile
 from xpushare.timeline.loss import QUEUE_FAILED, note_failure, peer_lost
 
 __all__ = ["HostQueue", "queue_numbers"]
 
+_call: Final[Callable[[Any], Any]] = operator.call
 queue_numbers = itertools.count(1)
 _LOST_AT = _native.LAYOUT["slot.lost"]  # the word that tells the newest loss
 
 
 class HostQueue(DriverQueue):
-    """Runs what it is given, in order, on a thread that starts with the first operation and ends with the queue.
+    """Runs operations in order, on a thread that starts with the first operation and ends with the queue.
 
-    After a failure later work still runs, but its signals are lost, until `synchronize` has reported the failure.
+    After a failure, later work still runs, but its signals are lost until `synchronize` has reported the failure.
     """
 
     def __init__(self) -> None:
         self.number = next(queue_numbers)
-        self._changed = threading.Condition()
-        self._todo: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
-        self._running = False
-        self._closing = False
+        # Of C, as are the locks: nobody who is frozen at the interpreter's end, or interrupted, holds it.
+        self._todo: SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]] | None] = SimpleQueue()
+        self._order = threading.Lock()  # of those who queue
+        self._pending: deque[None] = deque()  # one for each operation that has not finished
         self._thread: threading.Thread | None = None
+        self._working = threading.Lock()  # taken for good by the thread that does the work
+        self._worker = 0  # its identity
         self._failures: deque[BaseException] = deque()
         self._told: WeakKeyDictionary[_native.Slot, int] = WeakKeyDictionary()  # the loss of an event last reported
         self._spoiled: BaseException | None = None  # a loss since the last `synchronize`, reported or not
 
     def _put(self, operation: Callable[..., object], *arguments: Any) -> None:
-        with self._changed:
+        with self._order:
+            self._start()
             self._enqueue(operation, arguments)
 
-    def _enqueue(self, operation: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-        self._todo.append((operation, arguments))
+    def _start(self) -> None:
+        """Before anything is queued: a thread that cannot be had is an error, and the next operation tries again."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=f"xpushare-queue-{self.number}", daemon=True)
-            self._thread.start()
-        self._changed.notify_all()
+            thread = threading.Thread(target=self._work, name=f"xpushare-queue-{self.number}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise OutOfMemoryError(f"the queue's thread cannot be started: {error} (`ulimit -u`)") from error
+            self._thread = thread
+
+    def _enqueue(self, operation: Callable[..., object], arguments: tuple[Any, ...], *first: Callable[[], Any]) -> None:
+        """Do `first` and queue the operation, all in one call of C, which no interrupt can part."""
+        last = partial(self._pending.append, None), partial(self._todo.put, (operation, arguments))
+        deque(map(_call, (*first, *last)), 0)
 
     def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._running = False
-                self._changed.notify_all()
-                while not self._todo:
-                    if self._closing:
-                        return
-                    self._changed.wait()
-                operation, arguments = self._todo.popleft()
-                self._running = True
+        if not self._working.acquire(blocking=False):
+            return  # the start of another one was interrupted, but it runs
+        self._worker = threading.get_ident()
+        while (todo := self._todo.get()) is not None:
+            operation, arguments = todo
             try:
                 operation(*arguments)
             except BaseException as error:
                 self._failures.append(error)
-            del operation, arguments  # what they kept goes now, not with the next operation
+            del todo, operation, arguments  # release what they kept now, not with the next operation
+            self._pending.pop()
 
     def copy(self, dst: int, src: int, nbytes: int, keep: object) -> None:
         self._put(lambda _keep: _native.copy(dst, src, nbytes), keep)
@@ -76,12 +87,14 @@ class HostQueue(DriverQueue):
         self._put(function)
 
     def signal(self, slot: _native.Slot, profile: Profile | None) -> int:
-        with self._changed:  # points are submitted in the order in which they are queued
-            point, first = slot.submit(self.number)
+        submitted: list[tuple[int, int]] = []
+        with self._order:  # points are submitted in the order in which they are queued
+            self._start()
             if profile is not None:
                 profile.queued = profile.submit = time.monotonic_ns()
-            self._enqueue(self._signal, (slot, point, first, profile))
-        return point
+            submit = partial(submitted.extend, map(slot.submit, (self.number,)))
+            self._enqueue(lambda: self._signal(slot, *submitted[0], profile), (), submit)
+        return submitted[0][0]
 
     def _signal(self, slot: _native.Slot, point: int, first: int, profile: Profile | None) -> None:
         if profile is not None:
@@ -117,22 +130,20 @@ class HostQueue(DriverQueue):
         raise FeatureNotSupportedError("the host has no IPC events of its own: ipc.event.get makes a handle")
 
     def synchronize(self, timeout: float | None) -> None:
-        deadline = None if timeout is None else time.monotonic() + timeout
-        with self._changed:
-            while self._todo or self._running:
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    raise TimeoutError(f"the queue has not finished within {timeout:g} s")
-                self._changed.wait(left)
+        if self._worker == threading.get_ident():
+            raise InvalidArgumentError("a queue cannot wait for itself: this is called by what it runs")
+        if self._pending:
+            reached = threading.Lock()
+            reached.acquire()
+            self._put(reached.release)
+            if not reached.acquire(timeout=-1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)):
+                raise TimeoutError(f"the queue has not finished within {timeout:g} s")
         self._spoiled = None
         if self._failures:
             raise self._failures.popleft()
 
     def idle(self) -> bool:
-        with self._changed:
-            return not self._todo and not self._running
+        return not self._pending
 
     def release(self) -> None:
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
+        self._todo.put(None)

@@ -1,4 +1,4 @@
-"""The driver contract of queues, as far as the stream engine and the hooks fill it in."""
+"""The driver contract for queues, as far as the stream engine and the hooks fill it in."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class StreamAdapter(Adapter):
 
     @abc.abstractmethod
     def device(self, info: DeviceInfo) -> Device:
-        """The driver's device that is listed so."""
+        """The driver's device for a listed one."""
 
     @abc.abstractmethod
     def new_stream(self, info: DeviceInfo, doing: str) -> Stream:
-        """A stream of ours, which waits for no other."""
+        """A new stream of ours, which waits for no other stream."""
 
     def queue(self, device: DeviceInfo) -> DriverQueue:
         return DeviceQueue(self.engine, self.new_stream(device, "making a queue"))

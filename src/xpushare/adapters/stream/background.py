@@ -1,4 +1,4 @@
-"""What runs off the caller's thread: teardowns, and looking after queues that owe points or hold operands."""
+"""What runs off the caller's thread: teardowns, and the watch over queues that owe points or hold operands."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from xpushare.adapters.stream.hooks import Device
 
 __all__ = ["Teardown", "Waiter", "Watch", "Watched", "holds_device", "quietly"]
 
-_QUIET: Final = 5.0  # seconds in which a moment without any wait is looked for
+_QUIET: Final = 5.0  # for how many seconds to look for a moment without any wait
 _NAP_FIRST: Final = 1e-4
 _NAP_MAX: Final = 0.02
-_GATHER: Final = 20e-3  # seconds in which further teardowns join one wait for the device, which is what costs
+_GATHER: Final = 20e-3  # seconds in which further teardowns join one wait for the device, which is the costly part
 _INTERVAL: Final = 0.2  # seconds between looks at the queues that owe something
 
 
@@ -55,13 +55,13 @@ class _Worker:
 class Watched(Protocol):
     """A queue that owes something."""
 
-    # Look after it; False when there is nothing more to look after.
+    # Look after the queue; False when there is nothing more to look after.
     def look_after(self) -> bool: ...
 
 
 @final
 class Watch(_Worker):
-    """Looks at queues now and then: a broken device is noticed though nobody asks."""
+    """Looks at queues now and then, so that a broken device is noticed even if nobody asks."""
 
     def __init__(self, backend: str) -> None:
         super().__init__(backend, "watch")
@@ -100,35 +100,35 @@ class Waiter(Protocol):
     # The points that it waits for now.
     def waits(self) -> list[tuple[Slot, int]]: ...
 
-    # The place of its newest operation, and up to which place the driver has them; no wait for a device waits for what
-    # the queue holds.
+    # The place of its newest operation, and up to which place the driver has its operations. Waiting for a device does
+    # not wait for what the queue holds.
     place: int
 
     def handed(self) -> int: ...
-    # Let go of the operands of finished operations.
+    # Release the operands of finished operations.
     def settle(self) -> None: ...
 
 
 @final
 class Teardown(_Worker):
-    """Runs teardowns, each after the device work submitted before it has finished.
+    """Runs teardowns, each once the device work submitted before it has finished.
 
-    What waits for a device (`Device.drain`) may hold up other threads' allocations, and one of those threads may be
-    about to signal what the work waits for. So the devices are drained when no queue of ours waits for a point.
+    Waiting for a device (`Device.drain`) may hold up allocations in other threads, and one of those threads may be
+    about to signal what the work waits for. So the devices are drained while no queue of ours waits for a point.
     """
 
     def __init__(self, backend: str, devices: Callable[[], Sequence[Device]]) -> None:
         super().__init__(backend, "teardown")
         self._devices = devices
-        # Held during teardowns, and while a queue begins to wait for a point: a wait that began during a teardown would
-        # hold that up, and with it the allocations of the thread that is to signal the point.
+        # Held during teardowns, and while a queue begins to wait for a point. A wait that began during a teardown would
+        # hold up the teardown, and with it the allocations of the thread that is to signal the point.
         self.wait_lock = threading.RLock()
         self._waiters: weakref.WeakSet[Waiter] = weakref.WeakSet()
-        self._hurried = threading.Event()  # somebody is in `settle`
+        self._hurried = threading.Event()  # somebody is waiting in `settle`
         self._settling = 0
 
     def register(self, queue: Waiter) -> None:
-        """Have teardowns wait, without holding anybody up, for what `queue` waits for."""
+        """Have teardowns wait for what `queue` waits for, without holding anybody up."""
         with self._starting:
             self._waiters.add(queue)
 
@@ -137,13 +137,13 @@ class Teardown(_Worker):
             return list(self._waiters)
 
     def settle_queues(self) -> None:
-        """Have every queue let go of the operands of finished operations."""
+        """Have every queue release the operands of finished operations."""
         for queue in self._queues():
             queue.settle()
 
     def submit(self, device: Device, hook: Callable[..., object], *arguments: object) -> threading.Event:
         """Have `hook` called with the device current, once the work submitted so far to any device has finished. The
-        event is set when that was tried.
+        returned event is set after the call, even if that failed.
         """
 
         def action() -> None:
@@ -178,7 +178,7 @@ class Teardown(_Worker):
         try:
             action()
         except XpuShareError as error:
-            # A broken device has torn its mappings down itself; nobody is left whom an exception could reach.
+            # A broken device has already torn down its mappings; an exception would reach nobody.
             self._log.warning("%s", error)
         finally:
             done.set()
@@ -187,7 +187,9 @@ class Teardown(_Worker):
         return [wait for queue in self._queues() for wait in queue.waits()]
 
     def _pass_waits(self, end: float) -> None:
-        """Return once every point that queues wait for now has come; best at a moment when they wait for none."""
+        """Return once every point that queues wait for now has come, if possible at a moment when they wait for
+        none.
+        """
         nap = _NAP_FIRST
         while True:
             waits = self._waits()
@@ -212,7 +214,7 @@ class Teardown(_Worker):
                 self._log.debug("%s", error)  # a broken device has no work left
 
     def settle(self, timeout: float | None = None) -> bool:
-        """Wait for the teardowns asked for so far."""
+        """Wait for the teardowns that were submitted so far."""
         if self._thread is None:
             return True
         with self._starting:
@@ -228,7 +230,7 @@ class Teardown(_Worker):
 
 
 def holds_device(slot: Slot, point: int) -> bool:
-    """Whether a device that waits for the point is held: also by a lost one, until it is let go."""
+    """Whether a device that waits for the point is still waiting. After a loss it waits until it is released."""
     state = slot.state(point)
     return state == PENDING or (state == LOST and load64(slot.address) < point)
 
@@ -241,7 +243,7 @@ def _pending(wait: tuple[Slot, int]) -> bool:
 
 
 def quietly(hook: Callable[..., object], *arguments: object) -> None:
-    """Undo one step after a failure, which is what the caller hears of."""
+    """Undo one step after a failure. The caller learns of that failure, not of one in here."""
     try:
         hook(*arguments)
     except XpuShareError:

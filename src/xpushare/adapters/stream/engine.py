@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Sequence
 
+from xpushare.adapters.host.memory import Calls
 from xpushare.adapters.stream.background import Teardown, Watch
 from xpushare.adapters.stream.hooks import Device
 from xpushare.adapters.stream.slot_pages import SlotPages
@@ -13,7 +14,7 @@ __all__ = ["Engine", "OperandAccess"]
 
 
 class OperandAccess(abc.ABC):
-    """Gives devices access to the operands of queues, where they have it not by themselves."""
+    """Gives devices access to the operands of queues, if they do not have it anyway."""
 
     @abc.abstractmethod
     def lacking(self, ordinal: int, address: int, nbytes: int) -> bool:
@@ -21,16 +22,23 @@ class OperandAccess(abc.ABC):
 
     @abc.abstractmethod
     def ensure(self, ordinal: int, address: int, nbytes: int) -> None:
-        """Let a device use what is mapped at these bytes. With the device current."""
+        """Let a device use what is mapped at these bytes. Called with the device current."""
 
 
 class Engine:
-    """`backend` names its threads and its log; `devices` returns all devices of the driver, by ordinal."""
+    """`backend` names its threads and its log; `devices` returns all devices of the driver, by ordinal; `calls` makes
+    the system calls for host memory.
+    """
 
     def __init__(
-        self, backend: str, devices: Callable[[], Sequence[Device]], operand_access: OperandAccess | None = None
+        self,
+        backend: str,
+        devices: Callable[[], Sequence[Device]],
+        operand_access: OperandAccess | None = None,
+        calls: Calls | None = None,
     ) -> None:
         self.devices = devices
+        self.calls = calls or Calls()
         self.operand_access = operand_access
         self.teardown = Teardown(backend, devices)
         self.watch = Watch(backend)

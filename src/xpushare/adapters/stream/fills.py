@@ -1,4 +1,4 @@
-"""Pattern fills, by fills of a few lengths and copies."""
+"""Pattern fills, made of copies and of fills with patterns of a few lengths."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class Copy(NamedTuple):
 def fill_steps(
     dst: int, pattern: bytes, nbytes: int, units: Sequence[int], stage: Callable[[bytes], int]
 ) -> list[Fill | Copy]:
-    """What to queue to fill `nbytes`, a multiple of the pattern, on a device that fills with patterns of `units` bytes.
+    """What to queue in order to fill `nbytes`, a multiple of the pattern, on a device that fills with patterns of
+    `units` bytes.
 
     `stage` puts a long pattern into memory that the device reads, and returns its address."""
     if len(set(pattern)) == 1:
@@ -35,7 +36,7 @@ def fill_steps(
     length = len(pattern)
     if length in units and dst % length == 0:
         return [Fill(dst, pattern, nbytes // length)]
-    # Write the pattern once, then copy what is there behind itself.
+    # Write the pattern once, then copy what is there to the bytes behind it.
     steps: list[Fill | Copy]
     if length > _PIECEWISE_MAX:
         steps = [Copy(dst, stage(pattern), length)]

@@ -1,8 +1,9 @@
-"""The hooks: what a vendor tells the stream engine of its driver, and what each must guarantee.
+"""The hooks: what a vendor tells the stream engine about its driver, and what each hook must guarantee.
 
-A hook makes driver calls and little else: the engine keeps the tables, takes the locks and starts the threads. A hook
-fails with what `Codes.error` makes of the driver's code, and then has acquired nothing. `doing` says in a message what
-was tried. Hooks may be called from several threads at once, also from threads that the driver has never seen.
+A hook makes driver calls and does little else: the engine keeps the tables, takes the locks and starts the threads. A
+hook that fails raises what `Codes.error` makes of the driver's code, and has acquired nothing. `doing` says in error
+messages what was tried. Hooks may be called from several threads at once, also from threads that the driver has never
+seen.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from xpushare.adapters.base import NativeEvent
 __all__ = ["Calls", "Codes", "Device", "Feature", "QueueCalls", "Scope", "Stream"]
 
 Scope = AbstractContextManager[object]
-# For native code to make, in order: (address of the function, argument, …), see `_native.StreamQueue.submit`. None: the
-# calls were made.
+# Calls for native code to make in order: (address of the function, argument, …), see `_native.StreamQueue.submit`.
+# None: the hook has made its calls.
 Calls = Sequence[tuple[int, ...]] | None
 Feature = Literal["shareable memory", "event slots", "host registration", "read-only host registration"]
 
@@ -36,9 +37,9 @@ class Codes:
 
     out_of_memory: frozenset[int]
     unsupported: frozenset[int]
-    fatal: frozenset[int]  # no later call undoes it: the device, or this process's use of it, is lost
-    captured: frozenset[int]  # a stream refuses the call because somebody captures it into a graph
-    wrong_size: frozenset[int]  # what mapping more than an allocation has answers
+    fatal: frozenset[int]  # no later call helps: the device, or this process's use of it, is lost
+    captured: frozenset[int]  # the stream refuses the call because somebody is capturing it into a graph
+    wrong_size: frozenset[int]  # the answer to mapping more than an allocation has
     advice: Mapping[int, str] = field(default_factory=dict[int, str])  # the reader's next step
 
     def error(self, doing: str, call: str, name: str, code: int) -> XpuShareError:
@@ -56,7 +57,7 @@ class Codes:
 
 
 class QueueCalls(NamedTuple):
-    """What native code calls on streams, without the GIL and with nothing made current but `Stream.around_calls`."""
+    """What native code calls on streams, without the GIL and inside nothing but `Stream.around_calls`."""
 
     native: _native.QueueCalls
     host: str  # the driver's name for each, for messages
@@ -82,32 +83,32 @@ class Stream(Protocol):
     ordering: Literal["device", "shared", "held"]  # see `_native.StreamQueue`
     owner: object | None  # keeps another library's stream alive; None for a stream of ours, which `destroy` ends
     calls: QueueCalls
-    around_calls: Callable[[], Scope] | None  # around calls by recipe; None where they need nothing, which is faster
+    around_calls: Callable[[], Scope] | None  # around calls by recipe; None if they need nothing, which is faster
     fill_units: Sequence[int]  # the pattern lengths that `fill` takes, 1 among them
 
-    # The stream's device is current and captures are left alone; then all is as before.
+    # Inside, the stream's device is current and captures are left alone; afterwards everything is as before.
     def current(self) -> Scope: ...
-    # Likewise, with no more than `query` and `busy` need.
+    # The same, but with no more than `query` and `busy` need.
     def relaxed(self) -> Scope: ...
 
-    # A mark is set again and again. It is reached when the work queued before it was set last has finished.
+    # A mark can be set many times. It is reached once the work that was queued before it was last set has finished.
     def new_mark(self, doing: str) -> Any: ...
     def mark(self, doing: str, mark: Any) -> Calls: ...
-    # Whether it is reached; whether the stream has unfinished work. Neither blocks.
+    # Whether a mark is reached; whether the stream has unfinished work. Neither blocks.
     def query(self, doing: str, mark: Any) -> bool: ...
     def busy(self, doing: str) -> bool: ...
-    # Raises what broke the device, also when the stream is held up. Does not block.
+    # Raises what broke the device, even while the stream is held up. Does not block.
     def check_device(self, doing: str) -> None: ...
 
     def copy(self, doing: str, dst: int, src: int, nbytes: int) -> Calls: ...
-    # `times` patterns of a length in `fill_units`, of which `dst` is a multiple.
+    # Writes `times` patterns whose length is in `fill_units`; `dst` is a multiple of it.
     def fill(self, doing: str, dst: int, pattern: bytes, times: int) -> Calls: ...
 
-    # Work queued later starts when another library's event (of `Adapter.adopt_event`) has completed.
+    # Work queued later starts once another library's event (from `Adapter.adopt_event`) has completed.
     def wait_native(self, doing: str, event: Any) -> Calls: ...
-    # The driver's own shareable event, recorded now. `FeatureNotSupportedError` where there is none.
+    # The driver's own shareable event, recorded now. `FeatureNotSupportedError` if there is none.
     def record_native(self, doing: str) -> NativeEvent: ...
-    # End the marks, and a stream of ours; let go of another library's. Its work has finished, or the device is broken.
+    # End the marks, and end the stream if it is ours, else release it. Its work has finished, or the device is broken.
     # Never raises.
     def destroy(self, marks: Sequence[Any]) -> None: ...
 
@@ -123,20 +124,21 @@ class Device(Protocol):
 
     # `Codes.error`, with the driver's name for the code.
     def error(self, doing: str, call: str, code: int) -> XpuShareError: ...
-    # Around the hooks below: the device is current and captures are left alone; then all is as before.
+    # Around the hooks below: inside, the device is current and captures are left alone; afterwards everything is as
+    # before.
     def current(self) -> Scope: ...
 
-    # Whether anybody in this process has used the device, and what it lacks for a feature, by the driver's name for
-    # that, else "". Both start nothing and need nothing current.
+    # Whether anybody in this process has used the device; and what it lacks for a feature, in the driver's words, else
+    # "". Both start nothing and need nothing current.
     def active(self) -> bool: ...
     def lacking(self, feature: Feature) -> str: ...
 
-    # Return when the work submitted so far to the device by anybody in this process has finished, without ending a
-    # capture. Called while no queue of ours waits for an event. Needs nothing current.
+    # Returns once all work that this process has submitted to the device so far has finished, without ending a capture.
+    # It is called while no queue of ours waits for an event. Needs nothing current.
     def drain(self) -> None: ...
 
-    # Let every device of this driver use pages of host memory, whatever else maps them, until `unreach`; where the
-    # devices see them.
+    # `reach` lets every device of this driver use pages of host memory, whatever else maps them, until `unreach`.
+    # `reached` says where the devices see them.
     def reach(self, doing: str, address: int, nbytes: int, read_only: bool) -> None: ...
     def reached(self, doing: str, address: int) -> int: ...
     def unreach(self, doing: str, address: int) -> None: ...

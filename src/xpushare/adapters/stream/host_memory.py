@@ -1,13 +1,13 @@
-"""Host memory that devices use: pages of a memfd, reached by the driver of every process that maps them."""
+"""Host memory that devices use: pages of a memfd, which every process that maps them makes known to its driver."""
 
 from __future__ import annotations
 
-from typing import Any, Final, final
+from typing import Any, final
 
 from xpushare._errors import FeatureNotSupportedError
 from xpushare._fds import OwnedFd
 from xpushare.adapters.base import DriverMemory, Export, Form, Import
-from xpushare.adapters.host.memory import Calls, check_imported, memfd_of, pages
+from xpushare.adapters.host.memory import check_imported, memfd_of, pages
 from xpushare.adapters.stream import payload
 from xpushare.adapters.stream.engine import Engine
 from xpushare.adapters.stream.hooks import Device, Feature
@@ -15,12 +15,10 @@ from xpushare.adapters.stream.slot_pages import unreach
 
 __all__ = ["HostMemory"]
 
-_CALLS: Final = Calls()
-
 
 @final
 class HostMemory(DriverMemory):
-    """A mapped memfd. The exporter keeps the fd to hand it out, an importer does not need it."""
+    """A mapped memfd. The exporter keeps the fd to hand it out; an importer does not need it."""
 
     host_accessible = True
 
@@ -36,12 +34,12 @@ class HostMemory(DriverMemory):
         self.nbytes = nbytes
 
     @staticmethod
-    def _map(device: Device, doing: str, fd: int, nbytes: int, read_only: bool) -> Any:
+    def _map(engine: Engine, device: Device, doing: str, fd: int, nbytes: int, read_only: bool) -> Any:
         needed: tuple[Feature, ...] = ("host registration", "read-only host registration")
         for feature in needed[: 1 + read_only]:
             if lacking := device.lacking(feature):
                 raise FeatureNotSupportedError(f"{doing}: {device} lacks {lacking}")
-        mapping = _CALLS.checked(doing, "Mapping", fd, nbytes, 0, not read_only)
+        mapping = engine.calls.checked(doing, "Mapping", fd, nbytes, 0, not read_only)
         with device.current():
             device.reach(doing, mapping.address, nbytes, read_only)
         return mapping
@@ -50,10 +48,10 @@ class HostMemory(DriverMemory):
     def allocate(cls, engine: Engine, device: Device, nbytes: int) -> HostMemory:
         doing = f"allocating {nbytes} bytes of host memory"
         mapped = pages(nbytes)
-        fd = memfd_of(_CALLS, doing, "xpushare-memory", mapped)
+        fd = memfd_of(engine.calls, doing, "xpushare-memory", mapped)
         try:
-            inode = _CALLS.checked(doing, "fstat", fd.number).st_ino
-            return cls(engine, device, fd, inode, cls._map(device, doing, fd.number, mapped, False), nbytes)
+            inode = engine.calls.checked(doing, "fstat", fd.number).st_ino
+            return cls(engine, device, fd, inode, cls._map(engine, device, doing, fd.number, mapped, False), nbytes)
         except BaseException:
             fd.close()
             raise
@@ -61,8 +59,8 @@ class HostMemory(DriverMemory):
     @classmethod
     def imported(cls, engine: Engine, device: Device, what: Import) -> HostMemory:
         doing = f"mapping {what.exposed_nbytes} bytes of host memory of another process"
-        fd = check_imported(_CALLS, doing, what)
-        mapping = cls._map(device, doing, fd, what.exposed_nbytes, what.read_only)
+        fd = check_imported(engine.calls, doing, what)
+        mapping = cls._map(engine, device, doing, fd, what.exposed_nbytes, what.read_only)
         return cls(engine, device, None, 0, mapping, what.nbytes)
 
     def export(self, read_only: bool) -> Export:

@@ -1,4 +1,4 @@
-"""The payload of an export: what the importer's adapter must know besides the sizes and the file descriptors."""
+"""The payload of an export: what the importer's adapter must know besides sizes and file descriptors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def described(
     on_demand: OnDemand | None = None,
     form: Form = Form.DRIVER,
 ) -> Export:
-    """An export of `nbytes`, of which the importer maps `mapped`; `own` is what the kind adds to the payload."""
+    """An export of `nbytes`, for which the importer maps `mapped` bytes; `own` is what the kind adds to the payload."""
     return Export(nbytes, mapped, fds, inode, _HEAD.pack(kind, mapped) + own, on_demand, form)
 
 

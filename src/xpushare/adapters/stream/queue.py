@@ -35,7 +35,9 @@ _NAP_MAX: Final = 1e-3
 
 @final
 class DeviceQueue(DriverQueue):
-    """A stream. The engine's watch looks after what it owes (points) and holds (operands) until both are settled."""
+    """A queue over a stream. The engine's watch looks after the points that it owes and the operands that it holds,
+    until it has neither.
+    """
 
     def __init__(self, engine: Engine, stream: Stream) -> None:
         self.number = next(queue_numbers)
@@ -46,7 +48,7 @@ class DeviceQueue(DriverQueue):
         self._wait_lock = engine.teardown.wait_lock
         self._adopted = stream.owner is not None
         self._native = StreamQueue(self.number, stream.handle, stream.calls.native, stream.ordering, self._adopted)
-        self._holds = stream.ordering != "device"  # `_native` may hold operations
+        self._holds = stream.ordering != "device"  # whether `_native` may hold operations
         # Points are submitted in the order in which they are queued. A full stream blocks whoever queues more.
         self._order = threading.Lock()
         around = stream.around_calls
@@ -56,27 +58,27 @@ class DeviceQueue(DriverQueue):
         self._kept: deque[tuple[_Mark, object]] = deque()  # (mark after the operation, what it uses)
         self._waits: deque[tuple[Slot, int]] = deque()
         self._sort_at = _WAITS_KEPT
-        self._owed: dict[int, Slot] = {}  # by id; added to and taken from with `_order`
+        self._owed: dict[int, Slot] = {}  # by id; changed only with `_order`
         self._failures: deque[BaseException] = deque()
         self._broken: DeviceError | None = None
-        self.place = 0  # of the newest operation, where `_native` may hold it
-        self._dropped = range(0)  # places of what was held when the driver refused a part of it
+        self.place = 0  # of the newest operation, if `_native` may hold it
+        self._dropped = range(0)  # the places of what was held when the driver refused one of the operations
         self._watched = False
         self._released = False
-        self.drop_user: Callable[[], bool] | None = None  # of a queue with several users: whether this was the last
+        self.drop_user: Callable[[], bool] | None = None  # with several users: was this the last?
         engine.teardown.register(self)
 
     # --- failures ------------------------------------------------------------------------------------------
 
     def _call(self, hook: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
-        """Call a hook; a failure of the device breaks the queue."""
+        """Call a hook. A fatal failure of the device breaks the queue."""
         try:
             return hook(*arguments, **keywords)
         except XpuShareError as error:
             raise self._judged(error) from error.__cause__
 
     def _judged(self, error: XpuShareError) -> XpuShareError:
-        """The error to raise for a driver's; what no later call will undo loses the points that are owed."""
+        """The error to raise for one of the driver's. A fatal one loses the points that are owed."""
         codes = self._device.codes
         if error.native in codes.captured:
             return _capturing()
@@ -85,7 +87,7 @@ class DeviceQueue(DriverQueue):
         return error
 
     def _failed(self, doing: str, call: str, code: int) -> XpuShareError:
-        """The error for a code of native code's queue."""
+        """The error for a code of the native queue."""
         if code > SYSTEM:
             return from_os_error(OSError(code - SYSTEM, os.strerror(code - SYSTEM)), doing)
         if code == NOT_HELD:
@@ -96,7 +98,7 @@ class DeviceQueue(DriverQueue):
         return self._judged(self._device.error(doing, call, code))
 
     def _break(self, error: DeviceError) -> None:
-        """The device is gone: what this queue owes is lost."""
+        """The device is gone: lose what this queue owes."""
         with self._state:
             if self._broken is None:
                 self._broken = error
@@ -106,7 +108,7 @@ class DeviceQueue(DriverQueue):
                 self._note(slot, error)
                 slot.fail(QUEUE_FAILED)
             except ValueError:
-                pass  # the event was closed here: nobody can be told through it
+                pass  # the event was closed here, so nobody can learn it through the event
 
     def _note(self, slot: Slot, error: BaseException) -> None:
         domain = self._slot_pages.domain(slot)
@@ -114,10 +116,10 @@ class DeviceQueue(DriverQueue):
             note_failure(domain, error)
 
     def _check(self) -> None:
-        """Refuse what cannot be queued: on a broken device, or while somebody captures the stream."""
+        """Raise if nothing can be queued: on a broken device, or while somebody captures the stream."""
         if self._broken is not None:
             raise self._broken
-        if self._adopted:  # nobody else has a stream of ours: it is in no capture
+        if self._adopted:  # nobody else has a stream of ours, so nobody captures it
             self._expect_open(self._native.check())
 
     def _expect_open(self, code: int) -> None:
@@ -129,7 +131,7 @@ class DeviceQueue(DriverQueue):
             raise self._failed("looking for a capture", self._stream.calls.captured, code)
 
     def _notice_refusal(self) -> None:
-        """What the driver refused of the work that was held comes out of `synchronize`, once."""
+        """Have `synchronize` report, once, what the driver refused of the held work."""
         failure = self._native.failure() if self._holds and not self._dropped else None
         if failure is not None:
             place, code = failure
@@ -200,7 +202,7 @@ class DeviceQueue(DriverQueue):
             self._kept.append((mark, keep))
 
     def _reach(self, *operands: tuple[int, int]) -> None:
-        """Let this queue's device use the mappings of the operands: (address, bytes)."""
+        """Let this queue's device use the mappings of the operands, each (address, bytes)."""
         access = self._engine.operand_access
         if access is None:
             return
@@ -248,8 +250,8 @@ class DeviceQueue(DriverQueue):
         return point
 
     def _finish_signal(self, slot: Slot, word: int, point: int, after: int, code: int) -> None:
-        """The completion of a point that was submitted while another signaller's, `after`, was pending; and what went
-        wrong.
+        """Complete a point that was submitted while another signaller's point, `after`, was pending; or handle a
+        failure.
         """
         try:
             if after and not code:
@@ -258,11 +260,11 @@ class DeviceQueue(DriverQueue):
             if code:
                 calls = self._stream.calls
                 raise self._failed("signalling", calls.host if after else calls.store, code)
-            if self._broken is not None:  # since before it was known what this queue owes
+            if self._broken is not None:  # broken before `_owed` had this point
                 raise self._broken
         except BaseException as error:
             self._note(slot, error)
-            slot.fail(QUEUE_FAILED)  # it was submitted, and will not come
+            slot.fail(QUEUE_FAILED)  # the point was submitted, and will never complete
             raise
 
     def _wait(self, slot: Slot, word: int, point: int) -> None:
@@ -291,18 +293,18 @@ class DeviceQueue(DriverQueue):
                     self._failures.append(peer_lost(slot, point))
 
     def _sort_waits(self, passed: bool = False) -> None:
-        """Turn the waits that were lost into failures, one a slot, and forget those that are settled. A lost one holds
-        its event until the device was let go, as it is known to be where the stream has `passed` it.
+        """Turn lost waits into failures, one for each slot, and forget settled waits. A lost wait holds its event until
+        the device is released, which it is if the stream has `passed` the wait.
         """
         with self._state:
             lost: set[int] = set()
-            for _ in range(len(self._waits)):  # what is added meanwhile comes behind
+            for _ in range(len(self._waits)):  # what is added meanwhile comes after these
                 slot, point = self._waits.popleft()
                 try:
                     state = slot.state(point)
                     waiting = holds_device(slot, point)
                 except ValueError:
-                    continue  # the event was closed here: its state cannot be known any more
+                    continue  # the event was closed here, so nobody knows its state any more
                 released = slot.released(point)
                 if state == PENDING or (waiting and not released and not passed):
                     self._waits.append((slot, point))
@@ -311,7 +313,7 @@ class DeviceQueue(DriverQueue):
                     self._failures.append(peer_lost(slot, point))
 
     def waits(self) -> list[tuple[Slot, int]]:
-        """The points that this queue waits for now."""
+        """The points that this queue is waiting for."""
         self._sort_waits()
         with self._state:
             return list(self._waits.copy())
@@ -320,7 +322,7 @@ class DeviceQueue(DriverQueue):
         return self._native.handed if self.place else 0
 
     def wait_native(self, event: Any, keep: object) -> None:
-        """Work queued later starts when another library's event has completed."""
+        """Work queued later starts once another library's event has completed."""
         doing = "waiting for an event of another library"
         with self._order, self._stream.current():
             self._check()
@@ -355,8 +357,8 @@ class DeviceQueue(DriverQueue):
             raise self._judged(error) from error.__cause__
 
     def _reap(self) -> None:
-        """Let go of the operands of finished operations. With captures left alone."""
-        gone = []  # dropped outside the lock: their end may call us
+        """Release the operands of finished operations. Called with captures left alone."""
+        gone = []  # dropped outside the lock, since their release may call us
         with self._state:
             while self._kept and self._reached(self._kept[0][0]):
                 mark, keep = self._kept.popleft()
@@ -365,7 +367,7 @@ class DeviceQueue(DriverQueue):
         del gone
 
     def settle(self) -> None:
-        """Let go of the operands of finished operations; on a broken device there is nothing to ask."""
+        """Release the operands of finished operations; on a broken device there is nothing to ask."""
         if self._broken is None and self._kept:
             with self._stream.current():
                 self._reap()
@@ -387,14 +389,14 @@ class DeviceQueue(DriverQueue):
                 waited = time.monotonic() - start
                 if timeout is not None and waited >= timeout:
                     raise TimeoutError(f"the queue has not finished within {timeout:g} s")
-                if waited > _SPIN:  # in naps, so that Ctrl-C comes through
+                if waited > _SPIN:  # in short naps, so that Ctrl-C works
                     time.sleep(nap if timeout is None else min(nap, max(timeout - waited, 0.0)))
                     nap = min(nap * 1.25, _NAP_MAX)
         finally:
             if reached or not mark.place:
                 self._give_back(mark)  # set anew when it is used again
             else:
-                self._keep(mark, None)  # it may be held yet
+                self._keep(mark, None)  # it may still be held
         self._sort_waits(True)
         self._notice_refusal()
         if self._failures:
@@ -408,10 +410,10 @@ class DeviceQueue(DriverQueue):
             return not self._native.held and not self._call(self._stream.busy, "asking for a stream")
 
     def look_after(self) -> bool:
-        """Look after what is owed and held; called by the watch. False when that is nothing."""
+        """Look after what is owed and held; the watch calls this. False when there is nothing left."""
         self._sort_waits()
         self._notice_refusal()
-        if self._order.acquire(blocking=False):  # else somebody queues something: next time
+        if self._order.acquire(blocking=False):  # else somebody is queueing something: look next time
             try:
                 self._owed = {key: slot for key, slot in self._owed.items() if _owes(slot) or self._native.late(slot)}
                 self._keep_late()
@@ -435,8 +437,8 @@ class DeviceQueue(DriverQueue):
         return busy
 
     def _keep_late(self) -> None:
-        """Hold the events whose points were lost while the stream still had their stores, until these have come. With
-        `_order`.
+        """Hold events whose points were lost while the stream still had their stores, until these stores have come.
+        With `_order`.
         """
         late = {key: slot for key, slot in self._owed.items() if not _owes(slot)}
         if not late or self._broken is not None or (self._adopted and self._native.check()):
@@ -445,14 +447,16 @@ class DeviceQueue(DriverQueue):
             with self._stream.current():
                 mark = self._mark("looking after a queue")
         except XpuShareError:
-            return  # next time; a broken device has no stores to come
+            return  # try next time; on a broken device no stores are to come
         with self._state:
             self._kept.append((mark, _LateStores(self._native, list(late.values()))))
             for key in late:
                 del self._owed[key]
 
     def _unfinished(self) -> bool:
-        """Whether the stream still has work that needs this object: the events it waits for must not go before."""
+        """Whether the stream still has work that needs this object: the events that it waits for must live until
+        then.
+        """
         if self._broken is not None:
             return False
         if self._adopted:
@@ -467,13 +471,13 @@ class DeviceQueue(DriverQueue):
         if self.drop_user is not None and not self.drop_user():
             return
         if self._adopted and not (self._watched or self._marks or self._kept or self._waits):
-            return  # nothing was queued on the other library's stream: there is nothing to end
+            return  # nothing was queued on the other library's stream, so there is nothing to end
         self._released = True
         self._watched = True
         self._engine.watch.add(self)
 
     def _end(self) -> None:
-        """The work has finished: give the marks and our own stream up."""
+        """The work has finished: end the marks, and the stream if it is ours."""
         self._released = False
         marks, self._marks = self._marks, []
         with self._stream.current():
@@ -482,8 +486,8 @@ class DeviceQueue(DriverQueue):
 
 @dataclass(slots=True)
 class _Mark:
-    """A mark of the stream, and its place in the queue where that holds operations: it tells nothing before it was
-    handed to the driver.
+    """A mark of the stream, and its place in the queue if that may hold operations. The mark says nothing before the
+    driver has it.
     """
 
     mark: Any
@@ -492,18 +496,21 @@ class _Mark:
 
 @final
 class AdoptedQueues:
-    """The queues over other libraries' streams: one for each stream, so that what it signals is one signaller's."""
+    """The queues over other libraries' streams: one for each stream, so that all its signals come from one
+    signaller.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._lock = threading.RLock()  # re-entrant: a finaliser may release a queue at any moment
+        self._lock = threading.RLock()  # re-entrant, since a finaliser may release a queue at any moment
         self._used: dict[Hashable, tuple[DeviceQueue, int]] = {}  # identity of a stream -> queue, users
 
     def queue(self, identity: Hashable | None, stream: Stream, lasting: bool = False) -> DeviceQueue:
-        """The queue over a stream; every call has a `release` of its own.
+        """The queue over a stream. Every call needs a `release` of its own.
 
-        `identity` names the stream: one that has its handle later has another; None where it cannot be told now.
-        `lasting`: the stream lives as long as the process, and so does its queue."""
+        `identity` names the stream; a later stream with the same handle has another identity. It is None if it cannot
+        be found out now. `lasting`: the stream lives as long as the process, and so does its queue.
+        """
         if identity is None:
             return DeviceQueue(self._engine, stream)
         with self._lock:
@@ -524,7 +531,7 @@ class AdoptedQueues:
 
 @final
 class _Turn:
-    """A lock, and under it what calls by recipe need around them."""
+    """A lock, and inside it the scope that calls by recipe need."""
 
     __slots__ = ("_around", "_lock", "_scope")
 
@@ -558,7 +565,7 @@ class _Unsure:
 
 
 class _LateStores:
-    """Events that late stores may still go to; dropped when these have come."""
+    """Events that late stores may still write to; dropped once these stores have come."""
 
     def __init__(self, native: StreamQueue, slots: list[Slot]) -> None:
         self._native = native
@@ -570,7 +577,7 @@ class _LateStores:
 
 
 class _Staging:
-    """Host memory that a fill reads; given back with the last reference."""
+    """Host memory that a fill reads; released with the last reference."""
 
     def __init__(self, memory: HostMemory, content: bytes) -> None:
         self._memory = memory

@@ -1,4 +1,4 @@
-"""Event slots for devices: the pages of a commons that hold slots in use, made reachable for the devices."""
+"""Event slots for devices: makes the pages of a commons that contain used slots reachable for the devices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xpushare.adapters.stream.hooks import Device
 
 __all__ = ["SlotPages", "unreach"]
 
-_CHUNK: Final = 1 << 21  # reaching pages pins them, so no more than needed: 8192 events at a time
+_CHUNK: Final = 1 << 21  # `reach` pins pages, so it gets no more than needed: 8192 events at a time
 _SLOTS: Final = LAYOUT["commons.slots"]
 _WORDS_MAX: Final = 4096  # slots whose words are found at once
 _SLOTS_NBYTES: Final = LAYOUT["commons.size"] - _SLOTS
@@ -23,12 +23,15 @@ _SLOTS_NBYTES: Final = LAYOUT["commons.size"] - _SLOTS
 
 @final
 class _Commons:
-    """The reached chunks of one commons; mappings of our own, which can outlive the process's mapping of it."""
+    """The chunks of one commons that devices can reach. They are mappings of their own, which can outlive the process's
+    mapping of the commons.
+    """
 
     def __init__(self, domain: Domain, gone: Callable[[_Commons], None]) -> None:
         self.start = domain.address + _SLOTS
         self.end = self.start + _SLOTS_NBYTES
-        self.domain = weakref.ref(domain, lambda _domain: gone(self))
+        self.domain = weakref.ref(domain)
+        weakref.finalize(domain, gone, self).atexit = False  # nor later than that: modules may be gone
         self.addresses: dict[int, int] = {}  # chunk -> its address for devices
         self.mappings: list[tuple[Device, Mapping]] = []
 
@@ -43,11 +46,11 @@ class SlotPages:
     def __init__(self, teardown: Teardown) -> None:
         self._teardown = teardown
         self._lock = threading.RLock()
-        self._known: tuple[_Commons, ...] = ()  # replaced as a whole: to go through without the lock
-        self._words: dict[int, int] = {}  # slot -> its word for devices: what was asked for before
+        self._known: tuple[_Commons, ...] = ()  # always replaced as a whole, so that it can be read without the lock
+        self._words: dict[int, int] = {}  # slot -> the address that devices have for its word; a cache
 
     def adopt(self, domain: Domain) -> None:
-        """Get to know a commons; when it goes, so does what was reached of it."""
+        """Get to know a commons. When it is gone, its chunks are released."""
         with self._lock:
             if not any(commons.domain() is domain for commons in self._known):
                 self._known = (*self._known, _Commons(domain, self._forget))
@@ -61,7 +64,7 @@ class SlotPages:
             self._teardown.submit(device, unreach, device, "unregistering event pages", mapping)
 
     def address(self, device: Device, slot: Slot) -> int:
-        """The value word of a slot, as devices address it."""
+        """The address that devices have for a slot's value word."""
         at = slot.address
         known = self._words.get(at)
         return self._find(device, at) if known is None else known
@@ -75,7 +78,7 @@ class SlotPages:
         if start is None:
             start = self._reach(device, commons, chunk)
         with self._lock:
-            if commons in self._known:  # else it has gone in between
+            if commons in self._known:  # else the commons is gone by now
                 if len(self._words) >= _WORDS_MAX:
                     self._words.clear()
                 self._words[at] = start + within
@@ -85,7 +88,7 @@ class SlotPages:
         return next((commons for commons in self._known if commons.holds(address)), None)
 
     def domain(self, slot: Slot) -> Domain | None:
-        """The commons that a slot is in."""
+        """The commons that contains a slot."""
         commons = self._holding(slot.address)
         return commons.domain() if commons else None
 
@@ -115,5 +118,5 @@ class SlotPages:
 
 
 def unreach(device: Device, doing: str, mapping: Mapping) -> None:
-    """Undo `Device.reach` of a mapping, which stays until then."""
+    """Undo `Device.reach` of a mapping, which stays mapped until then."""
     device.unreach(doing, mapping.address)

@@ -1,4 +1,4 @@
-"""The driver contract of memory, as far as virtual memory fills it in."""
+"""The driver contract for memory, as far as virtual memory fills it in."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ __all__ = ["VirtualMemoryAdapter"]
 class VirtualMemoryAdapter(StreamAdapter):
     """An adapter of devices that run streams and have virtual memory."""
 
+    least_per_fd = 4096  # a segment each, which is a page at least
+
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         self.memory_engine = engine
@@ -34,8 +36,9 @@ class VirtualMemoryAdapter(StreamAdapter):
     def open_own(
         self, info: DeviceInfo, kind: int, doing: str, what: Import, description: bytes
     ) -> tuple[int, Callable[[], object]]:
-        """Map a peer's memory of a kind that only this vendor has: its address, and what closes it, called with the
-        device current. `InvalidHandleError` for a kind that it has not."""
+        """Map a peer's memory of a kind that only this vendor has. Returns its address, and what closes it, which is
+        called with the device current. Raises `InvalidHandleError` for a kind that the vendor does not have.
+        """
 
     def granularity(self, device: DeviceInfo, recommended: bool) -> int:
         return self.device(device).granularity(recommended)

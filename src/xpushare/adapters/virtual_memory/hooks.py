@@ -1,4 +1,4 @@
-"""The hooks of the virtual memory family. What holds for all hooks is told in `adapters.stream.hooks`."""
+"""The hooks of the virtual memory family. `adapters.stream.hooks` says what holds for all hooks."""
 
 from __future__ import annotations
 
@@ -15,32 +15,35 @@ class VirtualMemory(Device, Protocol):
     """The memory of a device, by the family of calls that create, export, import and map allocations.
 
     An allocation lies at a *location*, the ordinal of a device. It lives as long as a handle or a mapping of it does.
-    No device uses what is unmapped or freed here at that time.
+    When something is unmapped or freed here, no device uses it any more.
     """
 
     form: Form  # of the file descriptors of allocations
 
-    # Bytes of which allocations and mappings are multiples. Cheap; needs nothing current.
+    # The number of bytes of which the sizes of allocations and mappings are multiples. Cheap; needs nothing current.
     def granularity(self, recommended: bool) -> int: ...
-    # Whether this device can use memory at a location. Likewise.
+    # Whether this device can use memory at a location. Cheap; needs nothing current.
     def reaches(self, location: int) -> bool: ...
 
     def create(self, doing: str, nbytes: int, shareable: bool) -> Any: ...
-    # One more handle of the allocation that is mapped at an address. This and the next three need nothing current.
+    # Another handle of the allocation that is mapped at an address. This hook and the next three need nothing current.
     def retain(self, doing: str, address: int) -> Any: ...
     def release(self, doing: str, handle: Any) -> None: ...
-    # A file descriptor of a shareable allocation, closed on exec; for many allocations, native code makes them.
+    # A file descriptor of a shareable allocation, close-on-exec. For many allocations, native code makes the
+    # descriptors.
     def export_fd(self, doing: str, handle: Any) -> int: ...
     def export_on_demand(self, handles: Sequence[Any]) -> OnDemand: ...
-    # A handle of the allocation behind a peer's file descriptor, which may be anything and stays the caller's.
+    # A handle of the allocation behind a peer's file descriptor. The descriptor may be anything, and stays the
+    # caller's.
     def import_fd(self, doing: str, fd: int) -> Any: ...
     def location(self, doing: str, handle: Any) -> int: ...
 
-    # Addresses: those at `address`, or others where these are taken or it is 0.
+    # Reserved addresses: those at `address`, or others if these are taken or it is 0.
     def reserve(self, doing: str, nbytes: int, address: int) -> int: ...
     def free(self, doing: str, address: int, nbytes: int) -> None: ...
-    # An allocation from its start; nobody has access yet. One of `Codes.wrong_size` where it is smaller than `nbytes`.
+    # Maps an allocation from its start; nobody has access yet. Fails with one of `Codes.wrong_size` if it is smaller
+    # than `nbytes`.
     def map(self, doing: str, address: int, nbytes: int, handle: Any) -> None: ...
     def unmap(self, doing: str, address: int, nbytes: int) -> None: ...
-    # Of the devices with these ordinals; the others' stays.
+    # Sets the access of the devices with these ordinals; other devices keep theirs.
     def set_access(self, doing: str, address: int, nbytes: int, ordinals: Sequence[int], access: Access) -> None: ...

@@ -43,7 +43,9 @@ class _Piece(NamedTuple):
 def _map(
     engine: Engine, device: VirtualMemory, doing: str, pieces: Sequence[_Piece], location: int, access: Access
 ) -> int:
-    """Map allocations side by side; the address. With the device current. The pieces stay the caller's."""
+    """Map allocations side by side; returns the address. Called with the device current. The pieces stay the
+    caller's.
+    """
     total = sum(piece.nbytes for piece in pieces)
     with ExitStack() as undo:
         address = at = device.reserve(doing, total, 0)
@@ -58,7 +60,7 @@ def _map(
 
 
 def _unmap(engine: Engine, device: VirtualMemory, address: int, sizes: Sequence[int]) -> None:
-    """Undo `_map`, once no work uses it. With the device current."""
+    """Undo `_map`, once no work uses the mapping. Called with the device current."""
     total = sum(sizes)
     doing = f"unmapping {total} bytes"
     engine.peer_access.forget(address, total)
@@ -75,7 +77,7 @@ def require_shareable(device: VirtualMemory, doing: str) -> None:
 
 
 def _require_read_only(engine: Engine, device: VirtualMemory, doing: str) -> None:
-    """Refuse where the driver maps no memory read-only for a device; tried once."""
+    """Raise if the driver cannot map memory read-only for a device; this is tried once."""
     if device.ordinal not in engine.read_only:
         engine.read_only[device.ordinal] = _maps_read_only(engine, device)
     if not engine.read_only[device.ordinal]:
@@ -98,7 +100,7 @@ def _maps_read_only(engine: Engine, device: VirtualMemory) -> bool:
 
 
 class Mapped(DriverMemory):
-    """Memory that `close` ends, once no work uses it."""
+    """Memory that `close` releases, once no work uses it."""
 
     host_accessible = False
 
@@ -156,7 +158,7 @@ class DeviceMemory(Mapped):
         with device.current():
             try:
                 handle = device.create(doing, mapped, True)
-            except OutOfMemoryError:  # once more, after the teardowns under way
+            except OutOfMemoryError:  # try again, after the teardowns under way
                 if not engine.teardown.settle(_TEARDOWN):
                     raise
                 handle = device.create(doing, mapped, True)
@@ -179,7 +181,7 @@ class DeviceMemory(Mapped):
             try:
                 for fd, nbytes in zip(what.fds, sizes, strict=True):
                     pieces.append(_Piece(device.import_fd(doing, fd.number), nbytes))
-                    fd.close()  # the handle holds the memory; many fds would be too many
+                    fd.close()  # the handle holds the memory; fds for all allocations would be too many
                 location = device.location(doing, pieces[0].handle)
                 address = _map(engine, device, doing, pieces, location, "r" if what.read_only else "rw")
             finally:
@@ -213,9 +215,10 @@ class DeviceMemory(Mapped):
 
 @final
 class SegmentedMemory(DriverMemory):
-    """Memory of another library here: one allocation, or several that it mapped side by side.
+    """Memory of another library in this process: one allocation, or several that it mapped side by side.
 
-    From the first export on this holds them, whatever the library does with its mappings."""
+    From the first export on, this object holds the allocations, whatever the library does with its mappings.
+    """
 
     host_accessible = False
 
@@ -294,7 +297,7 @@ def _read_sizes(doing: str, raw: bytes, mapped: int, count: int) -> list[int]:
 
 
 def import_memory(engine: Engine, device: VirtualMemory, what: Import, open_own: OpenOwn) -> DriverMemory:
-    """Map another process's memory; the payload says of which kind it is. Of another backend it is host memory."""
+    """Map another process's memory, whose payload says its kind. Memory of another backend is host memory."""
     if what.exporter is not None:
         return HostMemory.imported(engine, device, what)
     doing = f"mapping {what.exposed_nbytes} bytes of another process on {device}"

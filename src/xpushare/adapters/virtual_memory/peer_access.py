@@ -1,4 +1,4 @@
-"""Which devices may use which mapping, where the process has several devices."""
+"""Which devices may use which mapping, if the process has several devices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["PeerAccess"]
 
 
 class _Granted(NamedTuple):
-    """What was granted on the bytes that start here."""
+    """The access that was granted to the bytes from here on."""
 
     nbytes: int
     location: int  # the device that they lie on
@@ -26,7 +26,7 @@ class _Granted(NamedTuple):
 
 @final
 class PeerAccess(OperandAccess):
-    """Grants access to mappings, and remembers it: giving it to one more device costs much more than looking here."""
+    """Grants access to mappings, and remembers it: granting it to another device costs much more than looking here."""
 
     def __init__(self, devices: Callable[[], Sequence[VirtualMemory]]) -> None:
         self._devices = devices
@@ -57,19 +57,19 @@ class PeerAccess(OperandAccess):
             self.note(address, nbytes, location, access, frozenset(reaching))
 
     def note(self, address: int, nbytes: int, location: int, access: Access, ordinals: frozenset[int]) -> None:
-        """Access was set so. Earlier notes of the same bytes count no more."""
+        """Remember an access that was set. It replaces earlier notes about the same bytes."""
         self.forget(address, nbytes)
         with self._lock:
             bisect.insort(self._starts, address)
             self._granted[address] = _Granted(nbytes, location, access, ordinals)
 
     def forget(self, address: int, nbytes: int) -> None:
-        """What lies in these bytes was unmapped."""
+        """Forget the access to these bytes, which were unmapped."""
         with self._lock:
             for start in self._within(address, nbytes):
                 granted = self._granted.pop(start)
                 self._starts.remove(start)
-                # What sticks out on either side stays known.
+                # Keep what sticks out on either side.
                 for low, high in ((start, address), (address + nbytes, start + granted.nbytes)):
                     if low < high:
                         bisect.insort(self._starts, low)

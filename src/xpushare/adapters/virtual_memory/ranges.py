@@ -19,7 +19,7 @@ __all__ = ["AddressRange", "PhysicalPages"]
 
 @final
 class PhysicalPages(DriverPhysical):
-    """An allocation. An import keeps the fd it came by: that is what it is exported again by."""
+    """An allocation. An import keeps the fd that it was made from, in order to be exported again."""
 
     def __init__(self, device: VirtualMemory, handle: Any, nbytes: int, location: int, fd: OwnedFd | None) -> None:
         self._device = device
@@ -75,7 +75,7 @@ class PhysicalPages(DriverPhysical):
 
 
 def _check_size(device: VirtualMemory, doing: str, handle: Any, nbytes: int) -> None:
-    """An import carries no size, but the driver maps no more than there is: try."""
+    """An import does not say its size, but the driver maps no more than there is, so try it."""
     address = device.reserve(doing, nbytes, 0)
     try:
         device.map(doing, address, nbytes, handle)
@@ -92,7 +92,9 @@ def _check_size(device: VirtualMemory, doing: str, handle: Any, nbytes: int) -> 
 
 @final
 class AddressRange(DriverRange):
-    """Reserved addresses. What is unmapped stays mapped until no work uses it; a new mapping over it waits for that."""
+    """Reserved addresses. An unmapped piece stays mapped until no work uses it; a new mapping in its place waits for
+    that.
+    """
 
     host_accessible = False
 
@@ -131,13 +133,13 @@ class AddressRange(DriverRange):
             self._locations[at] = physical.location, nbytes
 
     def _wait_for_teardown(self, at: int, nbytes: int) -> None:
-        """Wait until what was unmapped from this place has left."""
+        """Wait until the teardowns of earlier mappings in this place are done."""
         with self._lock:
             for start in [start for start, (_, job) in self._leaving.items() if job.is_set()]:
                 del self._leaving[start]
             leaving = [job for start, (size, job) in self._leaving.items() if start < at + nbytes and at < start + size]
         for job in leaving:
-            while not job.wait(0.05):  # in pieces, so that Ctrl-C comes through
+            while not job.wait(0.05):  # in short pieces, so that Ctrl-C works
                 pass
 
     def unmap(self, at: int, nbytes: int) -> None:
@@ -163,6 +165,6 @@ class AddressRange(DriverRange):
                     )
 
     def release(self) -> None:
-        # After the unmaps asked for before.
+        # It comes after the unmaps that were submitted before.
         device = self._device
         self._engine.teardown.submit(device, device.free, "giving addresses back", self.address, self.nbytes)

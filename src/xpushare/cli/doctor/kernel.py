@@ -85,7 +85,7 @@ def _memfd() -> Iterator[Check]:
     from xpushare.sharing import layout
 
     try:
-        fd = _system.memfd("xpushare-doctor")
+        fd = _system.memfd("xpushare-doctor").take()
     except OSError as error:
         text = error.strerror or str(error)
         fix = "allow memfd_create in the seccomp profile"

@@ -66,7 +66,7 @@ class Trial:
         from xpushare import _system
 
         try:
-            self._word = _system.memfd("xpushare-doctor-word")
+            self._word = _system.memfd("xpushare-doctor-word").take()
             _system.resize(self._word, 4096)
         except OSError:
             pass  # said elsewhere; the futex is then not tried

@@ -52,16 +52,15 @@ def fill_takes_any_pattern() -> None:
 
 @mutant("a queue runs its newest operation first", "5.3", part="HostQueue")
 def queue_order() -> None:
-    from xpushare.adapters.host.queue import HostQueue
+    from queue import LifoQueue
 
-    class Stack(list[Any]):
-        popleft = list.pop
+    from xpushare.adapters.host.queue import HostQueue
 
     original = HostQueue.__init__
 
     def init(self: Any) -> None:
         original(self)
-        self._todo = Stack()
+        self._todo = LifoQueue()
 
     set_(HostQueue, "__init__", init)
 
@@ -247,8 +246,11 @@ def released_work_dropped() -> None:
     def wait(self: Any, slot: Any, point: int) -> None:
         if slot.wait(point) == _native.LOST:
             self._failures.append(peer_lost(slot, point))
-            with self._changed:
-                self._todo.clear()
+            while not self._todo.empty():
+                operation, arguments = self._todo.get()
+                if operation.__name__ == "release":  # somebody synchronizes
+                    operation(*arguments)
+                self._pending.pop()
 
     set_(host_queue.HostQueue, "_wait", wait)
 

@@ -91,7 +91,7 @@ def test_buffers(pair: Pair, malloc: str) -> None:
         assert read_bytes(memory, 3) == b"abc"
 
 
-@rule("2.5", "as_array gives an array of that shape and dtype over the very bytes, inside the memory only")
+@rule("2.5", "as_array gives an array of that shape and dtype over exactly those bytes, inside the memory only")
 def test_arrays(pair: Pair) -> None:
     with xs.malloc_device(NBYTES, pair.exporter) as memory:
         array = memory.as_array((4, 8), "int32", 64)
@@ -173,7 +173,7 @@ def resources(device: str) -> dict[str, tuple[Any, Callable[[Any], Any]]]:
     return found
 
 
-@rule("2.8", "close is idempotent, `closed` tells, and use after close is InvalidArgumentError")
+@rule("2.8", "close is idempotent, `closed` says so, and use after close is InvalidArgumentError")
 def test_close(pair: Pair) -> None:
     for name, (thing, use) in resources(pair.exporter).items():
         assert not thing.closed, name

@@ -93,7 +93,7 @@ def test_distinct(pair: Pair, kind: str) -> None:
             verbs(kind).put(each)
 
 
-@rule("3.1b", "Any range of an allocation can be exported; the importer's object is that very range")
+@rule("3.1b", "Any range of an allocation can be exported; the importer's object is exactly that range")
 def test_ranges(pair: Pair, peer: Child) -> None:
     memory = kept["memory"] = xs.malloc_device(3 * NBYTES, pair.exporter)
     write_bytes(memory, PATTERN * 3)
@@ -229,7 +229,7 @@ def test_foreign(pair: Pair, peer: Child) -> None:
 # --- 2: the bytes are the whole handle --------------------------------------------------------------------------------
 
 
-@rule("3.2a", "Environment, JSON, pipes and bytes carry a handle, to any number of importers, as often as wanted")
+@rule("3.2a", "Environment, JSON, pipes and bytes carry a handle, to any number of importers, any number of times")
 def test_channels(pair: Pair, peer: Child, other: Child, kind: str) -> None:
     handle = actions.export("thing", kind, pair.exporter)
     text = str(xs.ipc.Handle(handle))

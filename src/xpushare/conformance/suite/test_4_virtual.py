@@ -270,7 +270,7 @@ def test_views_pin(pair: Pair, nothing_left: Callable[[], None]) -> None:
     nothing_left()
 
 
-@rule("4.11", "A wanted address is met or refused")
+@rule("4.11", "An address that is asked for is met or refused")
 def test_addresses(pair: Pair) -> None:
     one = granule(pair.exporter)
     with xs.VirtualRange(one, pair.exporter) as place:

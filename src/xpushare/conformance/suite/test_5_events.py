@@ -529,7 +529,7 @@ def test_what_only_waits(pair: Pair, peer: Child) -> None:
     peer.call(actions.drop)
 
 
-@rule("5.17", "A lost point releases queues: later work runs, later signals are lost, synchronize tells once")
+@rule("5.17", "A lost point releases queues: later work runs, later signals are lost, synchronize reports it once")
 def test_queues_are_released(pair: Pair) -> None:
     with (
         Child() as child,

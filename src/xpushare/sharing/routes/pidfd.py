@@ -1,4 +1,4 @@
-"""pidfd_getfd(2): fastest, and refused in many containers (it wants the right to ptrace the exporter)."""
+"""pidfd_getfd(2): the fastest route. Many containers refuse it, since it needs the right to ptrace the exporter."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _gone(handle: Handle, how: str) -> HandleExpiredError:
 def get(pidfd: int, fd: int) -> OwnedFd:
     """One fd of that process, or `Blocked`, or OSError(EBADF | ESRCH)."""
     try:
-        return OwnedFd(_system.pidfd_getfd(pidfd, fd))
+        return _system.pidfd_getfd(pidfd, fd)
     except OSError as error:
         if error.errno == errno.EPERM:
             raise Blocked(_why_not_permitted()) from None
@@ -60,16 +60,17 @@ def attach(handle: Handle) -> Attachment:
             "the exporter is in another PID namespace (share it: --pid=container:…, hostPID, shareProcessNamespace)"
         )
     if fields.pid == os.getpid():
-        # Never a copy of an own fd: closing one of the commons would drop the lock by which its members see us alive.
+        # Never copy an fd of our own: closing a copy of the commons' would drop the lock by which its members see us
+        # alive.
         raise _gone(handle, "its pid is this process's now")
     try:
-        pidfd = OwnedFd(_system.pidfd_open(fields.pid))
+        pidfd = _system.pidfd_open(fields.pid)
     except ProcessLookupError:
         raise _gone(handle, "no process has its pid") from None
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
             raise from_os_error(error, "pidfd_open") from error
-        raise Blocked(f"pidfd_open: {error.strerror}") from None
+        raise Blocked(str(error.strerror)) from None
     try:
         table = get(pidfd.number, fields.table_fd)
     except OSError as error:
@@ -77,7 +78,7 @@ def attach(handle: Handle) -> Attachment:
             raise _gone(
                 handle, "its pid now belongs to a process without that file descriptor, or it is exiting"
             ) from None
-        raise Blocked(f"pidfd_getfd: {error.strerror}") from None
+        raise Blocked(str(error.strerror)) from None
     if not _is_table_of(table, handle):
         raise _gone(handle, "its pid or file descriptor number was used again by something else")
     header = _header(table)
@@ -87,7 +88,7 @@ def attach(handle: Handle) -> Attachment:
     except OSError as error:
         if error.errno in (errno.EBADF, errno.ESRCH):
             raise _gone(handle, f"it ended while it was being opened ({error.strerror})") from None
-        raise Blocked(f"pidfd_getfd: {error.strerror}") from None
+        raise Blocked(str(error.strerror)) from None
     return Attachment(table, commons, bell, True, pidfd)
 
 
@@ -119,5 +120,5 @@ def fetch(attachment: Attachment, handle: Handle, fds: tuple[int, ...] | None, c
             raise _gone(handle, "it ended") from None
         if error.errno == errno.EBADF:
             raise HandleExpiredError("the handle has expired: the object behind it was freed just now") from None
-        raise Blocked(f"pidfd_getfd: {error.strerror}") from None
+        raise Blocked(str(error.strerror)) from None
     return got

@@ -1,4 +1,6 @@
-"""The exporter's own socket, SCM_RIGHTS: needs no right over the exporter, only its user and its network namespace."""
+"""The exporter's own sockets, SCM_RIGHTS: they need no right over the exporter, only its user, and the runtime folder
+or the network namespace in common.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from typing import Final
 from xpushare import _system
 from xpushare._errors import HandleExpiredError, InvalidHandleError, from_os_error
 from xpushare._fds import OwnedFd, close_all
-from xpushare._native import CONSTANTS, LAYOUT, read_reply, request
-from xpushare.sharing import identity
+from xpushare._native import CONSTANTS, LAYOUT, Fields, read_reply, request
+from xpushare.sharing import door, identity
 from xpushare.sharing.handle import Handle, fields_of
 from xpushare.sharing.routes.attachment import Attachment, Blocked
 
@@ -20,7 +22,6 @@ __all__ = ["attach", "fetch", "name"]
 
 name = "socket"
 TIMEOUT: Final = 2.0  # seconds for one answer
-BATCH: Final = CONSTANTS["FDS_AT_ONCE"]
 _REPLY_NBYTES: Final = LAYOUT["reply.size"]
 _HELLO: Final = CONSTANTS["OP_HELLO"]
 _FDS: Final = CONSTANTS["OP_FDS"]
@@ -34,20 +35,35 @@ _STATUS: Final = {
 _NOT_LIVE: Final = CONSTANTS["STATUS_NOT_LIVE"]
 
 
+def _connect(fields: Fields) -> socket.socket:
+    """To its socket in the runtime folder, which only its user can reach; else to the abstract one, which everybody in
+    its network namespace can, and which needs no folder in common.
+    """
+    gone = f"the exporter, process {fields.pid}, is gone: nobody listens at its socket"
+    with door.path(fields.cookie) as path:
+        if path is not None:
+            try:
+                return _system.connect(path, TIMEOUT)
+            except ConnectionRefusedError:
+                raise HandleExpiredError(gone) from None
+            except (FileNotFoundError, PermissionError):
+                pass  # another folder, or none
+    try:
+        return _system.connect(b"xpushare/" + fields.cookie.hex().encode(), TIMEOUT)
+    except ConnectionRefusedError:
+        if fields.net_namespace and fields.net_namespace == identity.namespace("net"):
+            raise HandleExpiredError(gone) from None
+        raise Blocked(
+            "nobody listens: the exporter has ended, or is in another network namespace (share it: "
+            "--network=container:…, hostNetwork, one pod), and has another runtime folder (share that)"
+        ) from None
+
+
 def _ask(handle: Handle, op: int, first: int, again: bool = True) -> tuple[list[OwnedFd], int]:
     """One request: the fds, and how many the entry has in all."""
     fields = fields_of(handle)
     try:
-        connection = _system.connect(b"xpushare/" + fields.cookie.hex().encode(), TIMEOUT)
-    except ConnectionRefusedError:
-        if fields.net_namespace and fields.net_namespace == identity.namespace("net"):
-            raise HandleExpiredError(
-                f"the exporter, process {fields.pid}, is gone: nobody listens at its socket"
-            ) from None
-        raise Blocked(
-            "nobody listens: the exporter has ended, or is in another network namespace (share it: "
-            "--network=container:…, hostNetwork, one pod)"
-        ) from None
+        connection = _connect(fields)
     except TimeoutError:
         raise Blocked(f"the exporter's socket did not take the connection within {TIMEOUT:g} s") from None
     except OSError as error:
@@ -56,12 +72,11 @@ def _ask(handle: Handle, op: int, first: int, again: bool = True) -> tuple[list[
         raise Blocked(f"connecting to the exporter: {error.strerror}") from None
     fds: list[OwnedFd] = []
     try:
-        _pid, uid, _gid = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        pid, uid, _gid = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if uid != os.geteuid():
             raise Blocked(f"the exporter's socket belongs to user {uid}, this process runs as {os.geteuid()}")
         _system.send(connection, request(op, fields, first))
-        data, numbers = _system.receive(connection, _REPLY_NBYTES, BATCH)
-        fds = [OwnedFd(number) for number in numbers]
+        data, fds = _system.receive(connection, _REPLY_NBYTES)
         if len(data) != _REPLY_NBYTES:
             raise Blocked("the exporter closed the connection without an answer")
         try:
@@ -70,6 +85,8 @@ def _ask(handle: Handle, op: int, first: int, again: bool = True) -> tuple[list[
             raise InvalidHandleError(str(error)) from None
         if status == _NOT_LIVE:
             raise HandleExpiredError("the handle has expired: the exporter withdrew it")
+        if op == _HELLO and len(fds) == 4 and not _is_of(fds[3], pid):
+            raise InvalidHandleError("the exporter's answer makes no sense: its pidfd is of another process")
         if status != _OK:
             raise Blocked(f"the exporter {_STATUS.get(status, f'answered status {status}')}")
     except TimeoutError:
@@ -88,6 +105,18 @@ def _ask(handle: Handle, op: int, first: int, again: bool = True) -> tuple[list[
     finally:
         connection.close()
     return fds, total
+
+
+def _is_of(pidfd: OwnedFd, pid: int) -> bool:
+    """Whether the pidfd is of the process that listens, as far as /proc tells. By another no death is seen."""
+    try:
+        with open(f"/proc/self/fdinfo/{pidfd.number}", encoding="ascii") as file:
+            found = [int(line[4:]) for line in file if line.startswith("Pid:")]
+    except FileNotFoundError:
+        return True
+    return (
+        found == [pid] or found == [-1] or (len(found) == 1 and pid == 0)
+    )  # -1: it has ended; 0: in no namespace of ours
 
 
 def attach(handle: Handle) -> Attachment:

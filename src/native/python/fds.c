@@ -1,0 +1,161 @@
+/* OwnedFd: a file descriptor with one owner from its first moment on, so that no interrupt can come in between. */
+#include "objects.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+typedef struct {
+    PyObject_HEAD
+    int number;
+} xp_owned_fd;
+
+static void let_go(PyObject *self)
+{
+    xp_owned_fd *o = (xp_owned_fd *)self;
+    int number = o->number;
+    o->number = -1;
+    if (number < 0)
+        return;
+    Py_BEGIN_ALLOW_THREADS
+    xp_close_received(number);
+    Py_END_ALLOW_THREADS
+}
+
+static void fd_dealloc(PyObject *self)
+{
+    let_go(self);
+    xp_free(self);
+}
+
+/* Takes `number` over, also where it fails; one below 0 is an error of `call`. */
+PyObject *xp_own_fd(PyTypeObject *type, int number, const char *call)
+{
+    number = xp_above_stdio(number);
+    if (number < 0)
+        return xp_oserror(call);
+    xp_owned_fd *self = (xp_owned_fd *)PyType_GenericAlloc(type, 0);
+    if (self == NULL)
+        xp_close_received(number);
+    else
+        self->number = number;
+    return (PyObject *)self;
+}
+
+static PyObject *fd_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"number", NULL};
+    int number;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "i", names, &number))
+        return NULL;
+    if (number >= 0)
+        return xp_own_fd(type, number, "fcntl(F_DUPFD_CLOEXEC)");
+    PyErr_SetString(PyExc_ValueError, "a file descriptor is not negative");
+    return NULL;
+}
+
+static PyObject *fd_memfd(PyObject *cls, PyObject *arg)
+{
+    const char *name = PyUnicode_AsUTF8AndSize(arg, NULL);
+    return name ? xp_own_fd((PyTypeObject *)cls, memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING), "memfd_create") : NULL;
+}
+
+static PyObject *fd_bell(PyObject *cls, PyObject *Py_UNUSED(a)) { return xp_own_fd((PyTypeObject *)cls, xp_make_bell(), "eventfd"); }
+
+static PyObject *fd_copied(PyObject *cls, PyObject *arg)
+{
+    int fd;
+    return xp_as_int(arg, &fd) < 0 ? NULL : xp_own_fd((PyTypeObject *)cls, fcntl(fd, F_DUPFD_CLOEXEC, 3), "fcntl(F_DUPFD_CLOEXEC)");
+}
+
+static PyObject *fd_of_process(PyObject *cls, PyObject *arg)
+{
+    int pid;
+    return xp_as_int(arg, &pid) < 0 ? NULL : xp_own_fd((PyTypeObject *)cls, xp_pidfd_open(pid), "pidfd_open");
+}
+
+static PyObject *fd_fetched(PyObject *cls, PyObject *args)
+{
+    int pidfd, fd;
+    return PyArg_ParseTuple(args, "ii", &pidfd, &fd) ? xp_own_fd((PyTypeObject *)cls, xp_pidfd_getfd(pidfd, fd), "pidfd_getfd")
+                                                     : NULL;
+}
+
+static PyObject *fd_received(PyObject *cls, PyObject *args)
+{
+    int connection;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(args, "in", &connection, &size))
+        return NULL;
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(XP_FDS_AT_ONCE * sizeof(int))];
+    } control;
+    char packet[256];
+    struct iovec part = {packet, size < 0 || (size_t)size > sizeof packet ? sizeof packet : (size_t)size};
+    struct msghdr msg = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    ssize_t n;
+    int error;
+    Py_BEGIN_ALLOW_THREADS
+    n = recvmsg(connection, &msg, MSG_CMSG_CLOEXEC);
+    error = errno;
+    Py_END_ALLOW_THREADS
+    if (n < 0)
+        return xp_oserror_of(error, "recvmsg");
+    PyObject *list = PyList_New(0);
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c; c = CMSG_NXTHDR(&msg, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        for (size_t at = 0; at + sizeof(int) <= c->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
+            int number;
+            memcpy(&number, CMSG_DATA(c) + at, sizeof number);
+            PyObject *fd = list ? xp_own_fd((PyTypeObject *)cls, number, "fcntl(F_DUPFD_CLOEXEC)") : NULL;
+            if (list == NULL)
+                xp_close_received(number);
+            else if (fd == NULL || PyList_Append(list, fd) < 0)
+                Py_CLEAR(list);
+            Py_XDECREF(fd);
+        }
+    }
+    return list ? Py_BuildValue("(y#N)", packet, (Py_ssize_t)n, list) : NULL;
+}
+
+static PyObject *fd_take(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    PyObject *number = PyLong_FromLong(((xp_owned_fd *)self)->number);
+    if (number)
+        ((xp_owned_fd *)self)->number = -1;
+    return number;
+}
+
+static PyObject *fd_close(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    let_go(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *fd_repr(PyObject *self) { return PyUnicode_FromFormat("<OwnedFd %d>", ((xp_owned_fd *)self)->number); }
+
+static PyMemberDef fd_members[] = {
+    {"number", T_INT, offsetof(xp_owned_fd, number), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyMethodDef fd_methods[] = {
+    {"memfd", fd_memfd, METH_O | METH_CLASS, NULL},
+    {"bell", fd_bell, METH_NOARGS | METH_CLASS, NULL},
+    {"copied", fd_copied, METH_O | METH_CLASS, NULL},
+    {"of_process", fd_of_process, METH_O | METH_CLASS, NULL},
+    {"fetched", fd_fetched, METH_VARARGS | METH_CLASS, NULL},
+    {"received", fd_received, METH_VARARGS | METH_CLASS, NULL},
+    {"take", fd_take, METH_NOARGS, NULL},
+    {"close", fd_close, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+static PyType_Slot fd_slots[] = {
+    {Py_tp_new, fd_new},         {Py_tp_dealloc, fd_dealloc}, {Py_tp_repr, fd_repr},
+    {Py_tp_members, fd_members}, {Py_tp_methods, fd_methods}, {0, NULL},
+};
+static PyType_Spec fd_spec = {"xpushare._native.OwnedFd", sizeof(xp_owned_fd), 0, Py_TPFLAGS_DEFAULT, fd_slots};
+
+int xp_init_fds(PyObject *module) { return xp_keep_type(module, &fd_spec, &xp_types_of(module)->owned_fd); }

@@ -1,0 +1,145 @@
+"""The adapter of the software stream device: the driver contract in terms of the modules beside this one."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from typing import Any, Final
+
+from xpushare import _system
+from xpushare._aspects import Aspect, Support
+from xpushare._system import boot_id
+from xpushare.adapters.base import (
+    DeviceInfo,
+    DriverMemory,
+    DriverPhysical,
+    DriverQueue,
+    DriverRange,
+    Foreign,
+    Form,
+    Import,
+    Properties,
+    Same,
+    UsmKind,
+)
+from xpushare.adapters.host.memory import HostPhysical, HostRange
+from xpushare.adapters.mock.hooks import Device, Stream
+from xpushare.adapters.mock.others import (
+    ForeignMemory,
+    MockEvent,
+    MockSamples,
+    MockStream,
+    default_stream,
+    found_array,
+    found_stream,
+)
+from xpushare.adapters.mock.script import LIBRARY, driver
+from xpushare.adapters.stream.adapter import StreamAdapter
+from xpushare.adapters.stream.engine import Engine
+from xpushare.adapters.stream.host_memory import HostMemory
+
+__all__ = ["Mock"]
+
+DEVICES: Final = 2
+_MISSING: Final = {
+    Aspect.enforced_read_only: "the mock driver maps memfds, which an importer can map again",
+    Aspect.ext_oneapi_per_event_profiling: "the stream engine does not time its signals",
+}
+_HELD: Final = {
+    Aspect.device_ordering: "the queues of this device hold what is behind a wait",
+    Aspect.adopted_queues: "another library's stream takes work that cannot be held, and this device waits for nothing",
+}
+
+
+class Mock(StreamAdapter):
+    """Two devices, whose streams are threads of this process."""
+
+    backend = "mock"
+    maps_memfds = False  # every call is one that the script can make fail
+
+    def __init__(self) -> None:
+        self._begin()
+        os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
+        """With no threads and nothing to look after, as in a forked child."""
+        found = self._devices = [Device(driver(), ordinal) for ordinal in range(DEVICES)]
+        super().__init__(Engine(self.backend, lambda: found, calls=driver()))
+
+    def device(self, info: DeviceInfo) -> Device:
+        return self._devices[info.ordinal]
+
+    def devices(self) -> list[DeviceInfo]:
+        return [
+            DeviceInfo(
+                self.backend,
+                ordinal,
+                f"Mock device {ordinal}",
+                str(uuid.uuid5(uuid.NAMESPACE_OID, f"xpushare/mock/{boot_id().hex()}/{ordinal}")),
+                "accelerator",
+                "1.0",
+            )
+            for ordinal in range(DEVICES if LIBRARY.exists() else 0)
+        ]
+
+    def why_none(self) -> str:
+        return f"{LIBRARY.name} was not built: see CONTRIBUTING.md"
+
+    def support(self, device: DeviceInfo, aspect: Aspect) -> Support:
+        missing = _MISSING | _HELD if driver().ordering(device.ordinal) == "held" else _MISSING
+        return Support("no", missing[aspect]) if aspect in missing else Support("yes", "the mock driver says so")
+
+    def properties(self, device: DeviceInfo) -> Properties:
+        return Properties("xpushare", 1, 1 << 40, 1 << 39, False)
+
+    def granularity(self, device: DeviceInfo, recommended: bool) -> int:
+        return max(1 << 16, _system.page_nbytes())
+
+    # --- memory ----------------------------------------------------------------------------------------------
+
+    def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory:
+        return HostMemory.allocate(self.engine, self.device(device), nbytes)
+
+    def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
+        return HostMemory.imported(self.engine, self.device(device), what)
+
+    def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
+        return {Form.MEMFD: Same.HOST}
+
+    def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
+        array = found_array(address)
+        if array is None:
+            return None
+        start = array.memory.address
+        return Foreign(ForeignMemory(array.memory), address - start, self.devices()[0], "device", id(array))
+
+    def physical(self, device: DeviceInfo, nbytes: int, enable_ipc: bool) -> DriverPhysical:
+        return HostPhysical.create(driver(), nbytes)
+
+    def import_physical(self, device: DeviceInfo, what: Import) -> DriverPhysical:
+        return HostPhysical.imported(driver(), what)
+
+    def reserve(self, device: DeviceInfo, nbytes: int, address: int) -> DriverRange:
+        return HostRange(driver(), nbytes, address, self.granularity(device, False))
+
+    # --- queues ----------------------------------------------------------------------------------------------
+
+    def new_stream(self, info: DeviceInfo, doing: str) -> Stream:
+        return Stream(self.device(info), driver().new_stream(doing, info.ordinal), None)
+
+    def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:
+        if not isinstance(native, MockStream):
+            return None
+        info = self.devices()[native.ordinal]
+        return info, self.adopted.queue(native.number, Stream(self.device(info), native.handle, native))
+
+    def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
+        if number is None:
+            return getattr(array, "mock_stream", None) or default_stream(device.ordinal)
+        return found_stream(number)
+
+    def adopt_event(self, native: object) -> tuple[DeviceInfo, Any] | None:
+        return (self.devices()[native.ordinal], native) if isinstance(native, MockEvent) else None
+
+    def samples(self) -> MockSamples:
+        return MockSamples()

@@ -1,0 +1,149 @@
+"""What "another library" has on mock devices: arrays and streams, as torch has them on GPUs."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+from xpushare.adapters.base import DriverMemory, Export
+from xpushare.adapters.host.memory import HostMemory
+from xpushare.adapters.host.queue import queue_numbers
+from xpushare.adapters.mock.script import driver
+
+__all__ = [
+    "ForeignArray",
+    "ForeignMemory",
+    "MockEvent",
+    "MockSamples",
+    "MockStream",
+    "default_stream",
+    "found_array",
+    "found_stream",
+    "host_call",
+]
+
+_arrays: list[ForeignArray] = []
+_streams: dict[int, MockStream] = {}
+_defaults: dict[int, MockStream] = {}
+_calls: dict[int, Callable[[], object]] = {}  # what streams are yet to call
+_call_numbers = itertools.count(1)
+
+
+class ForeignArray:
+    """An array of "another library", whose memory the mock driver can export: what torch's tensors are to CUDA."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.memory = HostMemory.allocate(driver(), nbytes)
+        self.nbytes = nbytes
+        _arrays.append(self)
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return {"shape": (self.nbytes,), "typestr": "|u1", "data": (self.memory.address, False), "version": 3}
+
+    def free(self) -> None:
+        """What the other library's allocator does: the block may be anybody's next."""
+        _arrays.remove(self)
+        self.memory.release()
+
+
+def found_array(address: int) -> ForeignArray | None:
+    for array in _arrays:
+        if array.memory.address <= address < array.memory.address + array.nbytes:
+            return array
+    return None
+
+
+class ForeignMemory(DriverMemory):
+    """The driver's view of it; releasing frees nothing."""
+
+    host_accessible = True
+
+    def __init__(self, memory: HostMemory) -> None:
+        self._memory = memory
+        self.address = memory.address
+        self.nbytes = memory.nbytes
+
+    def export(self, read_only: bool) -> Export:
+        return self._memory.export(read_only)
+
+    def release(self) -> None:
+        pass
+
+
+def _run(number: int) -> None:
+    _calls.pop(number)()
+
+
+_call: Final = ctypes.CFUNCTYPE(None, ctypes.c_uint64)(_run)
+
+
+def host_call(handle: int, function: Callable[[], object]) -> tuple[int, ...]:
+    """The arguments of the driver's `host` that make a stream call a Python function."""
+    number = next(_call_numbers)
+    _calls[number] = function
+    return handle, ctypes.cast(_call, ctypes.c_void_p).value or 0, number
+
+
+class MockEvent:
+    """An event of "another library" on a mock device: complete when `function` returns, which the stream that waits
+    calls.
+    """
+
+    def __init__(self, function: Callable[[], object], ordinal: int = 0) -> None:
+        self.function = function
+        self.ordinal = ordinal
+
+
+class MockStream:
+    """A stream of "another library" on a mock device, as torch's are to CUDA; `number` is what DLPack calls it by."""
+
+    def __init__(self, ordinal: int = 0) -> None:
+        self.ordinal = ordinal
+        self.handle = driver().new_stream("making another library's stream", ordinal)
+        self.number = next(queue_numbers)
+        _streams[self.number] = self
+        destroy = driver().library.ss_stream_destroy
+        weakref.finalize(self, destroy, ctypes.c_uint64(self.handle)).atexit = False
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Queue work of the library: a Python function."""
+        driver().call("calling", "host", *host_call(self.handle, function))
+
+    def synchronize(self) -> None:
+        """Wait for the work queued so far, as the library would."""
+        driver().call("synchronizing", "device_synchronize", self.ordinal)
+
+    def close(self) -> None:
+        """The library lets go of the stream; it ends with its last user."""
+        _streams.pop(self.number, None)
+
+
+def default_stream(ordinal: int) -> MockStream:
+    """The stream that the library works on where nobody says another."""
+    return _defaults.get(ordinal) or _defaults.setdefault(ordinal, MockStream(ordinal))
+
+
+def found_stream(number: int) -> MockStream | None:
+    return _streams.get(number)
+
+
+class MockSamples:
+    """Arrays and streams of "another library", as the conformance suite asks for them."""
+
+    def array(self, device: str, content: bytes) -> ForeignArray:
+        found = ForeignArray(len(content))
+        ctypes.memmove(found.memory.address, content, len(content))
+        return found
+
+    def content(self, array: ForeignArray) -> bytes:
+        return ctypes.string_at(array.memory.address, array.nbytes)
+
+    def forget(self, array: ForeignArray) -> None:
+        _arrays.remove(array)
+
+    def stream(self, device: str) -> MockStream:
+        return MockStream(int(device.partition(":")[2]))

@@ -1,0 +1,100 @@
+"""The exporter's socket in the runtime folder. Strangers, who may not enter that, cannot clog this one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+import time
+from collections.abc import Generator
+from typing import Final
+
+from xpushare._errors import InvalidArgumentError
+from xpushare.sharing import identity
+
+__all__ = ["close", "opening", "path"]
+
+_PREFIX: Final = "socket-"
+_NEW: Final = ".socket-"  # until somebody listens at it
+_NEW_SECONDS: Final = 60  # and no longer
+_TRIES: Final = 8  # sockets that an exporter looks at, for those that the dead have left
+_LONGEST: Final = 60  # characters of a folder whose sockets have names that fit
+
+
+@contextlib.contextmanager
+def _folder() -> Generator[str | None]:
+    """The runtime folder under a name that is short enough for a socket; None where there is none that can be used."""
+    chosen = identity.chosen_dir()
+    try:
+        identity.check_folder(chosen)
+    except (OSError, InvalidArgumentError):
+        yield None
+        return
+    if len(os.fsencode(chosen)) <= _LONGEST:
+        yield str(chosen)
+        return
+    try:
+        fd = os.open(chosen, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        yield None
+        return
+    try:
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def path(cookie: bytes) -> Generator[str | None]:
+    """Where the exporter with that table listens, if it has this folder, too."""
+    with _folder() as folder:
+        yield None if folder is None else f"{folder}/{_PREFIX}{cookie.hex()}"
+
+
+@contextlib.contextmanager
+def opening(cookie: bytes) -> Generator[bytes | None]:
+    """Where this process shall begin to listen within the block, if it can; others find it afterwards."""
+    with _folder() as folder:
+        if folder is None:
+            yield None
+            return
+        _clean(folder)
+        new = f"{folder}/{_NEW}{cookie.hex()}"
+        try:
+            yield os.fsencode(new)
+            with contextlib.suppress(OSError):
+                os.rename(new, f"{folder}/{_PREFIX}{cookie.hex()}")
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(new)
+            raise
+
+
+def close(cookie: bytes) -> None:
+    with path(cookie) as found, contextlib.suppress(OSError):
+        if found is not None:
+            os.unlink(found)
+
+
+def _clean(folder: str) -> None:
+    """Remove what the dead have left; a few at a time, so that many exporters do not all ask each other."""
+    try:
+        names = [name for name in os.listdir(folder) if name.startswith((_PREFIX, _NEW))]
+    except OSError:
+        return
+    for name in random.sample(names, min(len(names), _TRIES)):
+        with contextlib.suppress(OSError):
+            if _dead(f"{folder}/{name}", name.startswith(_NEW)):
+                os.unlink(f"{folder}/{name}")
+
+
+def _dead(file: str, new: bool) -> bool:
+    if new:
+        return os.lstat(file).st_mtime < time.time() - _NEW_SECONDS
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) as probe:
+        try:
+            probe.connect(file)
+        except ConnectionRefusedError:
+            return True
+    return False

@@ -1,0 +1,199 @@
+"""Unlucky neighbours and hostile peers: signal handlers, forks, limits, tables that lie."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from peering import PAGE, exported, exported_event
+
+import xpushare as xs
+from harness import Child, kept
+from xpushare import _native
+from xpushare.adapters.base import Form
+from xpushare.sharing import identity, node, routes
+from xpushare.sharing.handle import fields_of
+from xpushare.sharing.peers import Opener, Peers
+
+
+def test_a_handler_opens_what_is_being_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    nested: list[int] = []
+    attach = routes.attach
+
+    def interrupted(handle: Any) -> Any:
+        if not nested:
+            nested.append(0)
+            signal.raise_signal(signal.SIGUSR1)
+        return attach(handle)
+
+    with Child() as child:
+        handle = child.call(exported, "native_cpu:0")
+
+        def handler(_number: int, _frame: object) -> None:
+            with xs.ipc.memory.open(handle) as memory:
+                nested.append(memory.nbytes)
+
+        monkeypatch.setattr(routes, "attach", interrupted)
+        old = signal.signal(signal.SIGUSR1, handler)
+        try:
+            with xs.ipc.memory.open(handle) as memory:
+                assert memory.nbytes == PAGE
+        finally:
+            signal.signal(signal.SIGUSR1, old)
+        assert nested == [0, PAGE]
+
+
+def test_those_who_waited_for_a_failure_fail_with_it() -> None:
+    peers, tries = Peers(lambda: None), []
+    first = threading.Event()
+
+    def make() -> int:
+        tries.append(1)
+        first.wait(10)
+        raise xs.RouteError("the exporter does not answer", reasons=("socket: stopped",))
+
+    def attempt() -> None:
+        try:
+            peers.once("key", lambda: None, make)
+        except xs.RouteError as error:
+            failed.append(error)
+
+    failed: list[xs.RouteError] = []
+    threads = [threading.Thread(target=attempt) for _ in range(8)]
+    for each in threads:
+        each.start()
+    time.sleep(0.2)  # they cannot be seen to wait
+    first.set()
+    for each in threads:
+        each.join(10)
+    assert len(failed) == 8
+    assert {error.reasons for error in failed} == {("socket: stopped",)}
+    assert len(tries) < 8
+    with pytest.raises(xs.RouteError):  # a later one tries again
+        peers.once("key", lambda: None, make)
+
+
+def test_a_fifo_as_the_key_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "key", 0o600)
+    with pytest.raises(xs.InvalidArgumentError, match="not a file"):
+        identity.read_key(tmp_path / "key")
+
+
+def test_a_table_cannot_claim_any_number_of_fds() -> None:
+    host = Opener(lambda what: what, None, False)
+    host.expect_fds(1, PAGE)
+    with pytest.raises(xs.InvalidHandleError, match="not 1 at most"):
+        host.expect_fds(2, 1 << 40)
+    segments = Opener(lambda what: what, None, False, 4096)
+    segments.expect_fds(3, PAGE)
+    with pytest.raises(xs.InvalidHandleError, match="claims 1000000"):
+        segments.expect_fds(1000000, 1 << 20)
+    with pytest.raises(xs.OutOfMemoryError, match="ulimit"):
+        segments.expect_fds(1 << 31, 1 << 60)
+
+
+def test_an_open_of_a_million_fds_ends() -> None:
+    def claim(raw: bytes) -> None:
+        table = node.current().table()
+        fields = fields_of(xs.ipc.Handle(raw))
+        at = table.address + _native.LAYOUT["table.header"] + fields.entry * _native.LAYOUT["entry.size"]
+        span = memoryview(_native.Span(at, _native.LAYOUT["entry.size"], False, table))
+        struct.pack_into("<I", span, _native.LAYOUT["entry.fd_count"], 1_000_000)
+        flags = _native.CONSTANTS["ENTRY_ON_DEMAND"] | Form.DRIVER << _native.CONSTANTS["ENTRY_FORM_BIT"]
+        struct.pack_into("<I", span, _native.LAYOUT["entry.flags"], flags)
+
+    with Child() as child:
+        handle = bytes(child.call(exported, "native_cpu:0"))
+        child.call(claim, handle)
+        start = time.monotonic()
+        with pytest.raises(xs.InvalidHandleError, match="claims 1000000 file descriptors"):
+            xs.ipc.memory.open(handle)
+        assert time.monotonic() - start < 5
+
+
+def test_what_a_peer_says_is_printable() -> None:
+    def fail() -> None:
+        def work() -> None:
+            raise ValueError("\x1b[2J\x1b]0;owned\x07 ok")
+
+        queue = kept["queue"] = xs.Queue("native_cpu:0")
+        queue.submit(work)
+        queue.signal(kept["event"])
+
+    with Child() as child:
+        handle = child.call(exported_event, "native_cpu:0")
+        with xs.ipc.event.open(handle) as event:
+            child.call(fail)
+            with pytest.raises(xs.PeerLostError) as caught:
+                event.wait(10, at_least=1)
+        assert " ok" in str(caught.value)
+        assert str(caught.value).isprintable()
+
+
+def program(text: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_program_that_ends_with_queued_work_ends() -> None:
+    for _ in range(10):
+        done = program('import xpushare as xs\nq = xs.Queue("native_cpu:0"); q.submit(int)')
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_queue_does_not_wait_for_itself() -> None:
+    queue = xs.Queue("native_cpu:0")
+    queue.submit(queue.synchronize)
+    with pytest.raises(xs.InvalidArgumentError, match="itself"):
+        queue.synchronize(10)
+    queue.submit(int)
+    queue.synchronize(10)
+
+
+def test_a_queue_whose_thread_cannot_start_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, event = xs.Queue("native_cpu:0"), xs.Event("native_cpu:0")
+
+    def refused(_self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        for operation in (lambda: queue.signal(event), lambda: queue.submit(int), lambda: queue.wait(event)):
+            with pytest.raises(xs.OutOfMemoryError, match="thread"):
+                operation()
+        queue.synchronize(1)
+    assert event.pending == 0
+    assert queue.signal(event) == 1
+    event.wait(10)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_fork_while_another_thread_pickles() -> None:
+    memory, stop = xs.malloc_device(PAGE, "native_cpu:0"), threading.Event()
+
+    def pickle_on() -> None:
+        while not stop.is_set():
+            pickle.dumps(xs.malloc_device(PAGE, "native_cpu:0"))
+
+    thread = threading.Thread(target=pickle_on)
+    thread.start()
+    try:
+        for _ in range(20):
+            pid = os.fork()
+            if pid == 0:
+                signal.alarm(10)
+                pickle.dumps(xs.malloc_device(PAGE, "native_cpu:0"))
+                os._exit(0)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    finally:
+        stop.set()
+        thread.join()
+    memory.close()

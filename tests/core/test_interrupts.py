@@ -1,0 +1,214 @@
+"""Ctrl-C at every point of an operation at which CPython delivers one: nothing is left, and it works again."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+from peering import PAGE, holdings
+
+import xpushare as xs
+from harness import kept
+from xpushare.sharing import node
+
+PACKAGE = str(Path(xs.__file__).parent)
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt at the nth point in the package's code at which CPython may run the handler of a signal:
+    where a function of Python begins, and where one of C has returned, whose result is lost then.
+
+    What runs below a `__del__` is left out: nothing can come out of that.
+    """
+
+    def __init__(self, nth: int) -> None:
+        self.left = nth
+        self.thread = threading.get_ident()
+
+    def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
+        if event not in ("call", "c_return") or not frame.f_code.co_filename.startswith(PACKAGE):
+            return
+        above: FrameType | None = frame
+        while above is not None:
+            if above.f_code.co_name == "__del__":
+                return
+            above = above.f_back
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+def memory_handle() -> Any:
+    return xs.ipc.memory.get(kept["memory"])
+
+
+def signal_on_a_queue() -> Any:
+    return kept["queue"].signal(kept["event"])
+
+
+def allocate() -> Any:
+    return xs.malloc_device(PAGE, "native_cpu:0")
+
+
+def setup_memory() -> None:
+    kept["memory"] = allocate()
+
+
+def setup_queue() -> None:
+    kept["queue"] = xs.Queue("native_cpu:0")
+    kept["event"] = xs.Event("native_cpu:0", enable_ipc=True)
+
+
+def after_signal(_result: Any) -> None:
+    event = kept["event"]
+    event.wait(10)  # also for what an interrupted call has submitted
+    assert event.done
+
+
+def queue_and_work() -> Any:
+    queue = xs.Queue("native_cpu:0")
+    queue.submit(int)
+    return queue
+
+
+def nothing() -> None:
+    pass
+
+
+def publish() -> None:
+    xs.publish("interrupts", kept["memory"])
+
+
+Case = tuple[Callable[[], None], Callable[[], Any], Callable[[Any], Any]]
+CASES: dict[str, Case] = {
+    "allocate": (nothing, allocate, lambda memory: memory.close()),
+    "first get": (setup_memory, memory_handle, xs.ipc.memory.put),
+    "open": (nothing, lambda: xs.ipc.memory.open(kept["theirs"]), lambda memory: memory.close()),
+    "share": (nothing, lambda: xs.share(np.zeros(10), copy=True), lambda handle: handle.close()),
+    "attach": (nothing, lambda: xs.attach(kept["array"]), lambda array: array.close()),
+    "attach counted": (nothing, lambda: xs.attach(kept["counted"]), lambda array: array.close()),
+    "event": (nothing, lambda: xs.Event("native_cpu:0", enable_ipc=True), lambda event: event.close()),
+    "open event": (nothing, lambda: xs.ipc.event.open(kept["theirs' event"]), lambda event: event.close()),
+    "queue": (nothing, queue_and_work, lambda queue: (queue.synchronize(10), queue.close())),
+    "signal": (setup_queue, signal_on_a_queue, after_signal),
+    "publish": (setup_memory, publish, lambda _none: xs.unpublish("interrupts")),
+}  # fmt: skip
+
+
+def left_over() -> dict[str, Any]:
+    """What is left once everything that can be ended has been."""
+    for key in ("memory", "queue", "event"):
+        kept.pop(key, None)
+    gc.collect()
+    table = node.current().table_if_any
+    for handle in [each.handle for each in table.exports()] if table is not None else ():
+        table.put(handle)  # which the interrupt took on its way to the caller
+    gc.collect()
+    found = holdings()
+    del found["peers"]  # an exporter that was met stays known
+    found["fds"] = [name for name in found["fds"] if "pidfd" not in name]
+    found["slots"] = table.domain.new_slot() if table is not None else 0
+    return found
+
+
+def in_child(case: Case, nth: int, reference: dict[str, Any] | None) -> tuple[bool, Any]:
+    """In a process that has shared nothing so far: whether the interrupt came, and what was left, or went wrong."""
+    import pickle
+
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        with contextlib.suppress(BaseException), open(writing, "wb") as report:
+            interrupted, answer = True, None
+            try:
+                unraisable: list[str] = []
+                sys.unraisablehook = lambda what: (
+                    None
+                    if isinstance(what.exc_value, KeyboardInterrupt)
+                    else unraisable.append(f"{what.exc_value!r} in {what.object}")
+                )
+                setup, operation, undo = case
+                setup()
+                if nth:
+                    interrupt = Interrupt(nth)
+                    sys.setprofile(interrupt)
+                    done = False
+                    try:
+                        result = operation()
+                        done = True
+                    except KeyboardInterrupt:
+                        result = None
+                    finally:
+                        sys.setprofile(None)
+                    gc.collect()
+                    if done:
+                        undo(result)
+                    result = None
+                    with contextlib.suppress(xs.InvalidArgumentError):
+                        xs.unpublish("interrupts")  # the interrupt came when it was published
+                    interrupted = interrupt.left <= 0  # an interrupt may also end in a generator that is dropped
+                worked: list[Any] = []
+                for _ in range(2):
+                    thread = threading.Thread(target=lambda: worked.append(operation()))  # no lock is left held
+                    thread.start()
+                    thread.join(10)
+                    assert worked, "the next one hangs, or fails"
+                    undo(worked.pop())
+                answer = left_over() | {"unraisable": unraisable}
+            except BaseException:
+                answer = traceback.format_exc()
+            pickle.dump((interrupted, answer), report)
+            status = 0
+        os._exit(status)
+    os.close(writing)
+    with open(reading, "rb") as report:
+        interrupted, answer = pickle.load(report)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    if reference is not None and answer != reference:
+        pytest.fail(f"interrupted at point {nth}: {answer}\nwithout: {reference}")
+    return interrupted, answer
+
+
+@pytest.fixture
+def exports() -> Any:
+    memory, event = allocate(), xs.Event("native_cpu:0", enable_ipc=True)
+    array = xs.share(np.arange(3), copy=True)
+    kept["theirs"] = xs.ipc.memory.get(memory)
+    kept["theirs' event"] = xs.ipc.event.get(event)
+    kept["array"], kept["counted"] = array, xs.share(np.zeros(10), copy=True, opens=3)
+    gc.collect()
+    gc.freeze()  # for the children, which collect what is theirs
+    yield
+    gc.unfreeze()
+    kept["counted"].close()
+    kept.clear()
+    array.close()
+
+
+@pytest.mark.usefixtures("exports")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from 3.12 on: of a fork with threads
+@pytest.mark.parametrize("name", CASES)
+def test_an_interrupt_leaves_nothing_and_breaks_nothing(name: str) -> None:
+    case = CASES[name]
+    _, reference = in_child(case, 0, None)
+    assert isinstance(reference, dict), reference
+    for nth in range(1, 2000):
+        if name == "attach counted":
+            kept["counted"].close()
+            kept["counted"] = xs.share(np.zeros(10), copy=True, opens=3)
+        interrupted, _ = in_child(case, nth, reference)
+        if not interrupted:
+            assert nth > 3
+            return
+    pytest.fail("it never ends")
