@@ -27,14 +27,6 @@ def _attached() -> xs.SharedArray:
     return xs.attach(bytes(handle))
 
 
-<<<<<<< HEAD
-=======
-def _parsed() -> xs.ArrayHandle:
-    handle = kept["parsed handle"] = xs.share(xs.empty(4))
-    return xs.ArrayHandle(bytes(handle))
-
-
->>>>>>> 5d60e9f (The suite knows version 2)
 OBJECTS: dict[str, Any] = {
     "Memory": lambda: xs.malloc_device(PAGE, CPU),
     "imported Memory": lambda: xs.ipc.memory.open(exported(CPU)),
