@@ -374,6 +374,10 @@ class DeviceQueue(DriverQueue):
 
     def synchronize(self, timeout: float | None) -> None:
         start = time.monotonic()
+        if timeout == 0 and self.idle():  # a mark needs a moment even then
+            self.settle()
+            self._report()
+            return
         with self._order, self._stream.current():
             self._check()
             mark = self._mark("synchronizing")
@@ -397,6 +401,10 @@ class DeviceQueue(DriverQueue):
                 self._give_back(mark)  # set anew when it is used again
             else:
                 self._keep(mark, None)  # it may still be held
+        self._report()
+
+    def _report(self) -> None:
+        """Raise what went wrong since the last call, where the stream has finished its work."""
         self._sort_waits(True)
         self._notice_refusal()
         if self._failures:
