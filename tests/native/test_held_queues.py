@@ -680,7 +680,7 @@ def test_half_words_wait_on_the_device_where_they_can(make, driver):
 # --- processes
 
 HELD = """
-import sys; sys.path[:0] = [{here!r}, {src!r}]
+import sys; sys.path.insert(0, {here!r})
 import os, ctypes
 import native_peer, software_streams
 from native_peer import n, relay_running, until
@@ -697,7 +697,7 @@ queue.signal(slots[1])
 
 def script(body, timeout=20):
     here = str(Path(__file__).parent)
-    code = HELD.format(here=here, src=str(native_peer.SRC)) + body
+    code = HELD.format(here=here) + body
     return subprocess.run([sys.executable, "-c", code], timeout=timeout, capture_output=True, text=True, check=False)
 
 

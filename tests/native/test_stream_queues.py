@@ -144,7 +144,7 @@ def test_another_wait_for_a_later_point_is_no_hindrance(peers, make, device):
     queue.signal(ours, ours.address)
     second.wait(gone, gone.address, 3)
     second.signal(later, later.address)
-    peers(gone.index)  # somebody may still signal
+    peers().run(f"s = n.Slot(d, {gone.index}, True)")  # somebody who will signal
     peer.kill()
     assert ours.wait(1, 5) == n.LOST
     assert device.passed()
