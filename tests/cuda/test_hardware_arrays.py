@@ -35,9 +35,9 @@ def test_a_fast_reader_of_what_a_slow_kernel_makes(gpu: xs.Device, unordered: bo
     """Ordered on the device, without blocking the host; without the order the data is wrong, so the test can tell."""
     need("torch")
     with Child(timeout=SLOW) as maker:
-        maker.call(peer.read_torch, bytes(xs.share(xs.empty(8, "int32", device=gpu))))  # what is first is slow
+        maker.call(peer.read_torch, bytes(xs.share(xs.empty(8, "int32", device=gpu), opens=1)))  # what is first is slow
         with Child(timeout=SLOW) as reader:
-            reader.call(peer.read_torch, bytes(xs.share(xs.empty(8, "int32", device=gpu))))
+            reader.call(peer.read_torch, bytes(xs.share(xs.empty(8, "int32", device=gpu), opens=1)))
             raw = maker.call(peer.share_slowly, 7, unordered)
             first, last, held_up = reader.call(peer.read_torch, raw, unordered)
         if unordered:
@@ -59,7 +59,9 @@ def test_a_buffer_is_used_again_when_its_slow_reader_is_through(gpu: xs.Device) 
         xs.Event(gpu, enable_ipc=True) as full,
         Child(timeout=SLOW) as reader,
     ):
-        reader.call(peer.attach_ring, bytes(xs.share(buffer)), *(bytes(xs.ipc.event.get(e)) for e in (free, full)))
+        reader.call(
+            peer.attach_ring, bytes(xs.share(buffer, opens=1)), *(bytes(xs.ipc.event.get(e)) for e in (free, full))
+        )
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream), xs.Queue.from_native(stream) as queue:
             consuming = reader.start(peer.consume_slowly, rounds)
@@ -125,7 +127,8 @@ def test_torch_opens_the_drivers_handle_of_our_event(gpu: xs.Device) -> None:
 
     stream = torch.cuda.Stream()
     with xs.Event(gpu) as event, Child(timeout=SLOW) as child:
-        child.call(peer.read_torch, bytes(xs.share(xs.empty(8, "int32", device=gpu))))
+        with xs.share(xs.empty(8, "int32", device=gpu)) as handle:
+            child.call(peer.read_torch, bytes(handle))
         with torch.cuda.stream(stream), xs.Queue.from_native(stream) as queue:
             torch.cuda._sleep(4 * peer.LONG)
             queue.signal(event)
