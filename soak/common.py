@@ -9,6 +9,8 @@ import os
 import random
 import re
 import shutil
+import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -117,6 +119,31 @@ def _folder() -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+_EXPORTER = "import xpushare as xs; m = xs.malloc_device(4096, 'native_cpu:0'); xs.ipc.memory.put(xs.ipc.memory.get(m))"
+
+
+def left_in(folder: str) -> list[str]:
+    """What is in a runtime folder beside the key and the sockets at which somebody listens, once other exporters have
+    come: each removes some sockets of the dead.
+    """
+    for _ in range(4):
+        environ = {**os.environ, "XPUSHARE_RUNTIME_DIR": folder}
+        subprocess.run([sys.executable, "-c", _EXPORTER], env=environ, check=True, timeout=60)
+        left = [name for name in sorted(os.listdir(folder)) if name != "key" and not _listening(folder, name)]
+        if not left:
+            break
+    return left
+
+
+def _listening(folder: str, name: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as ours:
+        try:
+            ours.connect(os.path.join(folder, name))
+        except OSError:
+            return False
+        return True
+
+
 def main(name: str, program: Callable[[Soak], None]) -> int:
     """Run one program from the command line; the exit status."""
     parser = argparse.ArgumentParser(prog=f"python -m soak.{name}", description=sys.modules[program.__module__].__doc__)
@@ -132,7 +159,7 @@ def main(name: str, program: Callable[[Soak], None]) -> int:
         with _folder() as folder:
             settings = Settings(arguments.quick, DEVICE, folder)
             program(Soak(arguments.quick, seed, random.Random(seed), settings))
-            others = sorted(set(os.listdir(folder)) - {"key"})
+            others = left_in(folder)
             if others:
                 raise Failure(f"files left in the runtime folder: {others}")
         # Other programs may use /dev/shm meanwhile: only names that are ours count.
