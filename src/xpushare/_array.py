@@ -354,6 +354,7 @@ class SharedArray(BufferBase, Closable[Range]):
     @property
     def handle(self) -> ArrayHandle:
         """The handle that an attached array came by. `InvalidArgumentError` for an array that `attach` did not make."""
+        self._use()
         if self._handle is None:
             how = "xs.share makes one" if not self.is_imported else "its memory has: a.memory.handle"
             raise InvalidArgumentError(f"this SharedArray came by no array handle; {how}")

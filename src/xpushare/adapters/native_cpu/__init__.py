@@ -10,6 +10,7 @@ from typing import Any
 
 from xpushare import _system
 from xpushare._aspects import Aspect, Support
+from xpushare._errors import FeatureNotSupportedError
 from xpushare._native import Domain
 from xpushare._system import BOOT_ID, boot_id
 from xpushare.adapters.base import (
@@ -62,7 +63,7 @@ class NativeCpu(Adapter):
     def devices(self) -> list[DeviceInfo]:
         try:
             boot_id()
-        except OSError:
+        except FeatureNotSupportedError:
             return []
         identity = uuid.uuid5(uuid.NAMESPACE_OID, f"xpushare/native_cpu/{boot_id().hex()}")
         return [
