@@ -116,9 +116,11 @@ def census() -> Counter[str]:
     found = Counter({kind: exports_or_addresses(kind) for kind in KINDS if kind not in HANDLES})
     gc.collect()
     names = {cls: kind for kind, cls in HANDLES.items()}
+    gc.unfreeze()  # get_objects passes over what is frozen
     for each in gc.get_objects():
         if type(each) in names:
             found[names[type(each)]] += each.references
+    gc.freeze()
     return found
 
 
