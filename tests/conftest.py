@@ -42,10 +42,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _frozen() -> None:
+def _frozen() -> Iterator[None]:
     """Spare every `gc.collect` in a test what pytest and the imports hold for good: that is nearly all there is."""
     gc.collect()
     gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
