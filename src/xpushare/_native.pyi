@@ -359,8 +359,9 @@ class Domain:
         """Reap every dead member; returns how many there were."""
 
     # who holds an entry of the owner's table open
-    def idle(self) -> bool:
-        """Whether this process holds no entry and is attached to no slot here."""
+    def leave_if_idle(self) -> bool:
+        """`leave`, if this process holds no entry and is attached to no slot here; whether it has left. No thread comes
+        to hold anything in between."""
 
     def holders(self, entry: int) -> list[int]:
         """Indices of the other living members that hold `entry`; dead ones are reaped first."""

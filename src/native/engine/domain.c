@@ -427,7 +427,7 @@ bool xp_count_in(xp_domain *d, uint32_t **counts, uint32_t length, uint32_t i, u
     pthread_mutex_lock(&d->mu);
     if (*counts == NULL)
         *counts = calloc(length, sizeof **counts); /* the kernel gives pages only as they are used */
-    bool ok = *counts != NULL;
+    bool ok = *counts != NULL && XP_LOAD(&d->left) == 0;
     if (ok && (*counts)[i]++ == 0)
         xp_set(mask, d->member);
     d->uses += ok;
@@ -456,11 +456,15 @@ bool xp_hold(xp_domain *d, uint32_t entry)
 
 void xp_drop(xp_domain *d, uint32_t entry) { xp_count_out(d, d->holds, entry, holders_at(d, entry)); }
 
-bool xp_idle(xp_domain *d)
+bool xp_leave_if_idle(xp_domain *d)
 {
     pthread_mutex_lock(&d->mu);
     bool idle = d->uses == 0;
+    if (idle) /* from here on xp_count_in counts nobody */
+        __atomic_fetch_or(&d->left, XP_LEAVING, __ATOMIC_SEQ_CST);
     pthread_mutex_unlock(&d->mu);
+    if (idle)
+        xp_leave(d);
     return idle;
 }
 

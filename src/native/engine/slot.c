@@ -299,7 +299,8 @@ xp_slot *xp_attach(xp_domain *d, uint32_t index, int role, xp_error *error)
     xp_words *w = xp_words_at(d, index);
     if (s == NULL || !xp_count_in(d, &d->attaches, XP_SLOTS, index, w->attached)) {
         free(s);
-        xp_failed(error, ENOMEM, NULL);
+        const char *wrong = xp_domain_wrong(d);
+        xp_failed(error, wrong ? 0 : ENOMEM, wrong);
         return NULL;
     }
     s->refs = 1;

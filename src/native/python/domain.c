@@ -144,9 +144,13 @@ static xp_domain *entry_arg(PyObject *self, PyObject *arg, uint32_t *entry)
     return NULL;
 }
 
-static PyObject *domain_idle(PyObject *self, PyObject *Py_UNUSED(a))
+static PyObject *domain_leave_if_idle(PyObject *self, PyObject *Py_UNUSED(a))
 {
-    return PyBool_FromLong(xp_idle(domain(self)));
+    bool left;
+    Py_BEGIN_ALLOW_THREADS
+    left = xp_leave_if_idle(domain(self));
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(left);
 }
 
 /* --- Lease: a hold with an owner object --------------------------------------------------------------------------- */
@@ -184,7 +188,7 @@ PyObject *xp_lease_new(PyTypeObject *type, PyObject *o_domain, uint32_t entry, P
         return NULL;
     if (!xp_hold(d, entry)) {
         Py_DECREF(self);
-        return PyErr_NoMemory();
+        return member(o_domain) ? PyErr_NoMemory() : NULL;
     }
     self->domain = Py_NewRef(o_domain);
     self->peer = Py_NewRef(peer);
@@ -342,7 +346,7 @@ static PyMethodDef domain_methods[] = {
     {"leave", domain_leave, METH_NOARGS, NULL},
     {"members", domain_members, METH_NOARGS, NULL},
     {"reap", domain_reap, METH_NOARGS, NULL},
-    {"idle", domain_idle, METH_NOARGS, NULL},
+    {"leave_if_idle", domain_leave_if_idle, METH_NOARGS, NULL},
     {"holders", domain_holders, METH_O, NULL},
     {"set_opens", XP_FAST(domain_set_opens), METH_FASTCALL, NULL},
     {"take_open", domain_take_open, METH_O, NULL},
