@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import threading
 import time
@@ -17,7 +18,7 @@ from xpushare.adapters.stream.hooks import Device
 
 __all__ = ["Teardown", "Waiter", "Watch", "Watched", "holds_device", "quietly"]
 
-_QUIET: Final = 5.0  # for how many seconds to look for a moment without any wait
+_PATIENCE: Final = 1.0  # seconds at most for which queues may not begin to wait, while the last waits pass
 _NAP_FIRST: Final = 1e-4
 _NAP_MAX: Final = 0.02
 _GATHER: Final = 20e-3  # seconds in which further teardowns join one wait for the device, which is the costly part
@@ -114,7 +115,8 @@ class Teardown(_Worker):
     """Runs teardowns, each once the device work submitted before it has finished.
 
     Waiting for a device (`Device.drain`) may hold up allocations in other threads, and one of those threads may be
-    about to signal what the work waits for. So the devices are drained while no queue of ours waits for a point.
+    about to signal what the work waits for. So a device is drained only while no queue of ours waits for a point. If
+    some queue always does, the lock keeps queues from beginning to wait, for longer with each attempt.
     """
 
     def __init__(self, backend: str, devices: Callable[[], Sequence[Device]]) -> None:
@@ -164,12 +166,14 @@ class Teardown(_Worker):
             while not self._todo.empty():
                 batch.append(self._todo.get())
             self._pass_held()
-            end = time.monotonic() + _QUIET
+            patience = _NAP_FIRST
             while batch:
-                self._pass_waits(end)
+                self._pass_waits()
                 with self.wait_lock:
-                    if time.monotonic() < end and any(map(_pending, self._waits())):
-                        continue  # a queue began to wait in between
+                    if not self._pass_waits(patience):
+                        # A queue began to wait in between, perhaps for a point of a thread that wants the lock now.
+                        patience = min(2 * patience, _PATIENCE)
+                        continue
                     self._drain()
                     while batch:
                         self._try(*batch.pop(0))
@@ -186,18 +190,17 @@ class Teardown(_Worker):
     def _waits(self) -> list[tuple[Slot, int]]:
         return [wait for queue in self._queues() for wait in queue.waits()]
 
-    def _pass_waits(self, end: float) -> None:
-        """Return once every point that queues wait for now has come, if possible at a moment when they wait for
-        none.
-        """
+    def _pass_waits(self, seconds: float = math.inf) -> bool:
+        """Wait, so long at most, until every point that queues wait for now has come. Returns whether it has."""
+        waits = self._waits()
+        end = time.monotonic() + seconds
         nap = _NAP_FIRST
-        while True:
-            waits = self._waits()
-            if not waits or time.monotonic() > end:
-                return
-            while any(map(_pending, waits)):
-                time.sleep(nap)
-                nap = min(2 * nap, _NAP_MAX)
+        while any(map(_pending, waits)):
+            if time.monotonic() >= end:
+                return False
+            time.sleep(nap)
+            nap = min(2 * nap, _NAP_MAX)
+        return True
 
     def _pass_held(self) -> None:
         """Return once the driver has every operation that queues hold now."""
