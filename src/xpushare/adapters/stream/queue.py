@@ -218,11 +218,13 @@ class DeviceQueue(DriverQueue):
 
     def fill(self, dst: int, pattern: bytes, nbytes: int, keep: object) -> None:
         self._reach((dst, nbytes))
-        staged: list[_Staging] = []
+        staged: list[_Dropped] = []
 
         def stage(pattern: bytes) -> int:
-            staged.append(_Staging(HostMemory.allocate(self._engine, self._device, len(pattern)), pattern))
-            return staged[0].address
+            memory = HostMemory.allocate(self._engine, self._device, len(pattern))
+            staged.append(_Dropped(memory.release))
+            memoryview(Span(memory.address, len(pattern), False, memory))[:] = pattern
+            return memory.address
 
         steps = fill_steps(dst, pattern, nbytes, self._stream.fill_units, stage)
         self._operate(f"filling {nbytes} bytes", steps, (keep, staged))
@@ -327,7 +329,8 @@ class DeviceQueue(DriverQueue):
         with self._order, self._stream.current():
             self._check()
             self._reap()
-            unsure = _Unsure(self._native)
+            self._native.unsure(True)  # until the wait is over
+            unsure = _Dropped(self._native.unsure, False)
             self._submit(doing, self._call(self._stream.wait_native, doing, event))
             self._keep(self._mark(doing), (keep, unsure))
         self._watch()
@@ -457,7 +460,7 @@ class DeviceQueue(DriverQueue):
         except XpuShareError:
             return  # try next time; on a broken device no stores are to come
         with self._state:
-            self._kept.append((mark, _LateStores(self._native, list(late.values()))))
+            self._kept.append((mark, [_Dropped(self._native.landed, slot) for slot in late.values()]))
             for key in late:
                 del self._owed[key]
 
@@ -561,39 +564,15 @@ class _Turn:
         self._lock.release()
 
 
-class _Unsure:
-    """A queue waits for what may never come, and is no point; until this is dropped."""
+class _Dropped:
+    """Calls `hook` when it is dropped."""
 
-    def __init__(self, native: StreamQueue) -> None:
-        native.unsure(True)
-        self._native = native
-
-    def __del__(self) -> None:
-        self._native.unsure(False)
-
-
-class _LateStores:
-    """Events that late stores may still write to; dropped once these stores have come."""
-
-    def __init__(self, native: StreamQueue, slots: list[Slot]) -> None:
-        self._native = native
-        self._slots = slots
+    def __init__(self, hook: Callable[..., object], *arguments: object) -> None:
+        self._hook = hook
+        self._arguments = arguments
 
     def __del__(self) -> None:
-        for slot in self._slots:
-            self._native.landed(slot)
-
-
-class _Staging:
-    """Host memory that a fill reads; released with the last reference."""
-
-    def __init__(self, memory: HostMemory, content: bytes) -> None:
-        self._memory = memory
-        self.address = memory.address
-        memoryview(Span(memory.address, len(content), False, memory))[:] = content
-
-    def __del__(self) -> None:
-        self._memory.release()
+        self._hook(*self._arguments)
 
 
 def _owes(slot: Slot) -> bool:
