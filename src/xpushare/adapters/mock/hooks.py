@@ -22,13 +22,15 @@ class Device:
 
     def __init__(self, driver: ScriptedDriver, ordinal: int) -> None:
         self.codes = CODES
-        self.error: Callable[[str, str, int], XpuShareError] = driver.error
         self.driver = driver
         self.ordinal: int = ordinal
         self._used = False
 
     def __str__(self) -> str:
         return f"mock device {self.ordinal}"
+
+    def error(self, doing: str, call: str, code: int) -> XpuShareError:
+        return self.driver.error(doing, call, code)
 
     def current(self) -> Scope:
         self._used = True
