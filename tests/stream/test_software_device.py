@@ -164,6 +164,27 @@ def test_a_teardown_waits_for_the_device(driver: ScriptedDriver, device: str, un
     until(lambda: books(driver)[2] == before - 1)
 
 
+def test_no_teardown_waits_for_a_device_that_waits_for_another_librarys_event(
+    driver: ScriptedDriver, device: str, until: Until
+) -> None:
+    """The event may never complete, as that of a process that died."""
+    gate, memory = threading.Event(), xs.malloc_device(4096, device)
+    assert settle()
+    with xs.Event.from_native(MockEvent(gate.wait, int(device[-1]))) as event:
+        before = books(driver)[2]
+        driver.reset()
+        memory.close()
+        assert not engine().teardown.settle(0.2)
+        assert not driver.counts["device_synchronize"]
+        with xs.Queue(device) as other, xs.Event(device) as ready:  # and others begin to wait
+            other.wait(ready, at_least=1)
+            ready.signal()
+            other.synchronize(10)
+        gate.set()
+        until(lambda: books(driver)[2] == before - 1)
+        event.wait(10)
+
+
 def test_memory_stays_until_the_work_of_others_has_finished(driver: ScriptedDriver, until: Until) -> None:
     """No queue of ours knows of the work."""
     stream, gate, seen = MockStream(), threading.Event(), []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import logging
@@ -147,8 +148,11 @@ class Queue:
         self.place = self.reached = 0
         self.settled = 0
 
-    def waits(self) -> list[tuple[_native.Slot, int]]:
-        return self.waited
+    def waits(self) -> list[Callable[[], bool]]:
+        return [functools.partial(self.pending, *wait) for wait in self.waited]
+
+    def pending(self, slot: _native.Slot, point: int) -> bool:
+        return slot.state(point) == _native.PENDING
 
     def handed(self) -> int:
         return self.reached

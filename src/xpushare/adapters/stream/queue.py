@@ -6,16 +6,16 @@ import functools
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, ParamSpec, TypeVar, final
 
 from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError, from_os_error
-from xpushare._native import CAPTURED, LOST, NOT_HELD, PENDING, SYSTEM, Slot, Span, StreamQueue
+from xpushare._native import CAPTURED, LOST, NOT_HELD, PENDING, SYSTEM, Slot, Span, StreamQueue, load64
 from xpushare.adapters.base import DriverQueue, NativeEvent, Profile
 from xpushare.adapters.host.queue import queue_numbers
-from xpushare.adapters.stream.background import holds_device
 from xpushare.adapters.stream.engine import Engine
 from xpushare.adapters.stream.fills import Copy, Fill, fill_steps
 from xpushare.adapters.stream.hooks import Calls, Scope, Stream
@@ -58,6 +58,7 @@ class DeviceQueue(DriverQueue):
         self._kept: deque[tuple[_Mark, object]] = deque()  # (mark after the operation, what it uses)
         self._waits: deque[tuple[Slot, int]] = deque()
         self._sort_at = _WAITS_KEPT
+        self._foreign: list[weakref.ref[_Dropped]] = []  # each lives while the queue waits for another library's event
         self._owed: dict[int, Slot] = {}  # by id; changed only with `_order`
         self._failures: deque[BaseException] = deque()
         self._broken: DeviceError | None = None
@@ -304,7 +305,7 @@ class DeviceQueue(DriverQueue):
                 slot, point = self._waits.popleft()
                 try:
                     state = slot.state(point)
-                    waiting = holds_device(slot, point)
+                    waiting = _holds_device(slot, point)
                 except ValueError:
                     continue  # the event was closed here, so nobody knows its state any more
                 released = slot.released(point)
@@ -314,11 +315,20 @@ class DeviceQueue(DriverQueue):
                     lost.add(id(slot))
                     self._failures.append(peer_lost(slot, point))
 
-    def waits(self) -> list[tuple[Slot, int]]:
-        """The points that this queue is waiting for."""
+    def waits(self) -> list[Callable[[], bool]]:
         self._sort_waits()
         with self._state:
-            return list(self._waits.copy())
+            self._foreign = [each for each in self._foreign if each() is not None]
+            points = [functools.partial(_waits, slot, point) for slot, point in self._waits.copy()]
+            return [*points, *(functools.partial(self._waits_native, each) for each in self._foreign)]
+
+    def _waits_native(self, unsure: weakref.ref[_Dropped]) -> bool:
+        if unsure() is not None:
+            try:
+                self.settle()
+            except XpuShareError:
+                return False  # a broken device waits for nothing
+        return unsure() is not None
 
     def handed(self) -> int:
         return self._native.handed if self.place else 0
@@ -331,7 +341,10 @@ class DeviceQueue(DriverQueue):
             self._reap()
             self._native.unsure(True)  # until the wait is over
             unsure = _Dropped(self._native.unsure, False)
-            self._submit(doing, self._call(self._stream.wait_native, doing, event))
+            with self._wait_lock:
+                self._submit(doing, self._call(self._stream.wait_native, doing, event))
+                with self._state:
+                    self._foreign.append(weakref.ref(unsure))
             self._keep(self._mark(doing), (keep, unsure))
         self._watch()
 
@@ -573,6 +586,19 @@ class _Dropped:
 
     def __del__(self) -> None:
         self._hook(*self._arguments)
+
+
+def _holds_device(slot: Slot, point: int) -> bool:
+    """Whether a device that waits for the point is still waiting. After a loss it waits until it is released."""
+    state = slot.state(point)
+    return state == PENDING or (state == LOST and load64(slot.address) < point)
+
+
+def _waits(slot: Slot, point: int) -> bool:
+    try:
+        return _holds_device(slot, point)
+    except ValueError:
+        return False  # the event was closed here
 
 
 def _owes(slot: Slot) -> bool:
