@@ -191,9 +191,10 @@ def peer_lost_never() -> None:
 
 @mutant("the clean exit of a process is a loss", "5.18")
 def exit_is_loss() -> None:
+    from xpushare._leaving import Stage, at_leave
     from xpushare.sharing import node
 
-    def leave() -> None:
+    def leave(_deadline: float) -> None:
         import os
 
         node.left.append(True)
@@ -206,7 +207,7 @@ def exit_is_loss() -> None:
         del table
         os._exit(0)
 
-    set_(node, "_leave", leave)
+    at_leave(leave, Stage.LINGER)
 
 
 @mutant("a host signal is allowed over a pending point", "5.12")
