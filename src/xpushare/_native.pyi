@@ -434,6 +434,9 @@ class Slot:
     def owes(self) -> bool:
         """Whether this process owes an outstanding point."""
 
+    def owes_next(self) -> bool:
+        """Whether the lowest outstanding point is this process's to complete."""
+
     def wait(self, point: int, timeout: float | None = None, spin: float = 50e-6) -> int:
         """Wait until `point` is done or lost: DONE, LOST, or PENDING on time-out. Deaths are noticed, also for future
         points.
@@ -618,8 +621,8 @@ def relay(calls: Sequence[tuple[int, ...]]) -> None:
 
 def close_relay(timeout: float | None = 1.0) -> bool:
     """Stop the relay's threads; what is held stays held until a thread starts again. False: a driver still blocks a
-    thread at the time-out; the thread does nothing more once the driver returns. The interpreter calls this at its
-    exit.
+    thread at the time-out; the thread does nothing more once the driver returns. Call it at the exit, before memory that
+    held calls use is freed. In a sub-interpreter it does nothing.
     """
 
 # --- the warden

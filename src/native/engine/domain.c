@@ -300,7 +300,7 @@ const char *xp_domain_wrong(const xp_domain *d)
         return NULL;
     int left = XP_RELAXED(&d->left);
     return left & XP_ROBBED ? XP_ROBBED_TEXT
-           : left           ? "this process has left the domain"
+           : left           ? XP_LEFT_TEXT
                             : "the domain is from before a fork";
 }
 

@@ -50,6 +50,8 @@ static inline bool xp_failed(xp_error *e, int code, const char *what)
 #define XP_FOREVER UINT64_MAX
 #define XP_ROBBED_TEXT                                                                                                \
     "something in this process has closed file descriptors of xpushare (os.closerange?): nothing shared can be used"
+#define XP_LEFT_TEXT                                                                                                  \
+    "this process has left, as it does at its exit: an atexit function that still shares is registered after the first use"
 extern unsigned xp_fork_count; /* read with XP_RELAXED */
 uint64_t xp_now(void);         /* CLOCK_MONOTONIC in ns */
 bool xp_may_spin(void);        /* this process may use more than one CPU */

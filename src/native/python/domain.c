@@ -33,7 +33,7 @@ static xp_domain *member(PyObject *self)
     xp_domain *d = domain(self);
     const char *wrong = xp_domain_wrong(d);
     if (wrong)
-        PyErr_SetString(PyExc_ValueError, wrong);
+        xp_unusable(wrong);
     return wrong ? NULL : d;
 }
 

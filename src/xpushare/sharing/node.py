@@ -94,6 +94,7 @@ class Node:
         if self._table is not None:
             self._table.leave()
         _native.close_warden()
+        _native.close_relay()
 
 
 left: list[bool] = []  # not empty once this process has left: what dies after that is the kernel's to clean up
