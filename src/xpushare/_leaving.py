@@ -95,25 +95,25 @@ def _interrupted() -> bool:
 
 def _hook(_anchor: object = None) -> None:
     """Have `leave` called at the exit, after multiprocessing's own work there."""
-    global _by_atexit
+    global _by_atexit, _remembered
     util: Any = sys.modules.get("multiprocessing.util")
-    if util is not None:
-        if not (_hooked and _hooked[0].still_active()):
-            _hooked[:] = [util.Finalize(None, leave, exitpriority=_LAST)]
-    elif not _by_atexit:  # earlier than multiprocessing, whose function is then called first
-        _by_atexit = True
-        atexit.register(leave)
+    if util is None:
+        if not _by_atexit:  # earlier than multiprocessing, whose function is then called first
+            _by_atexit = True
+            atexit.register(leave)
+        return
+    if not (_hooked and _hooked[0].still_active()):
+        _hooked[:] = [util.Finalize(None, leave, exitpriority=_LAST)]
+    if not _remembered:  # a child of multiprocessing forgets its finalisers, and then calls this
+        _remembered = True
+        util.register_after_fork(at_leave, _hook)
 
 
 def _after_fork() -> None:
-    global _over, _remembered
+    global _over
     _over = False
     _hooked.clear()  # the parent's
     _hook()
-    util: Any = sys.modules.get("multiprocessing.util")
-    if util is not None and not _remembered:  # a child of multiprocessing forgets its finalisers, and then calls this
-        _remembered = True
-        util.register_after_fork(at_leave, _hook)
 
 
 os.register_at_fork(after_in_child=_after_fork)

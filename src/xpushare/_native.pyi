@@ -621,8 +621,8 @@ def relay(calls: Sequence[tuple[int, ...]]) -> None:
 
 def close_relay(timeout: float | None = 1.0) -> bool:
     """Stop the relay's threads; what is held stays held until a thread starts again. False: a driver still blocks a
-    thread at the time-out; the thread does nothing more once the driver returns. Call it at the exit, before memory that
-    held calls use is freed. In a sub-interpreter it does nothing.
+    thread at the time-out; the thread does nothing more once the driver returns. Call it at the exit, before memory
+    that held calls use is freed. In a sub-interpreter it does nothing.
     """
 
 # --- the warden

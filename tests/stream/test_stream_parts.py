@@ -144,6 +144,7 @@ class Queue:
         self.waited: list[tuple[_native.Slot, int]] = []
         self.place = self.reached = 0
         self.settled = 0
+        self.foreign: list[None] = []
 
     def waits(self) -> list[tuple[_native.Slot, int]]:
         return self.waited
@@ -201,6 +202,47 @@ def test_no_device_is_drained_while_a_queue_waits_for_a_point(
     teardown.wait_lock.release()
     queue.waited = []
     slot.signal()
+    assert done.wait(5)
+
+
+@pytest.mark.parametrize("signals", [True, False])
+def test_queues_that_always_wait(devices: list[Any], new_slot: Callable[[], _native.Slot], signals: bool) -> None:
+    """New waits are held back until there is none, but not for long: who queues them may have to signal the others."""
+    teardown, queue, slot = Teardown("test", lambda: devices), Queue(), new_slot()
+    teardown.patience = 0.01
+    teardown.register(queue)
+    queue.waited = [(slot, 1)]
+    drained_at: list[int] = []
+    done = teardown.submit(devices[0], lambda: drained_at.append(slot.value))
+    for point in range(1, 200):
+        if signals:  # somebody else does, whatever this thread does
+            timer = threading.Timer(0.002, slot.signal)
+            timer.start()
+        with teardown.wait_lock:
+            queue.waited = [*queue.waited[-1:], (slot, point + 1)]
+        if signals:
+            timer.join()
+        else:
+            slot.signal()
+        if done.is_set():
+            break
+    assert done.is_set() == signals
+    assert bool(devices[0].log) == signals
+    assert drained_at == ([slot.value] if signals else []), "a device was drained while a queue waited"
+    while slot.value <= point:
+        slot.signal()
+    assert done.wait(5)
+
+
+def test_what_waits_for_another_library_is_not_drained(devices: list[Any]) -> None:
+    teardown, queue = Teardown("test", lambda: devices), Queue()
+    teardown.patience = 0.01
+    teardown.register(queue)
+    queue.foreign.append(None)
+    done = teardown.submit(devices[0], lambda: None)
+    assert not done.wait(0.2)
+    assert not devices[0].log
+    queue.foreign.pop()
     assert done.wait(5)
 
 

@@ -17,7 +17,7 @@ from xpushare.adapters.stream.hooks import Device
 
 __all__ = ["Teardown", "Waiter", "Watch", "Watched", "holds_device", "quietly"]
 
-_QUIET: Final = 5.0  # for how many seconds to look for a moment without any wait
+_HOLD: Final = 0.05  # for how many seconds at most to let no wait begin, so that there is such a moment
 _NAP_FIRST: Final = 1e-4
 _NAP_MAX: Final = 0.02
 _GATHER: Final = 20e-3  # seconds in which further teardowns join one wait for the device, which is the costly part
@@ -97,8 +97,10 @@ class Watch(_Worker):
 class Waiter(Protocol):
     """A queue that may wait for points of events."""
 
-    # The points that it waits for now.
+    # The points that it waits for now; and not empty while it waits for another library's event.
     def waits(self) -> list[tuple[Slot, int]]: ...
+
+    foreign: list[None]
 
     # The place of its newest operation, and up to which place the driver has its operations. Waiting for a device does
     # not wait for what the queue holds.
@@ -114,12 +116,15 @@ class Teardown(_Worker):
     """Runs teardowns, each once the device work submitted before it has finished.
 
     Waiting for a device (`Device.drain`) may hold up allocations in other threads, and one of those threads may be
-    about to signal what the work waits for. So the devices are drained while no queue of ours waits for a point.
+    about to signal what the work waits for, or what another process needs to signal it. So the devices are drained only
+    while no queue of ours waits for anything. In a process whose queues wait all the time, one after the other, new
+    waits are held back for a moment now and then, until there is such a time.
     """
 
     def __init__(self, backend: str, devices: Callable[[], Sequence[Device]]) -> None:
         super().__init__(backend, "teardown")
         self._devices = devices
+        self.patience = 5.0  # for how many seconds to look for a moment without any wait
         # Held during teardowns, and while a queue begins to wait for a point. A wait that began during a teardown would
         # hold up the teardown, and with it the allocations of the thread that is to signal the point.
         self.wait_lock = threading.RLock()
@@ -164,15 +169,29 @@ class Teardown(_Worker):
             while not self._todo.empty():
                 batch.append(self._todo.get())
             self._pass_held()
-            end = time.monotonic() + _QUIET
-            while batch:
-                self._pass_waits(end)
-                with self.wait_lock:
-                    if time.monotonic() < end and any(map(_pending, self._waits())):
-                        continue  # a queue began to wait in between
+            self._carry_out(batch)
+
+    def _carry_out(self, batch: list[tuple[Callable[[], None], threading.Event]]) -> None:
+        nap, patience, first = _NAP_FIRST, time.monotonic() + self.patience, self._waits()
+        while batch:
+            with self.wait_lock:
+                holds = time.monotonic() > patience and not any(map(_pending, first))
+                if self._quiet(time.monotonic() + _HOLD * holds):
                     self._drain()
                     while batch:
                         self._try(*batch.pop(0))
+            if holds:
+                patience, first = time.monotonic() + self.patience, self._waits()
+            time.sleep(nap)
+            nap = min(2 * nap, _NAP_MAX)
+
+    def _quiet(self, end: float) -> bool:
+        """Whether no queue waits, by `end` at the latest. With `wait_lock`, so no wait begins."""
+        while any(queue.foreign for queue in self._queues()) or any(map(_pending, self._waits())):
+            if time.monotonic() >= end:
+                return False
+            time.sleep(_NAP_FIRST)
+        return True
 
     def _try(self, action: Callable[[], None], done: threading.Event) -> None:
         try:
@@ -185,19 +204,6 @@ class Teardown(_Worker):
 
     def _waits(self) -> list[tuple[Slot, int]]:
         return [wait for queue in self._queues() for wait in queue.waits()]
-
-    def _pass_waits(self, end: float) -> None:
-        """Return once every point that queues wait for now has come, if possible at a moment when they wait for
-        none.
-        """
-        nap = _NAP_FIRST
-        while True:
-            waits = self._waits()
-            if not waits or time.monotonic() > end:
-                return
-            while any(map(_pending, waits)):
-                time.sleep(nap)
-                nap = min(2 * nap, _NAP_MAX)
 
     def _pass_held(self) -> None:
         """Return once the driver has every operation that queues hold now."""

@@ -62,6 +62,7 @@ class DeviceQueue(DriverQueue):
         self._waits: deque[_Wait] = deque()
         self._sort_at = _WAITS_KEPT
         self._owed: dict[int, Slot] = {}  # by id; changed only with `_order`
+        self.foreign: list[None] = []  # one for each wait for another library's event
         self._failures: deque[BaseException] = deque()
         self._broken: DeviceError | None = None
         self.place = 0  # of the newest operation, if `_native` may hold it
@@ -334,7 +335,7 @@ class DeviceQueue(DriverQueue):
         with self._order, self._stream.current():
             self._check()
             self._reap()
-            unsure = _Unsure(self._native)
+            unsure = _Unsure(self._native, self.foreign)
             self._submit(doing, self._call(self._stream.wait_native, doing, event))
             self._keep(self._mark(doing), (keep, unsure))
         self._watch()
@@ -611,12 +612,15 @@ class _Turn:
 class _Unsure:
     """A queue waits for what may never come, and is no point; until this is dropped."""
 
-    def __init__(self, native: StreamQueue) -> None:
+    def __init__(self, native: StreamQueue, count: list[None]) -> None:
         native.unsure(True)
         self._native = native
+        self._count = count
+        count.append(None)
 
     def __del__(self) -> None:
         self._native.unsure(False)
+        self._count.pop()
 
 
 class _LateStores:
