@@ -362,6 +362,9 @@ class Domain:
     def idle(self) -> bool:
         """Whether this process holds no entry and is attached to no slot here."""
 
+    def stands(self) -> bool:
+        """Whether this process still is a member: it has not left or forked, and nothing in it has closed our fds."""
+
     def holders(self, entry: int) -> list[int]:
         """Indices of the other living members that hold `entry`; dead ones are reaped first."""
 

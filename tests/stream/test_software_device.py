@@ -139,6 +139,31 @@ def test_what_the_devices_say_of_their_orderings() -> None:
         event.wait(10)
 
 
+def test_a_thread_that_always_has_a_queue_waiting_goes_on(driver: ScriptedDriver, until: Until) -> None:
+    """Only this thread signals what its queue waits for. Memory that it frees meanwhile is given back later."""
+    found = adapters.adapter("mock")
+    assert isinstance(found, StreamAdapter)
+    teardown = found.engine.teardown
+    settle()
+    before, patience = driver.library.ss_registrations(), teardown.patience
+    with xs.Queue("mock:0") as queue, xs.Event("mock:0") as event:
+        try:
+            teardown.patience = 0.01
+            queue.wait(event, at_least=1)
+            xs.malloc_device(4096, "mock:0").close()
+            end = time.monotonic() + 0.5
+            while time.monotonic() < end:
+                queue.wait(event, at_least=event.value + 2)
+                event.signal()
+            assert not driver.counts["device_synchronize"], "the device was drained, and the thread not held up"
+            assert driver.library.ss_registrations() > before
+        finally:
+            teardown.patience = patience
+        event.signal()
+        until(lambda: driver.counts["device_synchronize"])
+        assert settle()
+
+
 def test_memory_stays_until_the_work_of_others_has_finished(driver: ScriptedDriver, until: Until) -> None:
     """No queue of ours knows of the work."""
     stream, gate, seen = MockStream(), threading.Event(), []

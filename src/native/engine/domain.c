@@ -63,7 +63,8 @@ static enum life life_of(xp_domain *d, uint32_t m, int *pid)
     int declared = (int)XP_RELAXED(&record->pid);
     if (pidfd < 0 && declared > 0 && XP_RELAXED(&record->pid_namespace) == pid_namespace())
         pidfd = mine = xp_pidfd_open(declared);
-    bool ended = pidfd < 0 || xp_pidfd_readable(pidfd);
+    bool lie = mine >= 0 && !xp_pid_ours(declared); /* the record is a peer's to write */
+    bool ended = pidfd < 0 || lie || xp_pidfd_readable(pidfd);
     if (mine >= 0)
         close(mine);
     uint64_t now = xp_now();

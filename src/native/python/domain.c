@@ -149,6 +149,16 @@ static PyObject *domain_idle(PyObject *self, PyObject *Py_UNUSED(a))
     return PyBool_FromLong(xp_idle(domain(self)));
 }
 
+static PyObject *domain_stands(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_domain *d = domain(self);
+    bool stands;
+    Py_BEGIN_ALLOW_THREADS
+    stands = xp_domain_wrong(d) == NULL && xp_stands(d);
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(stands);
+}
+
 /* --- Lease: a hold with an owner object --------------------------------------------------------------------------- */
 
 typedef struct {
@@ -343,6 +353,7 @@ static PyMethodDef domain_methods[] = {
     {"members", domain_members, METH_NOARGS, NULL},
     {"reap", domain_reap, METH_NOARGS, NULL},
     {"idle", domain_idle, METH_NOARGS, NULL},
+    {"stands", domain_stands, METH_NOARGS, NULL},
     {"holders", domain_holders, METH_O, NULL},
     {"set_opens", XP_FAST(domain_set_opens), METH_FASTCALL, NULL},
     {"take_open", domain_take_open, METH_O, NULL},
