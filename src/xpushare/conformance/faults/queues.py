@@ -354,6 +354,20 @@ def one_hardware_queue() -> None:
     set_(HostQueue, "_wait", wait)
 
 
+@mutant("a clean exit drops what queues hold", "5.33")
+def exit_drops_work() -> None:
+    from xpushare.core import queue
+
+    set_(queue._Queues, "all", lambda _self: [])
+
+
+@mutant("a clean exit waits for what nobody has submitted", "5.33")
+def exit_waits_for_ever() -> None:
+    from xpushare.core import queue
+
+    set_(queue, "_goes_on", bool)
+
+
 @mutant("an adopted queue does not wait", "5.29")
 def adopted_does_not_wait() -> None:
     from xpushare.core import queue
