@@ -145,6 +145,7 @@ def test_a_thread_that_always_has_a_queue_waiting_goes_on(driver: ScriptedDriver
     assert isinstance(found, StreamAdapter)
     teardown = found.engine.teardown
     settle()
+    driver.reset()  # the counts
     before, patience = driver.library.ss_registrations(), teardown.patience
     with xs.Queue("mock:0") as queue, xs.Event("mock:0") as event:
         try:
