@@ -10,6 +10,7 @@ from xpushare._lifecycle import Exportable
 from xpushare.core import event as core
 from xpushare.core.event import Opened
 from xpushare.core.resources import Resource
+from xpushare.sharing import node
 
 if TYPE_CHECKING:
     from xpushare._device import Context, DeviceLike
@@ -153,6 +154,8 @@ class Event(Exportable[Opened]):
         if found.timeline.foreign_process:
             return f"<Event {how}of the parent process, on {found.device}>"
         slot = found.timeline.slot
+        if node.left:
+            return f"<Event {how}of a process that has left, on {found.device}>"
         return f"<Event {how}value {slot.value} pending {slot.pending} on {found.device}>"
 
     def __reduce__(self) -> tuple[Any, ...]:

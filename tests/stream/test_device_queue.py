@@ -105,6 +105,35 @@ def memory() -> Memory:
     return Memory(4096)
 
 
+def test_what_is_unfinished(
+    engine: Engine,
+    device: Device,
+    driver: ScriptedDriver,
+    ordering: str,
+    memory: Memory,
+    new_slot: NewSlot,
+    until: Until,
+) -> None:
+    stream = new_stream(device, ordering)
+    queue, gate, out = new_queue(engine, stream), new_slot(), new_slot()
+    assert queue.unfinished() is False
+    driver.library.ss_pause(ctypes.c_uint64(stream.handle), 1)
+    queue.fill(memory.address, b"a", 100, None)
+    queue.wait(gate, 1)
+    assert queue.unfinished() is True, "the fill comes before the wait"
+    driver.library.ss_pause(ctypes.c_uint64(stream.handle), 0)
+    until(lambda: queue.unfinished() == (gate, 1))
+    queue.fill(memory.address, b"b", 100, None)
+    queue.signal(out, None)
+    queue.wait(gate, 2)
+    assert queue.unfinished() == (gate, 1), "what comes behind the wait makes no difference"
+    gate.signal()
+    until(lambda: queue.unfinished() == (gate, 2))
+    assert out.value == 1
+    gate.signal()
+    until(lambda: queue.unfinished() is False)
+
+
 def test_what_is_queued_behind_a_wait_starts_when_the_point_comes(
     engine: Engine, device: Device, driver: ScriptedDriver, ordering: str, memory: Memory, new_slot: NewSlot
 ) -> None:

@@ -191,6 +191,25 @@ def test_no_teardown_waits_for_a_device_that_waits_for_another_librarys_event(
         event.wait(10)
 
 
+def test_a_thread_that_always_has_a_queue_waiting_goes_on(driver: ScriptedDriver, until: Until) -> None:
+    """Only this thread signals what its queue waits for. Memory that it frees meanwhile is given back later."""
+    settle()
+    driver.reset()  # the counts
+    before = driver.library.ss_registrations()
+    with xs.Queue("mock:0") as queue, xs.Event("mock:0") as event:
+        queue.wait(event, at_least=1)
+        xs.malloc_device(4096, "mock:0").close()
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            queue.wait(event, at_least=event.value + 2)
+            event.signal()
+        assert not driver.counts["device_synchronize"], "the device was drained, and the thread not held up"
+        assert driver.library.ss_registrations() > before
+        event.signal()
+        until(lambda: driver.counts["device_synchronize"])
+        assert settle()
+
+
 def test_memory_stays_until_the_work_of_others_has_finished(driver: ScriptedDriver, until: Until) -> None:
     """No queue of ours knows of the work."""
     stream, gate, seen = MockStream(), threading.Event(), []

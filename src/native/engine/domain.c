@@ -63,7 +63,8 @@ static enum life life_of(xp_domain *d, uint32_t m, int *pid)
     int declared = (int)XP_RELAXED(&record->pid);
     if (pidfd < 0 && declared > 0 && XP_RELAXED(&record->pid_namespace) == pid_namespace())
         pidfd = mine = xp_pidfd_open(declared);
-    bool ended = pidfd < 0 || xp_pidfd_readable(pidfd);
+    bool lie = mine >= 0 && !xp_pid_ours(declared); /* the record is a peer's to write */
+    bool ended = pidfd < 0 || lie || xp_pidfd_readable(pidfd);
     if (mine >= 0)
         close(mine);
     uint64_t now = xp_now();
@@ -300,7 +301,7 @@ const char *xp_domain_wrong(const xp_domain *d)
         return NULL;
     int left = XP_RELAXED(&d->left);
     return left & XP_ROBBED ? XP_ROBBED_TEXT
-           : left           ? "this process has left the domain"
+           : left           ? XP_LEFT_TEXT
                             : "the domain is from before a fork";
 }
 

@@ -326,9 +326,10 @@ const char *xp_slot_wrong(const xp_slot *s)
     if (XP_LIKELY(!XP_RELAXED(&s->gone)) && xp_usable(s->d))
         return NULL;
     int left = XP_RELAXED(&s->d->left);
-    return left & XP_ROBBED                ? XP_ROBBED_TEXT
-           : XP_RELAXED(&s->gone) || left  ? "the slot is detached"
-                                           : "the slot is from before a fork";
+    return left & XP_ROBBED       ? XP_ROBBED_TEXT
+           : XP_RELAXED(&s->gone) ? "the slot is detached"
+           : left                 ? XP_LEFT_TEXT
+                                  : "the slot is from before a fork";
 }
 
 void xp_detach(xp_slot *s)

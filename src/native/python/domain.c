@@ -33,7 +33,7 @@ static xp_domain *member(PyObject *self)
     xp_domain *d = domain(self);
     const char *wrong = xp_domain_wrong(d);
     if (wrong)
-        PyErr_SetString(PyExc_ValueError, wrong);
+        xp_unusable(wrong);
     return wrong ? NULL : d;
 }
 
@@ -151,6 +151,16 @@ static PyObject *domain_leave_if_idle(PyObject *self, PyObject *Py_UNUSED(a))
     left = xp_leave_if_idle(domain(self));
     Py_END_ALLOW_THREADS
     return PyBool_FromLong(left);
+}
+
+static PyObject *domain_stands(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_domain *d = domain(self);
+    bool stands;
+    Py_BEGIN_ALLOW_THREADS
+    stands = xp_domain_wrong(d) == NULL && xp_stands(d);
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(stands);
 }
 
 /* --- Lease: a hold with an owner object --------------------------------------------------------------------------- */
@@ -347,6 +357,7 @@ static PyMethodDef domain_methods[] = {
     {"members", domain_members, METH_NOARGS, NULL},
     {"reap", domain_reap, METH_NOARGS, NULL},
     {"leave_if_idle", domain_leave_if_idle, METH_NOARGS, NULL},
+    {"stands", domain_stands, METH_NOARGS, NULL},
     {"holders", domain_holders, METH_O, NULL},
     {"set_opens", XP_FAST(domain_set_opens), METH_FASTCALL, NULL},
     {"take_open", domain_take_open, METH_O, NULL},

@@ -266,9 +266,7 @@ class Peers:
     holds weak references, so it never evicts what is in use, and keeps nothing else alive.
     """
 
-    def __init__(self, meet: Callable[[], None]) -> None:
-        """`meet` is called when this process meets an exporter."""
-        self._meet = meet
+    def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: what dies while it is held may call `forget`
         self._peers: dict[bytes, Peer] = {}
         self._cache: dict[Hashable, ref[Any]] = {}
@@ -308,7 +306,6 @@ class Peers:
         )
 
     def _attach(self, handle: Handle) -> Peer:
-        self._meet()
         peer = self._peers[fields_of(handle).cookie] = Peer(handle)
         self._know()
         return peer

@@ -6,7 +6,6 @@ names of `STREAM_CALLS`.
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import functools
 import threading
@@ -18,6 +17,7 @@ from typing import Any, Final, Literal
 
 from xpushare import _native
 from xpushare._errors import DeviceError, XpuShareError
+from xpushare._leaving import Stage, at_leave
 from xpushare.adapters.host.memory import Calls
 from xpushare.adapters.stream.hooks import Codes, QueueCalls
 
@@ -70,7 +70,7 @@ class ScriptedDriver(Calls):
     @functools.cached_property
     def library(self) -> ctypes.CDLL:
         library = ctypes.CDLL(str(LIBRARY))
-        atexit.register(library.ss_exit)  # before the interpreter unmaps what streams work on
+        at_leave(lambda _deadline: library.ss_exit(), Stage.STOP)  # before what streams work on is unmapped
         return library
 
     def address(self, name: str) -> int:

@@ -17,7 +17,8 @@ from xpushare.adapters.stream.hooks import Device
 
 __all__ = ["Teardown", "Waiter", "Watch", "Watched", "quietly"]
 
-_PATIENCE: Final = 1.0  # seconds at most for which queues may not begin to wait, while the last waits pass
+_PATIENCE: Final = 0.05  # seconds at most for which queues may not begin to wait, while the last waits pass
+_REST: Final = 10  # for how many times as long they then may
 _NAP_FIRST: Final = 1e-4
 _NAP_MAX: Final = 0.02
 _GATHER: Final = 20e-3  # seconds in which further teardowns join one wait for the device, which is the costly part
@@ -115,7 +116,7 @@ class Teardown(_Worker):
 
     Waiting for a device (`Device.drain`) may hold up allocations in other threads, and one of those threads may be
     about to signal what the work waits for. So a device is drained only while no queue of ours waits for anything. If
-    some queue always does, the lock keeps queues from beginning to wait, for longer with each attempt.
+    some queue always does, the lock keeps queues from beginning to wait now and then, each time for a little longer.
     """
 
     def __init__(self, backend: str, devices: Callable[[], Sequence[Device]]) -> None:
@@ -169,13 +170,14 @@ class Teardown(_Worker):
             while batch:
                 self._pass_waits()
                 with self.wait_lock:
-                    if not self._pass_waits(patience):
-                        # A queue began to wait in between, perhaps for a point of a thread that wants the lock now.
-                        patience = min(2 * patience, _PATIENCE)
-                        continue
-                    self._drain()
-                    while batch:
-                        self._try(*batch.pop(0))
+                    if self._pass_waits(patience):
+                        self._drain()
+                        while batch:
+                            self._try(*batch.pop(0))
+                if batch:
+                    # A queue began to wait in between, perhaps for a point of a thread that wanted the lock just now.
+                    time.sleep(_REST * patience)
+                    patience = min(2 * patience, _PATIENCE)
 
     def _try(self, action: Callable[[], None], done: threading.Event) -> None:
         try:
