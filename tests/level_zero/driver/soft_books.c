@@ -15,7 +15,7 @@ static const char *const newer[] = {
     "zeMemGetFileDescriptorFromIpcHandleExp", "zeMemGetIpcHandleWithProperties", "zePhysicalMemGetProperties",
     "zeEventPoolPutIpcHandle", "zeEventCounterBasedCreate", "zeEventCounterBasedGetIpcHandle",
     "zeEventCounterBasedOpenIpcHandle", "zeEventCounterBasedCloseIpcHandle", "zeEventCounterBasedGetDeviceAddress",
-    "zeEventGetCounterBasedFlags", "zeDeviceGetCounterBasedEventMaxValue", "zeCommandListAppendHostFunction",
+    "zeEventGetCounterBasedFlags", "zeDeviceGetCounterBasedEventMaxValue", "zeDeviceSynchronize", "zeCommandListAppendHostFunction",
     "zeCommandListAppendMemoryCopyWithParameters", "zeCommandListAppendMemoryFillWithParameters"};
 
 typedef struct entry {

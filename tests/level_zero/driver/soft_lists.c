@@ -413,6 +413,22 @@ ze_result_t zexCommandListAppendWriteToMemory(ze_command_list_handle_t handle, w
     return append(handle, (operation){.kind = STORE, .to = soft_host(at), .value = value}, NULL, 0, NULL);
 }
 
+ze_result_t zeDeviceSynchronize(ze_device_handle_t device)
+{
+    ENTER();
+    for (bool busy = true; busy;) { /* other threads may create and destroy lists meanwhile */
+        busy = false;
+        soft_lock();
+        for (object *each = soft_objects(); each; each = each->next)
+            if (each->kind == LIST && ((list *)each)->device == device)
+                busy |= ((list *)each)->done != ((list *)each)->submitted;
+        soft_unlock();
+        if (busy)
+            usleep(20);
+    }
+    return ZE_RESULT_SUCCESS;
+}
+
 /* --- the state of a list -------------------------------------------------------------------------------------------- */
 
 ze_result_t zeCommandListHostSynchronize(ze_command_list_handle_t handle, uint64_t timeout)

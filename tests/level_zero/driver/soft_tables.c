@@ -1,4 +1,4 @@
-/* The tables that the real loader asks a driver for. */
+/* The tables that the real loader asks a driver for; in its place, what the loader itself would answer. */
 #include "soft.h"
 #ifndef STAND_IN
 #include <level_zero/ze_ddi.h>
@@ -22,7 +22,8 @@ TABLE(Device, ze_device_dditable_t, ENTRY(zeDevice, Get), ENTRY(zeDevice, GetSub
       ENTRY(zeDevice, GetCommandQueueGroupProperties), ENTRY(zeDevice, GetMemoryProperties),
       ENTRY(zeDevice, GetMemoryAccessProperties), ENTRY(zeDevice, GetExternalMemoryProperties),
       ENTRY(zeDevice, GetP2PProperties), ENTRY(zeDevice, CanAccessPeer), ENTRY(zeDevice, GetStatus),
-      ENTRY(zeDevice, GetGlobalTimestamps), NEWER(zeDevice, GetCounterBasedEventMaxValue))
+      ENTRY(zeDevice, GetGlobalTimestamps), NEWER(zeDevice, GetCounterBasedEventMaxValue),
+      NEWER(zeDevice, Synchronize))
 TABLE(Context, ze_context_dditable_t, ENTRY(zeContext, Create), ENTRY(zeContext, CreateEx), ENTRY(zeContext, Destroy),
       ENTRY(zeContext, GetStatus), ENTRY(zeContext, MakeMemoryResident), ENTRY(zeContext, EvictMemory))
 TABLE(Mem, ze_mem_dditable_t, ENTRY(zeMem, AllocDevice), ENTRY(zeMem, AllocHost), ENTRY(zeMem, AllocShared),
@@ -53,4 +54,12 @@ TABLE(CommandList, ze_command_list_dditable_t, ENTRY(zeCommandList, CreateImmedi
       ENTRY(zeCommandList, ImmediateGetIndex), ENTRY(zeCommandList, IsImmediate),
       NEWER(zeCommandList, AppendHostFunction), NEWER(zeCommandList, AppendMemoryCopyWithParameters),
       NEWER(zeCommandList, AppendMemoryFillWithParameters))
+#else
+
+ze_result_t zelLoaderTranslateHandle(uint32_t type, void *from, void **to)
+{
+    (void)type;
+    *to = from;
+    return ZE_RESULT_SUCCESS;
+}
 #endif

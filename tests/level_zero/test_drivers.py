@@ -1,0 +1,140 @@
+"""What the other tests rely on: the layer sees bad calls first, and the software driver notices what it claims to."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from ctypes import byref, c_size_t, c_uint32, c_void_p
+
+import pytest
+from level_zero_driver import ROOT, driver
+
+from xpushare.adapters.level_zero._bindings import (
+    load,
+    ze_device_mem_alloc_desc_t,
+    ze_external_memory_export_desc_t,
+    ze_external_memory_export_fd_t,
+    ze_init_driver_type_desc_t,
+    ze_memory_allocation_properties_t,
+)
+
+INVALID_NULL_POINTER = 0x78000007
+
+
+class Bare:
+    """The driver by bare calls: its context, its first device."""
+
+    def __init__(self) -> None:
+        self.ze = load()
+        count, found = c_uint32(1), c_void_p()
+        self("zeInitDrivers", byref(count), byref(found), byref(ze_init_driver_type_desc_t(flags=1)))
+        self.context = c_void_p(self.ze["zeDriverGetDefaultContext"](found))
+        self.device = c_void_p()
+        self("zeDeviceGet", found, byref(count), byref(self.device))
+
+    def __call__(self, name: str, *arguments: object) -> None:
+        result = self.ze[name](*arguments)
+        assert result == 0, f"{name}: {result:#x}"
+
+    def allocate(self, nbytes: int, exported: bool = False) -> c_void_p:
+        address = c_void_p()
+        export = ze_external_memory_export_desc_t(flags=1) if exported else None
+        desc = ze_device_mem_alloc_desc_t(export)
+        self("zeMemAllocDevice", self.context, byref(desc), c_size_t(nbytes), c_size_t(0), self.device, byref(address))
+        return address
+
+    def exported(self, address: c_void_p) -> int:
+        """The driver's own fd of an allocation."""
+        fd = ze_external_memory_export_fd_t(flags=1, fd=-1)
+        self("zeMemGetAllocProperties", self.context, address, byref(ze_memory_allocation_properties_t(fd)), None)
+        return int(fd.fd)
+
+
+@pytest.mark.drivers("soft", "neo")
+def test_the_layer_refuses_a_planted_bad_call() -> None:
+    """Without a description the drivers would crash; the layer answers before they see the call."""
+    bare = Bare()
+    address = c_void_p()
+    result = bare.ze["zeMemAllocDevice"](bare.context, None, 4096, 0, bare.device, byref(address))
+    assert result == INVALID_NULL_POINTER
+    if os.environ["XPUSHARE_LEVEL_ZERO"] == "soft":
+        assert "zeMemAllocDevice" not in driver().calls()
+
+
+@pytest.mark.drivers("soft", "stand-in")
+def test_books() -> None:
+    bare, soft = Bare(), driver()
+    before = soft.left()
+    address = bare.allocate(8 << 20)
+    assert soft.left() != before
+    soft.fail("zeMemFree")
+    assert bare.ze["zeMemFree"](bare.context, address) == 0x70000001
+    assert "memory" in soft.left()
+    bare("zeMemFree", bare.context, address)
+    assert soft.left() == before
+    assert soft.calls()["zeMemFree"] == 2
+    soft.reset()
+
+
+@pytest.mark.drivers("soft", "stand-in")
+def test_a_closed_fd_of_the_driver_is_noticed() -> None:
+    bare, soft = Bare(), driver()
+    address = bare.allocate(4096, exported=True)
+    os.close(bare.exported(address))
+    bare.ze["zeMemFree"](bare.context, address)
+    assert "violation" in soft.left()
+    soft.reset()
+
+
+@pytest.mark.drivers("soft", "stand-in")
+def test_unfinished_work_is_noticed() -> None:
+    """In a process of its own: the driver's books there stay unbalanced."""
+    code = """
+from test_drivers import *
+from ctypes import c_uint64
+from xpushare.adapters.level_zero._bindings import ze_command_queue_desc_t
+bare = Bare()
+made = c_void_p()
+bare("zeCommandListCreateImmediate", bare.context, bare.device, byref(ze_command_queue_desc_t()), byref(made))
+soft = driver()
+soft.stall("zeDeviceGetStatus", 1)
+event = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: __import__("time").sleep(0.5))
+bare("zeCommandListAppendHostFunction", made, ctypes.cast(event, c_void_p), None, None, None, 0, None)
+bare("zeCommandListDestroy", made)
+print(soft.left())
+"""
+    path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "destroyed with unfinished work" in done.stdout
+
+
+@pytest.mark.drivers("soft", "neo", "stand-in")
+def test_device_addresses_are_unsigned() -> None:
+    bare = Bare()
+    address = bare.allocate(8 << 20)
+    assert address.value is not None
+    assert address.value >= 1 << 63
+    bare("zeMemFree", bare.context, address)
+
+
+@pytest.mark.drivers("soft", "neo")
+def test_the_driver_hands_out_one_fd() -> None:
+    """What the software driver copies of Intel's: the same fd at each call, and small allocations share a buffer."""
+    bare = Bare()
+    exported = bare.allocate(8 << 20, exported=True)
+    assert bare.exported(exported) == bare.exported(exported) >= 0
+    one, other = bare.allocate(4096), bare.allocate(4096)
+    assert bare.exported(one) == bare.exported(other)
+    assert os.lseek(bare.exported(one), 0, os.SEEK_END) == 2 << 20
+    for each in (exported, one, other):
+        bare("zeMemFree", bare.context, each)
+
+
+def test_versions_are_recorded() -> None:
+    if os.environ["XPUSHARE_LEVEL_ZERO"] != "stand-in":
+        assert "libze1 " in (ROOT / "versions.txt").read_text()
