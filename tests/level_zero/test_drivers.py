@@ -2,54 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
-from ctypes import byref, c_size_t, c_uint32, c_void_p
+from ctypes import byref, c_void_p
 
 import pytest
+from bare import Bare
 from level_zero_driver import ROOT, driver
 
-from xpushare.adapters.level_zero._bindings import (
-    load,
-    ze_device_mem_alloc_desc_t,
-    ze_external_memory_export_desc_t,
-    ze_external_memory_export_fd_t,
-    ze_init_driver_type_desc_t,
-    ze_memory_allocation_properties_t,
-)
-
 INVALID_NULL_POINTER = 0x78000007
-
-
-class Bare:
-    """The driver by bare calls: its context, its first device."""
-
-    def __init__(self) -> None:
-        self.ze = load()
-        count, found = c_uint32(1), c_void_p()
-        self("zeInitDrivers", byref(count), byref(found), byref(ze_init_driver_type_desc_t(flags=1)))
-        self.context = c_void_p(self.ze["zeDriverGetDefaultContext"](found))
-        self.device = c_void_p()
-        self("zeDeviceGet", found, byref(count), byref(self.device))
-
-    def __call__(self, name: str, *arguments: object) -> None:
-        result = self.ze[name](*arguments)
-        assert result == 0, f"{name}: {result:#x}"
-
-    def allocate(self, nbytes: int, exported: bool = False) -> c_void_p:
-        address = c_void_p()
-        export = ze_external_memory_export_desc_t(flags=1) if exported else None
-        desc = ze_device_mem_alloc_desc_t(export)
-        self("zeMemAllocDevice", self.context, byref(desc), c_size_t(nbytes), c_size_t(0), self.device, byref(address))
-        return address
-
-    def exported(self, address: c_void_p) -> int:
-        """The driver's own fd of an allocation."""
-        fd = ze_external_memory_export_fd_t(flags=1, fd=-1)
-        self("zeMemGetAllocProperties", self.context, address, byref(ze_memory_allocation_properties_t(fd)), None)
-        return int(fd.fd)
 
 
 @pytest.mark.drivers("soft", "neo")
@@ -92,18 +54,18 @@ def test_a_closed_fd_of_the_driver_is_noticed() -> None:
 def test_unfinished_work_is_noticed() -> None:
     """In a process of its own: the driver's books there stay unbalanced."""
     code = """
-from test_drivers import *
-from ctypes import c_uint64
-from xpushare.adapters.level_zero._bindings import ze_command_queue_desc_t
-bare = Bare()
-made = c_void_p()
+import ctypes, time
+from ctypes import byref, c_void_p
+from bare import Bare
+from level_zero_driver import driver
+from xpushare.adapters.level_zero._bindings import HOST_FUNCTION, ze_command_queue_desc_t
+
+bare, made = Bare(), c_void_p()
 bare("zeCommandListCreateImmediate", bare.context, bare.device, byref(ze_command_queue_desc_t()), byref(made))
-soft = driver()
-soft.stall("zeDeviceGetStatus", 1)
-event = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: __import__("time").sleep(0.5))
-bare("zeCommandListAppendHostFunction", made, ctypes.cast(event, c_void_p), None, None, None, 0, None)
+sleep = HOST_FUNCTION(lambda _: time.sleep(0.5))
+bare("zeCommandListAppendHostFunction", made, ctypes.cast(sleep, c_void_p), None, None, None, 0, None)
 bare("zeCommandListDestroy", made)
-print(soft.left())
+print(driver().left())
 """
     path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
     done = subprocess.run(
