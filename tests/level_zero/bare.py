@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ctypes import byref, c_size_t, c_uint32, c_void_p
+from ctypes import byref, c_uint32, c_void_p
 
 from xpushare.adapters.level_zero._bindings import (
     load,
     ze_device_mem_alloc_desc_t,
     ze_external_memory_export_desc_t,
     ze_external_memory_export_fd_t,
+    ze_host_mem_alloc_desc_t,
     ze_init_driver_type_desc_t,
     ze_memory_allocation_properties_t,
 )
@@ -34,7 +35,12 @@ class Bare:
         address = c_void_p()
         export = ze_external_memory_export_desc_t(flags=1) if exported else None
         desc = ze_device_mem_alloc_desc_t(export)
-        self("zeMemAllocDevice", self.context, byref(desc), c_size_t(nbytes), c_size_t(0), self.device, byref(address))
+        self("zeMemAllocDevice", self.context, byref(desc), nbytes, 0, self.device, byref(address))
+        return address
+
+    def host(self, nbytes: int) -> c_void_p:
+        address = c_void_p()
+        self("zeMemAllocHost", self.context, byref(ze_host_mem_alloc_desc_t()), nbytes, 0, byref(address))
         return address
 
     def exported(self, address: c_void_p) -> int:

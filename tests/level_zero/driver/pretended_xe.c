@@ -1,8 +1,9 @@
-/* LD_PRELOAD: a pretended Linux "xe" kernel driver for one Battlemage GPU, enough for Intel's real Level Zero driver
-   (NEO, libze_intel_gpu.so.1) to start, allocate, export, import, map and bind with memfds as buffer objects. Batches
-   are walked for MI_/PIPE_CONTROL/blitter commands, so copies, fills and event writes of the copy engine really happen;
-   kernels do not run. gcc -O2 -shared -fPIC -pthread fakexe.c -o libfakexe.so -ldl        LD_PRELOAD=libfakexe.so
-   FAKEXE_TRACE=1 FAKEXE_DEVICES=2 program */
+/* LD_PRELOAD: a pretended Linux "xe" kernel driver with one or more Battlemage GPUs, enough for Intel's own Level Zero
+ * driver to start, allocate, share, map and run. Buffer objects are memfds. Each exec queue is a thread that walks the
+ * batches submitted to it and performs copies, fills of the copy engine, stores, atomics and semaphore waits. Kernels do
+ * not run: what the driver does by a kernel leaves its memory as it was.
+ *
+ * Environment: PRETENDED_XE_DEVICES=n (default: 1), PRETENDED_XE_TRACE=1 (ioctls) or 2 (commands, too), to stderr. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <drm/drm.h>
@@ -12,6 +13,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,709 +23,741 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-#define MAXFD 65536
-#define VA(a) ((a) & 0xffffffffffffull)
-#define LOG(...)                                                                                                       \
+
+enum { FDS = 65536, BUFFERS = 65536, QUEUES = 4096, FENCES = 8, FIRST_NODE = 128 };
+#define ADDRESS(a) ((a)&UINT64_C(0xffffffffffff)) /* 48 bits */
+#define TRACE(level, ...)                                                                                              \
     do {                                                                                                               \
-        if (trace)                                                                                                     \
-            fprintf(stderr, "fakexe: " __VA_ARGS__);                                                                   \
+        if (trace >= (level))                                                                                          \
+            fprintf(stderr, "xe: " __VA_ARGS__);                                                                       \
     } while (0)
-static int (*real_open)(const char *, int, ...), (*real_ioctl)(int, unsigned long, ...), (*real_close)(int), trace;
-static void *(*real_mmap)(void *, size_t, int, int, int, off_t);
-static unsigned char isdrm[MAXFD];
-typedef struct {
-    int fd, refs;
-    uint64_t size, ino;
-    char *ptr;
-} bo;
-static bo bos[65536];
-static uint32_t nbo = 1, nvm = 1, nq = 1;
-typedef struct bind {
-    struct bind *next;
+
+typedef struct { /* a buffer object; its number is its handle */
+    int fd;
+    uint64_t size;
+    ino_t inode;
+    char *content;
+} buffer;
+
+typedef struct binding { /* addresses of a VM, where content can be reached */
+    struct binding *next;
     uint32_t vm;
-    uint64_t va, size;
-    char *cpu;
-} bind;
-static bind *binds;
-static uint32_t queue_vm[65536];
-static pthread_mutex_t L = PTHREAD_MUTEX_INITIALIZER;
-static pthread_rwlock_t B = PTHREAD_RWLOCK_INITIALIZER; /* of binds */
+    uint64_t address, size;
+    char *content;
+} binding;
+
 typedef struct job {
     struct job *next;
-    uint64_t at;
-    uint32_t vm, n;
-    struct drm_xe_sync s[8];
+    uint64_t batch;
+    uint32_t fences;
+    struct drm_xe_sync fence[FENCES];
 } job;
-static struct queue {
-    job *head, **tail;
-    pthread_mutex_t m;
-    pthread_cond_t c;
-    int started;
-    uint64_t gpr[64];
-} queues[4096]; /* each exec queue is a thread: waits in the batch hold up only that queue */
-__attribute__((constructor)) static void init(void)
+
+typedef struct {
+    uint32_t vm;
+    job *first, **last;
+    bool started;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    uint32_t registers[128]; /* the general purpose registers, which commands load and store */
+} exec_queue;
+
+static int (*real_open)(const char *, int, ...);
+static int (*real_ioctl)(int, unsigned long, ...);
+static int (*real_close)(int);
+static void *(*real_mmap)(void *, size_t, int, int, int, off_t);
+static int trace;
+static bool is_node[FDS]; /* fds of /dev/dri/renderD… */
+static buffer buffers[BUFFERS];
+static exec_queue queues[QUEUES];
+static uint32_t last_buffer, last_vm, last_queue;
+static binding *bindings;
+static pthread_mutex_t ioctls = PTHREAD_MUTEX_INITIALIZER;
+static pthread_rwlock_t bound = PTHREAD_RWLOCK_INITIALIZER; /* of bindings */
+
+__attribute__((constructor)) static void find_real(void)
 {
     real_open = dlsym(RTLD_NEXT, "open");
     real_ioctl = dlsym(RTLD_NEXT, "ioctl");
     real_close = dlsym(RTLD_NEXT, "close");
     real_mmap = dlsym(RTLD_NEXT, "mmap");
-    trace = getenv("FAKEXE_TRACE") ? atoi(getenv("FAKEXE_TRACE")) : 0;
+    trace = getenv("PRETENDED_XE_TRACE") ? atoi(getenv("PRETENDED_XE_TRACE")) : 0;
 }
-int open(const char *p, int f, ...)
+
+static uint64_t now(clockid_t clock)
 {
-    va_list a;
-    va_start(a, f);
-    int m = va_arg(a, int);
-    va_end(a);
-    if (!real_open)
-        init();
-    if (!strncmp(p, "/dev/dri/renderD", 16)) {
-        const char *k = getenv("FAKEXE_DEVICES");
-        if (atoi(p + 16) >= 128 + (k ? atoi(k) : 1)) {
-            errno = ENOENT;
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+static int invalid(void)
+{
+    errno = EINVAL;
+    return -1;
+}
+
+/* --- the command streamer ------------------------------------------------------------------------------------------- */
+
+static void *reach(uint32_t vm, uint64_t address, uint64_t size) /* NULL where nothing is bound */
+{
+    void *found = NULL;
+    address = ADDRESS(address);
+    pthread_rwlock_rdlock(&bound);
+    for (binding *b = bindings; b && !found; b = b->next)
+        if (b->vm == vm && address >= b->address && address + size <= b->address + b->size)
+            found = b->content + (address - b->address);
+    pthread_rwlock_unlock(&bound);
+    if (!found)
+        TRACE(1, "nothing at %lx in VM %u\n", (long)address, vm);
+    return found;
+}
+
+static uint64_t wide(const uint32_t *at)
+{
+    return at[0] | (uint64_t)at[1] << 32;
+}
+
+static uint32_t *general(exec_queue *q, uint32_t number) /* a general purpose register, or NULL for all others */
+{
+    uint32_t offset = number & 0xfff; /* in the registers of whichever engine */
+    return offset >= 0x600 && offset < 0x800 ? &q->registers[(offset - 0x600) / 4] : NULL;
+}
+
+static void store(exec_queue *q, uint64_t address, uint64_t value, bool qword)
+{
+    void *to = reach(q->vm, address & ~UINT64_C(3), qword ? 8 : 4);
+    if (to && qword)
+        *(_Atomic uint64_t *)to = value;
+    else if (to)
+        *(_Atomic uint32_t *)to = (uint32_t)value;
+}
+
+static void add(exec_queue *q, uint64_t address, uint64_t value, bool qword)
+{
+    void *to = reach(q->vm, address & ~UINT64_C(3), qword ? 8 : 4);
+    if (to && qword)
+        *(_Atomic uint64_t *)to += value;
+    else if (to)
+        *(_Atomic uint32_t *)to += (uint32_t)value;
+}
+
+static bool compares(uint32_t operation, uint32_t is, uint32_t with)
+{
+    switch (operation) {
+    case 0:
+        return is > with;
+    case 1:
+        return is >= with;
+    case 2:
+        return is < with;
+    case 3:
+        return is <= with;
+    case 4:
+        return is == with;
+    default:
+        return is != with;
+    }
+}
+
+static void wait_semaphore(exec_queue *q, const uint32_t *command) /* 32 bits, as this hardware's */
+{
+    _Atomic uint32_t *at = reach(q->vm, wide(command + 2) & ~UINT64_C(3), 4);
+    for (int tries = 0; at && !compares(command[0] >> 12 & 7, *at, command[1]); ++tries)
+        usleep(tries < 1000 ? 5 : 50);
+}
+
+enum { /* of MI commands */
+    END = 0x0a,
+    SEMAPHORE = 0x1c,
+    STORE_DATA = 0x20,
+    LOAD_REGISTER = 0x22,
+    STORE_REGISTER = 0x24,
+    FLUSH = 0x26,
+    LOAD_FROM_MEMORY = 0x29,
+    ATOMIC = 0x2f,
+    START = 0x31
+};
+
+static void memory_interface(exec_queue *q, const uint32_t *command, uint32_t length)
+{
+    uint32_t word = command[0];
+    uint32_t *kept;
+    switch (word >> 23 & 63) {
+    case STORE_DATA:
+        store(q, wide(command + 1), wide(command + 3), word >> 21 & 1);
+        break;
+    case LOAD_REGISTER:
+        for (uint32_t i = 1; i + 1 < length; i += 2)
+            if ((kept = general(q, command[i])))
+                *kept = command[i + 1];
+        break;
+    case LOAD_FROM_MEMORY:
+        if ((kept = general(q, command[1]))) {
+            _Atomic uint32_t *from = reach(q->vm, wide(command + 2), 4);
+            if (from)
+                *kept = *from;
+        }
+        break;
+    case STORE_REGISTER: /* any other one is a clock */
+        kept = general(q, command[1]);
+        store(q, wide(command + 2), kept ? *kept : (uint32_t)(now(CLOCK_MONOTONIC_RAW) / 52), false);
+        break;
+    case FLUSH: /* may store, once all before it is done */
+        if ((word >> 14 & 3) == 1)
+            store(q, wide(command + 1) & ~UINT64_C(7), wide(command + 3), true);
+        break;
+    case ATOMIC: {
+        uint32_t operation = word >> 8 & 0xf; /* with or without an answer */
+        bool qword = word >> 19 & 3;
+        if (operation == 0x5)
+            add(q, wide(command + 1), 1, qword);
+        else if (operation == 0x7)
+            add(q, wide(command + 1), qword ? wide(command + 3) : command[3], qword);
+        else
+            TRACE(1, "atomic operation %x is not known\n", operation);
+        break;
+    }
+    case SEMAPHORE:
+        wait_semaphore(q, command);
+        break;
+    default: /* what has no effect here */
+        break;
+    }
+}
+
+enum { FAST_COLOUR = 0x44, BLOCK_COPY = 0x41, MEMORY_COPY = 0x5a, MEMORY_SET = 0x5b }; /* of the copy engine */
+
+static void copy_row(exec_queue *q, uint64_t to, uint64_t from, uint64_t size)
+{
+    char *target = reach(q->vm, to, size), *source = reach(q->vm, from, size);
+    if (target && source)
+        memmove(target, source, size);
+}
+
+static void copy_engine(exec_queue *q, const uint32_t *c)
+{
+    const uint32_t low = 0x3ffff;
+    switch (c[0] >> 22 & 0x7f) {
+    case MEMORY_COPY: {
+        uint64_t width = (uint64_t)(c[1] & low) + 1, height = (uint64_t)(c[2] & low) + 1;
+        if (!(c[0] >> 17 & 1)) /* linear, in bytes or in units of 256 */
+            copy_row(q, wide(c + 7), wide(c + 5), width * (c[0] >> 19 & 1 ? 256 : 1));
+        else
+            for (uint64_t y = 0; y < height; ++y)
+                copy_row(q, wide(c + 7) + y * ((c[4] & low) + 1), wide(c + 5) + y * ((c[3] & low) + 1), width);
+        break;
+    }
+    case MEMORY_SET: {
+        uint64_t width = (uint64_t)(c[1] & low) + 1, height = c[0] >> 17 & 1 ? (uint64_t)(c[2] & low) + 1 : 1;
+        for (uint64_t y = 0; y < height; ++y) {
+            void *target = reach(q->vm, wide(c + 4) + y * ((c[3] & low) + 1), width);
+            if (target)
+                memset(target, (int)(c[6] >> 24), width);
+        }
+        break;
+    }
+    case BLOCK_COPY: /* linear surfaces: rows from y1 to y2, columns from x1 to x2 */
+    case FAST_COLOUR: {
+        uint64_t pixel = UINT64_C(1) << (c[0] >> 19 & 7), pitch = (c[1] & low) + 1;
+        uint32_t x1 = c[2] & 0xffff, y1 = c[2] >> 16, x2 = c[3] & 0xffff, y2 = c[3] >> 16;
+        for (uint32_t y = y1; y < y2; ++y) {
+            uint64_t to = wide(c + 4) + y * pitch + x1 * pixel, size = (x2 - x1) * pixel;
+            if ((c[0] >> 22 & 0x7f) == BLOCK_COPY) {
+                uint32_t source_x = c[7] & 0xffff, source_y = (c[7] >> 16) + y - y1;
+                copy_row(q, to, wide(c + 9) + source_y * (uint64_t)((c[8] & low) + 1) + source_x * pixel, size);
+                continue;
+            }
+            char *target = reach(q->vm, to, size);
+            for (uint64_t x = 0; target && x < size; x += pixel)
+                memcpy(target + x, &c[7], pixel < 16 ? pixel : 16);
+        }
+        break;
+    }
+    default:
+        TRACE(1, "copy engine: command %08x is not known\n", c[0]);
+    }
+}
+
+static void perform(exec_queue *q, uint64_t at) /* a batch, with those that it calls */
+{
+    uint64_t callers[8];
+    int depth = 0;
+    for (;;) {
+        const uint32_t *c = reach(q->vm, at, 4);
+        if (!c)
+            return;
+        uint32_t word = c[0], client = word >> 29, operation = word >> 23 & 63, length = (word & 0xff) + 2;
+        TRACE(2, "%lx: %08x\n", (long)at, word);
+        if (client == 0 && operation == END) {
+            if (!depth)
+                return;
+            at = callers[--depth];
+            continue;
+        }
+        if (client == 0 && operation == START) {
+            if (word >> 22 & 1 && depth < 8)
+                callers[depth++] = at + 12;
+            at = wide(c + 1) & ~UINT64_C(3);
+            continue;
+        }
+        if (client == 0) {
+            if (operation < 16)
+                length = 1;
+            memory_interface(q, c, length);
+        } else if (client == 2)
+            copy_engine(q, c);
+        else if (client == 3) {
+            if (word >> 16 == 0x7a00 && (c[1] >> 14 & 3) == 1) /* PIPE_CONTROL that stores */
+                store(q, wide(c + 2) & ~UINT64_C(7), wide(c + 4), true);
+            else if (word >> 16 == 0x7202 || word >> 16 == 0x7208)
+                TRACE(1, "a kernel is not run\n");
+            if (word >> 16 == 0x6904) /* PIPELINE_SELECT has no length */
+                length = 1;
+        } else {
+            TRACE(1, "command %08x at %lx is not known\n", word, (long)at);
+            return;
+        }
+        at += 4ull * length;
+    }
+}
+
+static void signal_fences(uint32_t vm, const struct drm_xe_sync *fence, uint32_t number, bool of_queue)
+{
+    for (uint32_t i = 0; i < number; ++i) {
+        if (fence[i].type != DRM_XE_SYNC_TYPE_USER_FENCE || !(fence[i].flags & DRM_XE_SYNC_FLAG_SIGNAL))
+            continue;
+        /* Of a queue it is an address of the VM, of a binding one of the process. */
+        _Atomic uint64_t *at = of_queue ? reach(vm, fence[i].addr, 8) : NULL;
+        if (!at)
+            at = (_Atomic uint64_t *)(uintptr_t)fence[i].addr;
+        *at = fence[i].timeline_value;
+    }
+}
+
+static void *work(void *argument)
+{
+    exec_queue *q = argument;
+    for (;;) {
+        pthread_mutex_lock(&q->mutex);
+        while (!q->first)
+            pthread_cond_wait(&q->changed, &q->mutex);
+        job *j = q->first;
+        pthread_mutex_unlock(&q->mutex);
+        perform(q, j->batch);
+        signal_fences(q->vm, j->fence, j->fences, true);
+        pthread_mutex_lock(&q->mutex);
+        q->first = j->next;
+        if (!q->first)
+            q->last = &q->first;
+        pthread_mutex_unlock(&q->mutex);
+        free(j);
+    }
+    return NULL;
+}
+
+/* --- what the device says of itself --------------------------------------------------------------------------------- */
+
+static int answer(struct drm_xe_device_query *query, const void *data, size_t size)
+{
+    if (!query->size) {
+        query->size = (uint32_t)size;
+        return 0;
+    }
+    if (query->size < size)
+        return invalid();
+    memcpy((void *)(uintptr_t)query->data, data, size);
+    return 0;
+}
+
+static int engines(struct drm_xe_device_query *query)
+{
+    static const uint16_t classes[] = {DRM_XE_ENGINE_CLASS_RENDER, DRM_XE_ENGINE_CLASS_COPY,
+                                       DRM_XE_ENGINE_CLASS_COMPUTE};
+    char data[sizeof(struct drm_xe_query_engines) + 3 * sizeof(struct drm_xe_engine)] = {0};
+    struct drm_xe_query_engines *said = (void *)data;
+    said->num_engines = 3;
+    for (int i = 0; i < 3; ++i)
+        said->engines[i].instance.engine_class = classes[i];
+    return answer(query, data, sizeof data);
+}
+
+static int memory_regions(struct drm_xe_device_query *query)
+{
+    char data[sizeof(struct drm_xe_query_mem_regions) + 2 * sizeof(struct drm_xe_mem_region)] = {0};
+    struct drm_xe_query_mem_regions *said = (void *)data;
+    said->num_mem_regions = 2;
+    for (uint16_t i = 0; i < 2; ++i) {
+        struct drm_xe_mem_region *region = &said->mem_regions[i];
+        region->mem_class = i ? DRM_XE_MEM_REGION_CLASS_VRAM : DRM_XE_MEM_REGION_CLASS_SYSMEM;
+        region->instance = i;
+        region->min_page_size = i ? 65536 : 4096;
+        region->total_size = UINT64_C(8) << 30;
+        region->cpu_visible_size = i ? region->total_size : 0;
+    }
+    return answer(query, data, sizeof data);
+}
+
+static int graphics_tiles(struct drm_xe_device_query *query)
+{
+    char data[sizeof(struct drm_xe_query_gt_list) + sizeof(struct drm_xe_gt)] = {0};
+    struct drm_xe_query_gt_list *said = (void *)data;
+    said->num_gt = 1;
+    said->gt_list[0].reference_clock = 19200000;
+    said->gt_list[0].near_mem_regions = 2;
+    said->gt_list[0].far_mem_regions = 1;
+    said->gt_list[0].ip_ver_major = 20;
+    said->gt_list[0].ip_ver_minor = 1;
+    said->gt_list[0].ip_ver_rev = 4;
+    return answer(query, data, sizeof data);
+}
+
+static int topology(struct drm_xe_device_query *query)
+{
+    static const struct __attribute__((packed)) {
+        uint16_t tile, type;
+        uint32_t bytes;
+        uint64_t mask;
+    } said[] = {{0, DRM_XE_TOPO_DSS_GEOMETRY, 8, 0xfffff},
+                {0, DRM_XE_TOPO_DSS_COMPUTE, 8, 0xfffff},
+                {0, DRM_XE_TOPO_L3_BANK, 8, 0xff},
+                {0, DRM_XE_TOPO_SIMD16_EU_PER_DSS, 8, 0xff}};
+    return answer(query, said, sizeof said);
+}
+
+static int device_query(struct drm_xe_device_query *query)
+{
+    switch (query->query) {
+    case DRM_XE_DEVICE_QUERY_CONFIG: {
+        /* how many; device and revision; flags; the least alignment; bits of addresses; the highest priority */
+        static const uint64_t said[] = {5, 0xe20b, 1 | 2 | 8, 65536, 48, 2};
+        return answer(query, said, sizeof said);
+    }
+    case DRM_XE_DEVICE_QUERY_ENGINES:
+        return engines(query);
+    case DRM_XE_DEVICE_QUERY_MEM_REGIONS:
+        return memory_regions(query);
+    case DRM_XE_DEVICE_QUERY_GT_LIST:
+        return graphics_tiles(query);
+    case DRM_XE_DEVICE_QUERY_GT_TOPOLOGY:
+        return topology(query);
+    case DRM_XE_DEVICE_QUERY_HWCONFIG: /* none: the driver has a table of its own */
+        return 0;
+    case DRM_XE_DEVICE_QUERY_ENGINE_CYCLES: {
+        struct drm_xe_query_engine_cycles said = {0};
+        said.cpu_timestamp = now(CLOCK_MONOTONIC_RAW);
+        said.engine_cycles = said.cpu_timestamp / 52;
+        said.width = 36;
+        said.cpu_delta = 1;
+        return answer(query, &said, sizeof said);
+    }
+    default:
+        return invalid();
+    }
+}
+
+/* --- buffer objects and bindings ------------------------------------------------------------------------------------ */
+
+static uint32_t enter_buffer(int fd, uint64_t size) /* 0 if it cannot be mapped */
+{
+    struct stat status;
+    void *content = MAP_FAILED;
+    if (fd >= 0 && last_buffer + 1 < BUFFERS && !fstat(fd, &status))
+        content = real_mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (content == MAP_FAILED) {
+        if (fd >= 0)
+            real_close(fd);
+        errno = ENOMEM;
+        return 0;
+    }
+    buffers[++last_buffer] = (buffer){fd, size, status.st_ino, content};
+    return last_buffer;
+}
+
+static int create_buffer(struct drm_xe_gem_create *request)
+{
+    int fd = memfd_create("xe buffer", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, (off_t)request->size))
+        return -1;
+    request->handle = enter_buffer(fd, request->size);
+    return request->handle ? 0 : -1;
+}
+
+static void close_buffer(uint32_t handle)
+{
+    buffer *b = &buffers[handle];
+    if (!b->size)
+        return;
+    munmap(b->content, b->size);
+    real_close(b->fd);
+    memset(b, 0, sizeof *b);
+}
+
+static int import_buffer(struct drm_prime_handle *request)
+{
+    struct stat status;
+    char name[64] = "", link[32];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", request->fd);
+    if (readlink(link, name, sizeof name - 1) < 0 || fstat(request->fd, &status))
+        return invalid();
+    if (strncmp(name, "/memfd:xe buffer", strlen("/memfd:xe buffer"))) /* not of this kernel driver */
+        return invalid();
+    for (uint32_t i = 1; i <= last_buffer; ++i) /* one that this process has keeps its handle */
+        if (buffers[i].size && buffers[i].inode == status.st_ino) {
+            request->handle = i;
+            return 0;
+        }
+    request->handle = enter_buffer(fcntl(request->fd, F_DUPFD_CLOEXEC, 0), (uint64_t)status.st_size);
+    return request->handle ? 0 : -1;
+}
+
+static void bind(uint32_t vm, const struct drm_xe_vm_bind_op *request)
+{
+    uint64_t address = ADDRESS(request->addr);
+    bool buffer_object = request->op == DRM_XE_VM_BIND_OP_MAP;
+    TRACE(1, "bind: VM %u, operation %u, object %u, %lx, +%lx\n", vm, request->op, request->obj, (long)address,
+          (long)request->range);
+    pthread_rwlock_wrlock(&bound);
+    if (buffer_object || request->op == DRM_XE_VM_BIND_OP_MAP_USERPTR) {
+        if (!(request->flags & (DRM_XE_VM_BIND_FLAG_NULL | DRM_XE_VM_BIND_FLAG_CPU_ADDR_MIRROR))) {
+            binding *b = malloc(sizeof *b);
+            char *content = buffer_object ? buffers[request->obj].content + request->obj_offset
+                                          : (char *)(uintptr_t)request->userptr;
+            *b = (binding){bindings, vm, address, request->range, content};
+            bindings = b;
+        }
+    } else if (request->op == DRM_XE_VM_BIND_OP_UNMAP)
+        for (binding **at = &bindings; *at;) {
+            binding *b = *at;
+            if (b->vm == vm && b->address >= address && b->address + b->size <= address + request->range) {
+                *at = b->next;
+                free(b);
+            } else
+                at = &b->next;
+        }
+    pthread_rwlock_unlock(&bound);
+}
+
+static int bind_all(struct drm_xe_vm_bind *request)
+{
+    const struct drm_xe_vm_bind_op *several = (const void *)(uintptr_t)request->vector_of_binds;
+    for (uint32_t i = 0; i < request->num_binds; ++i)
+        bind(request->vm_id, request->num_binds == 1 ? &request->bind : &several[i]);
+    signal_fences(request->vm_id, (const void *)(uintptr_t)request->syncs, request->num_syncs, false);
+    return 0;
+}
+
+/* --- queues --------------------------------------------------------------------------------------------------------- */
+
+static int create_queue(struct drm_xe_exec_queue_create *request)
+{
+    if (last_queue + 1 >= QUEUES)
+        return invalid();
+    request->exec_queue_id = ++last_queue;
+    queues[last_queue].vm = request->vm_id;
+    return 0;
+}
+
+static int submit(const struct drm_xe_exec *request)
+{
+    exec_queue *q = &queues[request->exec_queue_id];
+    job *j = calloc(1, sizeof *j);
+    j->batch = request->address;
+    j->fences = request->num_syncs < FENCES ? request->num_syncs : FENCES;
+    memcpy(j->fence, (const void *)(uintptr_t)request->syncs, j->fences * sizeof *j->fence);
+    if (!q->started) {
+        pthread_t thread;
+        q->started = true;
+        q->last = &q->first;
+        pthread_mutex_init(&q->mutex, NULL);
+        pthread_cond_init(&q->changed, NULL);
+        pthread_create(&thread, NULL, work, q);
+        pthread_detach(thread);
+    }
+    pthread_mutex_lock(&q->mutex);
+    *q->last = j;
+    q->last = &j->next;
+    pthread_cond_signal(&q->changed);
+    pthread_mutex_unlock(&q->mutex);
+    return 0;
+}
+
+static bool fence_reached(const struct drm_xe_wait_user_fence *wait)
+{
+    uint64_t is = *(_Atomic uint64_t *)(uintptr_t)wait->addr & wait->mask, value = wait->value & wait->mask;
+    switch (wait->op) {
+    case DRM_XE_UFENCE_WAIT_OP_EQ:
+        return is == value;
+    case DRM_XE_UFENCE_WAIT_OP_NEQ:
+        return is != value;
+    case DRM_XE_UFENCE_WAIT_OP_GT:
+        return is > value;
+    case DRM_XE_UFENCE_WAIT_OP_GTE:
+        return is >= value;
+    case DRM_XE_UFENCE_WAIT_OP_LT:
+        return is < value;
+    default:
+        return is <= value;
+    }
+}
+
+static int wait_fence(const struct drm_xe_wait_user_fence *wait)
+{
+    uint64_t began = now(CLOCK_MONOTONIC), limit = wait->timeout < 0 ? INT64_MAX : (uint64_t)wait->timeout;
+    if (wait->flags & DRM_XE_UFENCE_WAIT_FLAG_ABSTIME)
+        limit = wait->timeout < 0 || limit < began ? 0 : limit - began;
+    while (!fence_reached(wait)) {
+        if (now(CLOCK_MONOTONIC) - began > limit) {
+            errno = ETIME;
             return -1;
         }
-        int fd = memfd_create("fakexe-drm", MFD_CLOEXEC);
-        if (fd >= 0 && fd < MAXFD)
-            isdrm[fd] = 1;
-        LOG("open %s = %d\n", p, fd);
-        return fd;
+        usleep(20);
     }
-    return real_open(p, f, m);
+    return 0;
 }
-int open64(const char *p, int f, ...)
+
+/* --- system calls --------------------------------------------------------------------------------------------------- */
+
+static int general_ioctl(unsigned number, void *argument) /* those that all graphics drivers have */
 {
-    va_list a;
-    va_start(a, f);
-    int m = va_arg(a, int);
-    va_end(a);
-    return open(p, f, m);
+    switch (_IOC_NR(number)) {
+    case _IOC_NR(DRM_IOCTL_VERSION): {
+        struct drm_version *version = argument;
+        version->version_major = 1;
+        if (version->name && version->name_len)
+            memcpy(version->name, "xe", version->name_len < 3 ? version->name_len : 3);
+        version->name_len = 2;
+        return 0;
+    }
+    case _IOC_NR(DRM_IOCTL_GEM_CLOSE):
+        close_buffer(((struct drm_gem_close *)argument)->handle);
+        return 0;
+    case _IOC_NR(DRM_IOCTL_PRIME_HANDLE_TO_FD): {
+        struct drm_prime_handle *prime = argument;
+        prime->fd = fcntl(buffers[prime->handle].fd, F_DUPFD_CLOEXEC, 0);
+        return prime->fd < 0 ? -1 : 0;
+    }
+    case _IOC_NR(DRM_IOCTL_PRIME_FD_TO_HANDLE):
+        return import_buffer(argument);
+    case _IOC_NR(DRM_IOCTL_GET_CAP):
+        ((struct drm_get_cap *)argument)->value = 1;
+        return 0;
+    default:
+        return invalid();
+    }
 }
+
+static int xe_ioctl(unsigned number, void *argument)
+{
+    switch (number) {
+    case DRM_XE_DEVICE_QUERY:
+        return device_query(argument);
+    case DRM_XE_GEM_CREATE:
+        return create_buffer(argument);
+    case DRM_XE_GEM_MMAP_OFFSET: { /* mmap below takes the handle out of it again */
+        struct drm_xe_gem_mmap_offset *request = argument;
+        request->offset = (uint64_t)request->handle << 32;
+        return 0;
+    }
+    case DRM_XE_VM_CREATE: {
+        struct drm_xe_vm_create *request = argument;
+        if (request->flags & DRM_XE_VM_CREATE_FLAG_FAULT_MODE)
+            return invalid();
+        request->vm_id = ++last_vm;
+        return 0;
+    }
+    case DRM_XE_VM_BIND:
+        return bind_all(argument);
+    case DRM_XE_EXEC_QUEUE_CREATE:
+        return create_queue(argument);
+    case DRM_XE_EXEC_QUEUE_GET_PROPERTY: /* whether it was reset: never */
+        ((struct drm_xe_exec_queue_get_property *)argument)->value = 0;
+        return 0;
+    case DRM_XE_EXEC:
+        return submit(argument);
+    case DRM_XE_VM_DESTROY:
+    case DRM_XE_EXEC_QUEUE_DESTROY:
+    case DRM_XE_EXEC_QUEUE_SET_PROPERTY:
+    case DRM_XE_MADVISE:
+        return 0;
+    default:
+        TRACE(1, "ioctl %x is refused\n", number);
+        return invalid();
+    }
+}
+
+int ioctl(int fd, unsigned long request, ...)
+{
+    va_list rest;
+    va_start(rest, request);
+    void *argument = va_arg(rest, void *);
+    va_end(rest);
+    if (!real_ioctl)
+        find_real();
+    if (fd < 0 || fd >= FDS || !is_node[fd])
+        return real_ioctl(fd, request, argument);
+    unsigned number = _IOC_NR(request);
+    TRACE(1, "ioctl %x\n", number);
+    if (number == DRM_COMMAND_BASE + DRM_XE_WAIT_USER_FENCE) /* without the lock: others go on meanwhile */
+        return wait_fence(argument);
+    pthread_mutex_lock(&ioctls);
+    int result = number >= DRM_COMMAND_BASE && number < DRM_COMMAND_END
+                     ? xe_ioctl(number - DRM_COMMAND_BASE, argument)
+                     : general_ioctl(number, argument);
+    pthread_mutex_unlock(&ioctls);
+    return result;
+}
+
+int open(const char *path, int flags, ...)
+{
+    static const char node[] = "/dev/dri/renderD";
+    va_list rest;
+    va_start(rest, flags);
+    int mode = va_arg(rest, int);
+    va_end(rest);
+    if (!real_open)
+        find_real();
+    if (strncmp(path, node, sizeof node - 1))
+        return real_open(path, flags, mode);
+    const char *devices = getenv("PRETENDED_XE_DEVICES");
+    if (atoi(path + sizeof node - 1) >= FIRST_NODE + (devices ? atoi(devices) : 1)) {
+        errno = ENOENT;
+        return -1;
+    }
+    int fd = memfd_create("xe node", MFD_CLOEXEC);
+    if (fd >= 0 && fd < FDS)
+        is_node[fd] = true;
+    return fd;
+}
+
+int open64(const char *path, int flags, ...)
+{
+    va_list rest;
+    va_start(rest, flags);
+    int mode = va_arg(rest, int);
+    va_end(rest);
+    return open(path, flags, mode);
+}
+
 int close(int fd)
 {
     if (!real_close)
-        init();
-    if (fd >= 0 && fd < MAXFD)
-        isdrm[fd] = 0;
+        find_real();
+    if (fd >= 0 && fd < FDS)
+        is_node[fd] = false;
     return real_close(fd);
 }
-void *mmap(void *p, size_t n, int pr, int fl, int fd, off_t off)
+
+void *mmap(void *wanted, size_t size, int protection, int flags, int fd, off_t offset)
 {
     if (!real_mmap)
-        init();
-    if (fd >= 0 && fd < MAXFD && isdrm[fd]) {
-        uint32_t h = (uint64_t)off >> 32;
-        void *r = real_mmap(p, n, pr, fl, bos[h].fd, off & 0xffffffff);
-        LOG("mmap bo %u %zx = %p\n", h, n, r);
-        return r;
-    }
-    return real_mmap(p, n, pr, fl, fd, off);
+        find_real();
+    if (fd < 0 || fd >= FDS || !is_node[fd])
+        return real_mmap(wanted, size, protection, flags, fd, offset);
+    return real_mmap(wanted, size, protection, flags, buffers[(uint64_t)offset >> 32].fd, offset & 0xffffffff);
 }
-void *mmap64(void *p, size_t n, int pr, int fl, int fd, off_t off)
+
+void *mmap64(void *wanted, size_t size, int protection, int flags, int fd, off_t offset)
 {
-    return mmap(p, n, pr, fl, fd, off);
-}
-static void *gpu(uint32_t vm, uint64_t va, uint64_t n)
-{
-    void *r = 0;
-    pthread_rwlock_rdlock(&B);
-    for (bind *b = binds; b; b = b->next)
-        if (b->vm == vm && va >= b->va && va + n <= b->va + b->size) {
-            r = b->cpu + (va - b->va);
-            break;
-        }
-    pthread_rwlock_unlock(&B);
-    return r;
-}
-/* ---- the command streamer
- * -------------------------------------------------------------------------------------------------- */
-static int unknown;
-static void batch(uint32_t vm, uint64_t at, int depth, uint64_t gpr[64])
-{
-    uint64_t steps = 0;
-    uint64_t ret[8];
-    int sp = 0;
-    for (;;) {
-        uint32_t *c = gpu(vm, VA(at), 4);
-        if (!c || ++steps > 400000000) {
-            if (!c)
-                LOG("batch: no mapping at %lx\n", at);
-            return;
-        }
-        uint32_t d = *c, cl = d >> 29, len;
-        if (cl == 0) {
-            uint32_t o = d >> 23 & 63;
-            len = o < 16 ? 1 : (d & 0xff) + 2;
-            if (trace > 1)
-                LOG("%lx MI %02x len %u %08x\n", at, o, len, d);
-            switch (o) {
-            case 0x00:
-            case 0x01:
-            case 0x02:
-            case 0x05:
-            case 0x0c:
-            case 0x1b:
-            case 0x04:
-            case 0x08:
-                break;
-            case 0x0a:
-                if (sp) {
-                    at = ret[--sp];
-                    continue;
-                }
-                return;
-            case 0x31:
-                if (d >> 22 & 1) {
-                    if (sp < 8)
-                        ret[sp++] = at + 12;
-                }
-                at = VA(c[1] | (uint64_t)c[2] << 32) & ~3ull;
-                continue;
-            case 0x20: {
-                uint64_t a = VA(c[1] | (uint64_t)c[2] << 32) & ~3ull;
-                void *p = gpu(vm, a, 8);
-                if (p) {
-                    if (d >> 21 & 1)
-                        *(_Atomic uint64_t *)p = c[3] | (uint64_t)c[4] << 32;
-                    else
-                        *(_Atomic uint32_t *)p = c[3];
-                }
-                break;
-            }
-            case 0x22:
-                for (uint32_t i = 1; i + 1 < len; i += 2) {
-                    uint32_t r = (c[i] & 0x7fffff);
-                    if (r % 0x1000 >= 0x600 && r % 0x1000 < 0x680)
-                        ((uint32_t *)gpr)[(r % 0x1000 - 0x600) / 4] = c[i + 1];
-                }
-                break;
-            case 0x29: {
-                void *p = gpu(vm, VA(c[2] | (uint64_t)c[3] << 32), 4);
-                uint32_t r = c[1] & 0xfff;
-                if (p && r >= 0x600 && r < 0x680)
-                    ((uint32_t *)gpr)[(r - 0x600) / 4] = *(_Atomic uint32_t *)p;
-                break;
-            }
-            case 0x24: {
-                void *p = gpu(vm, VA(c[2] | (uint64_t)c[3] << 32), 4);
-                uint32_t r = c[1] & 0xfff;
-                if (p) {
-                    struct timespec t;
-                    clock_gettime(CLOCK_MONOTONIC_RAW, &t);
-                    uint64_t ns = t.tv_sec * 1000000000ull + t.tv_nsec;
-                    *(_Atomic uint32_t *)p =
-                        r >= 0x600 && r < 0x680 ? ((uint32_t *)gpr)[(r - 0x600) / 4] : (uint32_t)(ns / 52);
-                }
-                break;
-            }
-            case 0x26: {
-                uint32_t op = d >> 14 & 3;
-                void *p = gpu(vm, VA(c[1] | (uint64_t)c[2] << 32) & ~7ull, 8);
-                if (op == 1 && p)
-                    *(_Atomic uint64_t *)p = c[3] | (uint64_t)c[4] << 32;
-                break;
-            }
-            case 0x2f: {
-                void *p = gpu(vm, VA(c[1] | (uint64_t)c[2] << 32) & ~3ull, 8);
-                uint32_t op = d >> 8 & 0xff;
-                int q = d >> 19 & 3;
-                uint64_t v = c[3] | (q ? (uint64_t)c[4] << 32 : 0);
-                if (p) {
-                    if (op == 0x05 || op == 0x25)
-                        q ? atomic_fetch_add((_Atomic uint64_t *)p, 1) : atomic_fetch_add((_Atomic uint32_t *)p, 1);
-                    else if (op == 0x07 || op == 0x27)
-                        q ? atomic_fetch_add((_Atomic uint64_t *)p, v)
-                          : atomic_fetch_add((_Atomic uint32_t *)p, (uint32_t)v);
-                    else
-                        LOG("MI_ATOMIC op %x\n", op);
-                }
-                break;
-            }
-            case 0x1c: {
-                uint64_t a = VA(c[2] | (uint64_t)c[3] << 32) & ~3ull;
-                int q = d >> 20 & 1 ? 0 : 0, op = d >> 12 & 7;
-                _Atomic uint32_t *p = gpu(vm, a, 4);
-                uint32_t v = c[1];
-                uint64_t tries = 0;
-                if (!p) {
-                    LOG("semaphore: no mapping %lx\n", a);
-                    break;
-                }
-                for (;;) {
-                    uint32_t x = *p;
-                    int ok = op == 0   ? x > v
-                             : op == 1 ? x >= v
-                             : op == 2 ? x < v
-                             : op == 3 ? x <= v
-                             : op == 4 ? x == v
-                                       : x != v;
-                    if (ok)
-                        break;
-                    if (++tries == 100000)
-                        LOG("semaphore: still waits, [%lx]=%x op %d want %x\n", a, x, op, v);
-                    usleep(tries < 1000 ? 5 : 50);
-                }
-                (void)q;
-                break;
-            }
-            default:
-                LOG("MI %02x len %u ignored\n", o, len);
-            }
-        } else if (cl == 2) {
-            uint32_t o = d >> 22 & 0x7f;
-            len = (d & 0xff) + 2;
-            if (trace > 1)
-                LOG("%lx BLT %02x len %u: %08x %08x %08x %08x %08x %08x %08x %08x %08x %08x\n", at, o, len, d, c[1],
-                    c[2], c[3], c[4], c[5], c[6], c[7], c[8], c[9]);
-            if (o == 0x5a) { /* MEM_COPY */
-                uint64_t w = (uint64_t)(c[1] & 0x3ffff) + 1, h = (uint64_t)(c[2] & 0x3ffff) + 1,
-                         s = VA(c[5] | (uint64_t)c[6] << 32), t = VA(c[7] | (uint64_t)c[8] << 32);
-                uint32_t sp2 = (c[3] & 0x3ffff) + 1, dp = (c[4] & 0x3ffff) + 1;
-                int linear = !(d >> 17 & 1);
-                uint64_t unit = d >> 19 & 1 ? 256 : 1;
-                if (linear) {
-                    w = ((uint64_t)(c[1] & 0x3ffff) | 0) + 1;
-                    w *= unit;
-                    void *a = gpu(vm, s, w), *b = gpu(vm, t, w);
-                    if (a && b)
-                        memmove(b, a, w);
-                    else
-                        LOG("MEM_COPY unmapped %lx %lx %lx\n", s, t, w);
-                } else
-                    for (uint64_t y = 0; y < h; y++) {
-                        void *a = gpu(vm, s + y * sp2, w), *b = gpu(vm, t + y * dp, w);
-                        if (a && b)
-                            memmove(b, a, w);
-                        else {
-                            LOG("MEM_COPY unmapped\n");
-                            break;
-                        }
-                    }
-            } else if (o == 0x5b) { /* MEM_SET */
-                uint64_t w = (uint64_t)(c[1] & 0x3ffff) + 1, h = (uint64_t)(c[2] & 0x3ffff) + 1,
-                         dp = (c[3] & 0x3ffff) + 1, t = VA(c[4] | (uint64_t)c[5] << 32);
-                int m2 = d >> 17 & 1;
-                for (uint64_t y = 0; y < (m2 ? h : 1); y++) {
-                    void *b = gpu(vm, t + y * dp, w);
-                    if (b)
-                        memset(b, c[6] >> 24, w);
-                    else {
-                        LOG("MEM_SET unmapped %lx\n", t);
-                        break;
-                    }
-                }
-            } else if (o == 0x41 || o == 0x44) { /* XY_BLOCK_COPY_BLT, XY_FAST_COLOR_BLT, linear only */
-                uint32_t depth = d >> 19 & 7;
-                uint64_t bpp = 1ull << depth;
-                uint32_t x1 = c[2] & 0xffff, y1 = c[2] >> 16, x2 = c[3] & 0xffff, y2 = c[3] >> 16,
-                         dp = (c[1] & 0x3ffff) + 1;
-                uint64_t t = VA(c[4] | (uint64_t)c[5] << 32);
-                if (o == 0x41) {
-                    uint32_t sx = c[7] & 0xffff, sy = c[7] >> 16, sp2 = (c[8] & 0x3ffff) + 1;
-                    uint64_t s = VA(c[9] | (uint64_t)c[10] << 32);
-                    for (uint32_t y = y1; y < y2; y++) {
-                        uint64_t n = (x2 - x1) * bpp;
-                        void *b = gpu(vm, t + (uint64_t)y * dp + x1 * bpp, n),
-                             *a = gpu(vm, s + (uint64_t)(sy + y - y1) * sp2 + sx * bpp, n);
-                        if (a && b)
-                            memmove(b, a, n);
-                        else {
-                            LOG("BLOCK_COPY unmapped s %lx d %lx n %lx\n", s, t, n);
-                            break;
-                        }
-                    }
-                } else
-                    for (uint32_t y = y1; y < y2; y++)
-                        for (uint32_t x = x1; x < x2; x++) {
-                            void *b = gpu(vm, t + (uint64_t)y * dp + x * bpp, bpp);
-                            if (b)
-                                memcpy(b, &c[7], bpp < 16 ? bpp : 16);
-                        }
-            } else {
-                LOG("BLT %02x len %u ignored\n", o, len);
-                unknown++;
-            }
-        } else if (cl == 3) {
-            len = (d & 0xff) + 2;
-            uint32_t op = d >> 16 & 0x1fff;
-            if (trace > 1)
-                LOG("%lx GFX %04x len %u\n", at, d >> 16, len);
-            if (d >> 16 == 0x7a00) {
-                uint32_t ps = c[1] >> 14 & 3;
-                void *p = gpu(vm, VA(c[2] | (uint64_t)c[3] << 32) & ~7ull, 8);
-                if (ps == 1 && p)
-                    *(_Atomic uint64_t *)p = c[4] | (uint64_t)c[5] << 32;
-            } else if (d >> 16 == 0x7202 || d >> 16 == 0x7208)
-                LOG("COMPUTE_WALKER skipped (len %u)\n", len);
-            (void)op;
-            if (d >> 16 == 0x6904)
-                len = 1;
-        } else {
-            LOG("unknown command %08x at %lx\n", d, at);
-            return;
-        }
-        at += 4ull * len;
-    }
-}
-/* ---- ioctls
- * ----------------------------------------------------------------------------------------------------------------- */
-static int out(struct drm_xe_device_query *q, const void *p, size_t n)
-{
-    if (!q->size) {
-        q->size = n;
-        return 0;
-    }
-    if (q->size < n) {
-        errno = EINVAL;
-        return -1;
-    }
-    memcpy((void *)(uintptr_t)q->data, p, n);
-    return 0;
-}
-static int query(struct drm_xe_device_query *q)
-{
-    switch (q->query) {
-    case DRM_XE_DEVICE_QUERY_CONFIG: {
-        uint64_t b[1 + 5] = {5, 0xe20b | 0ull << 16, 1 | 2 | 8, 65536, 48, 2};
-        return out(q, b, sizeof b);
-    }
-    case DRM_XE_DEVICE_QUERY_ENGINES: {
-        struct {
-            uint32_t n, pad;
-            struct drm_xe_engine e[4];
-        } b = {3,
-               0,
-               {{{DRM_XE_ENGINE_CLASS_RENDER, 0, 0, 0}},
-                {{DRM_XE_ENGINE_CLASS_COPY, 0, 0, 0}},
-                {{DRM_XE_ENGINE_CLASS_COMPUTE, 0, 0, 0}}}};
-        return out(q, &b, 8 + 3 * sizeof b.e[0]);
-    }
-    case DRM_XE_DEVICE_QUERY_MEM_REGIONS: {
-        struct {
-            uint32_t n, pad;
-            struct drm_xe_mem_region r[2];
-        } b = {2,
-               0,
-               {{.mem_class = 0, .instance = 0, .min_page_size = 4096, .total_size = 8ull << 30},
-                {.mem_class = 1,
-                 .instance = 1,
-                 .min_page_size = 65536,
-                 .total_size = 8ull << 30,
-                 .cpu_visible_size = 8ull << 30}}};
-        return out(q, &b, sizeof b);
-    }
-    case DRM_XE_DEVICE_QUERY_GT_LIST: {
-        struct {
-            uint32_t n, pad;
-            struct drm_xe_gt g[1];
-        } b = {1,
-               0,
-               {{.type = 0,
-                 .tile_id = 0,
-                 .gt_id = 0,
-                 .reference_clock = 19200000,
-                 .near_mem_regions = 2,
-                 .far_mem_regions = 1,
-                 .ip_ver_major = 20,
-                 .ip_ver_minor = 1,
-                 .ip_ver_rev = 4}}};
-        return out(q, &b, sizeof b);
-    }
-    case DRM_XE_DEVICE_QUERY_HWCONFIG: {
-        if (!q->size) {
-            q->size = 0;
-            return 0;
-        }
-        return 0;
-    }
-    case DRM_XE_DEVICE_QUERY_GT_TOPOLOGY: {
-        struct __attribute__((packed)) {
-            struct {
-                uint16_t gt, type;
-                uint32_t n;
-                uint64_t m;
-            } t[4];
-        } b = {{{0, 1, 8, 0xfffff}, {0, 2, 8, 0xfffff}, {0, 3, 8, 0xff}, {0, 5, 8, 0xff}}};
-        return out(q, &b, sizeof b);
-    }
-    case DRM_XE_DEVICE_QUERY_ENGINE_CYCLES: {
-        if (!q->size) {
-            q->size = sizeof(struct drm_xe_query_engine_cycles);
-            return 0;
-        }
-        struct drm_xe_query_engine_cycles *e = (void *)(uintptr_t)q->data;
-        struct timespec t;
-        clock_gettime(CLOCK_MONOTONIC_RAW, &t);
-        e->cpu_timestamp = t.tv_sec * 1000000000ull + t.tv_nsec;
-        e->engine_cycles = e->cpu_timestamp / 52;
-        e->width = 36;
-        e->cpu_delta = 1;
-        return 0;
-    }
-    default:
-        errno = EINVAL;
-        return -1;
-    }
-}
-static void fence(uint32_t vm, struct drm_xe_sync *s, uint32_t n, int exec)
-{
-    for (uint32_t i = 0; i < n; i++)
-        if (s[i].type == DRM_XE_SYNC_TYPE_USER_FENCE && s[i].flags & DRM_XE_SYNC_FLAG_SIGNAL) {
-            _Atomic uint64_t *p = 0;
-            if (exec)
-                p = gpu(vm, VA(s[i].addr), 8);
-            if (!p)
-                p = (void *)(uintptr_t)s[i].addr;
-            *p = s[i].timeline_value;
-            LOG("fence %p = %lx\n", (void *)p, (long)s[i].timeline_value);
-        }
-}
-static int newbo(int fd, uint64_t size)
-{
-    struct stat st;
-    fstat(fd, &st);
-    uint32_t h = nbo++;
-    bos[h] = (bo){fd, 1, size, st.st_ino, real_mmap(0, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)};
-    return h;
-}
-static void dobind(uint32_t vm, struct drm_xe_vm_bind_op *o)
-{
-    uint64_t va = VA(o->addr);
-    LOG("bind vm %u op %u obj %u off %lx va %lx +%lx flags %x\n", vm, o->op, o->obj, (long)o->obj_offset, (long)va,
-        (long)o->range, o->flags);
-    if (o->op == DRM_XE_VM_BIND_OP_MAP || o->op == DRM_XE_VM_BIND_OP_MAP_USERPTR) {
-        if (o->flags & (DRM_XE_VM_BIND_FLAG_NULL | DRM_XE_VM_BIND_FLAG_CPU_ADDR_MIRROR))
-            return;
-        bind *b = malloc(sizeof *b);
-        pthread_rwlock_wrlock(&B);
-        *b = (bind){binds, vm, va, o->range,
-                    o->op == DRM_XE_VM_BIND_OP_MAP ? bos[o->obj].ptr + o->obj_offset : (char *)(uintptr_t)o->userptr};
-        binds = b;
-        pthread_rwlock_unlock(&B);
-    } else if (o->op == DRM_XE_VM_BIND_OP_UNMAP) {
-        pthread_rwlock_wrlock(&B);
-        for (bind **q = &binds; *q;) {
-            bind *b = *q;
-            if (b->vm == vm && b->va >= va && b->va + b->size <= va + o->range) {
-                *q = b->next;
-                free(b);
-            } else
-                q = &b->next;
-        }
-        pthread_rwlock_unlock(&B);
-    }
-}
-static void *engine(void *a)
-{
-    struct queue *q = a;
-    for (;;) {
-        pthread_mutex_lock(&q->m);
-        while (!q->head)
-            pthread_cond_wait(&q->c, &q->m);
-        job *j = q->head;
-        pthread_mutex_unlock(&q->m);
-        batch(j->vm, VA(j->at), 0, q->gpr);
-        fence(j->vm, j->s, j->n, 1);
-        pthread_mutex_lock(&q->m);
-        q->head = j->next;
-        if (!q->head)
-            q->tail = &q->head;
-        pthread_mutex_unlock(&q->m);
-        free(j);
-    }
-    return 0;
-}
-int ioctl(int fd, unsigned long r, ...)
-{
-    va_list a;
-    va_start(a, r);
-    void *p = va_arg(a, void *);
-    va_end(a);
-    if (!real_ioctl)
-        init();
-    if (fd < 0 || fd >= MAXFD || !isdrm[fd])
-        return real_ioctl(fd, r, p);
-    int nr = _IOC_NR(r);
-    LOG("ioctl %d nr %02x\n", fd, nr);
-    pthread_mutex_lock(&L);
-    int rc = 0;
-    switch (nr) {
-    case 0x00: {
-        struct drm_version *v = p;
-        v->version_major = 1;
-        if (v->name && v->name_len)
-            memcpy(v->name, "xe\0", v->name_len < 3 ? v->name_len : 3);
-        v->name_len = 2;
-        break;
-    }
-    case 0x09: {
-        struct drm_gem_close *c = p;
-        bo *b = &bos[c->handle];
-        if (b->size) {
-            munmap(b->ptr, b->size);
-            real_close(b->fd);
-            memset(b, 0, sizeof *b);
-        }
-        break;
-    }
-    case 0x2d: {
-        struct drm_prime_handle *h = p;
-        h->fd = fcntl(bos[h->handle].fd, F_DUPFD_CLOEXEC, 0);
-        LOG("prime export bo %u -> fd %d\n", h->handle, h->fd);
-        if (h->fd < 0)
-            rc = -1;
-        break;
-    }
-    case 0x2e: {
-        struct drm_prime_handle *h = p;
-        struct stat st;
-        char ln[64], at[32];
-        snprintf(at, sizeof at, "/proc/self/fd/%d", h->fd);
-        ssize_t z = readlink(at, ln, 63);
-        ln[z < 0 ? 0 : z] = 0;
-        if (fstat(h->fd, &st) || strncmp(ln, "/memfd:fakexe-bo", 16)) {
-            errno = EINVAL;
-            rc = -1;
-            break;
-        }
-        uint32_t i;
-        for (i = 1; i < nbo; i++)
-            if (bos[i].size && bos[i].ino == st.st_ino)
-                break;
-        h->handle = i < nbo ? i : (uint32_t)newbo(fcntl(h->fd, F_DUPFD_CLOEXEC, 0), st.st_size);
-        LOG("prime import fd %d -> bo %u size %lx\n", h->fd, h->handle, (long)st.st_size);
-        break;
-    }
-    case 0x0c: {
-        struct drm_get_cap *c = p;
-        c->value = 1;
-        break;
-    }
-    default:
-        if (nr >= 0x40 && nr < 0xa0)
-            switch (nr - 0x40) {
-            case DRM_XE_DEVICE_QUERY:
-                rc = query(p);
-                break;
-            case DRM_XE_GEM_CREATE: {
-                struct drm_xe_gem_create *c = p;
-                int m = memfd_create("fakexe-bo", MFD_CLOEXEC);
-                if (m < 0 || ftruncate(m, c->size)) {
-                    rc = -1;
-                    break;
-                }
-                c->handle = newbo(m, c->size);
-                LOG("gem create %lx placement %x = bo %u\n", (long)c->size, c->placement, c->handle);
-                break;
-            }
-            case DRM_XE_GEM_MMAP_OFFSET: {
-                struct drm_xe_gem_mmap_offset *o = p;
-                o->offset = (uint64_t)o->handle << 32;
-                break;
-            }
-            case DRM_XE_VM_CREATE: {
-                struct drm_xe_vm_create *v = p;
-                if (v->flags & DRM_XE_VM_CREATE_FLAG_FAULT_MODE) {
-                    errno = EINVAL;
-                    rc = -1;
-                    break;
-                }
-                v->vm_id = nvm++;
-                break;
-            }
-            case 0x04:
-                break; /* VM_DESTROY */
-            case DRM_XE_VM_BIND: {
-                struct drm_xe_vm_bind *b = p;
-                if (b->num_binds == 1)
-                    dobind(b->vm_id, &b->bind);
-                else
-                    for (uint32_t i = 0; i < b->num_binds; i++)
-                        dobind(b->vm_id, (struct drm_xe_vm_bind_op *)(uintptr_t)b->vector_of_binds + i);
-                fence(b->vm_id, (void *)(uintptr_t)b->syncs, b->num_syncs, 0);
-                break;
-            }
-            case DRM_XE_EXEC_QUEUE_CREATE: {
-                struct drm_xe_exec_queue_create *q = p;
-                q->exec_queue_id = nq++;
-                queue_vm[q->exec_queue_id] = q->vm_id;
-                LOG("queue %u class %u vm %u\n", q->exec_queue_id,
-                    ((struct drm_xe_engine_class_instance *)(uintptr_t)q->instances)->engine_class, q->vm_id);
-                break;
-            }
-            case DRM_XE_EXEC_QUEUE_DESTROY:
-                break;
-            case DRM_XE_EXEC_QUEUE_GET_PROPERTY:
-                ((struct drm_xe_exec_queue_get_property *)p)->value = 0;
-                break;
-            case DRM_XE_EXEC: {
-                struct drm_xe_exec *e = p;
-                uint32_t vm = queue_vm[e->exec_queue_id];
-                LOG("exec queue %u at %lx syncs %u\n", e->exec_queue_id, (long)e->address, e->num_syncs);
-                struct queue *q = &queues[e->exec_queue_id];
-                job *j = calloc(1, sizeof *j);
-                j->at = e->address;
-                j->vm = vm;
-                j->n = e->num_syncs < 8 ? e->num_syncs : 8;
-                memcpy(j->s, (void *)(uintptr_t)e->syncs, j->n * sizeof *j->s);
-                if (!q->started) {
-                    q->started = 1;
-                    q->tail = &q->head;
-                    pthread_mutex_init(&q->m, 0);
-                    pthread_cond_init(&q->c, 0);
-                    pthread_t t;
-                    pthread_create(&t, 0, engine, q);
-                    pthread_detach(t);
-                }
-                pthread_mutex_lock(&q->m);
-                *q->tail = j;
-                q->tail = &j->next;
-                pthread_cond_signal(&q->c);
-                pthread_mutex_unlock(&q->m);
-                break;
-            }
-            case DRM_XE_WAIT_USER_FENCE: {
-                struct drm_xe_wait_user_fence *w = p;
-                pthread_mutex_unlock(&L);
-                _Atomic uint64_t *x = (void *)(uintptr_t)w->addr;
-                struct timespec t;
-                clock_gettime(CLOCK_MONOTONIC, &t);
-                uint64_t t0 = t.tv_sec * 1000000000ull + t.tv_nsec;
-                uint64_t lim = w->timeout < 0 ? ~0ull >> 1 : (uint64_t)w->timeout;
-                if (w->flags & 1)
-                    lim = 5000000000ull;
-                for (;;) {
-                    uint64_t v = *x & w->mask, y = w->value & w->mask;
-                    int ok = w->op == 0   ? v == y
-                             : w->op == 1 ? v != y
-                             : w->op == 2 ? v > y
-                             : w->op == 3 ? v >= y
-                             : w->op == 4 ? v < y
-                                          : v <= y;
-                    if (ok)
-                        return 0;
-                    clock_gettime(CLOCK_MONOTONIC, &t);
-                    if (t.tv_sec * 1000000000ull + t.tv_nsec - t0 > lim) {
-                        errno = ETIME;
-                        return -1;
-                    }
-                    usleep(20);
-                }
-            }
-            case DRM_XE_EXEC_QUEUE_SET_PROPERTY:
-            case DRM_XE_MADVISE:
-                break;
-            default:
-                LOG("xe ioctl %x refused\n", nr - 0x40);
-                errno = EINVAL;
-                rc = -1;
-            }
-        else {
-            LOG("drm ioctl %x refused\n", nr);
-            errno = EINVAL;
-            rc = -1;
-        }
-    }
-    pthread_mutex_unlock(&L);
-    return rc;
+    return mmap(wanted, size, protection, flags, fd, offset);
 }
