@@ -170,7 +170,7 @@ class DeviceMemory(Mapped):
 
     @classmethod
     def imported(
-        cls, engine: Engine, device: VirtualMemory, doing: str, what: Import, sizes: Sequence[int]
+        cls, engine: Engine, device: VirtualMemory, doing: str, what: Import, sizes: Sequence[int], origin: bytes = b""
     ) -> DeviceMemory:
         if sum(sizes) != what.exposed_nbytes or len(what.fds) != len(sizes):
             raise InvalidHandleError(f"{doing}: the exporter's table contradicts itself")
@@ -180,7 +180,7 @@ class DeviceMemory(Mapped):
         with device.current():
             try:
                 for fd, nbytes in zip(what.fds, sizes, strict=True):
-                    pieces.append(_Piece(device.import_fd(doing, fd.number), nbytes))
+                    pieces.append(_Piece(device.import_fd(doing, fd.number, origin), nbytes))
                     fd.close()  # the handle holds the memory; fds for all allocations would be too many
                 location = device.location(doing, pieces[0].handle)
                 address = _map(engine, device, doing, pieces, location, "r" if what.read_only else "rw")
@@ -193,7 +193,8 @@ class DeviceMemory(Mapped):
         if read_only:
             _require_read_only(self._engine, self._device, self._exporting)
         fd = self._fd.number(self._make_fd)
-        return payload.described(payload.ALLOCATION, self.nbytes, self._mapped, (fd,), form=self._device.form)
+        own, form = self._device.origin, self._device.form
+        return payload.described(payload.ALLOCATION, self.nbytes, self._mapped, (fd,), own=own, form=form)
 
     @property
     def _exporting(self) -> str:
@@ -259,8 +260,8 @@ class SegmentedMemory(DriverMemory):
                 if self._fd is None:
                     self._fd = OwnedFd(self._device.export_fd(doing, self._handles[0]))
                 fds = (self._fd.number,)
-                form = self._device.form
-                return payload.described(payload.ALLOCATION, self.nbytes, self.nbytes, fds, form=form)
+                own, form = self._device.origin, self._device.form
+                return payload.described(payload.ALLOCATION, self.nbytes, self.nbytes, fds, own=own, form=form)
         own = _write_sizes(doing, self._sizes)
         demand = self._device.export_on_demand(self._handles)
         return payload.described(
@@ -305,7 +306,7 @@ def import_memory(engine: Engine, device: VirtualMemory, what: Import, open_own:
     if kind == payload.HOST:
         return HostMemory.imported(engine, device, what)
     if kind == payload.ALLOCATION:
-        return DeviceMemory.imported(engine, device, doing, what, [what.exposed_nbytes])
+        return DeviceMemory.imported(engine, device, doing, what, [what.exposed_nbytes], own)
     if kind == payload.SEGMENTS:
         sizes = _read_sizes(doing, own, what.exposed_nbytes, len(what.fds))
         return DeviceMemory.imported(engine, device, doing, what, sizes)

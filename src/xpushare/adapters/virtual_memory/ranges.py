@@ -41,11 +41,11 @@ class PhysicalPages(DriverPhysical):
     @classmethod
     def imported(cls, engine: Engine, device: VirtualMemory, what: Import) -> PhysicalPages:
         doing = f"importing {what.nbytes} bytes of physical memory on {device}"
-        kind, _ = payload.read_head(doing, what)
+        kind, origin = payload.read_head(doing, what)
         if len(what.fds) != 1 or kind != payload.ALLOCATION or what.nbytes != what.exposed_nbytes:
             raise InvalidHandleError(f"{doing}: the exporter's table contradicts itself")
         with device.current():
-            handle = device.import_fd(doing, what.fds[0].number)
+            handle = device.import_fd(doing, what.fds[0].number, origin)
             try:
                 location = device.location(doing, handle)
                 if not device.reaches(location):
@@ -65,8 +65,8 @@ class PhysicalPages(DriverPhysical):
                 with self._device.current():
                     self._fd = OwnedFd(self._device.export_fd(doing, self.handle))
             fds = (self._fd.number,)
-            form = self._device.form
-            return payload.described(payload.ALLOCATION, self.nbytes, self.nbytes, fds, form=form)
+            own, form = self._device.origin, self._device.form
+            return payload.described(payload.ALLOCATION, self.nbytes, self.nbytes, fds, own=own, form=form)
 
     def release(self) -> None:
         self._device.release("releasing physical memory", self.handle)  # mappings keep the pages
