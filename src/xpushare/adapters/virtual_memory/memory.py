@@ -133,7 +133,7 @@ class AllocationFd:
             if self._fd is None:
                 self._fd = OwnedFd(make())
             fds = (self._fd.number,)
-        return payload.described(payload.ALLOCATION, nbytes, mapped, fds, form=device.form)
+        return payload.described(payload.ALLOCATION, nbytes, mapped, fds, own=device.origin, form=device.form)
 
     def close(self) -> None:
         if self._fd is not None:
@@ -170,7 +170,7 @@ class DeviceMemory(Mapped):
 
     @classmethod
     def imported(
-        cls, engine: Engine, device: VirtualMemory, doing: str, what: Import, sizes: Sequence[int]
+        cls, engine: Engine, device: VirtualMemory, doing: str, what: Import, sizes: Sequence[int], origin: bytes = b""
     ) -> DeviceMemory:
         if sum(sizes) != what.exposed_nbytes or len(what.fds) != len(sizes):
             raise InvalidHandleError(f"{doing}: the exporter's table contradicts itself")
@@ -180,7 +180,7 @@ class DeviceMemory(Mapped):
         with device.current():
             try:
                 for fd, nbytes in zip(what.fds, sizes, strict=True):
-                    pieces.append(_Piece(device.import_fd(doing, fd.number), nbytes))
+                    pieces.append(_Piece(device.import_fd(doing, fd.number, origin), nbytes))
                     fd.close()  # the handle holds the memory; fds for all allocations would be too many
                 location = device.location(doing, pieces[0].handle)
                 address = _map(engine, device, doing, pieces, location, "r" if what.read_only else "rw")
@@ -298,7 +298,7 @@ def import_memory(engine: Engine, device: VirtualMemory, what: Import, open_own:
     if kind == payload.HOST:
         return HostMemory.imported(engine, device, what)
     if kind == payload.ALLOCATION:
-        return DeviceMemory.imported(engine, device, doing, what, [what.exposed_nbytes])
+        return DeviceMemory.imported(engine, device, doing, what, [what.exposed_nbytes], own)
     if kind == payload.SEGMENTS:
         sizes = _read_sizes(doing, own, what.exposed_nbytes, len(what.fds))
         return DeviceMemory.imported(engine, device, doing, what, sizes)

@@ -40,11 +40,11 @@ class PhysicalPages(DriverPhysical):
     @classmethod
     def imported(cls, engine: Engine, device: VirtualMemory, what: Import) -> PhysicalPages:
         doing = f"importing {what.nbytes} bytes of physical memory on {device}"
-        kind, _ = payload.read_head(doing, what)
+        kind, origin = payload.read_head(doing, what)
         if len(what.fds) != 1 or kind != payload.ALLOCATION or what.nbytes != what.exposed_nbytes:
             raise InvalidHandleError(f"{doing}: the exporter's table contradicts itself")
         with device.current():
-            handle = device.import_fd(doing, what.fds[0].number)
+            handle = device.import_fd(doing, what.fds[0].number, origin)
             try:
                 location = device.location(doing, handle)
                 if not device.reaches(location):
