@@ -75,8 +75,11 @@ static binding *bindings;
 static pthread_mutex_t ioctls = PTHREAD_MUTEX_INITIALIZER;
 static pthread_rwlock_t bound = PTHREAD_RWLOCK_INITIALIZER; /* of bindings */
 
+static pid_t self;
+
 __attribute__((constructor)) static void find_real(void)
 {
+    self = getpid();
     real_open = dlsym(RTLD_NEXT, "open");
     real_ioctl = dlsym(RTLD_NEXT, "ioctl");
     real_close = dlsym(RTLD_NEXT, "close");
@@ -743,7 +746,7 @@ int close(int fd)
 {
     if (!real_close)
         find_real();
-    if (fd >= 0 && fd < FDS)
+    if (fd >= 0 && fd < FDS && getpid() == self) /* the child of a vfork has this memory, but descriptors of its own */
         is_node[fd] = false;
     return real_close(fd);
 }
