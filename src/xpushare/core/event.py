@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import threading
 from operator import call
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from xpushare._aspects import Aspect
 from xpushare._device import Context, Device, DeviceLike, info_of, resolve, resolve_context
@@ -230,6 +230,13 @@ def signal(event: Opened) -> int:
     return point
 
 
+def _detached(error: ValueError) -> NoReturn:
+    """The slot was given up while somebody waited."""
+    if node.left and threading.current_thread() is not threading.main_thread():
+        raise SystemExit from None  # the interpreter ends, and this thread with it, quietly
+    raise InvalidArgumentError(str(error)) from None
+
+
 @operation("Event.wait", raises=(InvalidArgumentError, PeerLostError, TimeoutError))
 def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
     """Wait on the host for the newest point known now, or for `at_least`."""
@@ -238,9 +245,7 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
     try:
         state = slot.wait(point, timeout)
     except ValueError as error:
-        if node.left and threading.current_thread() is not threading.main_thread():
-            raise SystemExit from None  # the interpreter ends, and this thread with it, quietly
-        raise InvalidArgumentError(str(error)) from None
+        _detached(error)
     if state == DONE:
         return
     if state == LOST:
@@ -269,6 +274,10 @@ async def reached(event: Opened, at_least: int | None) -> None:
     """Wait in an event loop for the newest point known now, or for `at_least`."""
     slot = event.timeline.slot
     point = point_argument(at_least, slot)
-    await _reached(slot, point)
-    if slot.state(point) != DONE and slot.wait(point, 0.0) != DONE:
+    try:
+        await _reached(slot, point)
+        done = slot.state(point) == DONE or slot.wait(point, 0.0) == DONE
+    except ValueError as error:
+        _detached(error)
+    if not done:
         raise peer_lost(slot, point)

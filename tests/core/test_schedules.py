@@ -1,0 +1,1 @@
+"""What `soak.schedules` found, one schedule each."""
