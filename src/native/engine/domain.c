@@ -79,6 +79,17 @@ bool xp_alive(xp_domain *d, uint32_t m)
     return life == LIVING || life == DYING;
 }
 
+bool xp_unreaped(xp_domain *d, const uint64_t *mask)
+{
+    for (uint32_t i = 0; i < XP_MASK_WORDS; i++)
+        XP_EACH_BIT(XP_LOAD(&mask[i]) & XP_LOAD(&d->retry[i]), bits) {
+            int pid;
+            if (life_of(d, i * 64 + (uint32_t)__builtin_ctzll(bits), &pid) == DEAD)
+                return true;
+        }
+    return false;
+}
+
 /* Take `m` out of every slot and entry; what it owes is lost. With d->mu. False: a loss is put off, since a living
  * member's earlier point is outstanding; come again. */
 static bool sweep(xp_domain *d, uint32_t m, uint32_t cause)

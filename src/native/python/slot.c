@@ -104,6 +104,7 @@ static bool look_at_owners(xp_slot *s)
     Py_BEGIN_ALLOW_THREADS
     xp_warden_start(); /* where no thread can be had, the next call looks again */
     xp_watch_relied(s);
+    xp_full_state(s, XP_RELAXED(&s->w->pending) >> 21, true);
     Py_END_ALLOW_THREADS
     return true;
 }

@@ -230,11 +230,25 @@ def signal(event: Opened) -> int:
     return point
 
 
+def _quiet_if_leaving() -> None:
+    """When the interpreter ends, a thread that waits ends with it, quietly."""
+    if node.left and threading.current_thread() is not threading.main_thread():
+        raise SystemExit from None
+
+
 def _detached(error: ValueError) -> NoReturn:
     """The slot was given up while somebody waited."""
-    if node.left and threading.current_thread() is not threading.main_thread():
-        raise SystemExit from None  # the interpreter ends, and this thread with it, quietly
+    _quiet_if_leaving()
     raise InvalidArgumentError(str(error)) from None
+
+
+def _lost(slot: Slot, point: int) -> NoReturn:
+    _quiet_if_leaving()
+    try:
+        error = peer_lost(slot, point)
+    except ValueError as detached:
+        _detached(detached)
+    raise error
 
 
 @operation("Event.wait", raises=(InvalidArgumentError, PeerLostError, TimeoutError))
@@ -249,7 +263,7 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
     if state == DONE:
         return
     if state == LOST:
-        raise peer_lost(slot, point)
+        _lost(slot, point)
     raise TimeoutError(
         f"point {point} of the event has not come within {timeout:g} s (value {slot.value}, pending {slot.pending})"
     )
@@ -265,7 +279,7 @@ def done(event: Opened) -> bool:
         slot.watch()  # the caller may poll: a death must be noticed
         state = slot.wait(point, 0.0)  # like a wait, this sees a death before anybody has recorded the loss
     if state == LOST:
-        raise peer_lost(slot, point)
+        _lost(slot, point)
     return state == DONE
 
 
@@ -280,4 +294,4 @@ async def reached(event: Opened, at_least: int | None) -> None:
     except ValueError as error:
         _detached(error)
     if not done:
-        raise peer_lost(slot, point)
+        _lost(slot, point)

@@ -1,1 +1,0 @@
-"""What `soak.schedules` found, one schedule each."""
