@@ -16,7 +16,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from soak.common import Failure, Soak, main
-from soak.schedules.world import STEPS, Step, World, Zygote
+from soak.forked import Zygote
+from soak.schedules.process import Actor
+from soak.schedules.world import STEPS, Step, World
 
 _STEPS = 40, 90
 _QUICK_STEPS = 20, 50
@@ -87,7 +89,7 @@ def _failed(soak: Soak, zygote: Zygote, steps: list[Step], failure: Failure) -> 
 
 
 def run(soak: Soak) -> None:
-    zygote, counts = Zygote(soak.settings.folder), Counter[str]()
+    zygote, counts = Zygote(soak.settings.folder, Actor), Counter[str]()
     between = _QUICK_STEPS if soak.quick else _STEPS
     try:
         if soak.options.schedule is not None:

@@ -213,13 +213,17 @@ class Model:
         return event.top
 
     @staticmethod
-    def queue_wait(queue: Queue, event: Event, point: int) -> None:
+    def queue_wait(queue: Queue, event: Event, point: int, pending: int) -> None:
+        """`pending`: of the event, as the process sees it after the call."""
         lost = event.state(point) == "lost" or (point > event.top and event.future_lost(queue.process))
-        if lost and queue.kind != "host":  # a stream does not begin to wait
-            queue.losses += 1
-            queue.spoiled = True
-        else:
+        if not lost or queue.kind == "host":
             queue.operations.append(Wait(event, point))
+            return
+        queue.losses += 1  # a stream does not begin to wait
+        queue.spoiled = True
+        if pending == point > event.top and queue.kind == "device" and not event.owed:
+            event.top = point  # nobody had noticed the loss before
+            event.lose()
 
     def end(self, process: Process, died: bool) -> None:
         process.alive = process.stopped = False

@@ -1,76 +1,42 @@
-"""What a process of a schedule does: it carries out the world's messages, one at a time; waits run in threads.
-
-As a program: `python -m soak.schedules.process FD` forks such processes, each with the connection that comes by that
-socket, so that none has to start Python and import anything. They end as any program does.
-"""
+"""What a process of a schedule does: it carries out the world's messages, one at a time; waits run in threads."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
-import faulthandler
 import gc
-import os
-import signal
-import socket
-import sys
 import threading
-import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
 import xpushare as xs
 from soak.common import describe_fds, held
+from soak.forked import Served
 from xpushare.sharing import node
 
 __all__ = ["DEVICES", "Actor"]
 
 DEVICES = {"host": "native_cpu:0", "device": "mock:0", "held": "mock:1"}
-_PR_SET_PDEATHSIG = 1
 
 
-class Actor:
+def _told(function: Callable[[], Any]) -> Any:
+    """The result, or the name of the error."""
+    try:
+        return function()
+    except (xs.XpuShareError, TimeoutError) as error:
+        return type(error).__name__
+
+
+class Actor(Served):
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._sending = threading.Lock()
+        super().__init__(connection)
         self._events: dict[int, xs.Event] = {}
         self._queues: dict[int, xs.Queue] = {}
         self._gates: dict[int, threading.Event | xs.Event] = {}
 
-    def serve(self) -> None:
-        while True:
-            try:
-                name, *arguments = self._connection.recv()
-            except (EOFError, ConnectionError):
-                return
-            if name == "exit":
-                return
-            try:
-                answer = getattr(self, name)(*arguments)
-            except (xs.XpuShareError, TimeoutError) as error:
-                answer = type(error).__name__
-            self._send((None, answer))
-
-    def _send(self, message: object) -> None:
-        with self._sending:
-            self._connection.send(message)
-
-    def _report(self, token: int, function: Callable[[], object]) -> None:
-        """Call, in a thread, and send what came of it."""
-
-        def body() -> None:
-            try:
-                found = function()
-            except (xs.XpuShareError, TimeoutError) as error:
-                found = type(error).__name__
-            except SystemExit:  # the interpreter ends
-                return
-            with contextlib.suppress(OSError):
-                self._send((token, found))
-
-        threading.Thread(target=body, daemon=True).start()
+    def answer(self, name: str, arguments: list[Any]) -> Any:
+        return _told(lambda: super(Actor, self).answer(name, arguments))
 
     # --- events -------------------------------------------------------------------------------------------
 
@@ -101,7 +67,7 @@ class Actor:
                 event.wait(at_least=point)
             return "done"
 
-        self._report(token, wait)
+        self.report(token, lambda: _told(wait))
 
     def observe(self) -> dict[int, tuple[int, int]]:
         return {number: (event.pending, event.value) for number, event in self._events.items()}
@@ -147,7 +113,7 @@ class Actor:
                 else:
                     return losses
 
-        self._report(token, synchronize)
+        self.report(token, lambda: _told(synchronize))
 
     # --- the end ------------------------------------------------------------------------------------------
 
@@ -183,43 +149,3 @@ class Actor:
     def describe(self) -> str:
         return describe_fds()
 
-
-def _adopted(parent: int) -> None:
-    """Wait until the world is this process's parent, and die with it."""
-    while os.getppid() != parent:
-        time.sleep(0.0002)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def _fork_for(ours: socket.socket, world: int) -> Connection | None:
-    """Fork for each connection that comes; in the child, the connection. None: nobody asks any more."""
-    while True:
-        message, fds, _flags, _address = socket.recv_fds(ours, 1, 1)
-        if not message:
-            return None
-        between = os.fork()
-        if between == 0:
-            if os.fork() == 0:  # its parent ends, and the world inherits it
-                ours.close()
-                _adopted(world)
-                connection = Connection(fds[0])
-                connection.send(os.getpid())
-                return connection
-            os._exit(0)
-        os.close(fds[0])
-        os.waitpid(between, 0)
-
-
-def _main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ["ONEAPI_DEVICE_SELECTOR"] = "native_cpu:*;mock:*"
-    connection = _fork_for(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
-    if connection is not None:
-        faulthandler.register(signal.SIGUSR1, all_threads=True)
-        Actor(connection).serve()
-
-
-if __name__ == "__main__":
-    _main()

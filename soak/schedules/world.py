@@ -7,65 +7,32 @@ taken out of it.
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import os
 import select
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, Final
 
 from soak.common import Failure
+from soak.forked import START, Zygote
 from soak.schedules.model import Event, Gate, Model, Object, Process, Queue, Wait
 from soak.schedules.process import DEVICES
 
-__all__ = ["STEPS", "Step", "World", "Zygote"]
+__all__ = ["STEPS", "Step", "World"]
 
 Step = tuple[str, int, int, int]
 
 PROCESSES: Final = 6
 _MOST: Final = 2.0  # seconds: one that the rule allows, and one more
-_START: Final = 30.0
 _QUIET: Final = 0.01  # how long nothing may come after a step that loses nothing
 _MOST_OWED: Final = 6  # points of an event: an event remembers eight owners
 _MOST_OBJECTS: Final = 3
 _SIGNALS: Final = (None, None, True, False)
 _KINDS: Final = ("host", "device", "held")
-_PR_SET_CHILD_SUBREAPER: Final = 36
-
-
-class Zygote:
-    """Forks processes that have the package imported; they become children of this process."""
-
-    def __init__(self, folder: str) -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        self._ours, theirs = socket.socketpair()
-        self.errors: Final = Path(folder) / ".errors"  # what processes write to stderr
-        with theirs, open(self.errors, "ab") as errors:
-            command = [sys.executable, "-m", "soak.schedules.process", str(theirs.fileno()), str(os.getpid())]
-            environ = {**os.environ, "XPUSHARE_RUNTIME_DIR": folder, "XPUSHARE_LINGER": "0"}
-            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environ, stderr=errors)
-
-    def process(self) -> tuple[int, Connection]:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            socket.send_fds(self._ours, [b"x"], [theirs.fileno()])
-        connection = Connection(ours.detach())
-        if not connection.poll(_START):
-            raise Failure(f"a process has not started within {_START:g} s")
-        return connection.recv(), connection
-
-    def close(self) -> None:
-        self._ours.close()
-        self._process.wait(10)
-        self.errors.unlink()
 
 
 class _Running:
@@ -111,7 +78,7 @@ class World:
         self.story.append(text)
 
     def _fail(self, text: str) -> None:
-        errors = self._zygote.errors.read_text(errors="replace").strip()
+        errors = self._zygote.said()
         raise Failure(text + (f"\n  stderr:\n{errors}" if errors else ""))
 
     def _ask(self, process: Process, name: str, *arguments: Any, timeout: float = _MOST) -> Any:
@@ -160,7 +127,7 @@ class World:
             running = self._running[found] = _Running(pid, connection)
             self._model.processes.append(found)
             self._slots[slot] = found
-            running.base = self._ask(found, "warm_up", timeout=_START)
+            running.base = self._ask(found, "warm_up", timeout=START)
             self._counts["processes"] += 1
             self._tell(f"{self._name(found)} starts (process {pid})")
         return None if found.stopped else found
@@ -291,12 +258,15 @@ class World:
         point = event.top + (1, 0, 1, 2)[extra % 4]
         if not self._ready(queue) or len(queue.operations) >= 8:
             return False
+        if queue.kind == "device" and event.owed and point > event.top and event.future_lost(process):
+            return False  # whether it begins to wait depends on who has noticed a death
         answer = self._ask(process, "queue_wait", queue.number, found.number, point)
         self._tell(f"{self._name(process)}'s {queue.kind} queue waits for point {point} of event {event.number}")
         if answer is not None:
             self._fail(f"{self._name(process)}: a queue's wait for event {event.number} gave {answer}")
         event.used_by_queues.add(process)
-        self._model.queue_wait(queue, event, point)
+        pending, _ = self._ask(process, "observe")[found.number]
+        self._model.queue_wait(queue, event, point, pending)
         self._lost = True
         return True
 
@@ -442,7 +412,7 @@ class World:
             process, text = late
             if time.monotonic() - start > _MOST:
                 begin = time.monotonic()
-                self._ask(process, "observe", timeout=_START)
+                self._ask(process, "observe", timeout=START)
                 if time.monotonic() - begin < 0.2:  # else the machine is busy, and not the process
                     self._hung(process, f"after {_MOST:g} s {text}")
             self._poll(0.02)
@@ -540,8 +510,7 @@ class World:
         for process in idle[:1]:  # now nobody else is there
             self._nothing_left(process)
             self._leave(process)
-        errors = self._zygote.errors.read_text(errors="replace")
-        if errors:
+        if self._zygote.said():
             self._fail("something was written to stderr")
 
     def _nothing_left(self, process: Process) -> None:
@@ -562,7 +531,7 @@ class World:
             os.kill(running.pid, signal.SIGKILL)
             os.waitpid(running.pid, 0)
             running.connection.close()
-        self._zygote.errors.write_bytes(b"")
+        self._zygote.forget()
 
 
 _STEPS: Final[dict[str, Callable[[World, int, int, int], bool]]] = {

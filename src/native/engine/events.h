@@ -39,6 +39,7 @@ typedef struct xp_domain {
     uint64_t retry[XP_MASK_WORDS];   /* dead, but not reaped yet */
     int pidfds[XP_MEMBERS], pids[XP_MEMBERS]; /* of whom is watched */
     uint64_t dying_since[XP_MEMBERS];
+    uint64_t sweep_at; /* no reaping before */
     /* owner only: slots */
     uint32_t next_slot, released_at, released_count; /* a ring of released indices */
     uint32_t *released;
@@ -149,6 +150,7 @@ void xp_domain_unref(xp_domain *d);
 bool xp_count_in(xp_domain *d, uint32_t **counts, uint32_t length, uint32_t i, uint64_t *mask); /* takes d->mu */
 void xp_count_out(xp_domain *d, uint32_t *counts, uint32_t i, uint64_t *mask);
 bool xp_alive(xp_domain *d, uint32_t m);         /* with d->mu */
+uint32_t xp_slots_used(const xp_domain *d); /* no slot at or above it was ever used */
 /* Is anybody in the mask dead whom we could not reap? Another reaper may be stopped, or never mean to. With d->mu. */
 bool xp_unreaped(xp_domain *d, const uint64_t *mask);
 int xp_reap(xp_domain *d, uint32_t m, bool sure); /* with d->mu: 1 reaped, 0 nothing to do, -1 to be tried again */

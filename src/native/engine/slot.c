@@ -295,7 +295,7 @@ void xp_slot_unref(xp_slot *s)
 
 xp_slot *xp_attach(xp_domain *d, uint32_t index, int role, xp_error *error)
 {
-    if (index >= XP_SLOTS || index >= XP_LOAD(&((xp_commons *)d->base)->slots_used)) {
+    if (index >= xp_slots_used(d)) {
         xp_failed(error, 0, "no such slot");
         return NULL;
     }

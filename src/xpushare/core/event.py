@@ -32,7 +32,7 @@ from xpushare.sharing.handle import Handle, HandleLike, fields_of
 from xpushare.timeline.loss import peer_lost
 from xpushare.timeline.waiting import reached as _reached
 
-__all__ = ["Opened", "create", "done", "get", "may_signal", "open_", "put", "reached", "role_of", "signal", "wait"]
+__all__ = ["Opened", "create", "done", "get", "may_signal", "open_", "put", "quiet_if_leaving", "reached", "role_of", "signal", "wait"]
 
 
 _NO_MEMORY: Final = Export(0, 0)
@@ -68,7 +68,10 @@ def role_of(domain: Domain, index: int, signals: bool | None) -> Slot | None:
     """What counts an end among those that may signal; None: it only waits."""
     if signals is not None and not isinstance(signals, bool):
         raise InvalidArgumentError(f"signals is None, True or False, not {signals!r}")
-    return None if signals is False else Slot(domain, index, signals)
+    try:
+        return None if signals is False else Slot(domain, index, signals)
+    except ValueError as error:
+        raise InvalidHandleError(f"the exporter's commons has no such event any more: {error}") from error
 
 
 def may_signal(event: Opened) -> None:
@@ -230,7 +233,7 @@ def signal(event: Opened) -> int:
     return point
 
 
-def _quiet_if_leaving() -> None:
+def quiet_if_leaving() -> None:
     """When the interpreter ends, a thread that waits ends with it, quietly."""
     if node.left and threading.current_thread() is not threading.main_thread():
         raise SystemExit from None
@@ -238,12 +241,12 @@ def _quiet_if_leaving() -> None:
 
 def _detached(error: ValueError) -> NoReturn:
     """The slot was given up while somebody waited."""
-    _quiet_if_leaving()
+    quiet_if_leaving()
     raise InvalidArgumentError(str(error)) from None
 
 
 def _lost(slot: Slot, point: int) -> NoReturn:
-    _quiet_if_leaving()
+    quiet_if_leaving()
     try:
         error = peer_lost(slot, point)
     except ValueError as detached:
