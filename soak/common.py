@@ -135,8 +135,10 @@ def left_in(folder: str) -> list[str]:
     for _ in range(4):
         environ = {**os.environ, "XPUSHARE_RUNTIME_DIR": folder}
         subprocess.run([sys.executable, "-c", _EXPORTER], env=environ, check=True, timeout=60)
-        left = [name for name in sorted(os.listdir(folder)) if name not in ("key", "names") and not _listening(folder, name)]
-        left += [name for name in os.listdir(os.path.join(folder, "names")) if os.path.isdir(os.path.join(folder, "names"))]
+        found = set(os.listdir(folder)) - {"key", "names"}
+        left = [name for name in sorted(found) if not _listening(folder, name)]
+        names = os.path.join(folder, "names")
+        left += os.listdir(names) if os.path.isdir(names) else ()
         if not left:
             break
     return left

@@ -1,7 +1,7 @@
 """Processes that are forked from one that has the package imported, and are this process's children all the same.
 
-`python -m soak.forked FD PARENT MODULE:CLASS …` forks one for each connection that comes by that socket: it makes an object
-of a CLASS, carries out the messages that come, until told to exit, and then ends as any program does.
+`python -m soak.forked FD PARENT MODULE:CLASS …` forks one for each connection that comes by that socket: it makes an
+object of a class, carries out the messages that come, until told to exit, and then ends as any program does.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
+import xpushare as xs
 from soak.common import Failure
 
 __all__ = ["START", "Served", "Zygote"]
@@ -113,7 +114,7 @@ def _adopted(parent: int) -> None:
 
 
 def _fork_for(ours: socket.socket, parent: int) -> tuple[int, Connection] | None:
-    """Fork for each connection that comes; in the child, which class, and the connection. None: nobody asks any more."""
+    """Fork for each connection that comes; in the child, which class, and the connection. None: nobody asks more."""
     while True:
         message, fds, _flags, _address = socket.recv_fds(ours, 1, 1)
         if not message:
@@ -134,6 +135,8 @@ def _fork_for(ours: socket.socket, parent: int) -> tuple[int, Connection] | None
 def _main() -> None:
     fd, parent, *names = sys.argv[1:]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    xs.devices()  # imports what processes would import, each again
+    _preloaded = xs.Event, xs.Queue, xs.publish, xs.share, xs.attach, xs.shares, xs.ipc.memory, xs.PhysicalMemory
     served = [getattr(importlib.import_module(each.partition(":")[0]), each.partition(":")[2]) for each in names]
     asked = _fork_for(socket.socket(fileno=int(fd)), int(parent))
     if asked is not None:

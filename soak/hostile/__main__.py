@@ -137,7 +137,8 @@ def _round(zygote: Zygote, folder: str, seed: int, only: list[str], counts: Coun
             processes.append(attacker)
             names = pick.choices(only, k=pick.randrange(1, 40))
             told.append(" ".join(names))
-            attacker.ask("meet", shared)
+            if not attacker.ask("meet", shared):
+                break
             attacker.ask("aim", [shared[0][1], others[0][1]])
             lies = attacker.ask("share")
             exporter.ask("meet", lies)
@@ -192,7 +193,7 @@ def _afterwards(exporter: _Process, importer: _Process) -> None:
                 break
         else:
             raise Failure(f"{process.name} has nothing to do and uses {share:.0%} of a CPU")
-    for process, watched in ((importer, 2), (exporter, 0)):  # in two commons, the importer's warden watches the exporter
+    for process, watched in ((importer, 2), (exporter, 0)):  # which the importer's warden watches
         end = time.monotonic() + _MOST
         while True:
             now, base, fds = process.ask("left")

@@ -47,15 +47,20 @@ class Attacker(Served):
         self._domain: Any = None
         self._victims: list[bytes] = []  # cookies
 
-    def meet(self, handles: list[tuple[str, bytes]]) -> None:
-        """Open what the victim shares, as anybody may."""
+    def meet(self, handles: list[tuple[str, bytes]]) -> bool:
+        """Open what the victim shares, as anybody may; False if an earlier attacker has made that impossible."""
         for kind, raw in handles:
-            opened = xs.attach(raw) if kind == "array" else getattr(xs.ipc, kind).open(raw)
+            try:
+                opened = xs.attach(raw) if kind == "array" else getattr(xs.ipc, kind).open(raw)
+            except xs.XpuShareError:
+                continue
             self._kept.append(opened)
-            if kind == "event":
-                self._domain = opened._use().timeline.slot.domain
             if kind == "memory":
                 self._memory = opened
+                known = node.current().peers.known(fields_of(xs.ipc.Handle(raw)).cookie)
+                assert known is not None
+                self._domain = known.domain
+        return self._domain is not None
 
     def aim(self, handles: list[bytes]) -> None:
         """Whose sockets to talk to."""
@@ -255,7 +260,8 @@ class Attacker(Served):
                 cookie = self._random.choice(self._victims)
                 numbers = self._random.randrange(4), cookie, *self._two(), self._number(), self._random.randbytes(16)
                 good = struct.pack("<4sI16sIIQ16s", b"XPSQ", *numbers)
-                packet = self._random.choice((good, good[:20], good * 3, b"", self._random.randbytes(56), bytes(60_000)))
+                other = self._random.randbytes(56)
+                packet = self._random.choice((good, good[:20], good * 3, b"", other, bytes(60_000)))
                 fds = array.array("i", [self._domain.bell] * self._random.randrange(1, 200))
                 there.sendmsg([packet], self._random.choice(([], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])))
 

@@ -1,4 +1,4 @@
-"""An honest process: it shares, opens, signals, waits; every call is timed, and may raise only errors of the package."""
+"""An honest process: it shares, opens, signals, waits. Every call is timed, and may raise only the package's errors."""
 
 from __future__ import annotations
 
@@ -119,9 +119,7 @@ class Victim(Served):
 
     def _await(self, call: Callable[..., Any]) -> None:
         event = self._event()
-        call(
-            "await", lambda: asyncio.run(asyncio.wait_for(event.reached(self._point(event)), 0.05)), _SOON + 0.05
-        )
+        call("await", lambda: asyncio.run(asyncio.wait_for(event.reached(self._point(event)), 0.05)), _SOON + 0.05)
 
     def _queue(self, call: Callable[..., Any]) -> None:
         event = self._event()

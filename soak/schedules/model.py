@@ -183,7 +183,8 @@ class Model:
     def open(self, number: int, process: Process, event: Event, signals: bool | None) -> Object:
         found = process.objects[number] = Object(number, process, event, signals)
         if signals is not False:
-            if not any(self._able(other) for other in process.objects.values() if other.event is event and other is not found):
+            others = [other for other in process.objects.values() if other.event is event and other is not found]
+            if not any(map(self._able, others)):
                 event.join(process, False)
             if signals:
                 event.may_signal(process)

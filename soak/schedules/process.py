@@ -148,4 +148,3 @@ class Actor(Served):
 
     def describe(self) -> str:
         return describe_fds()
-

@@ -199,7 +199,7 @@ class World:
             return False
         return self._open(process, event, _KINDS[extra % 3], _SIGNALS[extra % 4]) is not None
 
-    def close(self, who: int, which: int, extra: int) -> bool:
+    def close(self, who: int, which: int, _extra: int) -> bool:
         process = self._process(who)
         if process is None or not process.objects:
             return False
@@ -215,7 +215,7 @@ class World:
         self._lost = True
         return True
 
-    def signal(self, who: int, which: int, extra: int) -> bool:
+    def signal(self, who: int, which: int, _extra: int) -> bool:
         process = self._process(who)
         found = None if process is None else self._object(process, which)
         if process is None or found is None:
@@ -287,7 +287,7 @@ class World:
             self._fail(f"{self._name(process)}: a queue's signal of event {event.number} gave {answer}, not {expected}")
         return True
 
-    def gate(self, who: int, which: int, extra: int) -> bool:
+    def gate(self, who: int, which: int, _extra: int) -> bool:
         process = self._process(who)
         if process is None:
             return False
@@ -301,7 +301,7 @@ class World:
         queue.operations.append(gate)
         return True
 
-    def release(self, who: int, which: int, extra: int) -> bool:
+    def release(self, who: int, which: int, _extra: int) -> bool:
         process = self._process(who)
         closed = [gate for owner, gate in self._gates.values() if owner is process and not gate.open]
         if process is None or not closed:
@@ -314,11 +314,13 @@ class World:
         self._tell(f"{self._name(process)} goes on from {gate.number}")
         gate.open = True
 
-    def synchronize(self, who: int, which: int, extra: int) -> bool:
+    def synchronize(self, who: int, which: int, _extra: int) -> bool:
         process = self._process(who)
-        queues = [] if process is None else [
-            queue for queue in process.queues.values() if queue not in process.syncs.values()
-        ]
+        queues = (
+            []
+            if process is None
+            else [queue for queue in process.queues.values() if queue not in process.syncs.values()]
+        )
         if process is None or not queues:
             return False
         queue, token = queues[which % len(queues)], next(self._numbers)
@@ -329,7 +331,7 @@ class World:
 
     # --- the processes ------------------------------------------------------------------------------------
 
-    def stop(self, who: int, which: int, extra: int) -> bool:
+    def stop(self, who: int, _which: int, _extra: int) -> bool:
         process = self._slots[who]
         if process is None or process.stopped:
             return False
@@ -343,7 +345,7 @@ class World:
         process.stopped = True
         return True
 
-    def resume(self, who: int, which: int, extra: int) -> bool:
+    def resume(self, who: int, _which: int, _extra: int) -> bool:
         process = self._slots[who]
         if process is None or not process.stopped:
             return False
@@ -353,7 +355,7 @@ class World:
         self._lost = True
         return True
 
-    def kill(self, who: int, which: int, extra: int) -> bool:
+    def kill(self, who: int, _which: int, _extra: int) -> bool:
         process = self._slots[who]
         if process is None:
             return False
@@ -365,15 +367,14 @@ class World:
         self._gone(process, True)
         return True
 
-    def leave(self, who: int, which: int, extra: int) -> bool:
+    def leave(self, who: int, _which: int, _extra: int) -> bool:
         process = self._process(who)
         if process is None:
             return False
         for event in self._model.events:
-            first = min(event.owed, default=0)
-            if any(owner is process and number != first for number, (owner, _) in event.owed.items()):
-                if event.owed[first][0] is not process:
-                    return False  # its loss is put off, and until then the protocol tells nobody
+            owners = [owner for _number, (owner, _signal) in sorted(event.owed.items())]
+            if process in owners and owners[0] is not process:
+                return False  # its loss is put off, and until then the protocol tells nobody
         self._leave(process)
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pickle
@@ -259,3 +260,46 @@ def test_a_name_whose_remover_never_ends() -> None:
         child.kill()
         xs.publish("name", memory)
         xs.unpublish("name")
+
+
+def test_made_up_members_and_slots_keep_nobody_busy() -> None:
+    def make_up(handle: bytes) -> None:
+        kept["event"] = event = xs.ipc.event.open(handle)
+        domain, at = event._use().timeline.slot.domain, _native.LAYOUT
+
+        def write(offset: int, content: bytes) -> None:
+            memoryview(_native.Span(domain.address + offset, len(content), False, domain))[:] = content
+
+        write(at["commons.slots_used"], b"\xff" * 8)
+        for member in range(at["commons.member_count"]):
+            write(at["commons.members"] + member * at["member.size"], b"\1")
+        write(at["commons.roles"] + event._use().timeline.slot.index * 256, b"\xff" * 256)
+
+    with Child() as exporter, Child() as attacker:
+        handle = bytes(exporter.call(exported_event, "native_cpu:0"))
+        with xs.ipc.event.open(handle) as event:
+            attacker.call(make_up, handle)
+            for call in (event.signal, lambda: event.wait(0.1, at_least=9), lambda: event.value):
+                start = time.monotonic()
+                with contextlib.suppress(TimeoutError, xs.XpuShareError):
+                    call()
+                assert time.monotonic() - start < 1.5
+            start = time.monotonic()
+            assert exporter.call(lambda: kept["event"].signal())
+            assert time.monotonic() - start < 1.5
+
+
+def test_an_event_whose_commons_does_not_know_it() -> None:
+    def forget(handle: bytes) -> None:
+        domain = xs.ipc.event.open(handle)._use().timeline.slot.domain
+        at = domain.address + _native.LAYOUT["commons.slots_used"]
+        memoryview(_native.Span(at, 4, False, domain))[:] = bytes(4)
+
+    with Child() as exporter, Child() as attacker:
+        handle = bytes(exporter.call(exported_event, "native_cpu:0"))
+        with xs.ipc.event.open(handle):
+            attacker.call(forget, handle)
+            with pytest.raises(xs.InvalidHandleError, match="no such"):
+                xs.ipc.event.open(handle)
+        assert exporter.call(exported_event, "native_cpu:0")  # the exporter knows better
+        exporter.call(lambda: xs.ipc.event.open(xs.ipc.event.get(kept["event"])).signal())

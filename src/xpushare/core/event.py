@@ -32,7 +32,10 @@ from xpushare.sharing.handle import Handle, HandleLike, fields_of
 from xpushare.timeline.loss import peer_lost
 from xpushare.timeline.waiting import reached as _reached
 
-__all__ = ["Opened", "create", "done", "get", "may_signal", "open_", "put", "quiet_if_leaving", "reached", "role_of", "signal", "wait"]
+__all__ = [
+    *("Opened", "create", "done", "get", "may_signal", "open_", "put", "quiet_if_leaving", "reached", "role_of"),
+    *("signal", "wait"),
+]
 
 
 _NO_MEMORY: Final = Export(0, 0)
