@@ -142,7 +142,9 @@ class Event(Exportable[Opened]):
         """Give up this object's hold; the event is freed once no process and no unfinished queue operation holds it.
         Idempotent.
         """
-        self._held = None
+        held, self._held = self._held, None
+        if held is not None and held.role is not None:
+            held.role.detach()  # whoever still waits by this object does not signal by it
         self._natives = ()
         self._implicit = None
 

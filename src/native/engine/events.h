@@ -40,6 +40,7 @@ typedef struct xp_domain {
     uint64_t retry[XP_MASK_WORDS];   /* dead, but not reaped yet */
     int pidfds[XP_MEMBERS], pids[XP_MEMBERS]; /* of whom is watched */
     uint64_t dying_since[XP_MEMBERS];
+    uint64_t sweep_at; /* no reaping before */
     /* owner only: slots */
     uint32_t next_slot, released_at, released_count; /* a ring of released indices */
     uint32_t *released;
@@ -150,6 +151,9 @@ void xp_domain_unref(xp_domain *d);
 bool xp_count_in(xp_domain *d, uint32_t **counts, uint32_t length, uint32_t i, uint64_t *mask); /* takes d->mu */
 void xp_count_out(xp_domain *d, uint32_t *counts, uint32_t i, uint64_t *mask);
 bool xp_alive(xp_domain *d, uint32_t m);         /* with d->mu */
+uint32_t xp_slots_used(const xp_domain *d); /* no slot at or above it was ever used */
+/* Is anybody in the mask dead whom we could not reap? Another reaper may be stopped, or never mean to. With d->mu. */
+bool xp_unreaped(xp_domain *d, const uint64_t *mask);
 int xp_reap(xp_domain *d, uint32_t m, bool sure); /* with d->mu: 1 reaped, 0 nothing to do, -1 to be tried again */
 
 /* --- slot.c ------------------------------------------------------------------------------------------------------- */
@@ -209,6 +213,7 @@ bool xp_roster_attach(xp_slot *s); /* after `attached` says so; false: no memory
 void xp_roster_signals(xp_slot *s); /* before this process signals: it is a signaller from now on */
 void xp_roster_detach(xp_slot *s);  /* before `attached` is cleared */
 /* With d->mu: `m` goes from that slot; `owed`: it has just lost what it owed. */
+void xp_roster_lose(xp_words *w); /* a dead process owed here; others keep us from reaping it */
 void xp_roster_leave(xp_domain *d, uint32_t index, uint32_t m, uint32_t cause, bool owed);
 
 /* --- warden.c ----------------------------------------------------------------------------------------------------- */
