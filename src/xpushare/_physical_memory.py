@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, final
 from xpushare._array import SharedArray, array_over, span_of
 from xpushare._elements import as_dtype, as_shape
 from xpushare._errors import InvalidArgumentError
-from xpushare._lifecycle import DeviceObject, Exportable, use
+from xpushare._lifecycle import DeviceObject, Exportable, unpickles, unusable, use
 from xpushare._native import BufferBase, Span
 from xpushare.core import physical as core
 from xpushare.core.memory import Range, slice_
 from xpushare.core.physical import Held, Reserved
+from xpushare.core.pickles import Unopened
 
 if TYPE_CHECKING:
     from xpushare._device import Context, DeviceLike
@@ -82,12 +83,12 @@ class PhysicalMemory(Exportable[Held]):
 
     def __repr__(self) -> str:
         found = self._held
-        if found is None:
-            return "<PhysicalMemory closed>"
+        if found is None or isinstance(found, Unopened):
+            return unusable("PhysicalMemory", found)
         how = "imported " if found.handle is not None else ""
         return f"<PhysicalMemory {how}{found.pages.nbytes} bytes on {found.device}>"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def _reduce(self) -> tuple[Any, ...]:
         return _reopen, (bytes(self._handle_to_pickle(self._use(), core.get)),)
 
 
@@ -95,6 +96,7 @@ class PhysicalMemory(Exportable[Held]):
 physical_memory_over: Final[Callable[[Held], PhysicalMemory]] = attrgetter("_make")(PhysicalMemory)
 
 
+@unpickles(PhysicalMemory)
 def _reopen(handle: bytes) -> PhysicalMemory:
     return physical_memory_over(core.open_(handle))
 
