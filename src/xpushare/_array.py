@@ -26,11 +26,11 @@ from xpushare._elements import (
     named_by_typestr,
 )
 from xpushare._errors import InvalidArgumentError
-from xpushare._lifecycle import Closable, Exportable, unpickles, unusable
+from xpushare._lifecycle import Closable, Exportable, expect_opened, unpickles, why_unusable
 from xpushare._native import BufferBase, Span, dlpack_capsule
 from xpushare.core import memory as core
 from xpushare.core.memory import Range
-from xpushare.core.pickles import Implicit, Pickled, Unopened, anew, forwards
+from xpushare.core.pickles import Implicit, Pickled, anew, forwards
 from xpushare.sharing.handle import fields_of
 
 if TYPE_CHECKING:
@@ -175,8 +175,9 @@ class Memory(BufferBase, Exportable[Range]):
 
     def __repr__(self) -> str:
         found = self._held
-        if found is None or isinstance(found, Unopened):
-            return unusable("Memory", found)
+        why = why_unusable(found)
+        if found is None or why:
+            return f"<Memory {why}>"
         how = "imported " if found.handle is not None else ""
         access = " read-only" if found.read_only else ""
         return f"<Memory {how}{found.nbytes} bytes{access} at {found.address:#x} on {found.device}>"
@@ -307,23 +308,20 @@ class SharedArray(BufferBase, Closable[Range]):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self._said("_shape")
+        expect_opened(self._held)
+        return self._shape
 
     @property
     def dtype(self) -> Any:
         """A NumPy dtype."""
-        return self._said("_dtype")
+        expect_opened(self._held)
+        return self._dtype
 
     @property
     def strides(self) -> tuple[int, ...]:
         """Bytes from one element to the next, per dimension."""
-        return self._said("_strides")
-
-    def _said(self, name: str) -> Any:
-        """What is known also once the array is closed, but not if it could not be opened."""
-        if isinstance(self._held, Unopened):
-            self._use()
-        return getattr(self, name)
+        expect_opened(self._held)
+        return self._strides
 
     @property
     def ndim(self) -> int:
@@ -545,8 +543,9 @@ class SharedArray(BufferBase, Closable[Range]):
 
     def __repr__(self) -> str:
         found = self._held
-        if found is None or isinstance(found, Unopened):
-            return unusable("SharedArray", found)
+        why = why_unusable(found)
+        if found is None or why:
+            return f"<SharedArray {why}>"
         how = "imported " if found.handle is not None else ""
         access = " read-only" if found.read_only else ""
         return f"<SharedArray {how}{self._shape} {self._dtype}{access} on {found.device}>"

@@ -77,9 +77,10 @@ class ArrayHandle(Named, Closable[Parts]):
 
     Only the object that `share` returned owns the export: `close()` on it (or leaving its `with` block) withdraws the
     handle for new attaches; what is attached stays attached. Losing the object withdraws nothing, and is a
-    `ResourceWarning` unless the export ends by itself (`opens=`, `ttl=`). `close()` on any other object, parsed or unpickled, in this process or another, closes only that object. If only the bytes are left,
-    the exporter can call `xs.ipc.memory.put(ArrayHandle(h).handle)`. `attach` raises `InvalidArgumentError` for a
-    closed object, and `HandleExpiredError` for the bytes of a withdrawn handle.
+    `ResourceWarning` unless the export ends by itself (`opens=`, `ttl=`). `close()` on any other object, parsed or
+    unpickled, in this process or another, closes only that object. If only the bytes are left, the exporter can call
+    `xs.ipc.memory.put(ArrayHandle(h).handle)`. `attach` raises `InvalidArgumentError` for a closed object, and
+    `HandleExpiredError` for the bytes of a withdrawn handle.
     """
 
     __slots__ = ("__weakref__", "_dtype", "_held", "_owner", "_parts", "_raw")
@@ -210,6 +211,7 @@ class ArrayHandle(Named, Closable[Parts]):
                 f"unclosed {self!r} is lost: its memory is held until this process ends. Close it, or share with "
                 "opens= or ttl=",
                 ResourceWarning,
+                stacklevel=2,
                 source=self,
             )
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Generator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
-from xpushare._lifecycle import Exportable, unpickles, unusable
+from xpushare._lifecycle import Exportable, unpickles, why_unusable
 from xpushare.core import event as core
 from xpushare.core.event import Opened
-from xpushare.core.pickles import Unopened
 from xpushare.core.resources import Resource
 
 if TYPE_CHECKING:
@@ -148,8 +147,9 @@ class Event(Exportable[Opened]):
 
     def __repr__(self) -> str:
         found = self._held
-        if found is None or isinstance(found, Unopened):
-            return unusable("Event", found)
+        why = why_unusable(found)
+        if found is None or why:
+            return f"<Event {why}>"
         how = "imported " if found.handle is not None else ""
         if found.timeline.foreign_process:
             return f"<Event {how}of the parent process, on {found.device}>"

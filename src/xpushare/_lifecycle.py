@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from xpushare._device import Context, Device
     from xpushare.sharing.handle import Handle
 
-__all__ = ["Closable", "DeviceObject", "Exportable", "unpickles", "unusable", "use"]
+__all__ = ["Closable", "DeviceObject", "Exportable", "expect_opened", "unpickles", "use", "why_unusable"]
 
 
 class OnDevice(Protocol):
@@ -54,7 +54,7 @@ class Closable(Generic[S]):
 
     __slots__ = ()
 
-    _held: S | Unopened | None  # the whole state; None once the object is closed
+    _held: S | None  # the whole state; None once the object is closed
     _forks: int  # of the resource that it holds: how often this line of processes had forked when that was made
     _copy_advice: ClassVar[str]
     _pickle_advice: ClassVar[str]  # of a class that cannot be pickled
@@ -65,10 +65,9 @@ class Closable(Generic[S]):
         if found is None:
             raise InvalidArgumentError(f"this {type(self).__name__} is closed")
         if self._forks != forks():
-            if isinstance(found, Unopened):
-                raise found.error()
+            expect_opened(found)
             raise ForkError(f"this {type(self).__name__} {FORK_ADVICE}")
-        return found  # type: ignore[return-value]  # no Unopened: see _UNOPENED
+        return found
 
     @property
     def closed(self) -> bool:
@@ -103,9 +102,14 @@ class _Use(Protocol):
     def __call__(self, obj: Closable[S], /) -> S: ...
 
 
-def unusable(kind: str, held: Unopened | None) -> str:
-    """What `repr` says of an object that is closed, or that was never opened."""
-    return f"<{kind} closed>" if held is None else f"<{kind} not opened: {held.error()}>"
+def why_unusable(held: object) -> str:
+    """What `repr` says of an object that is closed, or that could not be opened."""
+    return "closed" if held is None else f"not opened: {held.error()}" if isinstance(held, Unopened) else ""
+
+
+def expect_opened(held: object) -> None:
+    if isinstance(held, Unopened):
+        raise held.error()
 
 
 _UNOPENED: Final = -1  # no count of forks: what each use compares already shows that there is nothing to be used
@@ -185,4 +189,3 @@ class Exportable(DeviceObject[I]):
                     return found.handle  # it has expired, as its first use will say
                 self._implicit = made  # type: ignore[misc]  # a slot of each sub-class
             return self._implicit.sent(found.device)
-

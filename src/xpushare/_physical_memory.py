@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, final
 from xpushare._array import SharedArray, array_over, span_of
 from xpushare._elements import as_dtype, as_shape
 from xpushare._errors import InvalidArgumentError
-from xpushare._lifecycle import DeviceObject, Exportable, unpickles, unusable, use
+from xpushare._lifecycle import DeviceObject, Exportable, unpickles, use, why_unusable
 from xpushare._native import BufferBase, Span
 from xpushare.core import physical as core
 from xpushare.core.memory import Range, slice_
 from xpushare.core.physical import Held, Reserved
-from xpushare.core.pickles import Unopened
 
 if TYPE_CHECKING:
     from xpushare._device import Context, DeviceLike
@@ -83,8 +82,9 @@ class PhysicalMemory(Exportable[Held]):
 
     def __repr__(self) -> str:
         found = self._held
-        if found is None or isinstance(found, Unopened):
-            return unusable("PhysicalMemory", found)
+        why = why_unusable(found)
+        if found is None or why:
+            return f"<PhysicalMemory {why}>"
         how = "imported " if found.handle is not None else ""
         return f"<PhysicalMemory {how}{found.pages.nbytes} bytes on {found.device}>"
 

@@ -50,7 +50,8 @@ def _nbytes_of(text: str) -> int:
 
 @functools.cache
 def _memory_of(device: Device) -> int:
-    return adapter_of(device).properties(info_of(device)).memory_nbytes
+    nbytes: int = adapter_of(device).properties(info_of(device)).memory_nbytes
+    return nbytes
 
 
 def _most_nbytes(device: Device) -> int:

@@ -57,7 +57,7 @@ class _Waiting(NamedTuple):
     """What pickles hold, at most, that wait for their first open."""
 
     nbytes: int
-    count: int
+    number: int
 
 
 @final
@@ -246,8 +246,8 @@ class Table:
         return time.monotonic_ns() >= max(found.deadline, renewed)
 
     def _why_over(self, found: Exported) -> int:
-        """Why an export ends now; 0 where it does not. Whoever has it open may have yet to fetch its fds, or pass it on:
-        so ask for holders first.
+        """Why an export ends now; 0 where it does not. Whoever has it open may have yet to fetch its fds, or may pass it
+        on: so ask for holders first.
         """
         entry = fields_of(found.handle).entry
         if self.domain.holders(entry):
@@ -402,22 +402,22 @@ class Table:
         counts once, however many pickles hold it, and the newest one is always allowed.
         """
         device = raw_of(newest.handle)[NAMES_DEVICE]
-        most_count = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2  # each may hold an fd
+        most_number = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2  # each may hold an fd
         estimate = self._waiting.get(device, _Waiting(0, 0))
-        estimate = self._waiting[device] = _Waiting(estimate.nbytes + newest.nbytes, estimate.count + 1)
-        if estimate.nbytes <= most_nbytes and estimate.count <= most_count:
+        estimate = self._waiting[device] = _Waiting(estimate.nbytes + newest.nbytes, estimate.number + 1)
+        if estimate.nbytes <= most_nbytes and estimate.number <= most_number:
             return []
         waiting: dict[int, list[Exported]] = {}  # by allocation, in the order of their oldest pickles
         for each in sorted(self._ending, key=lambda each: each.deadline):
             fields = fields_of(each.handle)
-            if each.retired and self._live(each) and raw_of(each.handle)[NAMES_DEVICE] == device:
-                if each.nbytes and self.domain.opens_left(fields.entry):
-                    waiting.setdefault(fields.object, []).append(each)
+            retired = each.retired and self._live(each) and raw_of(each.handle)[NAMES_DEVICE] == device
+            if retired and each.nbytes and self.domain.opens_left(fields.entry):
+                waiting.setdefault(fields.object, []).append(each)
         nbytes = sum(each[0].nbytes for each in waiting.values())
-        count = sum(map(len, waiting.values()))
+        number = sum(map(len, waiting.values()))
         ended: list[Any] = []
         for serial, pickles in waiting.items():
-            if nbytes <= most_nbytes and count <= most_count:
+            if nbytes <= most_nbytes and number <= most_number:
                 break
             if serial != fields_of(newest.handle).object and not any(
                 self.domain.holders(fields_of(each.handle).entry) for each in pickles
@@ -426,8 +426,10 @@ class Table:
                     self._end(each, layout.REASON_PICKLE)
                 ended += pickles
                 nbytes -= pickles[0].nbytes
-                count -= len(pickles)
-        self._waiting[device] = _Waiting(nbytes, count)
+                number -= len(pickles)
+        if ended:
+            self._ending = deque(filter(self._live, self._ending))  # which would hold their memory
+        self._waiting[device] = _Waiting(nbytes, number)
         return ended
 
     def _tell_expired(self, count: int) -> None:
@@ -458,9 +460,7 @@ class Table:
     # --- exports that nobody will close
 
     def lose(self, handle: Handle) -> bool:
-        """The object that `share` returned is gone, unclosed. True if its export lives on, with no end but this
-        process's.
-        """
+        """The object that `share` returned is gone, unclosed. True if its export lives on, until this process ends."""
         fields = fields_of(handle)
         with self._lock:
             found = self._exports.get(fields.generation)

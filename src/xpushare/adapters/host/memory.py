@@ -101,7 +101,9 @@ class HostMemory(DriverMemory):
 
     def export(self, read_only: bool) -> Export:
         if self._fd is None:
-            raise FeatureNotSupportedError("exporting imported memory: only what came by a pickle can be exported again")
+            raise FeatureNotSupportedError(
+                "exporting imported memory: only what came by a pickle can be exported again"
+            )
         assert self._mapping is not None
         return Export(self.nbytes, self._mapping.nbytes, (self._fd.number,), self._inode, form=Form.MEMFD)
 
