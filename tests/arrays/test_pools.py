@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pool_work import made, pid, send_many, total
+from pool_work import Dropped, dropped, made, pid, send_many, total
 
 import xpushare as xs
 from harness import Child, kept
+from xpushare.core.pickles import wait_for_all
 from xpushare.sharing import node
 
 METHODS = ("spawn", "forkserver", "fork")
@@ -173,21 +174,14 @@ def test_what_has_expired_kills_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     with context.Pool(1) as pool:
         (before,) = pool.map(pid, [0])
         with pytest.raises(xs.HandleExpiredError, match="keep what you pickle"):
-            pool.apply_async(total, (_Dropped(),)).get(60)
+            pool.apply_async(total, (Dropped(),)).get(60)
         assert pool.map(pid, [0]) == [before]
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as executor:
-        result = executor.submit(made, 3).result(60)
+        result = executor.submit(dropped, 3).result(60)
         with pytest.raises(xs.HandleExpiredError, match="keep what you pickle"):
             total(result)
         assert executor.submit(total, made_and_kept(3)).result(60) == 9
     kept.clear()
-
-
-class _Dropped:
-    """A pickle whose object is gone when it is loaded."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return pickle.loads, (pickle.dumps(made(4)),)
 
 
 def made_and_kept(n: int) -> xs.SharedArray:
@@ -274,9 +268,10 @@ def _total_of(data: bytes) -> float:
     return total(pickle.loads(data))
 
 
-def test_an_import_is_exported_anew_once_its_exporter_is_gone(peer: Child) -> None:
+@pytest.mark.parametrize("device", ["native_cpu:0", "mock:0"])
+def test_an_import_is_exported_anew_once_its_exporter_is_gone(peer: Child, device: str) -> None:
     with Child() as first:
-        memory, array = (pickle.loads(each) for each in first.call(_pickle_memory_and_array))
+        memory, array = (pickle.loads(each) for each in first.call(_pickle_memory_and_array, device))
         first.kill()
     for sent in memory.slice(8, 16), array, memory:
         data = pickle.dumps(sent)
@@ -292,10 +287,29 @@ def test_an_import_is_exported_anew_once_its_exporter_is_gone(peer: Child) -> No
     assert peer.call(_increment, data) == bytes([2, *range(1, 8)])
 
 
-def _pickle_memory_and_array() -> tuple[bytes, bytes]:
-    memory = xs.malloc_device(24, "native_cpu:0")
+def _pickle_memory_and_array(device: str) -> tuple[bytes, bytes]:
+    memory = xs.malloc_device(24, device)
     memoryview(memory)[8:16] = bytes(range(8))
     return pickle.dumps(memory), pickle.dumps(memory.as_array(8, "u1", 8))
+
+
+def test_what_cannot_be_exported_anew_is_passed_on_as_it_came(peer: Child) -> None:
+    with Child() as first:
+        memory = xs.ipc.memory.open(first.call(_export))
+        event = pickle.loads(first.call(lambda: pickle.dumps(xs.Event("native_cpu:0", enable_ipc=True))))
+        first.kill()
+    for sent in memory, event:
+        with pytest.raises(xs.HandleExpiredError, match="gone"):
+            peer.call(_use, pickle.dumps(sent))
+
+
+def _export() -> bytes:
+    kept["memory"] = xs.malloc_device(24, "native_cpu:0")
+    return bytes(xs.ipc.memory.get(kept["memory"]))
+
+
+def _use(data: bytes) -> None:
+    pickle.loads(data).__enter__()
 
 
 def _increment(data: bytes) -> bytes:
@@ -321,7 +335,7 @@ def test_waiting_for_pickles() -> None:
 
 def _waited(seconds: float) -> float:
     start = time.monotonic()
-    node.current().table().wait_for_pickles(start + seconds)
+    wait_for_all(start + seconds)
     return time.monotonic() - start
 
 

@@ -96,7 +96,7 @@ def allocate(kind: UsmKind, nbytes: int, device: DeviceLike | None, context: Con
     nbytes = size_argument(nbytes)
     if nbytes >= 1 << 62:
         raise OutOfMemoryError(f"no device has {nbytes} bytes")
-    table = node.current().table_if_any
+    table = None if node.left else node.current().table_if_any
     if table is not None:
         table.sweep()
     try:

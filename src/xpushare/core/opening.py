@@ -21,7 +21,7 @@ from xpushare._device import (
 from xpushare._errors import FeatureNotSupportedError, HandleExpiredError, InvalidArgumentError
 from xpushare.adapters.base import Export, Form, Hardware, Import, Same
 from xpushare.core.resources import Resource
-from xpushare.sharing import layout
+from xpushare.sharing import layout, node
 from xpushare.sharing.handle import COUNTED, PICKLED, Handle, fields_of
 from xpushare.sharing.node import Node
 from xpushare.sharing.peers import Opener
@@ -120,7 +120,8 @@ def own_export(here: Node, handle: Handle) -> Exported:
     table = here.table()
     exported = table.find(handle)
     fields = fields_of(handle)
-    if fields.flags & (COUNTED | PICKLED) and not table.domain.take_open(fields.entry) and fields.flags & COUNTED:
+    counted = fields.flags & (COUNTED if node.left else COUNTED | PICKLED)
+    if counted and not table.domain.take_open(fields.entry) and counted & COUNTED:
         raise HandleExpiredError(f"the handle has expired: {layout.REASONS[layout.REASON_OPENS]}")
     return exported
 

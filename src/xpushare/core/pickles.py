@@ -18,7 +18,7 @@ from xpushare.sharing import layout, node
 from xpushare.sharing.handle import PICKLED, Handle, fields_of
 from xpushare.sharing.table import deadline_in
 
-__all__ = ["Implicit", "Pickled", "Unopened", "anew", "forwards"]
+__all__ = ["Implicit", "Pickled", "Unopened", "anew", "forwards", "wait_for_all"]
 
 _GRACE: Final = "XPUSHARE_PICKLE_GRACE"
 _BYTES: Final = "XPUSHARE_PICKLE_BYTES"
@@ -94,7 +94,8 @@ class Pickled:
     def sent(self, device: Device) -> Handle:
         """The handle, for one pickle more."""
         self._limits[:] = _grace(), _most_nbytes(device)
-        node.current().table().count_pickle(self.handle)
+        if not node.left:
+            node.current().table().count_pickle(self.handle)
         return self.handle
 
 
@@ -110,6 +111,8 @@ def forwards(handle: Handle) -> bool:
     """
     here = node.current()
     fields = fields_of(handle)
+    if node.left:
+        return True
     if here.is_own(fields.cookie):
         return not fields.flags & PICKLED or here.table().renew(handle, _grace())
     peer = here.peers.known(fields.cookie)
@@ -122,12 +125,21 @@ def forwards(handle: Handle) -> bool:
 
 def anew(device: Device, get: Callable[[], Handle]) -> Pickled | None:
     """An export of what was opened from a process that is gone; None where the device or its driver cannot do that."""
-    if not device.has(Aspect.outlives_exporter):
+    if node.left or not device.has(Aspect.outlives_exporter):
         return None
     try:
         return Pickled(get())
     except (FeatureNotSupportedError, InvalidArgumentError):
         return None
+
+
+def wait_for_all(deadline: float) -> None:
+    """Wait until each pickle of this process has been opened or has expired; at most until `deadline`, in seconds of
+    `time.monotonic`. For a clean exit.
+    """
+    table = node.current().table_if_any
+    if table is not None:
+        table.wait_for_pickles(deadline)
 
 
 @final

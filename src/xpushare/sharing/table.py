@@ -246,8 +246,8 @@ class Table:
         return time.monotonic_ns() >= max(found.deadline, renewed)
 
     def _why_over(self, found: Exported) -> int:
-        """Why an export ends now; 0 where it does not. Whoever has it open may have yet to fetch its fds, or may pass it
-        on: so ask for holders first.
+        """Why an export ends now; 0 where it does not. Whoever has it open may have yet to fetch its fds, or may pass
+        it on: so ask for holders first.
         """
         entry = fields_of(found.handle).entry
         if self.domain.holders(entry):
@@ -402,7 +402,8 @@ class Table:
         counts once, however many pickles hold it, and the newest one is always allowed.
         """
         device = raw_of(newest.handle)[NAMES_DEVICE]
-        most_number = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2  # each may hold an fd
+        fds = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        most_number = layout.ENTRY_COUNT if fds == resource.RLIM_INFINITY else fds // 2  # each may hold one
         estimate = self._waiting.get(device, _Waiting(0, 0))
         estimate = self._waiting[device] = _Waiting(estimate.nbytes + newest.nbytes, estimate.number + 1)
         if estimate.nbytes <= most_nbytes and estimate.number <= most_number:
@@ -473,8 +474,8 @@ class Table:
             import logging
 
             logging.getLogger("xpushare").warning(
-                "%d exports of xs.share are held although nobody can close them any more: share with opens= or ttl=, or "
-                "keep the handle and close it (-W default::ResourceWarning -X tracemalloc shows where they were made)",
+                "%d exports of xs.share are held although nobody can close them any more: share with opens= or ttl=, "
+                "or keep the handle and close it (-W default::ResourceWarning -X tracemalloc shows where they were made)",
                 _LOST_MANY,
             )
         return lost
