@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, final
 
 from xpushare._aspects import Aspect
 from xpushare._device import Device, adapter_of, info_of
-from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
+from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError
 from xpushare.core.resources import End
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import PICKLED, Handle, fields_of
@@ -78,7 +78,7 @@ def _withdraw(handle: Handle) -> None:
 
 @final
 class Pickled:
-    """The handle that pickling an object makes. Its export outlives the object for a while: see `Table.retire`."""
+    """The handle that pickling an object makes. Its export outlives the object for a while: see `Table.outlive`."""
 
     # Two threads that pickle one object must make only one export, else one thread's bytes would expire. Re-entrant,
     # since the garbage collector may run inside.
@@ -89,7 +89,7 @@ class Pickled:
     def __init__(self, handle: Handle) -> None:
         self.handle = handle
         self._limits = [0, 0]
-        self._end = End(_retire, handle, self._limits)
+        self._end = End(_outlive, handle, self._limits)
 
     def sent(self, device: Device) -> Handle:
         """The handle, for one pickle more."""
@@ -99,10 +99,10 @@ class Pickled:
         return self.handle
 
 
-def _retire(handle: Handle, limits: list[int]) -> None:
+def _outlive(handle: Handle, limits: list[int]) -> None:
     table = node.current().table_if_any
     if table is not None:
-        table.retire(handle, *limits)
+        table.outlive(handle, *limits)
 
 
 def forwards(handle: Handle) -> bool:
@@ -129,7 +129,7 @@ def anew(device: Device, get: Callable[[], Handle]) -> Pickled | None:
         return None
     try:
         return Pickled(get())
-    except (FeatureNotSupportedError, InvalidArgumentError):
+    except (FeatureNotSupportedError, InvalidArgumentError, DeviceError):
         return None
 
 

@@ -35,7 +35,7 @@ def deadline_in(nanoseconds: int) -> int:
 class Exported:
     """One live export: it holds its source."""
 
-    __slots__ = ("deadline", "foreign", "handle", "implicit", "keep", "nbytes", "retired", "source")
+    __slots__ = ("deadline", "foreign", "handle", "implicit", "keep", "nbytes", "outlives", "source")
 
     def __init__(self, handle: Handle, source: Any, keep: Any, foreign: bool, implicit: bool, nbytes: int) -> None:
         self.handle = handle
@@ -44,7 +44,7 @@ class Exported:
         self.foreign = foreign  # held for importers even after `put`
         self.implicit = implicit  # made by pickling
         self.nbytes = nbytes  # of the whole object
-        self.retired = False  # made by pickling, and its object has died
+        self.outlives = False  # made by pickling, and its object has died
         self.deadline = 0  # as its entry has it
 
     def exports(self, source: object) -> bool:
@@ -68,7 +68,7 @@ class Table:
         self.cookie = secrets.token_bytes(16)
         # Re-entrant: the garbage collector may run anywhere, and delete a pickled object, whose export ends with it.
         self._lock = threading.RLock()
-        self._ending: deque[Exported] = deque()  # what ends by itself: counted, with a ttl, and retired exports
+        self._ending: deque[Exported] = deque()  # what ends by itself: counted, with a ttl, and those of dead objects
         self._waiting: dict[bytes, _Waiting] = {}  # by device
         self._lost: set[int] = set()  # generations
         self._lost_told = False
@@ -254,7 +254,7 @@ class Table:
             return 0
         used_up = not self.domain.opens_left(entry)
         if found.implicit:
-            return layout.REASON_PICKLE if found.retired and (used_up or self._overdue(found)) else 0
+            return layout.REASON_PICKLE if found.outlives and (used_up or self._overdue(found)) else 0
         if used_up and fields_of(found.handle).flags & layout.ENTRY_COUNTED:
             return layout.REASON_OPENS
         return layout.REASON_TTL if self._overdue(found) else 0
@@ -369,7 +369,7 @@ class Table:
                 self.domain.renew(fields.entry, deadline_in(grace))
         return live
 
-    def retire(self, handle: Handle, grace: int, most_nbytes: int) -> None:
+    def outlive(self, handle: Handle, grace: int, most_nbytes: int) -> None:
         """The object behind a pickle has died. What nobody has opened yet is good for `grace` nanoseconds more, unless
         such pickles hold more than `most_nbytes` of the device; what somebody has open may still be passed on.
         """
@@ -384,7 +384,7 @@ class Table:
             waits = self.domain.opens_left(fields.entry) > 0
             stays = grace > 0 and (waits or held)
             if stays:
-                found.retired = True
+                found.outlives = True
                 self._set_deadline(found, deadline_in(grace if waits else 0))
                 self._ending.append(found)
                 if waits and found.nbytes:
@@ -411,8 +411,8 @@ class Table:
         waiting: dict[int, list[Exported]] = {}  # by allocation, in the order of their oldest pickles
         for each in sorted(self._ending, key=lambda each: each.deadline):
             fields = fields_of(each.handle)
-            retired = each.retired and self._live(each) and raw_of(each.handle)[NAMES_DEVICE] == device
-            if retired and each.nbytes and self.domain.opens_left(fields.entry):
+            waits = each.outlives and self._live(each) and raw_of(each.handle)[NAMES_DEVICE] == device
+            if waits and each.nbytes and self.domain.opens_left(fields.entry):
                 waiting.setdefault(fields.object, []).append(each)
         nbytes = sum(each[0].nbytes for each in waiting.values())
         number = sum(map(len, waiting.values()))
@@ -475,7 +475,7 @@ class Table:
 
             logging.getLogger("xpushare").warning(
                 "%d exports of xs.share are held although nobody can close them any more: share with opens= or ttl=, "
-                "or keep the handle and close it (-W default::ResourceWarning -X tracemalloc shows where they were made)",
+                "or keep the handle and close it; -W default::ResourceWarning -X tracemalloc shows where they were made",
                 _LOST_MANY,
             )
         return lost

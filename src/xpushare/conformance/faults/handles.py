@@ -279,7 +279,7 @@ def export_released_by_gc() -> None:
 def implicit_stays() -> None:
     from xpushare.sharing.table import Table
 
-    set_(Table, "retire", nothing)
+    set_(Table, "outlive", nothing)
 
 
 @mutant("a pickled object's export ends with it", "3.12c")
