@@ -475,7 +475,7 @@ class Table:
 
             logging.getLogger("xpushare").warning(
                 "%d exports of xs.share are held although nobody can close them any more: share with opens= or ttl=, "
-                "or keep the handle and close it; -W default::ResourceWarning -X tracemalloc shows where they were made",
+                "or keep the handle and close it. -W default::ResourceWarning -X tracemalloc shows where each was made",
                 _LOST_MANY,
             )
         return lost
