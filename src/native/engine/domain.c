@@ -445,7 +445,7 @@ static uint64_t *holders_at(xp_domain *d, uint32_t entry)
     return (uint64_t *)(d->base + XP_COMMONS_HOLDERS) + (size_t)entry * XP_MASK_WORDS;
 }
 
-static int32_t *opens_at(xp_domain *d, uint32_t entry) { return (int32_t *)(d->base + XP_COMMONS_OPENS) + entry; }
+static xp_opens *opens_at(xp_domain *d, uint32_t entry) { return (xp_opens *)(d->base + XP_COMMONS_OPENS) + entry; }
 
 /* Each process counts its own holds and attachments, so that one bit stands for all its opens of an entry or slot. */
 bool xp_count_in(xp_domain *d, uint32_t **counts, uint32_t length, uint32_t i, uint64_t *mask)
@@ -512,22 +512,43 @@ uint32_t xp_holders(xp_domain *d, uint32_t entry, uint32_t *found)
     return n;
 }
 
-void xp_set_opens(xp_domain *d, uint32_t entry, int32_t count) { XP_STORE(opens_at(d, entry), count); }
+void xp_set_opens(xp_domain *d, uint32_t entry, int32_t count)
+{
+    XP_STORE(&opens_at(d, entry)->left, count);
+    XP_STORE(&opens_at(d, entry)->renewed, 0);
+}
 
 bool xp_take_open(xp_domain *d, uint32_t entry)
 {
-    int32_t *opens = opens_at(d, entry), left = XP_LOAD(opens);
+    int32_t *opens = &opens_at(d, entry)->left, left = XP_LOAD(opens);
     for (int i = 0; i < XP_TRIES && left > 0; i++)
         if (XP_CAS(opens, &left, left - 1))
             return true;
     return false;
 }
 
-void xp_give_open(xp_domain *d, uint32_t entry) { __atomic_fetch_add(opens_at(d, entry), 1, __ATOMIC_SEQ_CST); }
+void xp_give_open(xp_domain *d, uint32_t entry)
+{
+    int32_t *opens = &opens_at(d, entry)->left, left = XP_LOAD(opens);
+    for (int i = 0; i < XP_TRIES && left < INT32_MAX; i++)
+        if (XP_CAS(opens, &left, left < 0 ? 1 : left + 1))
+            return;
+}
+
+void xp_renew(xp_domain *d, uint32_t entry, uint64_t until)
+{
+    uint64_t *renewed = &opens_at(d, entry)->renewed, found = XP_LOAD(renewed);
+    for (int i = 0; i < XP_TRIES && found < until; i++)
+        if (XP_CAS(renewed, &found, until))
+            break;
+    xp_give_open(d, entry);
+}
+
+uint64_t xp_renewed(xp_domain *d, uint32_t entry) { return XP_LOAD(&opens_at(d, entry)->renewed); }
 
 int32_t xp_opens_left(xp_domain *d, uint32_t entry)
 {
-    int32_t left = XP_LOAD(opens_at(d, entry));
+    int32_t left = XP_LOAD(&opens_at(d, entry)->left);
     return left > 0 ? left : 0;
 }
 

@@ -138,6 +138,8 @@ uint32_t xp_holders(xp_domain *d, uint32_t entry, uint32_t *found); /* the other
 void xp_set_opens(xp_domain *d, uint32_t entry, int32_t count);
 bool xp_take_open(xp_domain *d, uint32_t entry);
 void xp_give_open(xp_domain *d, uint32_t entry);
+void xp_renew(xp_domain *d, uint32_t entry, uint64_t until); /* one pickle more, good until then */
+uint64_t xp_renewed(xp_domain *d, uint32_t entry);
 int32_t xp_opens_left(xp_domain *d, uint32_t entry);
 uint32_t xp_new_slot(xp_domain *d); /* for the owner; XP_SLOTS: none is left */
 bool xp_release_slot(xp_domain *d, uint32_t index); /* false: not in use */

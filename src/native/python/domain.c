@@ -277,6 +277,27 @@ static PyObject *domain_give_open(PyObject *self, PyObject *arg)
     Py_RETURN_NONE;
 }
 
+static PyObject *domain_renew(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    uint32_t entry;
+    uint64_t until;
+    xp_domain *d;
+    if (xp_arity("renew", n, 2, 2) < 0 || (d = entry_arg(self, args[0], &entry)) == NULL ||
+        xp_as_u64(args[1], &until) < 0)
+        return NULL;
+    xp_renew(d, entry, until);
+    Py_RETURN_NONE;
+}
+
+static PyObject *domain_renewed(PyObject *self, PyObject *arg)
+{
+    uint32_t entry;
+    xp_domain *d = entry_arg(self, arg, &entry);
+    if (d == NULL)
+        return NULL;
+    return PyLong_FromUnsignedLongLong(xp_renewed(d, entry));
+}
+
 static PyObject *domain_opens_left(PyObject *self, PyObject *arg)
 {
     uint32_t entry;
@@ -363,6 +384,8 @@ static PyMethodDef domain_methods[] = {
     {"take_open", domain_take_open, METH_O, NULL},
     {"give_open", domain_give_open, METH_O, NULL},
     {"opens_left", domain_opens_left, METH_O, NULL},
+    {"renew", XP_FAST(domain_renew), METH_FASTCALL, NULL},
+    {"renewed", domain_renewed, METH_O, NULL},
     {"new_slot", domain_new_slot, METH_NOARGS, NULL},
     {"release_slot", domain_release_slot, METH_O, NULL},
     {NULL, NULL, 0, NULL},

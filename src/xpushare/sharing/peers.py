@@ -25,7 +25,7 @@ from xpushare._fds import OwnedFd, close_all
 from xpushare._native import Fields, Lease, load64
 from xpushare.adapters.base import Export, Form, Hardware, Import
 from xpushare.sharing import layout, routes
-from xpushare.sharing.handle import COUNTED, READ_ONLY, Handle, fields_of
+from xpushare.sharing.handle import COUNTED, PICKLED, READ_ONLY, Handle, fields_of
 
 __all__ = ["Opener", "Peer", "Peers"]
 
@@ -57,7 +57,7 @@ class Entry(NamedTuple):
 
     @property
     def form(self) -> Form:
-        return _FORMS[self.flags >> layout.ENTRY_FORM_BIT]
+        return _FORMS[(self.flags & layout.ENTRY_FORM) >> layout.ENTRY_FORM_BIT]
 
 
 @final
@@ -374,6 +374,7 @@ class Peers:
         key = (cookie, fields.object, opener, fields.flags & READ_ONLY)
         acquired = self.acquire_known(handle, key, opener)
         if acquired is not None:
+            self._count(acquired[1].peer, fields)
             return acquired
         self.sweep()
         new = cookie not in self._peers
@@ -397,7 +398,14 @@ class Peers:
             if new:
                 self._discard(cookie)
             raise
+        self._count(peer, fields)
         return found, lease
+
+    @staticmethod
+    def _count(peer: Peer, fields: Fields) -> None:
+        """A pickle has been opened."""
+        if fields.flags & PICKLED:
+            peer.domain.take_open(fields.entry)
 
     def known(self, cookie: bytes) -> Peer | None:
         """The exporter with that cookie, if this process has met it and does not know it to be dead."""
@@ -424,13 +432,15 @@ class Peers:
         if opener.admit is not None:
             return None
         with self._turns.setdefault(key, _Turn()).lock:
-            opened = None if key in self._cache else peer.table.open(fields, peer, opener.maps)
+            maps = opener.maps and not fields.flags & PICKLED
+            opened = None if key in self._cache else peer.table.open(fields, peer, maps)
             if opened is None:
                 return None
             mapping, lease, nbytes, exposed_nbytes, payload, fds, offset, flags = opened
-            form = _FORMS[flags >> layout.ENTRY_FORM_BIT]
+            form = _FORMS[(flags & layout.ENTRY_FORM) >> layout.ENTRY_FORM_BIT]
             read_only = bool(flags & layout.ENTRY_READ_ONLY)
-            what = _new(Import, (nbytes, exposed_nbytes, payload, fds, read_only, mapping, form, offset, None))
+            again = bool(fields.flags & PICKLED)
+            what = _new(Import, (nbytes, exposed_nbytes, payload, fds, read_only, mapping, form, offset, None, again))
             try:
                 made = opener.make(what)
             except BaseException:
@@ -450,13 +460,14 @@ class Peers:
             exporter = peer.hardware(handle, entry)
             opener.admit(form, exporter)
         opener.expect_fds(entry.fd_count, entry.exposed_nbytes)
-        mapped = form is Form.MEMFD and opener.maps
+        again = bool(fields_of(handle).flags & PICKLED)
+        mapped = form is Form.MEMFD and opener.maps and not again
         mapping = peer.map(handle, entry) if mapped else None
         fds = [] if mapped else peer.fetch(handle, entry)
         payload = entry.payload[: entry.payload_nbytes]
         read_only = bool(entry.flags & layout.ENTRY_READ_ONLY)
         what = Import(
-            entry.nbytes, entry.exposed_nbytes, payload, fds, read_only, mapping, form, entry.offset, exporter
+            entry.nbytes, entry.exposed_nbytes, payload, fds, read_only, mapping, form, entry.offset, exporter, again
         )
         try:
             return opener.make(what)
@@ -504,6 +515,7 @@ class Peers:
             holding, index = held
             found = self._cached((known.cookie, "slot", index), lambda: make(known.domain, index))
             if self._stands(known, fields):
+                self._count(known, fields)
                 return found, holding
         self.sweep()
         new = fields.cookie not in self._peers
@@ -519,6 +531,7 @@ class Peers:
             if new:
                 self._discard(fields.cookie)
             raise
+        self._count(peer, fields)
         return found, lease
 
     def sweep(self) -> None:

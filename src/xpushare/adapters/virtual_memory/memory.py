@@ -147,6 +147,7 @@ class DeviceMemory(Mapped):
     def __init__(self, engine: Engine, device: VirtualMemory, address: int, nbytes: int, sizes: Sequence[int]) -> None:
         super().__init__(engine, device, address, nbytes, _unmap, engine, device, address, sizes)
         self._mapped = sum(sizes)
+        self._pieces = len(sizes)
         self._fd = AllocationFd()
 
     @classmethod
@@ -190,6 +191,8 @@ class DeviceMemory(Mapped):
         return cls(engine, device, address, what.nbytes, sizes)
 
     def export(self, read_only: bool) -> Export:
+        if self._pieces > 1:
+            raise FeatureNotSupportedError(f"{self._exporting}: it was opened, and lies over several allocations")
         if read_only:
             _require_read_only(self._engine, self._device, self._exporting)
         return self._fd.export(self._device, self.nbytes, self._mapped, self._make_fd)
