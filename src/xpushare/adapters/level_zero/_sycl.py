@@ -70,6 +70,9 @@ class SyclQueue(DriverQueue):
     def idle(self) -> bool:
         return self._queue.idle()
 
+    def unfinished(self) -> bool | tuple[Slot, int]:
+        return self._queue.unfinished()
+
     def release(self) -> None:
         self._queue.release()
         self._native = None
