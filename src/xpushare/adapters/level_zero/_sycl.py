@@ -20,7 +20,7 @@ class SyclQueue(DriverQueue):
     """
 
     def __init__(self, native: Any, queue: DriverQueue) -> None:
-        self._native = native
+        self._native: Any = native
         self._queue = queue
 
     def _before(self) -> None:
