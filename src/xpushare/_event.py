@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
-from xpushare._lifecycle import Exportable
+from xpushare._lifecycle import Exportable, unpickles, why_unusable
 from xpushare.core import event as core
 from xpushare.core.event import Opened
 from xpushare.core.resources import Resource
@@ -142,14 +142,17 @@ class Event(Exportable[Opened]):
         """Give up this object's hold; the event is freed once no process and no unfinished queue operation holds it.
         Idempotent.
         """
-        self._held = None
+        held, self._held = self._held, None
+        if held is not None and held.role is not None:
+            held.role.detach()  # whoever still waits by this object does not signal by it
         self._natives = ()
         self._implicit = None
 
     def __repr__(self) -> str:
         found = self._held
-        if found is None:
-            return "<Event closed>"
+        why = why_unusable(found)
+        if found is None or why:
+            return f"<Event {why}>"
         how = "imported " if found.handle is not None else ""
         if found.timeline.foreign_process:
             return f"<Event {how}of the parent process, on {found.device}>"
@@ -158,7 +161,7 @@ class Event(Exportable[Opened]):
             return f"<Event {how}of a process that has left, on {found.device}>"
         return f"<Event {how}value {slot.value} pending {slot.pending} on {found.device}>"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def _reduce(self) -> tuple[Any, ...]:
         found = self._use()
         handle = bytes(self._handle_to_pickle(found, core.get))
         return (_reopen, (handle, False)) if found.signals is False else (_reopen, (handle,))
@@ -167,5 +170,6 @@ class Event(Exportable[Opened]):
 event_over: Final[Callable[[Opened], Event]] = attrgetter("_make")(Event)  # for the other modules of the package
 
 
+@unpickles(Event)
 def _reopen(handle: bytes, signals: bool | None = None) -> Event:
     return event_over(core.open_(handle, signals=signals))

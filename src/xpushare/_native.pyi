@@ -359,8 +359,9 @@ class Domain:
         """Reap every dead member; returns how many there were."""
 
     # who holds an entry of the owner's table open
-    def idle(self) -> bool:
-        """Whether this process holds no entry and is attached to no slot here."""
+    def leave_if_idle(self) -> bool:
+        """`leave`, if this process holds no entry and is attached to no slot here; whether it has left. No thread comes
+        to hold anything in between."""
 
     def stands(self) -> bool:
         """Whether this process still is a member: it has not left or forked, and nothing in it has closed our fds."""
@@ -368,14 +369,20 @@ class Domain:
     def holders(self, entry: int) -> list[int]:
         """Indices of the other living members that hold `entry`; dead ones are reaped first."""
 
-    def set_opens(self, entry: int, count: int) -> None: ...
+    def set_opens(self, entry: int, count: int) -> None:
+        """Begin with that many opens, and not renewed."""
+
     def take_open(self, entry: int) -> bool:
-        """Count one open of a counted export (never below zero); False when they are used up."""
+        """Count one open of a counted or pickled export (never below zero); False when they are used up."""
 
     def give_open(self, entry: int) -> None:
-        """Undo one `take_open`."""
+        """One open more: undo one `take_open`, or count one pickle."""
 
     def opens_left(self, entry: int) -> int: ...
+    def renew(self, entry: int, until: int) -> None:
+        """One open more of a pickled export, which is good until then (CLOCK_MONOTONIC nanoseconds), at least."""
+
+    def renewed(self, entry: int) -> int: ...
 
     # slots, owner only
     def new_slot(self) -> int:

@@ -134,7 +134,16 @@ def test_opens(exporter, peers):
     assert d.opens_left(5) == 0
     d.set_opens(5, -4)
     assert not d.take_open(5)
-    for call in (lambda entry: n.Lease(d, entry, None), d.holders, d.take_open, d.opens_left):
+    d.give_open(5)
+    assert d.opens_left(5) == 1, "what a hostile peer wrote there takes no open away"
+    assert d.renewed(5) == 0
+    a.run("d.renew(5, 1 << 63)")
+    d.renew(5, 7)
+    assert (d.renewed(5), d.opens_left(5), a.run("d.renewed(5)")) == (1 << 63, 3, 1 << 63), "the latest counts"
+    d.set_opens(5, 2**31 - 1)
+    d.give_open(5)
+    assert (d.renewed(5), d.opens_left(5)) == (0, 2**31 - 1)
+    for call in (lambda entry: n.Lease(d, entry, None), d.holders, d.take_open, d.opens_left, d.renewed):
         with pytest.raises(ValueError, match="entry"):
             call(262144)
     with pytest.raises(OverflowError):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import logging
 import re
 import threading
+import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,10 +147,12 @@ class Queue:
         self.waited: list[tuple[_native.Slot, int]] = []
         self.place = self.reached = 0
         self.settled = 0
-        self.foreign: list[None] = []
 
-    def waits(self) -> list[tuple[_native.Slot, int]]:
-        return self.waited
+    def waits(self) -> list[Callable[[], bool]]:
+        return [functools.partial(self.pending, *wait) for wait in self.waited]
+
+    def pending(self, slot: _native.Slot, point: int) -> bool:
+        return slot.state(point) == _native.PENDING
 
     def handed(self) -> int:
         return self.reached
@@ -205,45 +210,28 @@ def test_no_device_is_drained_while_a_queue_waits_for_a_point(
     assert done.wait(5)
 
 
-@pytest.mark.parametrize("signals", [True, False])
-def test_queues_that_always_wait(devices: list[Any], new_slot: Callable[[], _native.Slot], signals: bool) -> None:
-    """New waits are held back until there is none, but not for long: who queues them may have to signal the others."""
-    teardown, queue, slot = Teardown("test", lambda: devices), Queue(), new_slot()
-    teardown.patience = 0.01
+def test_a_moment_without_waits_is_made_where_there_is_none(
+    devices: list[Any], new_slot: Callable[[], _native.Slot]
+) -> None:
+    """The queue waits for the next point before the last one comes."""
+    teardown, queue, slots = Teardown("test", lambda: devices), Queue(), itertools.cycle([new_slot(), new_slot()])
     teardown.register(queue)
-    queue.waited = [(slot, 1)]
-    drained_at: list[int] = []
-    done = teardown.submit(devices[0], lambda: drained_at.append(slot.value))
-    for point in range(1, 200):
-        if signals:  # somebody else does, whatever this thread does
-            timer = threading.Timer(0.002, slot.signal)
-            timer.start()
-        with teardown.wait_lock:
-            queue.waited = [*queue.waited[-1:], (slot, point + 1)]
-        if signals:
-            timer.join()
-        else:
-            slot.signal()
-        if done.is_set():
-            break
-    assert done.is_set() == signals
-    assert bool(devices[0].log) == signals
-    assert drained_at == ([slot.value] if signals else []), "a device was drained while a queue waited"
-    while slot.value <= point:
-        slot.signal()
-    assert done.wait(5)
-
-
-def test_what_waits_for_another_library_is_not_drained(devices: list[Any]) -> None:
-    teardown, queue = Teardown("test", lambda: devices), Queue()
-    teardown.patience = 0.01
-    teardown.register(queue)
-    queue.foreign.append(None)
-    done = teardown.submit(devices[0], lambda: None)
-    assert not done.wait(0.2)
-    assert not devices[0].log
-    queue.foreign.pop()
-    assert done.wait(5)
+    devices[0].drain = lambda: drained.append(any(slot.value < point for slot, point in queue.waited))
+    drained: list[bool] = []
+    waiting: deque[_native.Slot] = deque()
+    done: threading.Event | None = None
+    end = time.monotonic() + 20
+    while done is None or not done.is_set():
+        assert time.monotonic() < end
+        may_wait = teardown.wait_lock.acquire(timeout=0.02)
+        if may_wait:
+            waiting.append(next(slots))
+            queue.waited = [*queue.waited[-1:], (waiting[-1], waiting[-1].value + 1)]
+            teardown.wait_lock.release()
+        if len(waiting) > 1 or (waiting and not may_wait):
+            waiting.popleft().signal()
+        done = done or teardown.submit(devices[0], lambda: None)
+    assert drained == [False], "nothing waited then"
 
 
 def test_no_device_is_drained_before_it_has_what_queues_hold(devices: list[Any]) -> None:

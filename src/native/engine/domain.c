@@ -13,6 +13,9 @@
  * process has ended. Wait for that, but not for ever: an exec drops the lock, too, and the pid in the member record may
  * be a lie. */
 #define DYING_NS 300000000u
+/* A peer can make up a thousand dead members, and slots without number to sweep. So rest after each long sweep. */
+#define SWEEP_LONG_NS 10000000u
+#define SWEEP_REST 5u
 
 pthread_mutex_t xp_mu = PTHREAD_MUTEX_INITIALIZER;
 xp_domain *xp_domains;
@@ -80,6 +83,24 @@ bool xp_alive(xp_domain *d, uint32_t m)
     return life == LIVING || life == DYING;
 }
 
+/* The owner knows, whatever the others have made of what it told them. */
+uint32_t xp_slots_used(const xp_domain *d)
+{
+    uint32_t used = XP_LOAD(d->owner ? &d->next_slot : &((xp_commons *)d->base)->slots_used);
+    return used < XP_SLOTS ? used : XP_SLOTS;
+}
+
+bool xp_unreaped(xp_domain *d, const uint64_t *mask)
+{
+    for (uint32_t i = 0; i < XP_MASK_WORDS; i++)
+        XP_EACH_BIT(XP_LOAD(&mask[i]) & XP_LOAD(&d->retry[i]), bits) {
+            int pid;
+            if (life_of(d, i * 64 + (uint32_t)__builtin_ctzll(bits), &pid) == DEAD)
+                return true;
+        }
+    return false;
+}
+
 /* Take `m` out of every slot and entry; what it owes is lost. With d->mu. False: a loss is put off, since a living
  * member's earlier point is outstanding; come again. */
 static bool sweep(xp_domain *d, uint32_t m, uint32_t cause)
@@ -87,8 +108,8 @@ static bool sweep(xp_domain *d, uint32_t m, uint32_t cause)
     xp_commons *c = (xp_commons *)d->base;
     uint64_t pid = XP_RELAXED(&xp_member_at(d, m)->pid);
     bool swept = false, all = true;
-    uint32_t used = XP_LOAD(&c->slots_used);
-    for (uint32_t i = 0; i < used && i < XP_SLOTS; i++) {
+    uint32_t used = xp_slots_used(d);
+    for (uint32_t i = 0; i < used; i++) {
         xp_words *w = xp_words_at(d, i);
         const xp_roles *r = xp_roles_at(d, i);
         bool attached = xp_bit(w->attached, m) || xp_bit(r->signallers, m) || xp_bit(r->candidates, m);
@@ -136,7 +157,8 @@ int xp_reap(xp_domain *d, uint32_t m, bool sure)
         return 0;
     }
     /* The life byte stays free meanwhile, so that everybody still sees the dead member as dead. */
-    if ((life == DYING && !sure) || xp_lock(d->fd, XP_REAP_BYTE + (int64_t)m, true) != 0) {
+    uint64_t start = xp_now();
+    if ((life == DYING && !sure) || start < d->sweep_at || xp_lock(d->fd, XP_REAP_BYTE + (int64_t)m, true) != 0) {
         xp_set(d->retry, m);
         return -1;
     }
@@ -144,6 +166,9 @@ int xp_reap(xp_domain *d, uint32_t m, bool sure)
     xp_member *record = xp_member_at(d, m);
     if (xp_lock_holder(d->fd, XP_LIFE_BYTE + (int64_t)m, &pid) == 0 && XP_LOAD(&record->state) != 0) {
         bool all = sweep(d, m, XP_CAUSE_DEATH);
+        uint64_t took = xp_now() - start;
+        if (took > SWEEP_LONG_NS)
+            d->sweep_at = start + took * SWEEP_REST;
         if (all)
             XP_STORE(&record->state, 0);
         reaped = all ? 1 : -1;
@@ -420,7 +445,7 @@ static uint64_t *holders_at(xp_domain *d, uint32_t entry)
     return (uint64_t *)(d->base + XP_COMMONS_HOLDERS) + (size_t)entry * XP_MASK_WORDS;
 }
 
-static int32_t *opens_at(xp_domain *d, uint32_t entry) { return (int32_t *)(d->base + XP_COMMONS_OPENS) + entry; }
+static xp_opens *opens_at(xp_domain *d, uint32_t entry) { return (xp_opens *)(d->base + XP_COMMONS_OPENS) + entry; }
 
 /* Each process counts its own holds and attachments, so that one bit stands for all its opens of an entry or slot. */
 bool xp_count_in(xp_domain *d, uint32_t **counts, uint32_t length, uint32_t i, uint64_t *mask)
@@ -428,7 +453,7 @@ bool xp_count_in(xp_domain *d, uint32_t **counts, uint32_t length, uint32_t i, u
     pthread_mutex_lock(&d->mu);
     if (*counts == NULL)
         *counts = calloc(length, sizeof **counts); /* the kernel gives pages only as they are used */
-    bool ok = *counts != NULL;
+    bool ok = *counts != NULL && XP_LOAD(&d->left) == 0;
     if (ok && (*counts)[i]++ == 0)
         xp_set(mask, d->member);
     d->uses += ok;
@@ -457,11 +482,15 @@ bool xp_hold(xp_domain *d, uint32_t entry)
 
 void xp_drop(xp_domain *d, uint32_t entry) { xp_count_out(d, d->holds, entry, holders_at(d, entry)); }
 
-bool xp_idle(xp_domain *d)
+bool xp_leave_if_idle(xp_domain *d)
 {
     pthread_mutex_lock(&d->mu);
     bool idle = d->uses == 0;
+    if (idle) /* from here on xp_count_in counts nobody */
+        __atomic_fetch_or(&d->left, XP_LEAVING, __ATOMIC_SEQ_CST);
     pthread_mutex_unlock(&d->mu);
+    if (idle)
+        xp_leave(d);
     return idle;
 }
 
@@ -483,22 +512,43 @@ uint32_t xp_holders(xp_domain *d, uint32_t entry, uint32_t *found)
     return n;
 }
 
-void xp_set_opens(xp_domain *d, uint32_t entry, int32_t count) { XP_STORE(opens_at(d, entry), count); }
+void xp_set_opens(xp_domain *d, uint32_t entry, int32_t count)
+{
+    XP_STORE(&opens_at(d, entry)->left, count);
+    XP_STORE(&opens_at(d, entry)->renewed, 0);
+}
 
 bool xp_take_open(xp_domain *d, uint32_t entry)
 {
-    int32_t *opens = opens_at(d, entry), left = XP_LOAD(opens);
+    int32_t *opens = &opens_at(d, entry)->left, left = XP_LOAD(opens);
     for (int i = 0; i < XP_TRIES && left > 0; i++)
         if (XP_CAS(opens, &left, left - 1))
             return true;
     return false;
 }
 
-void xp_give_open(xp_domain *d, uint32_t entry) { __atomic_fetch_add(opens_at(d, entry), 1, __ATOMIC_SEQ_CST); }
+void xp_give_open(xp_domain *d, uint32_t entry)
+{
+    int32_t *opens = &opens_at(d, entry)->left, left = XP_LOAD(opens);
+    for (int i = 0; i < XP_TRIES && left < INT32_MAX; i++)
+        if (XP_CAS(opens, &left, left < 0 ? 1 : left + 1))
+            return;
+}
+
+void xp_renew(xp_domain *d, uint32_t entry, uint64_t until)
+{
+    uint64_t *renewed = &opens_at(d, entry)->renewed, found = XP_LOAD(renewed);
+    for (int i = 0; i < XP_TRIES && found < until; i++)
+        if (XP_CAS(renewed, &found, until))
+            break;
+    xp_give_open(d, entry);
+}
+
+uint64_t xp_renewed(xp_domain *d, uint32_t entry) { return XP_LOAD(&opens_at(d, entry)->renewed); }
 
 int32_t xp_opens_left(xp_domain *d, uint32_t entry)
 {
-    int32_t left = XP_LOAD(opens_at(d, entry));
+    int32_t left = XP_LOAD(&opens_at(d, entry)->left);
     return left > 0 ? left : 0;
 }
 
@@ -538,8 +588,9 @@ static uint32_t new_slot(xp_domain *d)
 {
     uint32_t index = recycle(d, 16);
     if (index == XP_SLOTS && d->next_slot < XP_SLOTS) {
-        index = d->next_slot++;
-        XP_STORE(&((xp_commons *)d->base)->slots_used, d->next_slot);
+        index = d->next_slot;
+        XP_STORE(&d->next_slot, index + 1);
+        XP_STORE(&((xp_commons *)d->base)->slots_used, index + 1);
     }
     if (index == XP_SLOTS)
         index = recycle(d, XP_SLOTS);

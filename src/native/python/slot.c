@@ -91,6 +91,24 @@ static PyObject *exhausted(const char *what)
     return NULL;
 }
 
+/* Who polls or signals does not wait, so perhaps nobody has noticed the death of one who owes: look now, and watch the
+ * living. False: no other process owes. */
+static bool look_at_owners(xp_slot *s)
+{
+    uint64_t owing[XP_MASK_WORDS] = {0}, me = 1ull << s->d->member % 64, others = 0;
+    xp_owing(s->w, owing);
+    for (uint32_t i = 0; i < XP_MASK_WORDS; i++)
+        others |= owing[i] & ~(s->d->member / 64 == i ? me : 0);
+    if (others == 0)
+        return false;
+    Py_BEGIN_ALLOW_THREADS
+    xp_warden_start(); /* where no thread can be had, the next call looks again */
+    xp_watch_relied(s);
+    xp_full_state(s, XP_RELAXED(&s->w->pending) >> 21, true);
+    Py_END_ALLOW_THREADS
+    return true;
+}
+
 static PyObject *slot_signal(PyObject *self, PyObject *Py_UNUSED(a))
 {
     xp_slot *s = slot(self);
@@ -98,6 +116,8 @@ static PyObject *slot_signal(PyObject *self, PyObject *Py_UNUSED(a))
     if (s == NULL)
         return NULL;
     const char *wrong = xp_signal(s, &point);
+    if (wrong && look_at_owners(s))
+        wrong = xp_signal(s, &point);
     return wrong ? exhausted(wrong) : PyLong_FromUnsignedLongLong(point);
 }
 
@@ -348,6 +368,8 @@ static PyObject *slot_value(PyObject *self, void *Py_UNUSED(c))
         return NULL;
     xp_view v;
     xp_read(s->w, &v);
+    if (XP_UNLIKELY(v.top > v.effective) && look_at_owners(s))
+        xp_read(s->w, &v);
     return PyLong_FromUnsignedLongLong(v.effective);
 }
 

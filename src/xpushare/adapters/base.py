@@ -157,6 +157,7 @@ class Import(NamedTuple):
     form: Form = Form.DRIVER
     offset: int = 0
     exporter: Hardware | None = None  # of another backend, to which the payload then belongs; None: of this backend
+    again: bool = False  # it may have to be exported from here, once its exporter is gone: a memfd comes unmapped
 
 
 class DriverMemory(abc.ABC):

@@ -24,7 +24,7 @@ from xpushare._leaving import Stage, at_leave
 from xpushare._native import PENDING, Domain, Slot
 from xpushare.adapters.base import DriverQueue
 from xpushare.core.declare import operation
-from xpushare.core.event import Opened, may_signal, point_argument
+from xpushare.core.event import Opened, may_signal, point_argument, quiet_if_leaving
 from xpushare.core.memory import Range, piece
 from xpushare.core.resources import Resource
 
@@ -228,4 +228,8 @@ def synchronize(queue: Work, timeout: float | None) -> None:
     """Wait on the host until everything queued has finished. Raises what went wrong since the last call."""
     if timeout is not None and operator.lt(timeout, 0):
         raise InvalidArgumentError("timeout is not negative")
-    queue.driver.synchronize(timeout)
+    try:
+        queue.driver.synchronize(timeout)
+    except Exception:
+        quiet_if_leaving()
+        raise

@@ -81,12 +81,17 @@ class ScriptedDriver(Calls):
 
     @functools.cached_property
     def queue_calls(self) -> QueueCalls:
+        return self.new_queue_calls(0)
+
+    def new_queue_calls(self, budget: int) -> QueueCalls:
+        """For streams of which so many may wait at a time for what may never come."""
         word: Final = ("queue", "address", "point")
         native = _native.QueueCalls(
             (self.address("host"), ("queue", "function", "data")),
             (self.address("store64"), word),
             (self.address("wait64_geq"), word),
             (self.address("captured"), ("queue", "status_out")),
+            budget=budget,
         )
         others = {self.address(name): name for name in ("copy", "fill", "mark_record", "host")}
         return QueueCalls(native, "host", "store64", "wait64_geq", "captured", others)

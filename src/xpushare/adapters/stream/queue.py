@@ -6,6 +6,7 @@ import functools
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -13,10 +14,9 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, final
 from weakref import ref
 
 from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError, from_os_error
-from xpushare._native import CAPTURED, LOST, NOT_HELD, PENDING, SYSTEM, Slot, Span, StreamQueue
+from xpushare._native import CAPTURED, LOST, NOT_HELD, PENDING, SYSTEM, Slot, Span, StreamQueue, load64
 from xpushare.adapters.base import DriverQueue, NativeEvent, Profile
 from xpushare.adapters.host.queue import queue_numbers
-from xpushare.adapters.stream.background import holds_device
 from xpushare.adapters.stream.engine import Engine
 from xpushare.adapters.stream.fills import Copy, Fill, fill_steps
 from xpushare.adapters.stream.hooks import Calls, Scope, Stream
@@ -61,8 +61,8 @@ class DeviceQueue(DriverQueue):
         self._signalled: _Signal | None = None  # the newest signal
         self._waits: deque[_Wait] = deque()
         self._sort_at = _WAITS_KEPT
+        self._foreign: list[weakref.ref[_Dropped]] = []  # each lives while the queue waits for another library's event
         self._owed: dict[int, Slot] = {}  # by id; changed only with `_order`
-        self.foreign: list[None] = []  # one for each wait for another library's event
         self._failures: deque[BaseException] = deque()
         self._broken: DeviceError | None = None
         self.place = 0  # of the newest operation, if `_native` may hold it
@@ -223,11 +223,13 @@ class DeviceQueue(DriverQueue):
 
     def fill(self, dst: int, pattern: bytes, nbytes: int, keep: object) -> None:
         self._reach((dst, nbytes))
-        staged: list[_Staging] = []
+        staged: list[_Dropped] = []
 
         def stage(pattern: bytes) -> int:
-            staged.append(_Staging(HostMemory.allocate(self._engine, self._device, len(pattern)), pattern))
-            return staged[0].address
+            memory = HostMemory.allocate(self._engine, self._device, len(pattern))
+            staged.append(_Dropped(memory.release))
+            memoryview(Span(memory.address, len(pattern), False, memory))[:] = pattern
+            return memory.address
 
         steps = fill_steps(dst, pattern, nbytes, self._stream.fill_units, stage)
         self._operate(f"filling {nbytes} bytes", steps, (keep, staged))
@@ -310,7 +312,7 @@ class DeviceQueue(DriverQueue):
                 slot, point = wait.slot, wait.point
                 try:
                     state = slot.state(point)
-                    waiting = holds_device(slot, point)
+                    waiting = _holds_device(slot, point)
                 except ValueError:
                     continue  # the event was closed here, so nobody knows its state any more
                 released = slot.released(point)
@@ -320,11 +322,20 @@ class DeviceQueue(DriverQueue):
                     lost.add(id(slot))
                     self._failures.append(peer_lost(slot, point))
 
-    def waits(self) -> list[tuple[Slot, int]]:
-        """The points that this queue is waiting for."""
+    def waits(self) -> list[Callable[[], bool]]:
         self._sort_waits()
         with self._state:
-            return [(wait.slot, wait.point) for wait in self._waits]
+            self._foreign = [each for each in self._foreign if each() is not None]
+            points = [functools.partial(_waits, slot, point) for slot, point, *_ in self._waits]
+            return [*points, *(functools.partial(self._waits_native, each) for each in self._foreign)]
+
+    def _waits_native(self, unsure: weakref.ref[_Dropped]) -> bool:
+        if unsure() is not None:
+            try:
+                self.settle()
+            except XpuShareError:
+                return False  # a broken device waits for nothing
+        return unsure() is not None
 
     def handed(self) -> int:
         return self._native.handed if self.place else 0
@@ -335,8 +346,12 @@ class DeviceQueue(DriverQueue):
         with self._order, self._stream.current():
             self._check()
             self._reap()
-            unsure = _Unsure(self._native, self.foreign)
-            self._submit(doing, self._call(self._stream.wait_native, doing, event))
+            self._native.unsure(True)  # until the wait is over
+            unsure = _Dropped(self._native.unsure, False)
+            with self._wait_lock:
+                self._submit(doing, self._call(self._stream.wait_native, doing, event))
+                with self._state:
+                    self._foreign.append(weakref.ref(unsure))
             self._keep(self._mark(doing), (keep, unsure))
         self._watch()
 
@@ -481,7 +496,7 @@ class DeviceQueue(DriverQueue):
                 mark = self._mark("looking after a queue")
         except XpuShareError:
             return  # try next time; on a broken device no stores are to come
-        self._keep(mark, _LateStores(self._native, list(late.values())))
+        self._keep(mark, [_Dropped(self._native.landed, slot) for slot in late.values()])
         with self._state:
             for key in late:
                 del self._owed[key]
@@ -609,42 +624,28 @@ class _Turn:
         self._lock.release()
 
 
-class _Unsure:
-    """A queue waits for what may never come, and is no point; until this is dropped."""
+class _Dropped:
+    """Calls `hook` when it is dropped."""
 
-    def __init__(self, native: StreamQueue, count: list[None]) -> None:
-        native.unsure(True)
-        self._native = native
-        self._count = count
-        count.append(None)
+    def __init__(self, hook: Callable[..., object], *arguments: object) -> None:
+        self._hook = hook
+        self._arguments = arguments
 
     def __del__(self) -> None:
-        self._native.unsure(False)
-        self._count.pop()
+        self._hook(*self._arguments)
 
 
-class _LateStores:
-    """Events that late stores may still write to; dropped once these stores have come."""
-
-    def __init__(self, native: StreamQueue, slots: list[Slot]) -> None:
-        self._native = native
-        self._slots = slots
-
-    def __del__(self) -> None:
-        for slot in self._slots:
-            self._native.landed(slot)
+def _holds_device(slot: Slot, point: int) -> bool:
+    """Whether a device that waits for the point is still waiting. After a loss it waits until it is released."""
+    state = slot.state(point)
+    return state == PENDING or (state == LOST and load64(slot.address) < point)
 
 
-class _Staging:
-    """Host memory that a fill reads; released with the last reference."""
-
-    def __init__(self, memory: HostMemory, content: bytes) -> None:
-        self._memory = memory
-        self.address = memory.address
-        memoryview(Span(memory.address, len(content), False, memory))[:] = content
-
-    def __del__(self) -> None:
-        self._memory.release()
+def _waits(slot: Slot, point: int) -> bool:
+    try:
+        return _holds_device(slot, point)
+    except ValueError:
+        return False  # the event was closed here
 
 
 def _owes(slot: Slot) -> bool:
