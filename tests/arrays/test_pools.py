@@ -251,8 +251,8 @@ def wait_until(deadline: float) -> None:
 
 
 def test_passing_on_renews(peer: Child, other: Child) -> None:
-    first = peer.call(_pickle_once, "0.3")
-    deadline = time.monotonic() + 0.3
+    first = peer.call(_pickle_once, "3")  # long enough for a machine that is busy
+    deadline = time.monotonic() + 3
     with pickle.loads(first) as mine:
         wait_until(deadline)
         again = pickle.dumps(mine)  # the first exporter's time is over, this one's begins
