@@ -1,11 +1,11 @@
-"""Run every soak program, each in a process of its own; arguments (--quick, --seed N) are passed on."""
+"""Run every soak program, each in a process of its own; arguments (--quick, --seconds S, --seed N) are passed on."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-PROGRAMS = ("handles", "kills", "cycles", "many_events", "lost_peers")
+PROGRAMS = ("handles", "kills", "cycles", "many_events", "lost_peers", "schedules", "hostile")
 MOST_SECONDS = 3600  # for one program: a hang must end
 
 

@@ -40,9 +40,15 @@ class Soak:
     seed: int
     random: random.Random
     settings: Settings
+    options: argparse.Namespace
 
     def count(self, full: int, quick: int) -> int:
         return quick if self.quick else full
+
+    def lasting(self, full: float, quick: float) -> float:
+        """Seconds, for a program that goes on as long as it is told to."""
+        told: float | None = self.options.seconds
+        return told if told is not None else quick if self.quick else full
 
     def say(self, text: str) -> None:
         print(f"  {text}", flush=True)
@@ -129,7 +135,10 @@ def left_in(folder: str) -> list[str]:
     for _ in range(4):
         environ = {**os.environ, "XPUSHARE_RUNTIME_DIR": folder}
         subprocess.run([sys.executable, "-c", _EXPORTER], env=environ, check=True, timeout=60)
-        left = [name for name in sorted(os.listdir(folder)) if name != "key" and not _listening(folder, name)]
+        found = set(os.listdir(folder)) - {"key", "names"}
+        left = [name for name in sorted(found) if not _listening(folder, name)]
+        names = os.path.join(folder, "names")
+        left += os.listdir(names) if os.path.isdir(names) else ()
         if not left:
             break
     return left
@@ -144,11 +153,16 @@ def _listening(folder: str, name: str) -> bool:
         return True
 
 
-def main(name: str, program: Callable[[Soak], None]) -> int:
-    """Run one program from the command line; the exit status."""
+def main(
+    name: str, program: Callable[[Soak], None], declare: Callable[[argparse.ArgumentParser], None] | None = None
+) -> int:
+    """Run one program from the command line; the exit status. `declare` adds options of its own."""
     parser = argparse.ArgumentParser(prog=f"python -m soak.{name}", description=sys.modules[program.__module__].__doc__)
     parser.add_argument("--quick", action="store_true", help="the short form, for every change")
     parser.add_argument("--seed", type=int, help="of the random numbers (default: a new one, printed)")
+    parser.add_argument("--seconds", type=float, help="how long, for programs that run by time and not by counts")
+    if declare is not None:
+        declare(parser)
     arguments = parser.parse_args()
     seed = random.SystemRandom().getrandbits(32) if arguments.seed is None else arguments.seed
     load = " ".join(f"{each:.2f}" for each in os.getloadavg())
@@ -158,7 +172,7 @@ def main(name: str, program: Callable[[Soak], None]) -> int:
     try:
         with _folder() as folder:
             settings = Settings(arguments.quick, DEVICE, folder)
-            program(Soak(arguments.quick, seed, random.Random(seed), settings))
+            program(Soak(arguments.quick, seed, random.Random(seed), settings, arguments))
             others = left_in(folder)
             if others:
                 raise Failure(f"files left in the runtime folder: {others}")

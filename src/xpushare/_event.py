@@ -10,6 +10,7 @@ from xpushare._lifecycle import Exportable, unpickles, why_unusable
 from xpushare.core import event as core
 from xpushare.core.event import Opened
 from xpushare.core.resources import Resource
+from xpushare.sharing import node
 
 if TYPE_CHECKING:
     from xpushare._device import Context, DeviceLike
@@ -141,7 +142,9 @@ class Event(Exportable[Opened]):
         """Give up this object's hold; the event is freed once no process and no unfinished queue operation holds it.
         Idempotent.
         """
-        self._held = None
+        held, self._held = self._held, None
+        if held is not None and held.role is not None:
+            held.role.detach()  # whoever still waits by this object does not signal by it
         self._natives = ()
         self._implicit = None
 
@@ -154,6 +157,8 @@ class Event(Exportable[Opened]):
         if found.timeline.foreign_process:
             return f"<Event {how}of the parent process, on {found.device}>"
         slot = found.timeline.slot
+        if node.left:
+            return f"<Event {how}of a process that has left, on {found.device}>"
         return f"<Event {how}value {slot.value} pending {slot.pending} on {found.device}>"
 
     def _reduce(self) -> tuple[Any, ...]:

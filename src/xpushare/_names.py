@@ -30,6 +30,7 @@ from xpushare._array_handle import MAGIC, ArrayHandle, expect_open
 from xpushare._errors import ForkError, InvalidArgumentError, InvalidHandleError, XpuShareError, from_os_error
 from xpushare._event import Event
 from xpushare._fds import OwnedFd
+from xpushare._leaving import Stage, at_leave
 from xpushare._lifecycle import use
 from xpushare._physical_memory import PhysicalMemory
 from xpushare._share import share
@@ -46,6 +47,7 @@ _TEMPORARY: Final = ".new-"
 _NBYTES_MAX: Final = 1 << 20
 _LIFE: Final = 0  # byte that the publisher locks
 _REAPER: Final = 1  # byte that the one locks who removes a dead publisher's file
+_REAPER_MOST: Final = 1.0  # seconds
 _IN_CREATE: Final = 0x100
 _IN_MOVED_TO: Final = 0x80
 NAP_MAX: Final = 0.05  # seconds between two looks where the kernel has no watch to give
@@ -100,8 +102,7 @@ def publish(name: str, obj: Any, *, replace: bool = False) -> None:
             _reap(folder)
             if (holder := _holder(folder / name)) is not None:
                 raise _taken(name, holder)
-        if _unpublish_all not in node.at_leave:
-            node.at_leave.append(_unpublish_all)
+        at_leave(_unpublish_all, Stage.WITHDRAW)
         handle, made = _export(obj)
         try:
             _claim(folder if old is None else old.path.parent, name, handle, made, old is not None)
@@ -338,6 +339,21 @@ def _reap(folder: Path) -> None:
                 _remove_dead(folder / name, wait=False)
 
 
+def _alone(fd: OwnedFd, path: Path, seconds: float) -> bool:
+    """Take the lock of those who remove the file. Whoever has it may be stopped, so wait for it so long at most."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.lockf(fd.number, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _REAPER)
+            return True
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise from_os_error(error, f"locking {path}") from error
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.001)
+
+
 def _remove_dead(path: Path, *, wait: bool) -> None:
     """Remove the file unless its publisher lives. One process at a time does it; the others go on, or wait."""
     fd = _opened(path)
@@ -346,12 +362,11 @@ def _remove_dead(path: Path, *, wait: bool) -> None:
     try:
         if _native.lock_holder(fd.number, _LIFE) is not None:
             return
-        try:
-            fcntl.lockf(fd.number, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, _REAPER)
-        except OSError as error:
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                return
-            raise from_os_error(error, f"locking {path}") from error
+        if not _alone(fd, path, _REAPER_MOST if wait else 0.0):
+            if wait:
+                holder = _native.lock_holder(fd.number, _REAPER)
+                raise InvalidArgumentError(f"process {holder} keeps what a dead publisher left as {path}: end it")
+            return
         # A file that was dead stays so. Under its name there may be another by now: only this one is removed.
         try:
             if _inode_at(path) == _inode(os.fstat(fd.number)):
@@ -371,7 +386,7 @@ def _retract(own: _Own) -> None:
         own.fd.close()
 
 
-def _unpublish_all() -> None:
+def _unpublish_all(_deadline: float) -> None:
     with _lock:
         while _own:
             _ended.append(_own.popitem()[1])

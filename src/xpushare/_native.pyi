@@ -359,8 +359,12 @@ class Domain:
         """Reap every dead member; returns how many there were."""
 
     # who holds an entry of the owner's table open
-    def idle(self) -> bool:
-        """Whether this process holds no entry and is attached to no slot here."""
+    def leave_if_idle(self) -> bool:
+        """`leave`, if this process holds no entry and is attached to no slot here; whether it has left. No thread comes
+        to hold anything in between."""
+
+    def stands(self) -> bool:
+        """Whether this process still is a member: it has not left or forked, and nothing in it has closed our fds."""
 
     def holders(self, entry: int) -> list[int]:
         """Indices of the other living members that hold `entry`; dead ones are reaped first."""
@@ -439,6 +443,9 @@ class Slot:
 
     def owes(self) -> bool:
         """Whether this process owes an outstanding point."""
+
+    def owes_next(self) -> bool:
+        """Whether the lowest outstanding point is this process's to complete."""
 
     def wait(self, point: int, timeout: float | None = None, spin: float = 50e-6) -> int:
         """Wait until `point` is done or lost: DONE, LOST, or PENDING on time-out. Deaths are noticed, also for future
@@ -624,8 +631,8 @@ def relay(calls: Sequence[tuple[int, ...]]) -> None:
 
 def close_relay(timeout: float | None = 1.0) -> bool:
     """Stop the relay's threads; what is held stays held until a thread starts again. False: a driver still blocks a
-    thread at the time-out; the thread does nothing more once the driver returns. The interpreter calls this at its
-    exit.
+    thread at the time-out; the thread does nothing more once the driver returns. Call it at the exit, before memory
+    that held calls use is freed. In a sub-interpreter it does nothing.
     """
 
 # --- the warden

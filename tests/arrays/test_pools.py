@@ -9,6 +9,8 @@ import logging
 import multiprocessing
 import os
 import pickle
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -339,6 +341,35 @@ def _waited(seconds: float) -> float:
     start = time.monotonic()
     wait_for_all(start + seconds)
     return time.monotonic() - start
+
+
+EXITS = """
+import pickle, sys
+import xpushare as xs
+array = xs.array([1, 2, 3])
+print(pickle.dumps(array).hex(), flush=True)
+del array
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("linger", ["60", "0"])
+def test_a_clean_exit_lingers_for_what_nobody_has_opened(linger: str) -> None:
+    environ = os.environ | {"XPUSHARE_LINGER": linger}
+    with subprocess.Popen([sys.executable, "-c", EXITS], stdout=subprocess.PIPE, text=True, env=environ) as process:
+        assert process.stdout is not None
+        pickled = bytes.fromhex(process.stdout.readline())
+        if linger == "0":
+            assert process.wait(60) == 3
+            received = pickle.loads(pickled)
+            with pytest.raises(xs.HandleExpiredError):
+                np.asarray(received)
+            return
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        with pickle.loads(pickled) as received:
+            assert np.asarray(received).tolist() == [1, 2, 3]
+        assert process.wait(30) == 3
 
 
 @pytest.mark.parametrize("name", ["XPUSHARE_PICKLE_GRACE", "XPUSHARE_PICKLE_BYTES"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import pickle
 import signal
@@ -53,7 +55,7 @@ def test_a_handler_opens_what_is_being_opened(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_those_who_waited_for_a_failure_fail_with_it() -> None:
-    peers, tries = Peers(lambda: None), []
+    peers, tries = Peers(), []
     first = threading.Event()
 
     def make() -> int:
@@ -197,3 +199,107 @@ def test_a_fork_while_another_thread_pickles() -> None:
         stop.set()
         thread.join()
     memory.close()
+
+
+def taken_reap_bytes(handle: bytes) -> None:
+    """Hold what whoever reaps a member holds, for all members but this one and the exporter."""
+    kept["event"] = event = xs.ipc.event.open(handle, signals=False)
+    domain = event._use().timeline.slot.domain
+    for member in range(1, _native.LAYOUT["commons.member_count"]):
+        if member != domain.member:
+            fcntl.lockf(domain.fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _native.LAYOUT["commons.reap"] + member)
+
+
+def owing(handle: bytes, device: str, behind: bool) -> None:
+    event = kept["event"] = xs.ipc.event.open(handle, device=device, signals=True)
+    if behind:
+        queue, gate = kept["queue"], kept["gate"] = xs.Queue(device), xs.Event(device)
+        queue.wait(gate, at_least=1)
+        assert queue.signal(event) == 1
+
+
+@pytest.mark.parametrize("behind", [True, False], ids=["owed", "future"])
+@pytest.mark.parametrize("device", ["native_cpu:0", "mock:0", "mock:1"])
+def test_nobody_lets_the_dead_be_reaped(device: str, behind: bool) -> None:
+    """A reaper that is stopped, or never meant to reap."""
+    with xs.Event(device, enable_ipc=True, signals=False) as event, Child() as reaper, xs.Queue(device) as queue:
+        handle = bytes(xs.ipc.event.get(event))
+        with Child() as owner:
+            owner.call(owing, handle, device, behind)
+            reaper.call(taken_reap_bytes, handle)
+            queue.wait(event, at_least=1)
+            owner.kill()
+        start = time.monotonic()
+        with pytest.raises(xs.PeerLostError, match="died" if behind else "lost"):
+            event.wait(10, at_least=1)
+        with pytest.raises(xs.PeerLostError):
+            queue.synchronize(10)
+        assert time.monotonic() - start < 1
+        assert event.value == event.pending
+        reaper.kill()
+        xs.ipc.event.put(handle)
+
+
+def test_a_name_whose_remover_never_ends() -> None:
+    """A dead publisher's file, and somebody who holds the lock of whoever removes it."""
+    folder = identity.runtime_dir() / "names"
+    with xs.malloc_device(PAGE, "native_cpu:0") as memory, Child() as child:
+        xs.publish("name", memory)
+        xs.unpublish("name")
+
+        def hold(path: str) -> None:
+            file = kept["file"] = open(path, "xb")  # noqa: SIM115
+            os.fchmod(file.fileno(), 0o600)
+            fcntl.lockf(file.fileno(), fcntl.LOCK_EX, 1, 1)
+
+        child.call(hold, str(folder / "name"))
+        start = time.monotonic()
+        with pytest.raises(xs.InvalidArgumentError, match=f"process {child.pid}"):
+            xs.publish("name", memory)
+        assert time.monotonic() - start < 3
+        child.kill()
+        xs.publish("name", memory)
+        xs.unpublish("name")
+
+
+def test_made_up_members_and_slots_keep_nobody_busy() -> None:
+    def make_up(handle: bytes) -> None:
+        kept["event"] = event = xs.ipc.event.open(handle)
+        domain, at = event._use().timeline.slot.domain, _native.LAYOUT
+
+        def write(offset: int, content: bytes) -> None:
+            memoryview(_native.Span(domain.address + offset, len(content), False, domain))[:] = content
+
+        write(at["commons.slots_used"], b"\xff" * 8)
+        for member in range(at["commons.member_count"]):
+            write(at["commons.members"] + member * at["member.size"], b"\1")
+        write(at["commons.roles"] + event._use().timeline.slot.index * 256, b"\xff" * 256)
+
+    with Child() as exporter, Child() as attacker:
+        handle = bytes(exporter.call(exported_event, "native_cpu:0"))
+        with xs.ipc.event.open(handle) as event:
+            attacker.call(make_up, handle)
+            for call in (event.signal, lambda: event.wait(0.1, at_least=9), lambda: event.value):
+                start = time.monotonic()
+                with contextlib.suppress(TimeoutError, xs.XpuShareError):
+                    call()
+                assert time.monotonic() - start < 1.5
+            start = time.monotonic()
+            assert exporter.call(lambda: kept["event"].signal())
+            assert time.monotonic() - start < 1.5
+
+
+def test_an_event_whose_commons_does_not_know_it() -> None:
+    def forget(handle: bytes) -> None:
+        domain = xs.ipc.event.open(handle)._use().timeline.slot.domain
+        at = domain.address + _native.LAYOUT["commons.slots_used"]
+        memoryview(_native.Span(at, 4, False, domain))[:] = bytes(4)
+
+    with Child() as exporter, Child() as attacker:
+        handle = bytes(exporter.call(exported_event, "native_cpu:0"))
+        with xs.ipc.event.open(handle):
+            attacker.call(forget, handle)
+            with pytest.raises(xs.InvalidHandleError, match="no such"):
+                xs.ipc.event.open(handle)
+        assert exporter.call(exported_event, "native_cpu:0")  # the exporter knows better
+        exporter.call(lambda: xs.ipc.event.open(xs.ipc.event.get(kept["event"])).signal())

@@ -129,6 +129,7 @@ def in_child(case: Case, nth: int, reference: dict[str, Any] | None) -> tuple[bo
     pid = os.fork()
     if pid == 0:
         status = 1
+        gc.freeze()  # the child collects what is its own
         with contextlib.suppress(BaseException), open(writing, "wb") as report:
             interrupted, answer = True, None
             try:
@@ -189,9 +190,7 @@ def exports() -> Any:
     kept["theirs' event"] = xs.ipc.event.get(event)
     kept["array"], kept["counted"] = array, xs.share(np.zeros(10), copy=True, opens=3)
     gc.collect()
-    gc.freeze()  # for the children, which collect what is theirs
     yield
-    gc.unfreeze()
     kept["counted"].close()
     kept.clear()
     array.close()

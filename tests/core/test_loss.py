@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -432,3 +435,39 @@ def test_a_loss_is_reported_once_per_queue_and_wait(pair: Pair, event: xs.Event)
             with pytest.raises(xs.PeerLostError):
                 queue.synchronize(10)
             queue.synchronize(10)
+
+
+def test_a_death_that_nobody_waits_for(pair: Pair, event: xs.Event) -> None:
+    """Who polls, or signals, notices it."""
+    for number in (1, 3):
+        with Child() as child:
+            assert child.call(owe, kept["handle"], pair[1], "behind a wait") == number
+            child.kill()
+            if number == 1:
+                assert event.value == 1
+            assert event.signal() == number + 1
+        event.wait(1)
+
+
+ENDS = {
+    "wait": "lambda: event.wait(at_least=3)",
+    "await": "lambda: asyncio.run(event.reached(3))",
+    "owed": "lambda: event.wait(at_least=1)",
+    "synchronize": "queue.synchronize",
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_threads_that_wait_end_with_the_interpreter(how: str) -> None:
+    text = f"""
+import asyncio, threading, time, xpushare as xs
+event = xs.Event("native_cpu:0", enable_ipc=True)
+queue = xs.Queue("native_cpu:0")
+queue.wait(event, at_least=2)
+queue.signal(event)
+threading.Thread(target={ENDS[how]}, daemon=True).start()
+time.sleep(0.2)
+"""
+    environ = {**os.environ, "XPUSHARE_LINGER": "0"}
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, env=environ)
+    assert (done.returncode, done.stderr) == (0, "")

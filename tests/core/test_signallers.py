@@ -340,3 +340,24 @@ def test_the_supervisor_of_a_producer() -> None:
     command = [sys.executable, str(example), "--readers", "3", "--restarts", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stdout) == (0, "3 readers went on through 1 restarts of the producer\n"), done.stderr
+
+
+def waiting_by_a_closed_object(handle: xs.ipc.Handle, point: int) -> None:
+    event = xs.ipc.event.open(handle)
+    event.signal()
+    threading.Thread(target=event.wait, args=(20,), kwargs={"at_least": point}, daemon=True).start()
+    slot = event._use().timeline.slot
+    wait_until(lambda: _native.load64(slot.address + _native.LAYOUT["slot.seq"]) >> 32)
+    event.close()
+
+
+def test_a_closed_object_by_which_somebody_waits_is_no_signaller(event: xs.Event, peer: Child) -> None:
+    peer.call(waiting_by_a_closed_object, kept["handle"], 5)
+    with Child() as worker:
+        worker.call(opened, kept["handle"], True)
+        when = ended(worker, "kill")
+        with pytest.raises(xs.PeerLostError):
+            event.wait(10, at_least=2)
+        assert time.monotonic() - when < SOON
+    for _ in range(4):
+        event.signal()  # lets that wait end

@@ -3,6 +3,7 @@
 import fcntl
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -88,6 +89,22 @@ def test_exec_ends_membership(exporter, peers):
     a.send("os.execv('/bin/sleep', ['sleep', '60'])")
     until(lambda: n.lock_holder(exporter.domain.fd, AT["commons.life"] + 1) is None)
     until(exporter.domain.reap, 2)  # its process lives on, so only after a grace
+
+
+def test_a_record_may_name_any_process(exporter):
+    """The pid in a record is a peer's to write: a process of another user is no member that has yet to die."""
+    d = exporter.domain
+    theirs = subprocess.Popen(["sleep", "60"], user=65534) if os.geteuid() == 0 else None
+    try:
+        record = d.address + AT["commons.members"] + 5 * AT["member.size"]
+        n.store64(record + AT["member.pid_namespace"], os.stat("/proc/self/ns/pid").st_ino)
+        n.store64(record, (theirs.pid if theirs else 1) << 32 | 1)  # state and pid
+        assert [(m[0], m[3]) for m in d.members()] == [(0, True), (5, False)]
+        assert d.reap() == 1
+    finally:
+        if theirs:
+            theirs.kill()
+            theirs.wait()
 
 
 def test_reap_byte_taken_leaves_it_to_the_other(exporter, peers):
@@ -188,7 +205,7 @@ def test_lifetimes():
     assert s.signal() == 1
     watch().leave()
     for name, args in (("signal", ()), ("owes", ()), ("attached", ()), ("wait", (1,)), ("notify", (1, 1))):
-        with pytest.raises(ValueError, match="detached"):
+        with pytest.raises(ValueError, match="left"):
             getattr(s, name)(*args)
     s.detach()
     del s

@@ -13,6 +13,9 @@
  * process has ended. Wait for that, but not for ever: an exec drops the lock, too, and the pid in the member record may
  * be a lie. */
 #define DYING_NS 300000000u
+/* A peer can make up a thousand dead members, and slots without number to sweep. So rest after each long sweep. */
+#define SWEEP_LONG_NS 10000000u
+#define SWEEP_REST 5u
 
 pthread_mutex_t xp_mu = PTHREAD_MUTEX_INITIALIZER;
 xp_domain *xp_domains;
@@ -63,7 +66,8 @@ static enum life life_of(xp_domain *d, uint32_t m, int *pid)
     int declared = (int)XP_RELAXED(&record->pid);
     if (pidfd < 0 && declared > 0 && XP_RELAXED(&record->pid_namespace) == pid_namespace())
         pidfd = mine = xp_pidfd_open(declared);
-    bool ended = pidfd < 0 || xp_pidfd_readable(pidfd);
+    bool lie = mine >= 0 && !xp_pid_ours(declared); /* the record is a peer's to write */
+    bool ended = pidfd < 0 || lie || xp_pidfd_readable(pidfd);
     if (mine >= 0)
         close(mine);
     uint64_t now = xp_now();
@@ -79,6 +83,24 @@ bool xp_alive(xp_domain *d, uint32_t m)
     return life == LIVING || life == DYING;
 }
 
+/* The owner knows, whatever the others have made of what it told them. */
+uint32_t xp_slots_used(const xp_domain *d)
+{
+    uint32_t used = XP_LOAD(d->owner ? &d->next_slot : &((xp_commons *)d->base)->slots_used);
+    return used < XP_SLOTS ? used : XP_SLOTS;
+}
+
+bool xp_unreaped(xp_domain *d, const uint64_t *mask)
+{
+    for (uint32_t i = 0; i < XP_MASK_WORDS; i++)
+        XP_EACH_BIT(XP_LOAD(&mask[i]) & XP_LOAD(&d->retry[i]), bits) {
+            int pid;
+            if (life_of(d, i * 64 + (uint32_t)__builtin_ctzll(bits), &pid) == DEAD)
+                return true;
+        }
+    return false;
+}
+
 /* Take `m` out of every slot and entry; what it owes is lost. With d->mu. False: a loss is put off, since a living
  * member's earlier point is outstanding; come again. */
 static bool sweep(xp_domain *d, uint32_t m, uint32_t cause)
@@ -86,8 +108,8 @@ static bool sweep(xp_domain *d, uint32_t m, uint32_t cause)
     xp_commons *c = (xp_commons *)d->base;
     uint64_t pid = XP_RELAXED(&xp_member_at(d, m)->pid);
     bool swept = false, all = true;
-    uint32_t used = XP_LOAD(&c->slots_used);
-    for (uint32_t i = 0; i < used && i < XP_SLOTS; i++) {
+    uint32_t used = xp_slots_used(d);
+    for (uint32_t i = 0; i < used; i++) {
         xp_words *w = xp_words_at(d, i);
         const xp_roles *r = xp_roles_at(d, i);
         bool attached = xp_bit(w->attached, m) || xp_bit(r->signallers, m) || xp_bit(r->candidates, m);
@@ -135,7 +157,8 @@ int xp_reap(xp_domain *d, uint32_t m, bool sure)
         return 0;
     }
     /* The life byte stays free meanwhile, so that everybody still sees the dead member as dead. */
-    if ((life == DYING && !sure) || xp_lock(d->fd, XP_REAP_BYTE + (int64_t)m, true) != 0) {
+    uint64_t start = xp_now();
+    if ((life == DYING && !sure) || start < d->sweep_at || xp_lock(d->fd, XP_REAP_BYTE + (int64_t)m, true) != 0) {
         xp_set(d->retry, m);
         return -1;
     }
@@ -143,6 +166,9 @@ int xp_reap(xp_domain *d, uint32_t m, bool sure)
     xp_member *record = xp_member_at(d, m);
     if (xp_lock_holder(d->fd, XP_LIFE_BYTE + (int64_t)m, &pid) == 0 && XP_LOAD(&record->state) != 0) {
         bool all = sweep(d, m, XP_CAUSE_DEATH);
+        uint64_t took = xp_now() - start;
+        if (took > SWEEP_LONG_NS)
+            d->sweep_at = start + took * SWEEP_REST;
         if (all)
             XP_STORE(&record->state, 0);
         reaped = all ? 1 : -1;
@@ -300,7 +326,7 @@ const char *xp_domain_wrong(const xp_domain *d)
         return NULL;
     int left = XP_RELAXED(&d->left);
     return left & XP_ROBBED ? XP_ROBBED_TEXT
-           : left           ? "this process has left the domain"
+           : left           ? XP_LEFT_TEXT
                             : "the domain is from before a fork";
 }
 
@@ -427,7 +453,7 @@ bool xp_count_in(xp_domain *d, uint32_t **counts, uint32_t length, uint32_t i, u
     pthread_mutex_lock(&d->mu);
     if (*counts == NULL)
         *counts = calloc(length, sizeof **counts); /* the kernel gives pages only as they are used */
-    bool ok = *counts != NULL;
+    bool ok = *counts != NULL && XP_LOAD(&d->left) == 0;
     if (ok && (*counts)[i]++ == 0)
         xp_set(mask, d->member);
     d->uses += ok;
@@ -456,11 +482,15 @@ bool xp_hold(xp_domain *d, uint32_t entry)
 
 void xp_drop(xp_domain *d, uint32_t entry) { xp_count_out(d, d->holds, entry, holders_at(d, entry)); }
 
-bool xp_idle(xp_domain *d)
+bool xp_leave_if_idle(xp_domain *d)
 {
     pthread_mutex_lock(&d->mu);
     bool idle = d->uses == 0;
+    if (idle) /* from here on xp_count_in counts nobody */
+        __atomic_fetch_or(&d->left, XP_LEAVING, __ATOMIC_SEQ_CST);
     pthread_mutex_unlock(&d->mu);
+    if (idle)
+        xp_leave(d);
     return idle;
 }
 
@@ -558,8 +588,9 @@ static uint32_t new_slot(xp_domain *d)
 {
     uint32_t index = recycle(d, 16);
     if (index == XP_SLOTS && d->next_slot < XP_SLOTS) {
-        index = d->next_slot++;
-        XP_STORE(&((xp_commons *)d->base)->slots_used, d->next_slot);
+        index = d->next_slot;
+        XP_STORE(&d->next_slot, index + 1);
+        XP_STORE(&((xp_commons *)d->base)->slots_used, index + 1);
     }
     if (index == XP_SLOTS)
         index = recycle(d, XP_SLOTS);

@@ -15,11 +15,12 @@
 #define XP_NO_MEMBER UINT32_MAX
 #define XP_LEFT 1
 #define XP_ROBBED 2 /* somebody in this process closed fds that are not theirs: the numbers may be anybody's by now */
+#define XP_LEAVING 4
 #define XP_TRIES (1 << 20) /* of a compare-and-swap that a hostile peer may disturb for ever */
 
 typedef struct xp_domain {
     unsigned refs, born; /* born: fork count at its making */
-    int left;            /* no member any more (or not yet): XP_LEFT, XP_ROBBED */
+    int left;            /* no member any more (or not yet): XP_LEFT, XP_ROBBED, XP_LEAVING */
     bool owner;
     uint32_t member;
     uint64_t serial; /* never used twice: what epoll events name */
@@ -39,6 +40,7 @@ typedef struct xp_domain {
     uint64_t retry[XP_MASK_WORDS];   /* dead, but not reaped yet */
     int pidfds[XP_MEMBERS], pids[XP_MEMBERS]; /* of whom is watched */
     uint64_t dying_since[XP_MEMBERS];
+    uint64_t sweep_at; /* no reaping before */
     /* owner only: slots */
     uint32_t next_slot, released_at, released_count; /* a ring of released indices */
     uint32_t *released;
@@ -129,8 +131,8 @@ void xp_leave(xp_domain *d); /* the clean exit; a forked child has only the mapp
 const char *xp_domain_wrong(const xp_domain *d); /* why it may not touch shared memory, NULL if it may */
 bool xp_look(xp_domain *d, uint32_t m, int *pid, uint64_t *since, bool *alive); /* false: nobody has the index */
 long xp_reap_all(xp_domain *d);
-bool xp_idle(xp_domain *d); /* holds nothing and is attached to nothing */
-bool xp_hold(xp_domain *d, uint32_t entry); /* false: no memory */
+bool xp_leave_if_idle(xp_domain *d); /* only if it holds nothing and is attached to nothing. Blocks */
+bool xp_hold(xp_domain *d, uint32_t entry); /* false: no memory, or this process has left */
 void xp_drop(xp_domain *d, uint32_t entry);
 uint32_t xp_holders(xp_domain *d, uint32_t entry, uint32_t *found); /* the other living holders, at most XP_MEMBERS */
 void xp_set_opens(xp_domain *d, uint32_t entry, int32_t count);
@@ -151,6 +153,9 @@ void xp_domain_unref(xp_domain *d);
 bool xp_count_in(xp_domain *d, uint32_t **counts, uint32_t length, uint32_t i, uint64_t *mask); /* takes d->mu */
 void xp_count_out(xp_domain *d, uint32_t *counts, uint32_t i, uint64_t *mask);
 bool xp_alive(xp_domain *d, uint32_t m);         /* with d->mu */
+uint32_t xp_slots_used(const xp_domain *d); /* no slot at or above it was ever used */
+/* Is anybody in the mask dead whom we could not reap? Another reaper may be stopped, or never mean to. With d->mu. */
+bool xp_unreaped(xp_domain *d, const uint64_t *mask);
 int xp_reap(xp_domain *d, uint32_t m, bool sure); /* with d->mu: 1 reaped, 0 nothing to do, -1 to be tried again */
 
 /* --- slot.c ------------------------------------------------------------------------------------------------------- */
@@ -210,6 +215,7 @@ bool xp_roster_attach(xp_slot *s); /* after `attached` says so; false: no memory
 void xp_roster_signals(xp_slot *s); /* before this process signals: it is a signaller from now on */
 void xp_roster_detach(xp_slot *s);  /* before `attached` is cleared */
 /* With d->mu: `m` goes from that slot; `owed`: it has just lost what it owed. */
+void xp_roster_lose(xp_words *w); /* a dead process owed here; others keep us from reaping it */
 void xp_roster_leave(xp_domain *d, uint32_t index, uint32_t m, uint32_t cause, bool owed);
 
 /* --- warden.c ----------------------------------------------------------------------------------------------------- */

@@ -41,8 +41,10 @@ bool xp_future_lost(xp_slot *s, const xp_view *v)
     if (joined && joined != d->member + 1)
         loss = 0; /* somebody else came since */
     pthread_mutex_lock(&d->mu);
-    bool gone = d->member != 0 && !xp_alive(d, 0), lost = loss || gone;
-    if (lost && anybody_but(r->signallers, XP_NO_MEMBER))
+    bool signalled = anybody_but(r->signallers, XP_NO_MEMBER);
+    bool gone = d->member != 0 && !xp_alive(d, 0);
+    bool lost = loss || gone || xp_unreaped(d, signalled ? r->signallers : r->candidates);
+    if (lost && signalled)
         lost = !others_alive(d, r->signallers);
     else if (lost && loss != XP_ROSTER_SIGNALLER && !(gone && (roster & XP_ROSTER_EVER)))
         lost = !others_alive(d, r->candidates);
@@ -153,6 +155,13 @@ void xp_roster_detach(xp_slot *s)
     if (!attached)
         xp_roster_leave(d, s->index, me, XP_CAUSE_EXIT, false);
     pthread_mutex_unlock(&d->mu);
+}
+
+void xp_roster_lose(xp_words *w)
+{
+    uint64_t old = XP_LOAD(&w->roster);
+    for (int i = 0; i < XP_TRIES && !XP_CAS(&w->roster, &old, with(old, XP_ROSTER_SIGNALLER, 0)); i++)
+        ;
 }
 
 void xp_roster_leave(xp_domain *d, uint32_t index, uint32_t m, uint32_t cause, bool owed)

@@ -87,24 +87,28 @@ uint64_t xp_lowest_owed(const xp_words *w, xp_view *v, uint32_t m)
     return 0;
 }
 
+static bool lose(xp_domain *d, xp_words *w, uint32_t cause, uint64_t pid, uint64_t from);
+
 /* Does a dead member owe `point` or an earlier one? Then `point` is lost, even if the loss is put off because a living
  * member's earlier point is outstanding. */
 static bool owner_dead(xp_slot *s, uint64_t point)
 {
-    uint64_t facts[XP_FACTS], from = 0, last = 0;
+    uint64_t facts[XP_FACTS], from = 0, last = 0, owed = 0;
     uint32_t owner;
-    xp_view v;
+    xp_view v, now;
     bool dead = false;
     pthread_mutex_lock(&s->d->mu);
     if (read_facts(s->w, &v, facts))
         while (!dead && next_run(&v, facts, &from, &last, &owner) && from <= point)
             if (owner < XP_MEMBERS && !xp_alive(s->d, owner)) { /* it may have completed the point, and died then */
-                xp_view now;
-                uint64_t owed = xp_lowest_owed(s->w, &now, owner);
+                owed = xp_lowest_owed(s->w, &now, owner);
                 dead = owed && owed <= point;
             }
-    if (dead)
-        xp_reap(s->d, owner, false); /* records the loss, if that is possible yet, before the caller learns of it */
+    /* Record the loss, if that is possible yet, before the caller learns of it; also if others keep us from reaping. */
+    if (dead && xp_reap(s->d, owner, false) < 0 && owed == now.effective + 1) {
+        xp_roster_lose(s->w);
+        lose(s->d, s->w, XP_CAUSE_DEATH, XP_RELAXED(&xp_member_at(s->d, owner)->pid), owed);
+    }
     pthread_mutex_unlock(&s->d->mu);
     return dead;
 }
@@ -291,7 +295,7 @@ void xp_slot_unref(xp_slot *s)
 
 xp_slot *xp_attach(xp_domain *d, uint32_t index, int role, xp_error *error)
 {
-    if (index >= XP_SLOTS || index >= XP_LOAD(&((xp_commons *)d->base)->slots_used)) {
+    if (index >= xp_slots_used(d)) {
         xp_failed(error, 0, "no such slot");
         return NULL;
     }
@@ -299,7 +303,8 @@ xp_slot *xp_attach(xp_domain *d, uint32_t index, int role, xp_error *error)
     xp_words *w = xp_words_at(d, index);
     if (s == NULL || !xp_count_in(d, &d->attaches, XP_SLOTS, index, w->attached)) {
         free(s);
-        xp_failed(error, ENOMEM, NULL);
+        const char *wrong = xp_domain_wrong(d);
+        xp_failed(error, wrong ? 0 : ENOMEM, wrong);
         return NULL;
     }
     s->refs = 1;
@@ -325,9 +330,10 @@ const char *xp_slot_wrong(const xp_slot *s)
     if (XP_LIKELY(!XP_RELAXED(&s->gone)) && xp_usable(s->d))
         return NULL;
     int left = XP_RELAXED(&s->d->left);
-    return left & XP_ROBBED                ? XP_ROBBED_TEXT
-           : XP_RELAXED(&s->gone) || left  ? "the slot is detached"
-                                           : "the slot is from before a fork";
+    return left & XP_ROBBED       ? XP_ROBBED_TEXT
+           : XP_RELAXED(&s->gone) ? "the slot is detached"
+           : left                 ? XP_LEFT_TEXT
+                                  : "the slot is from before a fork";
 }
 
 void xp_detach(xp_slot *s)

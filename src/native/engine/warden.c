@@ -474,6 +474,14 @@ void xp_guards_look(void)
     pthread_mutex_unlock(&xp_mu);
 }
 
+static bool retrying(const xp_domain *d)
+{
+    uint64_t any = 0;
+    for (uint32_t i = 0; i < XP_MASK_WORDS; i++)
+        any |= XP_LOAD(&d->retry[i]);
+    return any != 0;
+}
+
 /* What the nodes want next: 2 tokens or held waits that a device completes, or losses; 1 only guards; 0 none. */
 static int service(bool polling)
 {
@@ -508,7 +516,9 @@ static int service(bool polling)
             if (node->kind == XP_MEND) {
                 mend(node);
             } else if (!node->lost) {
-                state = xp_full_state(s, node->point, node->kind == XP_TOKEN || node->kind == XP_HOLD);
+                /* A guard's wait ends with the recorded loss, and where nobody can reap, that is for us to record. */
+                bool deaths = node->kind == XP_TOKEN || node->kind == XP_HOLD || (scan && retrying(s->d));
+                state = xp_full_state(s, node->point, deaths);
                 if (node->kind == XP_GUARD && state == XP_LOST) {
                     node->lost = xp_abandon(s, node->point); /* else not now */
                     state = XP_PENDING;
@@ -594,7 +604,7 @@ static uint64_t check_locks(bool act, uint64_t retry_ns)
                 pthread_mutex_lock(&d->mu);
                 XP_EACH_BIT(retry | polled, bits) {
                     uint32_t m = i * 64 + (uint32_t)__builtin_ctzll(bits);
-                    if (xp_reap(d, m, false) == 1)
+                    if (xp_reap(d, m, false)) /* also if it cannot be reaped: its death counts all the same */
                         XP_STORE(&d->rescan, 1);
                     else if (!xp_alive(d, m))
                         xp_clear(d->polled, m);

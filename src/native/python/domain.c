@@ -33,7 +33,7 @@ static xp_domain *member(PyObject *self)
     xp_domain *d = domain(self);
     const char *wrong = xp_domain_wrong(d);
     if (wrong)
-        PyErr_SetString(PyExc_ValueError, wrong);
+        xp_unusable(wrong);
     return wrong ? NULL : d;
 }
 
@@ -144,9 +144,23 @@ static xp_domain *entry_arg(PyObject *self, PyObject *arg, uint32_t *entry)
     return NULL;
 }
 
-static PyObject *domain_idle(PyObject *self, PyObject *Py_UNUSED(a))
+static PyObject *domain_leave_if_idle(PyObject *self, PyObject *Py_UNUSED(a))
 {
-    return PyBool_FromLong(xp_idle(domain(self)));
+    bool left;
+    Py_BEGIN_ALLOW_THREADS
+    left = xp_leave_if_idle(domain(self));
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(left);
+}
+
+static PyObject *domain_stands(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_domain *d = domain(self);
+    bool stands;
+    Py_BEGIN_ALLOW_THREADS
+    stands = xp_domain_wrong(d) == NULL && xp_stands(d);
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(stands);
 }
 
 /* --- Lease: a hold with an owner object --------------------------------------------------------------------------- */
@@ -184,7 +198,7 @@ PyObject *xp_lease_new(PyTypeObject *type, PyObject *o_domain, uint32_t entry, P
         return NULL;
     if (!xp_hold(d, entry)) {
         Py_DECREF(self);
-        return PyErr_NoMemory();
+        return member(o_domain) ? PyErr_NoMemory() : NULL;
     }
     self->domain = Py_NewRef(o_domain);
     self->peer = Py_NewRef(peer);
@@ -363,7 +377,8 @@ static PyMethodDef domain_methods[] = {
     {"leave", domain_leave, METH_NOARGS, NULL},
     {"members", domain_members, METH_NOARGS, NULL},
     {"reap", domain_reap, METH_NOARGS, NULL},
-    {"idle", domain_idle, METH_NOARGS, NULL},
+    {"leave_if_idle", domain_leave_if_idle, METH_NOARGS, NULL},
+    {"stands", domain_stands, METH_NOARGS, NULL},
     {"holders", domain_holders, METH_O, NULL},
     {"set_opens", XP_FAST(domain_set_opens), METH_FASTCALL, NULL},
     {"take_open", domain_take_open, METH_O, NULL},

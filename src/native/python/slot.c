@@ -14,7 +14,7 @@ static inline xp_slot *slot(PyObject *self)
     xp_slot *s = ((xp_slot_object *)self)->s;
     const char *wrong = xp_slot_wrong(s);
     if (XP_UNLIKELY(wrong))
-        PyErr_SetString(PyExc_ValueError, wrong);
+        xp_unusable(wrong);
     return wrong ? NULL : s;
 }
 
@@ -91,6 +91,24 @@ static PyObject *exhausted(const char *what)
     return NULL;
 }
 
+/* Who polls or signals does not wait, so perhaps nobody has noticed the death of one who owes: look now, and watch the
+ * living. False: no other process owes. */
+static bool look_at_owners(xp_slot *s)
+{
+    uint64_t owing[XP_MASK_WORDS] = {0}, me = 1ull << s->d->member % 64, others = 0;
+    xp_owing(s->w, owing);
+    for (uint32_t i = 0; i < XP_MASK_WORDS; i++)
+        others |= owing[i] & ~(s->d->member / 64 == i ? me : 0);
+    if (others == 0)
+        return false;
+    Py_BEGIN_ALLOW_THREADS
+    xp_warden_start(); /* where no thread can be had, the next call looks again */
+    xp_watch_relied(s);
+    xp_full_state(s, XP_RELAXED(&s->w->pending) >> 21, true);
+    Py_END_ALLOW_THREADS
+    return true;
+}
+
 static PyObject *slot_signal(PyObject *self, PyObject *Py_UNUSED(a))
 {
     xp_slot *s = slot(self);
@@ -98,6 +116,8 @@ static PyObject *slot_signal(PyObject *self, PyObject *Py_UNUSED(a))
     if (s == NULL)
         return NULL;
     const char *wrong = xp_signal(s, &point);
+    if (wrong && look_at_owners(s))
+        wrong = xp_signal(s, &point);
     return wrong ? exhausted(wrong) : PyLong_FromUnsignedLongLong(point);
 }
 
@@ -150,6 +170,15 @@ static PyObject *slot_owes(PyObject *self, PyObject *Py_UNUSED(a))
     xp_view v;
     xp_read(s->w, &v);
     return PyBool_FromLong(xp_owes(s->w, &v, s->d->member));
+}
+
+static PyObject *slot_owes_next(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_slot *s = slot(self);
+    if (s == NULL)
+        return NULL;
+    xp_view v;
+    return PyBool_FromLong(xp_lowest_owed(s->w, &v, s->d->member) == v.effective + 1);
 }
 
 static PyObject *slot_blame(PyObject *self, PyObject *Py_UNUSED(a))
@@ -339,6 +368,8 @@ static PyObject *slot_value(PyObject *self, void *Py_UNUSED(c))
         return NULL;
     xp_view v;
     xp_read(s->w, &v);
+    if (XP_UNLIKELY(v.top > v.effective) && look_at_owners(s))
+        xp_read(s->w, &v);
     return PyLong_FromUnsignedLongLong(v.effective);
 }
 
@@ -364,6 +395,7 @@ static PyMethodDef slot_methods[] = {
     {"complete", slot_complete, METH_O, NULL},
     {"fail", slot_fail, METH_O, NULL},
     {"owes", slot_owes, METH_NOARGS, NULL},
+    {"owes_next", slot_owes_next, METH_NOARGS, NULL},
     {"wait", XP_FAST(slot_wait), METH_FASTCALL | METH_KEYWORDS, NULL},
     {"blame", slot_blame, METH_NOARGS, NULL},
     {"attached", slot_attached, METH_NOARGS, NULL},

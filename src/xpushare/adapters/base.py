@@ -285,6 +285,12 @@ class DriverQueue(abc.ABC):
         """Whether everything queued has finished."""
 
     @abc.abstractmethod
+    def unfinished(self) -> bool | tuple[Slot, int]:
+        """Whether queued work has not finished; a point if everything before the queue's wait for it has. Does not
+        block. The process asks at its exit, to finish what can be finished; on a broken device nothing can.
+        """
+
+    @abc.abstractmethod
     def release(self) -> None:
         """Finish queued work, off the caller's thread if that would block; then end the queue."""
 

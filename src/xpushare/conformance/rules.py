@@ -175,6 +175,7 @@ _TABLE: Final = (
          (EVENT,)),
     Rule("5.31", "Signallers come and go: a clean close is no loss, and another signaller ends one", (EVENT, TWO_WAY)),
     Rule("5.32", "With signals=False an event only waits, as do its pickles, and nobody relies on it", (EVENT,)),
+    Rule("5.33", "A clean exit finishes what queues can finish, and waits for nothing else", (EVENT, TWO_WAY)),
     # --- 8: the UR face ---
     Rule("8.1", "Every function checks its arguments, with UR's result for each fault"),
     Rule("8.2", "Every function refuses dead handles and other objects"),

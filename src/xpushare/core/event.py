@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import threading
 from operator import call
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from xpushare._aspects import Aspect
 from xpushare._device import Context, Device, DeviceLike, info_of, resolve, resolve_context
@@ -32,7 +32,20 @@ from xpushare.sharing.handle import Handle, HandleLike, fields_of
 from xpushare.timeline.loss import peer_lost
 from xpushare.timeline.waiting import reached as _reached
 
-__all__ = ["Opened", "create", "done", "get", "may_signal", "open_", "put", "reached", "role_of", "signal", "wait"]
+__all__ = [
+    "Opened",
+    "create",
+    "done",
+    "get",
+    "may_signal",
+    "open_",
+    "put",
+    "quiet_if_leaving",
+    "reached",
+    "role_of",
+    "signal",
+    "wait",
+]
 
 
 _NO_MEMORY: Final = Export(0, 0)
@@ -68,7 +81,10 @@ def role_of(domain: Domain, index: int, signals: bool | None) -> Slot | None:
     """What counts an end among those that may signal; None: it only waits."""
     if signals is not None and not isinstance(signals, bool):
         raise InvalidArgumentError(f"signals is None, True or False, not {signals!r}")
-    return None if signals is False else Slot(domain, index, signals)
+    try:
+        return None if signals is False else Slot(domain, index, signals)
+    except ValueError as error:
+        raise InvalidHandleError(f"the exporter's commons has no such event any more: {error}") from error
 
 
 def may_signal(event: Opened) -> None:
@@ -220,6 +236,8 @@ def signal(event: Opened) -> int:
         raise FeatureNotSupportedError(event.host_refusal)
     try:
         point = event.timeline.slot.signal()
+    except InvalidArgumentError:
+        raise
     except ValueError as error:
         raise InvalidArgumentError(f"{error} (use one event per producer)") from None
     if event.profile is not None:
@@ -230,6 +248,27 @@ def signal(event: Opened) -> int:
     return point
 
 
+def quiet_if_leaving() -> None:
+    """When the interpreter ends, a thread that waits ends with it, quietly."""
+    if node.left and threading.current_thread() is not threading.main_thread():
+        raise SystemExit from None
+
+
+def _detached(error: ValueError) -> NoReturn:
+    """The slot was given up while somebody waited."""
+    quiet_if_leaving()
+    raise InvalidArgumentError(str(error)) from None
+
+
+def _lost(slot: Slot, point: int) -> NoReturn:
+    quiet_if_leaving()
+    try:
+        error = peer_lost(slot, point)
+    except ValueError as detached:
+        _detached(detached)
+    raise error
+
+
 @operation("Event.wait", raises=(InvalidArgumentError, PeerLostError, TimeoutError))
 def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
     """Wait on the host for the newest point known now, or for `at_least`."""
@@ -238,13 +277,11 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
     try:
         state = slot.wait(point, timeout)
     except ValueError as error:
-        if node.left and threading.current_thread() is not threading.main_thread():
-            raise SystemExit from None  # the interpreter ends, and this thread with it, quietly
-        raise InvalidArgumentError(str(error)) from None
+        _detached(error)
     if state == DONE:
         return
     if state == LOST:
-        raise peer_lost(slot, point)
+        _lost(slot, point)
     raise TimeoutError(
         f"point {point} of the event has not come within {timeout:g} s (value {slot.value}, pending {slot.pending})"
     )
@@ -260,7 +297,7 @@ def done(event: Opened) -> bool:
         slot.watch()  # the caller may poll: a death must be noticed
         state = slot.wait(point, 0.0)  # like a wait, this sees a death before anybody has recorded the loss
     if state == LOST:
-        raise peer_lost(slot, point)
+        _lost(slot, point)
     return state == DONE
 
 
@@ -269,6 +306,10 @@ async def reached(event: Opened, at_least: int | None) -> None:
     """Wait in an event loop for the newest point known now, or for `at_least`."""
     slot = event.timeline.slot
     point = point_argument(at_least, slot)
-    await _reached(slot, point)
-    if slot.state(point) != DONE and slot.wait(point, 0.0) != DONE:
-        raise peer_lost(slot, point)
+    try:
+        await _reached(slot, point)
+        done = slot.state(point) == DONE or slot.wait(point, 0.0) == DONE
+    except ValueError as error:
+        _detached(error)
+    if not done:
+        _lost(slot, point)

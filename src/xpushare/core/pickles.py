@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, final
 from xpushare._aspects import Aspect
 from xpushare._device import Device, adapter_of, info_of
 from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError
+from xpushare._leaving import Stage, at_leave
 from xpushare.core.resources import End
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import PICKLED, Handle, fields_of
@@ -161,3 +162,4 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+at_leave(wait_for_all, Stage.LINGER)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import errno
 import re
 import resource
@@ -250,12 +249,13 @@ class Peer:
 class _Turn:
     """Whose turn it is to make something. Re-entrant, for the handlers of signals: what they make is found later."""
 
-    __slots__ = ("__weakref__", "failure", "failures", "lock")
+    __slots__ = ("__weakref__", "lock", "refusal")
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.failure: RouteError | None = None  # the last one
-        self.failures = 0
+        # What the last `RouteError` says. Not the error: its traceback holds what failed, and so may that of a copy
+        # (tblib, which Dask imports, has copies keep theirs).
+        self.refusal: tuple[str, tuple[str, ...]] | None = None
 
 
 @final
@@ -266,9 +266,7 @@ class Peers:
     holds weak references, so it never evicts what is in use, and keeps nothing else alive.
     """
 
-    def __init__(self, meet: Callable[[], None]) -> None:
-        """`meet` is called when this process meets an exporter."""
-        self._meet = meet
+    def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: what dies while it is held may call `forget`
         self._peers: dict[bytes, Peer] = {}
         self._cache: dict[Hashable, ref[Any]] = {}
@@ -280,18 +278,18 @@ class Peers:
         go on. Who waited for a thread that found no route has found none, either.
         """
         turn = self._turns.setdefault(key, _Turn())
-        failures = turn.failures
+        known = turn.refusal
         with turn.lock:
             found = find()
             if found is not None:
                 return found
-            if turn.failure is not None and turn.failures != failures:
-                raise copy.copy(turn.failure)
+            if turn.refusal is not None and turn.refusal is not known:
+                message, reasons = turn.refusal
+                raise RouteError(message, reasons=reasons)
             try:
                 return make()
             except RouteError as error:
-                turn.failure = copy.copy(error)  # without the traceback, which holds what failed
-                turn.failures += 1
+                turn.refusal = error.message, error.reasons
                 raise
             except XpuShareError:
                 found = find()  # the handler of a signal may have made it meanwhile
@@ -308,16 +306,26 @@ class Peers:
         )
 
     def _attach(self, handle: Handle) -> Peer:
-        self._meet()
         peer = self._peers[fields_of(handle).cookie] = Peer(handle)
         self._know()
         return peer
 
+    def _lease(self, handle: Handle) -> Lease:
+        """A lease of the handle's entry, at its exporter."""
+        fields = fields_of(handle)
+        while True:
+            peer = self.peer(handle)
+            with self._lock:
+                if self.knows(peer):  # else another thread has just discarded it
+                    return Lease(peer.domain, fields.entry, peer)
+
     def _discard(self, cookie: bytes) -> None:
-        """Forget an exporter again that was met for an open that failed, unless another thread has opened something."""
+        """Leave and forget an exporter again that was met for an open that failed, unless another thread has opened
+        something. The error's traceback may keep the peer for long.
+        """
         with self._lock:
             peer = self._peers.get(cookie)
-            if peer is not None and peer.domain.idle():
+            if peer is not None and peer.domain.leave_if_idle():
                 del self._peers[cookie]
                 self._know()
 
@@ -373,8 +381,8 @@ class Peers:
         lease: Lease | None = None
         counted: list[bool] = []
         try:
-            peer = self.peer(handle)
-            lease = Lease(peer.domain, fields.entry, peer)
+            lease = self._lease(handle)
+            peer: Peer = lease.peer
             if fields.flags & COUNTED:
                 peer.expect_exported(handle)  # from here on the entry stays this export's: it is held
                 counted.extend(map(peer.domain.take_open, (fields.entry,)))  # no interrupt comes between
@@ -513,8 +521,8 @@ class Peers:
         new = fields.cookie not in self._peers
         lease: Lease | None = None
         try:
-            peer = self.peer(handle)
-            lease = Lease(peer.domain, fields.entry, peer)
+            lease = self._lease(handle)
+            peer: Peer = lease.peer
             index = peer.entry(handle).slot
             found = self._cached((peer.cookie, "slot", index), lambda: make(peer.domain, index))
             peer.expect_exported(handle)
@@ -531,10 +539,11 @@ class Peers:
         peers = self._peers
         if not peers or (len(self._pidfds) == len(peers) and not _native.dead(self._pidfds)):
             return
-        for peer in list(peers.values()):
-            if not peer.alive():
-                peers.pop(peer.cookie, None)
-        self._know()
+        with self._lock:  # what `_discard` has left cannot be asked
+            for peer in list(peers.values()):
+                if not peer.alive():
+                    peers.pop(peer.cookie, None)
+            self._know()
 
     def knows(self, peer: Peer) -> bool:
         """Whether the peer was alive at the last sweep."""

@@ -1,0 +1,121 @@
+"""Random schedules of six processes against an oracle: no wait hangs, none is lost that is not, nothing is left.
+
+A seed is one schedule (`--seed`); the long form plays that of each seed from there on. One that fails is played again
+without some of its steps, for as long as `--shrink` says. `--schedule` plays a schedule that a failure printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shlex
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from soak.common import Failure, Soak, main
+from soak.forked import Zygote
+from soak.schedules.process import Actor
+from soak.schedules.world import STEPS, Step, World
+
+_STEPS = 40, 90
+_QUICK_STEPS = 20, 50
+
+
+def drawn(seed: int, between: tuple[int, int]) -> list[Step]:
+    """The schedule of a seed: some steps come more often in one schedule than in another."""
+    pick = random.Random(seed)
+    names = sorted(set(STEPS))
+    weights = [STEPS.count(name) * pick.choice((0.3, 1.0, 1.0, 2.0)) for name in names]
+    count = pick.randint(*between)
+    slots = pick.choice((2, 3, 4, 6, 6))
+    steps = pick.choices(names, weights, k=count)
+    return [(name, pick.randrange(slots), pick.randrange(6), pick.randrange(12)) for name in steps]
+
+
+def play(zygote: Zygote, steps: Sequence[Step], counts: Counter[str]) -> None:
+    """One schedule, whose failure tells what has happened."""
+    world = World(zygote, counts)
+    counts["schedules"] += 1
+    try:
+        world.play(steps)
+        world.finish()
+    except Failure as failure:
+        story = "\n".join(f"    {line}" for line in world.story)
+        raise Failure(f"{failure}\n  what has happened:\n{story}") from None
+    finally:
+        world.end()
+
+
+def shrunk(steps: list[Step], fails: Callable[[list[Step]], bool], until: float) -> list[Step]:
+    """What is left of a schedule that fails when steps are taken out, first many at a time, as long as it fails."""
+    size = len(steps) // 2
+    while size and time.monotonic() < until:
+        before = len(steps)
+        at = 0
+        while at < len(steps) and time.monotonic() < until:
+            fewer = steps[:at] + steps[at + size :]
+            if fails(fewer):
+                steps = fewer
+            else:
+                at += size
+        if size > 1 or len(steps) == before:
+            size //= 2
+    return steps
+
+
+def _command(*options: str) -> str:
+    return shlex.join(["python", "-m", "soak.schedules", *options])
+
+
+def _failed(soak: Soak, zygote: Zygote, steps: list[Step], failure: Failure) -> str:
+    """Shrink; what to tell."""
+    last = failure
+
+    def fails(fewer: list[Step]) -> bool:
+        nonlocal last
+        try:
+            play(zygote, fewer, Counter())
+        except Failure as error:
+            last = error
+            return True
+        return False
+
+    few = shrunk(steps, fails, time.monotonic() + soak.options.shrink)
+    text = json.dumps(few, separators=(",", ":"))
+    return f"{last}\n  {len(few)} of {len(steps)} steps: {_command('--schedule', text)}"
+
+
+def run(soak: Soak) -> None:
+    zygote, counts = Zygote(soak.settings.folder, Actor), Counter[str]()
+    between = _QUICK_STEPS if soak.quick else _STEPS
+    try:
+        if soak.options.schedule is not None:
+            for _ in range(soak.options.times):
+                play(zygote, [tuple(step) for step in json.loads(soak.options.schedule)], counts)
+        else:
+            end, seed = time.monotonic() + soak.lasting(600, 20), soak.seed
+            while time.monotonic() < end:
+                steps = drawn(seed, between)
+                try:
+                    play(zygote, steps, counts)
+                except Failure as failure:
+                    again = _command("--seed", str(seed), "--seconds", "0.1", *["--quick"] * soak.quick)
+                    soak.say(f"a schedule of {len(steps)} steps fails ({again}): {failure}")
+                    soak.fail(f"{_failed(soak, zygote, steps, failure)}\n  again from the seed: {again}")
+                seed += 1
+    finally:
+        zygote.close()
+        soak.say(", ".join(f"{count} {name}" for name, count in counts.items()))
+
+
+def _declare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--schedule", metavar="JSON", help="play this schedule, as a failure prints it")
+    parser.add_argument("--times", type=int, default=1, metavar="N", help="so often")
+    parser.add_argument("--shrink", type=float, default=60, metavar="SECONDS", help="how long a schedule is shrunk")
+
+
+if __name__ == "__main__":
+    sys.exit(main("schedules", run, _declare))

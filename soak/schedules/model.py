@@ -1,0 +1,333 @@
+"""The oracle: what API.md (section 5) and the event protocol's page ("Signallers") say of each wait and each number.
+
+Nothing here knows how the package does it. A step of the schedule changes the model; `advance` then draws all
+consequences, as if every process had noticed everything.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = ["Event", "Gate", "Model", "Object", "Process", "Queue", "Signal", "Wait"]
+
+Outcome = Literal["done", "lost", "pending", "either"]
+
+
+@dataclass(eq=False, slots=True)
+class Process:
+    slot: int
+    number: int  # among all that ever ran
+    alive: bool = True
+    stopped: bool = False
+    objects: dict[int, Object] = field(default_factory=dict)
+    queues: dict[int, Queue] = field(default_factory=dict)
+    waits: dict[int, tuple[Event, int]] = field(default_factory=dict)  # by token
+    syncs: dict[int, Queue] = field(default_factory=dict)
+    exports: Event | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Object:
+    """An event as one process has it open."""
+
+    number: int
+    process: Process
+    event: Event
+    signals: bool | None
+
+
+@dataclass(eq=False, slots=True)
+class Gate:
+    """Work in a queue that ends when the schedule says so."""
+
+    number: int
+    open: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Wait:
+    event: Event
+    point: int
+    lost: bool = False  # seen by the warden
+
+
+@dataclass(eq=False, slots=True)
+class Signal:
+    event: Event
+    point: int
+    doomed: bool = False  # behind a lost wait
+
+
+@dataclass(eq=False, slots=True)
+class Queue:
+    number: int
+    process: Process
+    kind: Literal["host", "device", "held"]
+    operations: deque[Gate | Wait | Signal] = field(default_factory=deque)
+    spoiled: bool = False  # a wait was lost, and `synchronize` has not said so yet
+    losses: int = 0  # of its waits
+    inner: int = 0  # of waits for another signaller's point, before a signal
+
+
+@dataclass(eq=False, slots=True)
+class Event:
+    number: int
+    exporter: Process
+    top: int = 0  # the newest submitted point
+    value: int = 0
+    low: int = 0  # points low + 1 … high were lost
+    high: int = 0
+    owed: dict[int, tuple[Process, Signal]] = field(default_factory=dict)  # outstanding points
+    signallers: set[Process] = field(default_factory=set)
+    candidates: set[Process] = field(default_factory=set)
+    ever: bool = False
+    loss: Literal[0, 1, 2] = 0
+    joined: Process | None = None
+    used_by_queues: set[Process] = field(default_factory=set)
+
+    @property
+    def effective(self) -> int:
+        return max(self.value, self.high)
+
+    def state(self, point: int) -> Literal["done", "lost", "pending"]:
+        if self.value > self.high:
+            return "done" if point <= self.value else "pending"
+        return "done" if point <= self.low else "lost" if point <= self.high else "pending"
+
+    # --- the future ---------------------------------------------------------------------------------------
+
+    def future_lost(self, waiter: Process) -> bool:
+        loss = 0 if self.joined not in (None, waiter) else self.loss
+        gone = waiter is not self.exporter and not self.exporter.alive
+        if not loss and not gone:
+            return False
+        if self.signallers:
+            relied = self.signallers
+        elif loss == 2 or (gone and self.ever):
+            relied = set()
+        else:
+            relied = self.candidates
+        return not (relied - {waiter})
+
+    def expect(self, waiter: Process, point: int) -> Outcome:
+        """What a host's wait for `point` comes to."""
+        state = self.state(point)
+        if state != "pending":
+            return state
+        if point > self.top:
+            return "lost" if self.future_lost(waiter) else "pending"
+        before = [owed for number, owed in self.owed.items() if number <= point]
+        if any(not owner.alive for owner, _ in before):
+            return "lost"
+        return "either" if any(signal.doomed for _, signal in before) else "pending"
+
+    def join(self, process: Process, signaller: bool) -> None:
+        (self.signallers if signaller else self.candidates).add(process)
+        if self.loss and (signaller or (self.loss == 1 and not self.signallers)):
+            known = signaller and self.loss == 1 and self.candidates - {process}
+            if self.joined not in (None, process) or known:
+                self.loss, self.joined = 0, None
+            else:
+                self.joined = process
+        self.ever = self.ever or signaller
+
+    def may_signal(self, process: Process) -> None:
+        if process not in self.signallers:
+            self.join(process, True)
+
+    # --- points -------------------------------------------------------------------------------------------
+
+    def complete(self, point: int) -> None:
+        self.owed.pop(point, None)
+        self.value = max(self.value, point)
+
+    def lose(self) -> None:
+        """Everything outstanding, since each later signal waits for the earlier one."""
+        if self.value > self.high:
+            self.low = self.value
+        self.high = self.top
+        self.owed.clear()
+
+    # --- processes that go --------------------------------------------------------------------------------
+
+    def leave(self, process: Process, died: bool) -> None:
+        first = self.owed.get(self.effective + 1)
+        owes = first is not None and first[0] is process
+        if owes:
+            self.lose()
+        signaller, candidate = process in self.signallers, process in self.candidates
+        self.signallers.discard(process)
+        self.candidates.discard(process)
+        fresh = not self.signallers and (self.loss != 2 or self.joined is not None)
+        if self.joined is process:
+            self.loss, self.joined = 0, None
+        if owes or (died and signaller):
+            self.loss, self.joined = 2, None
+        elif died and candidate and fresh:
+            self.loss, self.joined = 1, None
+
+
+class Model:
+    def __init__(self) -> None:
+        self.processes: list[Process] = []
+        self.events: list[Event] = []
+
+    def living(self) -> Iterator[Process]:
+        return (process for process in self.processes if process.alive)
+
+    # --- steps --------------------------------------------------------------------------------------------
+
+    def open(self, number: int, process: Process, event: Event, signals: bool | None) -> Object:
+        found = process.objects[number] = Object(number, process, event, signals)
+        if signals is not False:
+            others = [other for other in process.objects.values() if other.event is event and other is not found]
+            if not any(map(self._able, others)):
+                event.join(process, False)
+            if signals:
+                event.may_signal(process)
+        return found
+
+    @staticmethod
+    def _able(found: Object) -> bool:
+        return found.signals is not False
+
+    def close(self, found: Object) -> None:
+        process, event = found.process, found.event
+        del process.objects[found.number]
+        others = [other for other in process.objects.values() if other.event is event]
+        if not any(self._able(other) for other in others):
+            event.signallers.discard(process)
+            event.candidates.discard(process)
+        if not others and event.joined is process:
+            event.loss, event.joined = 0, None
+
+    def submit(self, queue: Queue, event: Event) -> int:
+        event.may_signal(queue.process)
+        event.top += 1
+        signal = Signal(event, event.top)
+        event.owed[event.top] = queue.process, signal
+        event.used_by_queues.add(queue.process)
+        queue.operations.append(signal)
+        return event.top
+
+    @staticmethod
+    def queue_wait(queue: Queue, event: Event, point: int, pending: int) -> None:
+        """`pending`: of the event, as the process sees it after the call."""
+        lost = event.state(point) == "lost" or (point > event.top and event.future_lost(queue.process))
+        if not lost or queue.kind == "host":
+            queue.operations.append(Wait(event, point))
+            return
+        queue.losses += 1  # a stream does not begin to wait
+        queue.spoiled = True
+        if pending == point > event.top and queue.kind == "device" and not event.owed:
+            event.top = point  # nobody had noticed the loss before
+            event.lose()
+
+    def end(self, process: Process, died: bool) -> None:
+        process.alive = process.stopped = False
+        for event in self.events:
+            event.leave(process, died)
+        for queue in process.queues.values():
+            queue.operations.clear()
+        process.waits.clear()
+        process.syncs.clear()
+
+    # --- consequences -------------------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        while any([self._reap(), *(self._run(queue) for queue in self._running())]):
+            pass
+
+    def _running(self) -> list[Queue]:
+        return [queue for process in self.living() if not process.stopped for queue in process.queues.values()]
+
+    def _reap(self) -> bool:
+        """Losses that were put off behind a living process's point."""
+        found = False
+        for event in self.events:
+            first = event.owed.get(event.effective + 1)
+            if first is not None and not first[0].alive:
+                event.leave(first[0], True)
+                found = True
+        return found
+
+    def _run(self, queue: Queue) -> bool:
+        if queue.kind == "device" and (self._abandon(queue) or self._lose_behind(queue)):
+            return True
+        if queue.kind != "host" and self._lose_doomed(queue):
+            return True
+        if not queue.operations or not self._passes(queue, queue.operations[0]):
+            return False
+        queue.operations.popleft()
+        return True
+
+    def _abandon(self, queue: Queue) -> bool:
+        """A device waits for a future point that is lost: its process takes the points up to it upon itself."""
+        for operation in queue.operations:
+            if isinstance(operation, Wait):
+                event = operation.event
+                if operation.point > event.top and not event.owed and event.future_lost(queue.process):
+                    event.top = operation.point
+                    event.lose()
+                    return True
+        return False
+
+    def _lose_behind(self, queue: Queue) -> bool:
+        """The warden sees that a wait of a device is lost, wherever in the queue that is."""
+        for operation in queue.operations:
+            if isinstance(operation, Gate) or operation.event.state(operation.point) != "lost":
+                continue
+            if isinstance(operation, Wait) and not operation.lost:
+                queue.losses += 1
+                operation.lost = True
+            elif isinstance(operation, Signal) and not operation.doomed:
+                queue.inner += 1
+            else:
+                continue
+            self._spoil(queue, operation)
+            return True
+        return False
+
+    def _lose_doomed(self, queue: Queue) -> bool:
+        for operation in queue.operations:
+            if isinstance(operation, Signal) and operation.doomed:
+                event = operation.event
+                if operation.point == event.effective + 1:
+                    event.lose()
+                    return True
+        return False
+
+    @staticmethod
+    def _spoil(queue: Queue, at: Wait | Signal) -> None:
+        """What is behind a lost wait is lost; a signal waits for those before it."""
+        queue.spoiled = True
+        operations = list(queue.operations)
+        for operation in operations[operations.index(at) :]:
+            if isinstance(operation, Signal):
+                operation.doomed = True
+
+    def _passes(self, queue: Queue, operation: Gate | Wait | Signal) -> bool:
+        if isinstance(operation, Gate):
+            return operation.open
+        event, point = operation.event, operation.point
+        if isinstance(operation, Wait):
+            outcome = event.state(point) if queue.kind == "device" else event.expect(queue.process, point)
+            if outcome == "lost" and not operation.lost:
+                queue.losses += 1
+                self._spoil(queue, operation)
+            return operation.lost or outcome in ("done", "lost")
+        if not operation.doomed and event.expect(queue.process, point) == "lost":  # by an earlier one
+            queue.inner += 1
+            self._spoil(queue, operation)
+        if point <= event.effective:
+            return True
+        if point != event.effective + 1:
+            return False
+        if operation.doomed:
+            event.lose()
+        else:
+            event.complete(point)
+        return True
