@@ -65,6 +65,7 @@ class _Own(NamedTuple):
 
 
 _own: dict[str, _Own] = {}
+_ended: list[_Own] = []  # at the end of the process, which ends their exports: nobody has lost those
 _lock = threading.RLock()  # POSIX locks do not tell threads apart
 
 
@@ -388,7 +389,8 @@ def _retract(own: _Own) -> None:
 def _unpublish_all(_deadline: float) -> None:
     with _lock:
         while _own:
-            _retract(_own.popitem()[1])
+            _ended.append(_own.popitem()[1])
+            _retract(_ended[-1])
 
 
 # --- exports

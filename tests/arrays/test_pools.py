@@ -253,8 +253,8 @@ def wait_until(deadline: float) -> None:
 
 
 def test_passing_on_renews(peer: Child, other: Child) -> None:
-    first = peer.call(_pickle_once, "0.3")
-    deadline = time.monotonic() + 0.3
+    first = peer.call(_pickle_once, "3")  # long enough for a machine that is busy
+    deadline = time.monotonic() + 3
     with pickle.loads(first) as mine:
         wait_until(deadline)
         again = pickle.dumps(mine)  # the first exporter's time is over, this one's begins
@@ -277,9 +277,9 @@ def test_an_import_is_exported_anew_once_its_exporter_is_gone(peer: Child, devic
         first.kill()
     for sent in memory.slice(8, 16), array, memory:
         pickle.dumps(sent)
-        exports = node.current().table().statistics()["exports"]
+        exports = memory.statistics()["exports"]
         data = pickle.dumps(sent)
-        assert node.current().table().statistics()["exports"] == exports, "one export an object"
+        assert len(memory.statistics()["exports"]) == len(exports) > 0, "one export an object"
         content = bytes(memoryview(sent))
         assert peer.call(_increment, data) == content
         assert bytes(memoryview(sent))[:1] == bytes([content[0] + 1]), "the same memory"

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from peering import PAGE, holdings
+from peering import PAGE, forget, holdings
 
 import xpushare as xs
 from harness import kept
@@ -183,6 +183,7 @@ def in_child(case: Case, nth: int, reference: dict[str, Any] | None) -> tuple[bo
 
 @pytest.fixture
 def exports() -> Any:
+    forget()  # also what pickles of earlier tests hold, which would end at any time
     memory, event = allocate(), xs.Event("native_cpu:0", enable_ipc=True)
     array = xs.share(np.arange(3), copy=True)
     kept["theirs"] = xs.ipc.memory.get(memory)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import resource
 import secrets
@@ -9,7 +11,7 @@ import struct
 import threading
 import time
 import uuid
-from collections import deque
+from collections import OrderedDict, deque
 from typing import Any, Final, NamedTuple, final
 
 from xpushare import _native, _system
@@ -68,7 +70,9 @@ class Table:
         self.cookie = secrets.token_bytes(16)
         # Re-entrant: the garbage collector may run anywhere, and delete a pickled object, whose export ends with it.
         self._lock = threading.RLock()
-        self._ending: deque[Exported] = deque()  # what ends by itself: counted, with a ttl, and those of dead objects
+        self._ending: OrderedDict[int, Exported] = (
+            OrderedDict()
+        )  # what ends by itself: counted, with a ttl, and those of dead objects
         self._waiting: dict[bytes, _Waiting] = {}  # by device
         self._lost: set[int] = set()  # generations
         self._lost_told = False
@@ -180,10 +184,11 @@ class Table:
                 self._exports[generation] = exported
                 self._set_deadline(exported, 0 if ttl is None else deadline_in(ttl))
                 if opens is not None or ttl is not None:
-                    self._ending.append(exported)
+                    self._ending[generation] = exported
                 _native.store64(self._entry_address(entry), generation)  # last: now it is live
             except BaseException:
                 _native.withdraw(self._entry_address(entry), layout.REASON_PUT)
+                self._ending.pop(generation, None)
                 if generation in self._exports:
                     del self._exports[generation]
                 self._free.append(entry)
@@ -260,12 +265,13 @@ class Table:
         return layout.REASON_TTL if self._overdue(found) else 0
 
     def _end(self, found: Exported, reason: int) -> None:
-        """End an export that nobody has open."""
+        """End an export that nobody has open, unless what the garbage collector or a signal's handler runs just did."""
         fields = fields_of(found.handle)
-        del self._exports[fields.generation]
-        self._remember(fields.generation, reason)
-        _native.withdraw(self._entry_address(fields.entry), reason)
-        self._free.append(fields.entry)
+        self._ending.pop(fields.generation, None)
+        if self._exports.pop(fields.generation, None) is not None:
+            self._remember(fields.generation, reason)
+            _native.withdraw(self._entry_address(fields.entry), reason)
+            self._free.append(fields.entry)
 
     def _remember(self, generation: int, reason: int) -> None:
         self._lost.discard(generation)
@@ -286,19 +292,18 @@ class Table:
             del self._lingering[entry]
             self._free.append(entry)
             ended.append(found)
-        for _ in range(min(tries, len(self._ending))):
-            found = self._ending.popleft()
-            if self._live(found):  # else it was put
-                reason = self._why_over(found)
-                if reason:
-                    self._end(found, reason)
-                    ended.append(found)
-                else:
-                    self._ending.append(found)
+        for generation in list(itertools.islice(self._ending, tries)):
+            found = self._ending.get(generation)
+            if found is None:
+                continue
+            reason = self._why_over(found)
+            if reason:
+                self._end(found, reason)
+                ended.append(found)
+            else:
+                with contextlib.suppress(KeyError):  # as in `_end`
+                    self._ending.move_to_end(generation)
         return ended
-
-    def _live(self, found: Exported) -> bool:
-        return self._exports.get(fields_of(found.handle).generation) is found
 
     def sweep(self, everything: bool = False) -> bool:
         """End what is over, or some of it, and say whether there was any. Exports and withdrawals also do that."""
@@ -346,6 +351,7 @@ class Table:
             lingers = found.foreign and self.domain.holders(fields.entry)
             entry, generation = fields.entry, fields.generation
             del self._exports[generation]
+            self._ending.pop(generation, None)
             if lingers:
                 self._lingering[entry] = found
             else:
@@ -386,7 +392,7 @@ class Table:
             if stays:
                 found.outlives = True
                 self._set_deadline(found, deadline_in(grace if waits else 0))
-                self._ending.append(found)
+                self._ending[fields.generation] = found
                 if waits and found.nbytes:
                     dropped = self._make_room(found, most_nbytes)
                     expired = len(dropped)
@@ -409,9 +415,9 @@ class Table:
         if estimate.nbytes <= most_nbytes and estimate.number <= most_number:
             return []
         waiting: dict[int, list[Exported]] = {}  # by allocation, in the order of their oldest pickles
-        for each in sorted(self._ending, key=lambda each: each.deadline):
+        for each in sorted(self._ending.values(), key=lambda each: each.deadline):
             fields = fields_of(each.handle)
-            waits = each.outlives and self._live(each) and raw_of(each.handle)[NAMES_DEVICE] == device
+            waits = each.outlives and raw_of(each.handle)[NAMES_DEVICE] == device
             if waits and each.nbytes and self.domain.opens_left(fields.entry):
                 waiting.setdefault(fields.object, []).append(each)
         nbytes = sum(each[0].nbytes for each in waiting.values())
@@ -428,8 +434,6 @@ class Table:
                 ended += pickles
                 nbytes -= pickles[0].nbytes
                 number -= len(pickles)
-        if ended:
-            self._ending = deque(filter(self._live, self._ending))  # which would hold their memory
         self._waiting[device] = _Waiting(nbytes, number)
         return ended
 
