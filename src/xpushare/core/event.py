@@ -33,8 +33,18 @@ from xpushare.timeline.loss import peer_lost
 from xpushare.timeline.waiting import reached as _reached
 
 __all__ = [
-    *("Opened", "create", "done", "get", "may_signal", "open_", "put", "quiet_if_leaving", "reached", "role_of"),
-    *("signal", "wait"),
+    "Opened",
+    "create",
+    "done",
+    "get",
+    "may_signal",
+    "open_",
+    "put",
+    "quiet_if_leaving",
+    "reached",
+    "role_of",
+    "signal",
+    "wait",
 ]
 
 
