@@ -25,7 +25,7 @@ from typing import Any, Final
 import xpushare as xs
 from soak.common import Failure
 
-__all__ = ["START", "Served", "Zygote", "ended"]
+__all__ = ["START", "Served", "Zygote", "ended", "runs"]
 
 START: Final = 30.0  # seconds for a process to come up, on a busy machine
 _PR_SET_PDEATHSIG: Final = 1
@@ -74,13 +74,13 @@ def ended(pid: int, most: float) -> bool:
     start = time.monotonic()
     while not os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
         waited = time.monotonic() - start
-        if waited > START or (waited > most and not _runs(pid)):
+        if waited > START or (waited > most and not runs(pid)):
             return False
         time.sleep(0.002 if waited < most else 0.2)
     return True
 
 
-def _runs(pid: int) -> bool:
+def runs(pid: int) -> bool:
     """Whether a thread of the process runs, or would if it were let."""
     for _ in range(20):
         for task in Path(f"/proc/{pid}/task").iterdir():
