@@ -25,7 +25,7 @@ from typing import Any, Final
 import xpushare as xs
 from soak.common import Failure
 
-__all__ = ["START", "Served", "Zygote"]
+__all__ = ["START", "Served", "Zygote", "ended", "runs"]
 
 START: Final = 30.0  # seconds for a process to come up, on a busy machine
 _PR_SET_PDEATHSIG: Final = 1
@@ -67,6 +67,28 @@ class Zygote:
         self._ours.close()
         self._process.wait(10)
         self.errors.unlink()
+
+
+def ended(pid: int, most: float) -> bool:
+    """Whether a child has ended within `most` seconds; one that wants a CPU and gets none has more."""
+    start = time.monotonic()
+    while not os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+        waited = time.monotonic() - start
+        if waited > START or (waited > most and not runs(pid)):
+            return False
+        time.sleep(0.002 if waited < most else 0.2)
+    return True
+
+
+def runs(pid: int) -> bool:
+    """Whether a thread of the process runs, or would if it were let."""
+    for _ in range(20):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                if task.joinpath("stat").read_text().rpartition(")")[2].split()[0] in "RD":
+                    return True
+        time.sleep(0.01)
+    return False
 
 
 class Served:

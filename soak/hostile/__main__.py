@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from soak.common import Failure, Soak, main
-from soak.forked import START, Zygote
+from soak.forked import START, Zygote, ended
 from soak.hostile.attacker import ATTACKS, Attacker
 from soak.hostile.victim import Victim
 
@@ -77,13 +77,10 @@ class _Process:
 
     def leave(self) -> None:
         self.tell("exit")
-        end = time.monotonic() + _MOST
-        while not os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-            if time.monotonic() > end:
-                os.kill(self.pid, signal.SIGUSR1)
-                time.sleep(0.2)
-                raise Failure(f"{self.name} has not ended within {_MOST:g} s: {self._zygote.said()}")
-            time.sleep(0.002)
+        if not ended(self.pid, _MOST):
+            os.kill(self.pid, signal.SIGUSR1)
+            time.sleep(0.2)
+            raise Failure(f"{self.name} has not ended within {_MOST:g} s: {self._zygote.said()}")
         self.ended = True
         status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         if status:

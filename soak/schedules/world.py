@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Final
 
 from soak.common import Failure
-from soak.forked import START, Zygote
+from soak.forked import START, Zygote, ended, runs
 from soak.schedules.model import Event, Gate, Model, Object, Process, Queue, Wait
 from soak.schedules.process import DEVICES
 
@@ -85,9 +85,11 @@ class World:
         found = self._running[process]
         try:
             found.connection.send((name, *arguments))
-            end = time.monotonic() + timeout
+            begin = time.monotonic()
             while not found.answers:
-                if not found.receive(max(0.0, end - time.monotonic())):
+                waited = time.monotonic() - begin
+                patient = waited < START and runs(found.pid) if waited >= timeout else True
+                if not found.receive(max(0.1, timeout - waited)) and not patient:
                     self._hung(process, f"{name}{arguments} has not returned within {timeout:g} s")
         except (EOFError, ConnectionError):
             status = os.waitstatus_to_exitcode(os.waitpid(found.pid, 0)[1])
@@ -382,11 +384,8 @@ class World:
         running = self._running[process]
         self._tell(f"{self._name(process)} exits")
         running.connection.send(("exit",))
-        end = time.monotonic() + _MOST
-        while not os.waitid(os.P_PID, running.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-            if time.monotonic() > end:
-                self._hung(process, f"has not ended within {_MOST:g} s")
-            time.sleep(0.001)
+        if not ended(running.pid, _MOST):
+            self._hung(process, f"has not ended within {_MOST:g} s")
         status = os.waitstatus_to_exitcode(os.waitpid(running.pid, 0)[1])
         running.connection.close()
         self._gone(process, False)

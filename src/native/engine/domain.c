@@ -109,6 +109,8 @@ static bool sweep(xp_domain *d, uint32_t m, uint32_t cause)
     uint64_t pid = XP_RELAXED(&xp_member_at(d, m)->pid);
     bool swept = false, all = true;
     uint32_t used = xp_slots_used(d);
+    if (m == d->member && used > d->attached_below)
+        used = d->attached_below;
     for (uint32_t i = 0; i < used; i++) {
         xp_words *w = xp_words_at(d, i);
         const xp_roles *r = xp_roles_at(d, i);

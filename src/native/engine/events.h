@@ -41,6 +41,7 @@ typedef struct xp_domain {
     int pidfds[XP_MEMBERS], pids[XP_MEMBERS]; /* of whom is watched */
     uint64_t dying_since[XP_MEMBERS];
     uint64_t sweep_at; /* no reaping before */
+    uint32_t attached_below; /* this process was never attached to a slot at or above it; mu */
     /* owner only: slots */
     uint32_t next_slot, released_at, released_count; /* a ring of released indices */
     uint32_t *released;

@@ -307,6 +307,9 @@ xp_slot *xp_attach(xp_domain *d, uint32_t index, int role, xp_error *error)
         xp_failed(error, wrong ? 0 : ENOMEM, wrong);
         return NULL;
     }
+    pthread_mutex_lock(&d->mu);
+    d->attached_below = d->attached_below > index ? d->attached_below : index + 1;
+    pthread_mutex_unlock(&d->mu);
     s->refs = 1;
     s->index = index;
     s->role = role;
