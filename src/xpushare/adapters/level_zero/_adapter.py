@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Callable
 from typing import Any, Final
@@ -43,6 +44,7 @@ _MISSING: Final = {
         "submitted it"
     ),
 }
+_LEAVE: Final = 2.0  # seconds that the end of the process waits for teardowns
 _EVENTS: Final = (Aspect.ext_oneapi_ipc_event, Aspect.two_way_events, Aspect.host_signal_events)
 
 
@@ -56,6 +58,15 @@ class LevelZero(VirtualMemoryAdapter):
         self._driver = Driver()
         super().__init__(Engine(BACKEND, self._driver.gpus))
         self._listed: tuple[list[str | None], list[DeviceInfo], str] | None = None
+        atexit.register(self._leave)
+
+    def _leave(self) -> None:
+        """Drivers end with the process, and crash under a thread that calls them then (seen with Intel's): finish what
+        threads do in the background, and have them call nothing any more.
+        """
+        if self._driver.started:
+            self.engine.teardown.settle(_LEAVE)
+            self._driver.ended = True
 
     # --- devices -------------------------------------------------------------------------------------------
 
