@@ -15,7 +15,9 @@ NBYTES = 3 << 20
 
 pytestmark = [
     pytest.mark.drivers("neo"),
-    pytest.mark.skipif(importlib.util.find_spec("dpctl") is None, reason="dpctl is not here: scripts/level_zero oneapi"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("dpctl") is None, reason="dpctl is not here: scripts/level_zero oneapi"
+    ),
 ]
 
 

@@ -490,10 +490,19 @@ static int device_query(struct drm_xe_device_query *query)
 
 /* --- buffer objects and bindings ------------------------------------------------------------------------------------ */
 
+static int another(int fd) /* with flags of its own */
+{
+    char link[32];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    return real_open(link, O_RDWR | O_CLOEXEC);
+}
+
 static uint32_t enter_buffer(int fd, uint64_t size) /* 0 if it cannot be mapped */
 {
     struct stat status;
     void *content = MAP_FAILED;
+    if (fd >= 0) /* tells those that stand for handles from those that were exported */
+        fcntl(fd, F_SETFL, O_NONBLOCK);
     if (fd >= 0 && last_buffer + 1 < BUFFERS && !fstat(fd, &status))
         content = real_mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (content == MAP_FAILED) {
@@ -551,7 +560,7 @@ static int import_buffer(struct drm_prime_handle *request)
             request->handle = i;
             return 0;
         }
-    request->handle = enter_buffer(fcntl(request->fd, F_DUPFD_CLOEXEC, 0), (uint64_t)status.st_size);
+    request->handle = enter_buffer(another(request->fd), (uint64_t)status.st_size);
     return request->handle ? 0 : -1;
 }
 
@@ -706,7 +715,7 @@ static int general_ioctl(unsigned number, void *argument) /* those that all grap
         return 0;
     case _IOC_NR(DRM_IOCTL_PRIME_HANDLE_TO_FD): {
         struct drm_prime_handle *prime = argument;
-        prime->fd = fcntl(buffers[prime->handle].fd, F_DUPFD_CLOEXEC, 0);
+        prime->fd = another(buffers[prime->handle].fd);
         return prime->fd < 0 ? -1 : 0;
     }
     case _IOC_NR(DRM_IOCTL_PRIME_FD_TO_HANDLE):
