@@ -27,6 +27,7 @@ from xpushare.adapters.level_zero._device import Gpu
 from xpushare.adapters.level_zero._driver import Driver, address_of
 from xpushare.adapters.level_zero._listing import VARIABLES, info, list_devices
 from xpushare.adapters.level_zero._protocols import BACKEND, in_use_here, sycl_queue_of
+from xpushare.adapters.level_zero._samples import Samples
 from xpushare.adapters.level_zero._stream import Stream
 from xpushare.adapters.level_zero._sycl import SyclQueue
 from xpushare.adapters.stream import payload
@@ -39,6 +40,9 @@ _MISSING: Final = {
     Aspect.ext_oneapi_per_event_profiling: "this adapter does not time its signals",
     Aspect.partial_map: "mappings here are of whole physical memory",
     Aspect.enforced_read_only: "whoever holds the file descriptor of an allocation can map it writable as well",
+    Aspect.adopted_queues: (
+        "SYCL's queues take no work of ours: Queue.from_native orders ours before and after theirs by waits of the host"
+    ),
     Aspect.device_ordering: (
         "its queues share hardware, so they hold their operations until the point comes, unless this process has "
         "submitted it"
@@ -104,12 +108,10 @@ class LevelZero(VirtualMemoryAdapter):
             return Support("unknown", f"the driver cannot be asked: {error}")
 
     def _support(self, gpu: Gpu, aspect: Aspect) -> Support:
-        if aspect in _EVENTS or aspect is Aspect.adopted_queues:
+        if aspect in _EVENTS:
             words = gpu.words
             if words.lacking:
                 return Support("no", f"the driver lacks {words.lacking}")
-            if aspect is Aspect.adopted_queues:
-                return Support("yes", "SYCL's queues, by waits of the host; events work by trial")
             how = f"queues wait on the device ({words.wait_bits} bits)" if words.wait else "queues hold what waits"
             return Support("yes", words.slower or f"tried: the device stores points, {how}")
         if aspect is Aspect.ext_oneapi_ipc_physical_memory:
@@ -196,3 +198,6 @@ class LevelZero(VirtualMemoryAdapter):
 
     def adopt_event(self, native: object) -> tuple[DeviceInfo, Any] | None:
         return None
+
+    def samples(self) -> Samples:
+        return Samples(lambda device: self.device(self.devices()[int(device.partition(":")[2])]))
