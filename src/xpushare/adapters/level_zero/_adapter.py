@@ -20,11 +20,10 @@ from xpushare.adapters.base import (
     Same,
     UsmKind,
 )
-from xpushare.adapters.level_zero import _bindings as ze
 from xpushare.adapters.level_zero import _memory
 from xpushare.adapters.level_zero import _numbers as n
 from xpushare.adapters.level_zero._device import Gpu
-from xpushare.adapters.level_zero._driver import Driver, address_of
+from xpushare.adapters.level_zero._driver import Driver
 from xpushare.adapters.level_zero._listing import VARIABLES, info, list_devices
 from xpushare.adapters.level_zero._protocols import BACKEND, in_use_here, sycl_queue_of
 from xpushare.adapters.level_zero._samples import Samples
@@ -84,11 +83,7 @@ class LevelZero(VirtualMemoryAdapter):
         return self._listed[1:]
 
     def _info(self, gpu: Gpu) -> DeviceInfo:
-        found = ze.ze_pci_ext_properties_t()
-        known = not self._driver.code("zeDevicePciGetPropertiesExt", gpu.handle, address_of(found))
-        place = (found.domain, found.bus, found.device, found.function) if known else ()
-        about = gpu.platform.about
-        return info(gpu.ordinal, gpu.origin, gpu.name, about.driverVersion, bytes(about.uuid), place)
+        return info(gpu.ordinal, gpu.listed())
 
     def devices(self) -> list[DeviceInfo]:
         return list(self._list()[0])
