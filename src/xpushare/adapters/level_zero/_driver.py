@@ -61,6 +61,7 @@ class Platform:
         self.about = ze.ze_driver_properties_t()
         driver("asking a driver", "zeDriverGetProperties", handle, address_of(self.about))
         self.devices: list[Gpu] = []
+        self._functions: dict[str, int] = {}  # Intel's, as far as they were asked for
         self._context = 0
         self.own_context = False  # the driver has no default one, so our memory is unknown to other libraries
         self._lock = threading.Lock()
@@ -95,9 +96,12 @@ class Platform:
 
     def extension(self, name: str) -> int:
         """The address of one of Intel's functions; 0 if the driver has none of that name."""
-        found = ctypes.c_void_p()
-        self.driver.code("zeDriverGetExtensionFunctionAddress", self.handle, name.encode(), address_of(found))
-        return found.value or 0
+        found = self._functions.get(name)
+        if found is None:
+            pointer = ctypes.c_void_p()
+            self.driver.code("zeDriverGetExtensionFunctionAddress", self.handle, name.encode(), address_of(pointer))
+            found = self._functions[name] = pointer.value or 0
+        return found
 
     @cached_property
     def extensions(self) -> set[str]:
