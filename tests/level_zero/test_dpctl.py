@@ -6,9 +6,9 @@ import importlib.util
 from typing import Any
 
 import pytest
-from harness import Child, kept
 
 import xpushare as xs
+from harness import Child, kept
 
 DEVICE = "level_zero:0"
 NBYTES = 3 << 20

@@ -13,9 +13,9 @@ import random
 import time
 
 import pytest
-from harness import Child, fd_count, kept, open_fds
 
 import xpushare as xs
+from harness import Child, fd_count, kept, open_fds
 
 DEVICE = "level_zero:0"
 NBYTES = 1 << 20

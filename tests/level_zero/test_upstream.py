@@ -1,7 +1,7 @@
 """What docs/backends/level_zero_upstream.md reports of others' code, by the small programs that show it.
 
-The packages float: a finding must be seen with the versions that the page names. With others the program must still run,
-and says whether it is so.
+The packages float: a finding must be seen with the versions that the page names. With others the program must still
+run, and says whether it is so.
 """
 
 from __future__ import annotations
@@ -53,6 +53,6 @@ def test_a_finding(program: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     last = done.stdout.splitlines()[-1]
-    assert last.startswith("SEEN: ") or last.startswith("not seen")
+    assert last.startswith(("SEEN: ", "not seen"))
     if recorded():
         assert last.startswith("SEEN: "), done.stdout
