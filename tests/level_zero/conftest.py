@@ -1,6 +1,7 @@
-"""These tests run where `scripts/level_zero` has set up a driver; elsewhere they are skipped. XPUSHARE_LEVEL_ZERO says
-which: "soft" (the real loader over the software driver), "neo" (the same over Intel's driver) or "stand-in" (the software
-driver in the loader's place).
+"""These tests run where `scripts/level_zero` has set up a driver; elsewhere they are skipped.
+
+XPUSHARE_LEVEL_ZERO says which: "soft" (the real loader over the software driver), "neo" (the same over Intel's driver)
+or "stand-in" (the software driver in the loader's place).
 """
 
 from __future__ import annotations
@@ -9,9 +10,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import level_zero_driver
+import pytest
 
 DRIVER = os.environ.get("XPUSHARE_LEVEL_ZERO")
 
@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def books() -> Iterator[level_zero_driver.Driver]:
-    """The software driver of this process. It fails calls as it is told; the test fails if it leaves an object behind."""
+    """The software driver of this process, which fails calls as told. The test fails if it leaves an object behind."""
     driver = level_zero_driver.driver()
     driver.reset()
     before = driver.left()

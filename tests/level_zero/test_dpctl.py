@@ -6,16 +6,18 @@ import importlib.util
 from typing import Any
 
 import pytest
-from harness import Child, kept
 
 import xpushare as xs
+from harness import Child, kept
 
 DEVICE = "level_zero:0"
 NBYTES = 3 << 20
 
 pytestmark = [
     pytest.mark.drivers("neo"),
-    pytest.mark.skipif(importlib.util.find_spec("dpctl") is None, reason="dpctl is not here: scripts/level_zero oneapi"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("dpctl") is None, reason="dpctl is not here: scripts/level_zero oneapi"
+    ),
 ]
 
 

@@ -1,7 +1,7 @@
 """What docs/backends/level_zero_upstream.md reports of others' code, by the small programs that show it.
 
-The packages float: a finding must be seen with the versions that the page names. With others the program must still run,
-and says whether it is so.
+The packages float: a finding must be seen with the versions that the page names. With others the program must still
+run, and says whether it is so.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ def test_a_finding(program: str) -> None:
     page = PAGE.read_text()
     assert program in page
     source = (FOLDER / program).read_text()
-    command = re.search(r"^    (.*)build/level-zero/(\w+)/bin/python tests/level_zero/upstream/" + program, source, re.M)
+    command = re.search(
+        r"^    (.*)build/level-zero/(\w+)/bin/python tests/level_zero/upstream/" + program, source, re.M
+    )
     assert command is not None, "the program says how to start it"
     if command[2] != driver:
         pytest.skip(f"shown on {command[2]}")
-    if "unified_runtime" in source and not unified_runtime.LIBRARY.exists():
-        pytest.skip("Unified Runtime is not here: scripts/level_zero oneapi")
+    if ("unified_runtime" in source or "dpctl" in source) and not unified_runtime.LIBRARY.exists():
+        pytest.skip("Unified Runtime and dpctl are not here: scripts/level_zero oneapi")
     settings = dict(each.split("=") for each in command[1].split())
     done = subprocess.run(
         [sys.executable, str(FOLDER / program)],
@@ -51,6 +53,6 @@ def test_a_finding(program: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     last = done.stdout.splitlines()[-1]
-    assert last.startswith("SEEN: ") or last.startswith("not seen")
+    assert last.startswith(("SEEN: ", "not seen"))
     if recorded():
         assert last.startswith("SEEN: "), done.stdout

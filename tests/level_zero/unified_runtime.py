@@ -1,7 +1,7 @@
 """Unified Runtime itself, called as `xpushare.ur` is: the same names, arguments and answers.
 
-How a function is called in Python is taken from the declarations of `xpushare.ur`, how it is called in C from the header
-that Unified Runtime's packages bring.
+How a function is called in Python is taken from the declarations of `xpushare.ur`, how it is called in C from the
+header that Unified Runtime's packages bring.
 """
 
 from __future__ import annotations
@@ -103,14 +103,12 @@ class UnifiedRuntime:
                 arguments.append(c_size_t(len(data)))
             else:
                 break  # the outputs come last
-        if name == "patternSize":
-            raise AssertionError
-        return self._answered(function, prototype[len(arguments) :], arguments, outputs)
+        return self._answered(function, arguments, outputs)
 
     def _given(self, kind: str, value: Any) -> Any:
         family, _, name = kind.partition(":")
         if family == "sequence":
-            return (c_void_p * max(1, len(value or ())))(*(value or ())) if value else None
+            return (c_void_p * max(1, len(value)))(*value) if value is not None else None
         if family == "struct":
             if value is None:
                 return None
@@ -129,9 +127,7 @@ class UnifiedRuntime:
             return ctypes.c_bool(value)
         return c_size_t(value) if family == "size" else c_uint32(value)
 
-    def _answered(
-        self, function: Function, rest: list[tuple[str, str]], arguments: list[Any], outputs: list[Any]
-    ) -> Any:
+    def _answered(self, function: Function, arguments: list[Any], outputs: list[Any]) -> Any:
         call = functools.partial(self._call, function.name, *arguments)
         returns = function.returns
         if outputs or function.name.startswith("urEnqueue"):

@@ -285,7 +285,7 @@ def reserve(nbytes: int, device: DeviceLike | None, context: Context | None, add
     if address is not None:
         where = memory.size_argument(address, "address")
         multiple("address", where, granularity)
-    if nbytes + where >= 1 << 62:
+    if nbytes >= 1 << 62 or where + nbytes > 1 << 64:
         raise OutOfMemoryError(f"no process has {nbytes} bytes of addresses")
     return Reserved(chosen, chosen_context, adapter_of(chosen).reserve(info_of(chosen), nbytes, where), granularity)
 

@@ -21,6 +21,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -34,7 +35,9 @@ enum { FDS = 65536, BUFFERS = 65536, QUEUES = 4096, FENCES = 8, FIRST_NODE = 128
 
 typedef struct { /* a buffer object; its number is its handle */
     int fd;
-    uint64_t size;
+    int users; /* the handle and the bindings; the content goes with the last of them */
+    uint64_t size; /* 0: the handle is closed */
+    uint64_t mapped;
     ino_t inode;
     char *content;
 } buffer;
@@ -44,6 +47,7 @@ typedef struct binding { /* addresses of a VM, where content can be reached */
     uint32_t vm;
     uint64_t address, size;
     char *content;
+    uint32_t object; /* 0: the program's own pages */
 } binding;
 
 typedef struct job {
@@ -116,6 +120,26 @@ static void *reach(uint32_t vm, uint64_t address, uint64_t size) /* NULL where n
     return found;
 }
 
+/* As a GPU's, an access to what is not mapped harms the work that does it, and not the process. */
+static bool fetch(void *to, const void *from, uint64_t size)
+{
+    struct iovec target = {to, size}, source = {(void *)(uintptr_t)from, size};
+    ssize_t got = process_vm_readv(getpid(), &target, 1, &source, 1, 0);
+    if (got < 0 && errno != EFAULT) { /* not allowed here */
+        memmove(to, from, size);
+        return true;
+    }
+    if (got != (ssize_t)size)
+        TRACE(1, "%p, +%lx is not mapped\n", from, (long)size);
+    return got == (ssize_t)size;
+}
+
+static bool mapped(const char *at, uint64_t size)
+{
+    char byte;
+    return !size || (fetch(&byte, at, 1) && fetch(&byte, at + size - 1, 1));
+}
+
 static uint64_t wide(const uint32_t *at)
 {
     return at[0] | (uint64_t)at[1] << 32;
@@ -130,18 +154,22 @@ static uint32_t *general(exec_queue *q, uint32_t number) /* a general purpose re
 static void store(exec_queue *q, uint64_t address, uint64_t value, bool qword)
 {
     void *to = reach(q->vm, address & ~UINT64_C(3), qword ? 8 : 4);
-    if (to && qword)
+    if (!to || !mapped(to, 4))
+        return;
+    if (qword)
         *(_Atomic uint64_t *)to = value;
-    else if (to)
+    else
         *(_Atomic uint32_t *)to = (uint32_t)value;
 }
 
 static void add(exec_queue *q, uint64_t address, uint64_t value, bool qword)
 {
     void *to = reach(q->vm, address & ~UINT64_C(3), qword ? 8 : 4);
-    if (to && qword)
+    if (!to || !mapped(to, 4))
+        return;
+    if (qword)
         *(_Atomic uint64_t *)to += value;
-    else if (to)
+    else
         *(_Atomic uint32_t *)to += (uint32_t)value;
 }
 
@@ -165,8 +193,9 @@ static bool compares(uint32_t operation, uint32_t is, uint32_t with)
 
 static void wait_semaphore(exec_queue *q, const uint32_t *command) /* 32 bits, as this hardware's */
 {
-    _Atomic uint32_t *at = reach(q->vm, wide(command + 2) & ~UINT64_C(3), 4);
-    for (int tries = 0; at && !compares(command[0] >> 12 & 7, *at, command[1]); ++tries)
+    const void *at = reach(q->vm, wide(command + 2) & ~UINT64_C(3), 4);
+    uint32_t is;
+    for (int tries = 0; at && fetch(&is, at, 4) && !compares(command[0] >> 12 & 7, is, command[1]); ++tries)
         usleep(tries < 1000 ? 5 : 50);
 }
 
@@ -235,7 +264,7 @@ static void copy_row(exec_queue *q, uint64_t to, uint64_t from, uint64_t size)
 {
     char *target = reach(q->vm, to, size), *source = reach(q->vm, from, size);
     if (target && source)
-        memmove(target, source, size);
+        fetch(target, source, size);
 }
 
 static void copy_engine(exec_queue *q, const uint32_t *c)
@@ -255,7 +284,7 @@ static void copy_engine(exec_queue *q, const uint32_t *c)
         uint64_t width = (uint64_t)(c[1] & low) + 1, height = c[0] >> 17 & 1 ? (uint64_t)(c[2] & low) + 1 : 1;
         for (uint64_t y = 0; y < height; ++y) {
             void *target = reach(q->vm, wide(c + 4) + y * ((c[3] & low) + 1), width);
-            if (target)
+            if (target && mapped(target, width))
                 memset(target, (int)(c[6] >> 24), width);
         }
         break;
@@ -461,10 +490,19 @@ static int device_query(struct drm_xe_device_query *query)
 
 /* --- buffer objects and bindings ------------------------------------------------------------------------------------ */
 
+static int another(int fd) /* with flags of its own */
+{
+    char link[32];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    return real_open(link, O_RDWR | O_CLOEXEC);
+}
+
 static uint32_t enter_buffer(int fd, uint64_t size) /* 0 if it cannot be mapped */
 {
     struct stat status;
     void *content = MAP_FAILED;
+    if (fd >= 0) /* tells those that stand for handles from those that were exported */
+        fcntl(fd, F_SETFL, O_NONBLOCK);
     if (fd >= 0 && last_buffer + 1 < BUFFERS && !fstat(fd, &status))
         content = real_mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (content == MAP_FAILED) {
@@ -473,7 +511,7 @@ static uint32_t enter_buffer(int fd, uint64_t size) /* 0 if it cannot be mapped 
         errno = ENOMEM;
         return 0;
     }
-    buffers[++last_buffer] = (buffer){fd, size, status.st_ino, content};
+    buffers[++last_buffer] = (buffer){fd, 1, size, size, status.st_ino, content};
     return last_buffer;
 }
 
@@ -486,14 +524,26 @@ static int create_buffer(struct drm_xe_gem_create *request)
     return request->handle ? 0 : -1;
 }
 
+static void leave_buffer(uint32_t handle) /* call it with `bound` locked */
+{
+    buffer *b = &buffers[handle];
+    if (--b->users)
+        return;
+    munmap(b->content, b->mapped);
+    b->content = NULL;
+}
+
 static void close_buffer(uint32_t handle)
 {
     buffer *b = &buffers[handle];
     if (!b->size)
         return;
-    munmap(b->content, b->size);
     real_close(b->fd);
-    memset(b, 0, sizeof *b);
+    b->fd = -1;
+    b->size = 0;
+    pthread_rwlock_wrlock(&bound);
+    leave_buffer(handle);
+    pthread_rwlock_unlock(&bound);
 }
 
 static int import_buffer(struct drm_prime_handle *request)
@@ -510,42 +560,70 @@ static int import_buffer(struct drm_prime_handle *request)
             request->handle = i;
             return 0;
         }
-    request->handle = enter_buffer(fcntl(request->fd, F_DUPFD_CLOEXEC, 0), (uint64_t)status.st_size);
+    request->handle = enter_buffer(another(request->fd), (uint64_t)status.st_size);
     return request->handle ? 0 : -1;
 }
 
-static void bind(uint32_t vm, const struct drm_xe_vm_bind_op *request)
+static void bind_range(uint32_t vm, uint64_t address, uint64_t size, char *content, uint32_t object)
+{
+    binding *b = malloc(sizeof *b);
+    pthread_rwlock_wrlock(&bound);
+    *b = (binding){bindings, vm, address, size, content, object};
+    bindings = b;
+    if (object)
+        ++buffers[object].users;
+    pthread_rwlock_unlock(&bound);
+}
+
+static void unbind_range(uint32_t vm, uint64_t address, uint64_t size)
+{
+    pthread_rwlock_wrlock(&bound);
+    for (binding **at = &bindings; *at;) {
+        binding *b = *at;
+        if (b->vm != vm || b->address < address || b->address + b->size > address + size) {
+            at = &b->next;
+            continue;
+        }
+        *at = b->next;
+        if (b->object)
+            leave_buffer(b->object);
+        free(b);
+    }
+    pthread_rwlock_unlock(&bound);
+}
+
+static int bind(uint32_t vm, const struct drm_xe_vm_bind_op *request)
 {
     uint64_t address = ADDRESS(request->addr);
-    bool buffer_object = request->op == DRM_XE_VM_BIND_OP_MAP;
+    char *pages = (char *)(uintptr_t)request->userptr;
     TRACE(1, "bind: VM %u, operation %u, object %u, %lx, +%lx\n", vm, request->op, request->obj, (long)address,
           (long)request->range);
-    pthread_rwlock_wrlock(&bound);
-    if (buffer_object || request->op == DRM_XE_VM_BIND_OP_MAP_USERPTR) {
-        if (!(request->flags & (DRM_XE_VM_BIND_FLAG_NULL | DRM_XE_VM_BIND_FLAG_CPU_ADDR_MIRROR))) {
-            binding *b = malloc(sizeof *b);
-            char *content = buffer_object ? buffers[request->obj].content + request->obj_offset
-                                          : (char *)(uintptr_t)request->userptr;
-            *b = (binding){bindings, vm, address, request->range, content};
-            bindings = b;
+    switch (request->op) {
+    case DRM_XE_VM_BIND_OP_MAP:
+        if (!(request->flags & (DRM_XE_VM_BIND_FLAG_NULL | DRM_XE_VM_BIND_FLAG_CPU_ADDR_MIRROR)))
+            bind_range(vm, address, request->range, buffers[request->obj].content + request->obj_offset, request->obj);
+        return 0;
+    case DRM_XE_VM_BIND_OP_MAP_USERPTR:
+        if (!mapped(pages, request->range)) {
+            errno = EFAULT;
+            return -1;
         }
-    } else if (request->op == DRM_XE_VM_BIND_OP_UNMAP)
-        for (binding **at = &bindings; *at;) {
-            binding *b = *at;
-            if (b->vm == vm && b->address >= address && b->address + b->size <= address + request->range) {
-                *at = b->next;
-                free(b);
-            } else
-                at = &b->next;
-        }
-    pthread_rwlock_unlock(&bound);
+        bind_range(vm, address, request->range, pages, 0);
+        return 0;
+    case DRM_XE_VM_BIND_OP_UNMAP:
+        unbind_range(vm, address, request->range);
+        return 0;
+    default:
+        return 0;
+    }
 }
 
 static int bind_all(struct drm_xe_vm_bind *request)
 {
     const struct drm_xe_vm_bind_op *several = (const void *)(uintptr_t)request->vector_of_binds;
     for (uint32_t i = 0; i < request->num_binds; ++i)
-        bind(request->vm_id, request->num_binds == 1 ? &request->bind : &several[i]);
+        if (bind(request->vm_id, request->num_binds == 1 ? &request->bind : &several[i]))
+            return -1;
     signal_fences(request->vm_id, (const void *)(uintptr_t)request->syncs, request->num_syncs, false);
     return 0;
 }
@@ -637,7 +715,7 @@ static int general_ioctl(unsigned number, void *argument) /* those that all grap
         return 0;
     case _IOC_NR(DRM_IOCTL_PRIME_HANDLE_TO_FD): {
         struct drm_prime_handle *prime = argument;
-        prime->fd = fcntl(buffers[prime->handle].fd, F_DUPFD_CLOEXEC, 0);
+        prime->fd = another(buffers[prime->handle].fd);
         return prime->fd < 0 ? -1 : 0;
     }
     case _IOC_NR(DRM_IOCTL_PRIME_FD_TO_HANDLE):

@@ -2,8 +2,8 @@
 
     ZE_ENABLE_HANDLE_LIFETIME=1 build/level-zero/soft/bin/python tests/level_zero/upstream/lifetime_layer.py
 
-The layer does not know the driver's default context, so nothing can be created in it. It takes an immediate command list
-for a closed one, so nothing can be appended, although immediate lists are never closed. Without the check the same
+The layer does not know the driver's default context, so nothing can be created in it. It takes an immediate command
+list for a closed one, so nothing can be appended, although immediate lists are never closed. Without the check the same
 program works.
 """
 

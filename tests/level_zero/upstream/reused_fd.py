@@ -1,10 +1,10 @@
-"""Unified Runtime's Level Zero v2 adapter closes a file descriptor that is the driver's, and later shares a stranger's file.
+"""Unified Runtime's Level Zero adapter v2 closes the driver's own file descriptor, and later shares a stranger's file.
 
     build/level-zero/neo/bin/python tests/level_zero/upstream/reused_fd.py
 
-`urIPCGetPhysMemHandleExp` asks the driver for the fd of physical memory; `urIPCPutPhysMemHandleExp` closes it. The driver
-answers with the same number at each call, and it is the driver's own. After the put that number is free. The next file
-that the process opens gets it, the next handle names that file, and the next put closes it.
+`urIPCGetPhysMemHandleExp` asks the driver for the fd of physical memory, and `urIPCPutPhysMemHandleExp` closes it. The
+driver answers with the same number at each call, and it is the driver's own. After the put that number is free. The
+next file that the process opens gets it, the next handle names that file, and the next put closes it.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Callable
 from typing import Any, Final
@@ -19,13 +20,13 @@ from xpushare.adapters.base import (
     Same,
     UsmKind,
 )
-from xpushare.adapters.level_zero import _bindings as ze
 from xpushare.adapters.level_zero import _memory
 from xpushare.adapters.level_zero import _numbers as n
 from xpushare.adapters.level_zero._device import Gpu
-from xpushare.adapters.level_zero._driver import Driver, address_of
+from xpushare.adapters.level_zero._driver import Driver
 from xpushare.adapters.level_zero._listing import VARIABLES, info, list_devices
 from xpushare.adapters.level_zero._protocols import BACKEND, in_use_here, sycl_queue_of
+from xpushare.adapters.level_zero._samples import Samples
 from xpushare.adapters.level_zero._stream import Stream
 from xpushare.adapters.level_zero._sycl import SyclQueue
 from xpushare.adapters.stream import payload
@@ -38,11 +39,15 @@ _MISSING: Final = {
     Aspect.ext_oneapi_per_event_profiling: "this adapter does not time its signals",
     Aspect.partial_map: "mappings here are of whole physical memory",
     Aspect.enforced_read_only: "whoever holds the file descriptor of an allocation can map it writable as well",
+    Aspect.adopted_queues: (
+        "SYCL's queues take no work of ours: Queue.from_native orders ours before and after theirs by waits of the host"
+    ),
     Aspect.device_ordering: (
         "its queues share hardware, so they hold their operations until the point comes, unless this process has "
         "submitted it"
     ),
 }
+_LEAVE: Final = 2.0  # seconds that the end of the process waits for teardowns
 _EVENTS: Final = (Aspect.ext_oneapi_ipc_event, Aspect.two_way_events, Aspect.host_signal_events)
 
 
@@ -56,6 +61,15 @@ class LevelZero(VirtualMemoryAdapter):
         self._driver = Driver()
         super().__init__(Engine(BACKEND, self._driver.gpus))
         self._listed: tuple[list[str | None], list[DeviceInfo], str] | None = None
+        atexit.register(self._leave)
+
+    def _leave(self) -> None:
+        """Drivers end with the process, and crash under a thread that calls them then (seen with Intel's): finish what
+        threads do in the background, and have them call nothing any more.
+        """
+        if self._driver.started:
+            self.engine.teardown.settle(_LEAVE)
+            self._driver.ended = True
 
     # --- devices -------------------------------------------------------------------------------------------
 
@@ -69,11 +83,7 @@ class LevelZero(VirtualMemoryAdapter):
         return self._listed[1:]
 
     def _info(self, gpu: Gpu) -> DeviceInfo:
-        found = ze.ze_pci_ext_properties_t()
-        known = not self._driver.code("zeDevicePciGetPropertiesExt", gpu.handle, address_of(found))
-        place = (found.domain, found.bus, found.device, found.function) if known else ()
-        about = gpu.platform.about
-        return info(gpu.ordinal, gpu.origin, gpu.name, about.driverVersion, bytes(about.uuid), place)
+        return info(gpu.ordinal, gpu.listed())
 
     def devices(self) -> list[DeviceInfo]:
         return list(self._list()[0])
@@ -93,12 +103,10 @@ class LevelZero(VirtualMemoryAdapter):
             return Support("unknown", f"the driver cannot be asked: {error}")
 
     def _support(self, gpu: Gpu, aspect: Aspect) -> Support:
-        if aspect in _EVENTS or aspect is Aspect.adopted_queues:
+        if aspect in _EVENTS:
             words = gpu.words
             if words.lacking:
                 return Support("no", f"the driver lacks {words.lacking}")
-            if aspect is Aspect.adopted_queues:
-                return Support("yes", "SYCL's queues, by waits of the host; events work by trial")
             how = f"queues wait on the device ({words.wait_bits} bits)" if words.wait else "queues hold what waits"
             return Support("yes", words.slower or f"tried: the device stores points, {how}")
         if aspect is Aspect.ext_oneapi_ipc_physical_memory:
@@ -185,3 +193,6 @@ class LevelZero(VirtualMemoryAdapter):
 
     def adopt_event(self, native: object) -> tuple[DeviceInfo, Any] | None:
         return None
+
+    def samples(self) -> Samples:
+        return Samples(lambda device: self.device(self.devices()[int(device.partition(":")[2])]))

@@ -162,6 +162,14 @@ class Gpu:
             return f"the driver has no zePhysicalMemGetProperties (it is of API {self.platform.version}, 1.15 has it)"
         return self.lacking("shareable memory")
 
+    def listed(self) -> tuple[str, str, str, str, str]:
+        """What a listing says: uuid, name, the driver's version and uuid, and the address on the PCI bus."""
+        bus, about = ze.ze_pci_ext_properties_t(), self.platform.about
+        known = not self.driver.code("zeDevicePciGetPropertiesExt", self.handle, address_of(bus))
+        pci = f"{bus.domain:04x}:{bus.bus:02x}:{bus.device:02x}.{bus.function:x}" if known else ""
+        version = n.driver_version(about.driverVersion)
+        return self.uuid, self.name, version, str(uuid.UUID(bytes=bytes(about.uuid))), pci
+
     def report(self) -> Iterator[tuple[str, str, bool]]:
         """(what, which way it goes or what the driver lacks for it, whether it lacks something), for `doctor`."""
         yield (

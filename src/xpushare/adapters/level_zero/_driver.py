@@ -32,6 +32,7 @@ CODES: Final = Codes(
         Code.DEVICE_LOST: "the device hung or was reset (dmesg says why): end this process",
         Code.INSUFFICIENT_PERMISSIONS: "add the user to the group of /dev/dri/renderD* (render or video)",
         Code.UNSUPPORTED_FEATURE: "a newer driver may have it",
+        Code.UNINITIALIZED: "this process is exiting",
     },
 )
 _FORKED: Final = (
@@ -60,6 +61,7 @@ class Platform:
         self.about = ze.ze_driver_properties_t()
         driver("asking a driver", "zeDriverGetProperties", handle, address_of(self.about))
         self.devices: list[Gpu] = []
+        self._functions: dict[str, int] = {}  # Intel's, as far as they were asked for
         self._context = 0
         self.own_context = False  # the driver has no default one, so our memory is unknown to other libraries
         self._lock = threading.Lock()
@@ -94,9 +96,12 @@ class Platform:
 
     def extension(self, name: str) -> int:
         """The address of one of Intel's functions; 0 if the driver has none of that name."""
-        found = ctypes.c_void_p()
-        self.driver.code("zeDriverGetExtensionFunctionAddress", self.handle, name.encode(), address_of(found))
-        return found.value or 0
+        found = self._functions.get(name)
+        if found is None:
+            pointer = ctypes.c_void_p()
+            self.driver.code("zeDriverGetExtensionFunctionAddress", self.handle, name.encode(), address_of(pointer))
+            found = self._functions[name] = pointer.value or 0
+        return found
 
     @cached_property
     def extensions(self) -> set[str]:
@@ -108,13 +113,14 @@ class Platform:
     # --- pages of the host ---------------------------------------------------------------------------------
 
     @cached_property
-    def host_route(self) -> Literal["mapped", "imported", ""]:
-        """How the driver uses pages of the host in place: as an allocation at their address, by an extension of
-        Intel's, or not at all.
+    def host_route(self) -> Literal["imported", "mapped", ""]:
+        """How the driver uses pages of the host in place: by an extension of Intel's, as an allocation at their
+        address, or not at all. Intel's driver crashes at the process's end when such an allocation was freed and its
+        pages are mapped no more (26.27), so that comes second.
         """
-        if "ZE_extension_external_memmap_sysmem" in self.extensions:
-            return "mapped"
-        return "imported" if all(map(self.extension, _IMPORTS)) else ""
+        if all(map(self.extension, _IMPORTS)):
+            return "imported"
+        return "mapped" if "ZE_extension_external_memmap_sysmem" in self.extensions else ""
 
     def _imported(self, doing: str, which: int, *arguments: int) -> None:
         name = _IMPORTS[which]
@@ -150,6 +156,7 @@ class Driver:
         self._lock = threading.Lock()
         self._forks: int | None = None
         self._gpus: list[Gpu] = []
+        self.ended = False  # this process is exiting
         self.platforms: list[Platform] = []
         self.functions: dict[str, Callable[..., int]] = {}
 
@@ -214,7 +221,11 @@ class Driver:
     # --- calls ---------------------------------------------------------------------------------------------
 
     def code(self, name: str, *arguments: Any) -> int:
-        """Call, and return the driver's code. A function that the loader lacks is a feature that is not supported."""
+        """Call, and return the driver's code. A function that the loader lacks is a feature that is not supported. When
+        the process exits, there is nothing to do any more: it frees everything.
+        """
+        if self.ended:
+            return 0
         function = self.functions.get(name)
         return Code.UNSUPPORTED_FEATURE if function is None else function(*arguments)
 
@@ -228,6 +239,8 @@ class Driver:
         """The handle or the address that a call puts where its last argument points."""
         found = ctypes.c_void_p()
         self(doing, name, *arguments, address_of(found))
+        if self.ended:
+            raise self.error(doing, name, Code.UNINITIALIZED)
         return found.value or 0
 
     def several(self, doing: str, name: str, kind: Any, *arguments: Any) -> list[Any]:

@@ -143,20 +143,23 @@ class Teardown(_Worker):
         for queue in self._queues():
             queue.settle()
 
-    def submit(self, device: Device, hook: Callable[..., object], *arguments: object) -> threading.Event:
-        """Have `hook` called with the device current, once the work submitted so far to any device has finished. The
-        returned event is set after the call, even if that failed.
+    def submit(
+        self, device: Device, hook: Callable[..., object], *arguments: object, drained: bool = True
+    ) -> threading.Event:
+        """Have `hook` called with the device current, while no queue waits for anything and, unless not `drained`, once
+        the work submitted so far to any device has finished. The returned event is set after the call, even if that
+        failed.
         """
 
         def action() -> None:
             with device.current():
                 hook(*arguments)
 
-        return self._submit(action)
+        return self._submit(action, drained)
 
-    def _submit(self, action: Callable[[], None]) -> threading.Event:
+    def _submit(self, action: Callable[[], None], drained: bool) -> threading.Event:
         done = threading.Event()
-        self._put((action, done))
+        self._put((action, done, drained))
         return done
 
     def _run(self) -> None:
@@ -165,13 +168,16 @@ class Teardown(_Worker):
             self._hurried.wait(_GATHER)
             while not self._todo.empty():
                 batch.append(self._todo.get())
-            self._pass_held()
+            drained = any(each[2] for each in batch)
+            if drained:
+                self._pass_held()
             patience = _NAP_FIRST
             while batch:
                 self._pass_waits()
                 with self.wait_lock:
                     if self._pass_waits(patience):
-                        self._drain()
+                        if drained:
+                            self._drain()
                         while batch:
                             self._try(*batch.pop(0))
                 if batch:
@@ -179,7 +185,7 @@ class Teardown(_Worker):
                     time.sleep(_REST * patience)
                     patience = min(2 * patience, _PATIENCE)
 
-    def _try(self, action: Callable[[], None], done: threading.Event) -> None:
+    def _try(self, action: Callable[[], None], done: threading.Event, _drained: bool) -> None:
         try:
             action()
         except XpuShareError as error:
@@ -222,7 +228,7 @@ class Teardown(_Worker):
             self._settling += 1
             self._hurried.set()
         try:
-            return self._submit(lambda: None).wait(timeout)
+            return self._submit(lambda: None, True).wait(timeout)
         finally:
             with self._starting:
                 self._settling -= 1

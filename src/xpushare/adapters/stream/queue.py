@@ -525,11 +525,12 @@ class DeviceQueue(DriverQueue):
         self._engine.watch.add(self)
 
     def _end(self) -> None:
-        """The work has finished: end the marks, and the stream if it is ours."""
+        """The work has finished: end the marks, and the stream if it is ours. A driver may wait there for other
+        streams, and one of them may be waiting for the caller's next signal.
+        """
         self._released = False
         marks, self._marks = self._marks, []
-        with self._stream.current():
-            self._stream.destroy([each.mark for each in marks])
+        self._engine.teardown.submit(self._device, self._stream.destroy, [each.mark for each in marks], drained=False)
 
 
 @dataclass(slots=True)

@@ -144,11 +144,19 @@ class AllocationFd:
 class DeviceMemory(Mapped):
     """Allocations mapped side by side: one of ours, or those of another process."""
 
-    def __init__(self, engine: Engine, device: VirtualMemory, address: int, nbytes: int, sizes: Sequence[int]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        device: VirtualMemory,
+        address: int,
+        nbytes: int,
+        sizes: Sequence[int],
+        fd: OwnedFd | None = None,
+    ) -> None:
         super().__init__(engine, device, address, nbytes, _unmap, engine, device, address, sizes)
         self._mapped = sum(sizes)
         self._pieces = len(sizes)
-        self._fd = AllocationFd()
+        self._fd = AllocationFd(fd)
 
     @classmethod
     def allocate(cls, engine: Engine, device: VirtualMemory, nbytes: int) -> DeviceMemory:
@@ -178,17 +186,21 @@ class DeviceMemory(Mapped):
         if what.read_only:
             _require_read_only(engine, device, doing)
         pieces: list[_Piece] = []
+        kept: OwnedFd | None = None
         with device.current():
             try:
                 for fd, nbytes in zip(what.fds, sizes, strict=True):
                     pieces.append(_Piece(device.import_fd(doing, fd.number, origin), nbytes))
-                    fd.close()  # the handle holds the memory; fds for all allocations would be too many
+                    if not what.again or len(sizes) > 1:
+                        fd.close()  # the handle holds the memory; fds for all allocations would be too many
                 location = device.location(doing, pieces[0].handle)
                 address = _map(engine, device, doing, pieces, location, "r" if what.read_only else "rw")
+                if what.again and len(sizes) == 1:
+                    kept = OwnedFd(what.fds[0].take())  # drivers export no imports
             finally:
                 for piece in pieces:
                     quietly(device.release, doing, piece.handle)
-        return cls(engine, device, address, what.nbytes, sizes)
+        return cls(engine, device, address, what.nbytes, sizes, kept)
 
     def export(self, read_only: bool) -> Export:
         if self._pieces > 1:
