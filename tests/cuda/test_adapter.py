@@ -384,6 +384,25 @@ def test_an_array_over_many_segments(cuda: Cuda, driver: ScriptedDriver, gpu: De
     found.memory.release()
 
 
+def test_what_a_pickle_brought_is_exported_by_the_fd_that_it_came_by(
+    cuda: Cuda, driver: ScriptedDriver, gpu: DeviceInfo
+) -> None:
+    """The driver does not export what it imported (error 1)."""
+    memory = cuda.allocate(gpu, "device", MIB2)
+    came_by = as_import(memory.export(False))._replace(again=True)
+    opened = cuda.import_memory(gpu, came_by)
+    exports = driver.calls.count("cuMemExportToShareableHandle")
+    found = opened.export(False)
+    assert driver.calls.count("cuMemExportToShareableHandle") == exports
+    assert os.fstat(found.fds[0]).st_rdev == os.fstat(memory.export(False).fds[0]).st_rdev
+    once_more = cuda.import_memory(gpu, as_import(found))
+    for each in (once_more, opened, memory):
+        each.release()
+    settled(cuda)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(found.fds[0])
+
+
 def test_events_are_words_and_a_turn_is_a_host_function(
     cuda: Cuda, driver: ScriptedDriver, gpu: DeviceInfo, slot: _native.Slot, new_slot: Callable[[], _native.Slot]
 ) -> None:
