@@ -114,6 +114,7 @@ def test_each_call_fails_in_turn() -> None:
         with Child() as child:
             good, called = child.call(used, *texts)
         assert len(called) > 30
+        good["context"] = 1  # one for good, where the driver's default one cannot be had
         for function in sorted(called.keys() - GIVE_BACK):
             with Child() as child:
                 excess, errors = child.call(failing, function, good, *texts)
@@ -122,4 +123,4 @@ def test_each_call_fails_in_turn() -> None:
         xs.ipc.memory.put(handles[0])
         xs.ipc.physical_memory.put(handles[1])
         xs.ipc.event.put(handles[2])
-    assert not wrong
+    assert not wrong, "\n".join(f"{function}: {what}" for function, what in wrong.items())
