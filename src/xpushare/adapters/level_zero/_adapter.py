@@ -132,9 +132,9 @@ class LevelZero(VirtualMemoryAdapter):
 
     def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory:
         gpu = self.device(device)
-        if kind == "host" and not gpu.lacking("host registration"):
+        if not (gpu.lacking("host registration") if kind == "host" else kind != "device" or gpu.lacks_physical_ipc()):
             return super().allocate(device, kind, nbytes)
-        if kind == "device":
+        if kind == "device":  # a driver without physical memory that can be shared
             return _memory.Allocated(self.memory_engine, gpu, nbytes)
         return _memory.allocate_private(self.memory_engine, gpu, kind, nbytes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import os
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ from xpushare.adapters.base import Access, Form, OnDemand
 from xpushare.adapters.level_zero import _bindings as ze
 from xpushare.adapters.level_zero import _numbers as n
 from xpushare.adapters.level_zero._driver import CODES, Driver, Platform, address_of
-from xpushare.adapters.level_zero._fds import Passed, duplicate, fd_nbytes
+from xpushare.adapters.level_zero._fds import Passed, close_if, duplicate, fd_nbytes, file_of
 from xpushare.adapters.level_zero._numbers import Code
 from xpushare.adapters.level_zero._words import Words, try_words
 from xpushare.adapters.stream.background import quietly
@@ -40,6 +41,8 @@ class Pages:
     nbytes: int
     location: int  # the ordinal of its device
     users: int = 1  # this handle, and mappings
+    fd: int = -1  # the driver's own, once it has given one
+    file: tuple[int, int] = (0, 0)  # what that is
 
 
 @final
@@ -290,16 +293,21 @@ class Gpu:
         return found
 
     def create(self, doing: str, nbytes: int, shareable: bool) -> Pages:
-        if shareable and (lacking := self.lacks_physical_ipc()):
+        lacking = self.lacks_physical_ipc()
+        if shareable and lacking:
             raise FeatureNotSupportedError(f"{doing}: {lacking}")
-        export = ze.ze_external_memory_export_desc_t(flags=n.DMA_BUF) if shareable else None
-        return self._create(doing, nbytes, export)
+        # All of it can be exported: `map` needs that, too.
+        return self._create(doing, nbytes, None if lacking else ze.ze_external_memory_export_desc_t(flags=n.DMA_BUF))
 
     def _create(self, doing: str, nbytes: int, chained: Any) -> Pages:
         description = ze.ze_physical_mem_desc_t(chained, flags=n.ON_DEVICE, size=nbytes)
         context = self.platform.context
         handle = self.driver.made(doing, "zePhysicalMemCreate", context, self.handle, address_of(description))
         return Pages(handle, nbytes, self.ordinal)
+
+    def _import(self, doing: str, nbytes: int, fd: int) -> Pages:
+        with Passed(doing, fd) as passed:
+            return self._create(doing, nbytes, ze.ze_external_memory_import_fd_t(flags=n.DMA_BUF, fd=passed.number))
 
     def retain(self, doing: str, address: int) -> Pages:
         with self._lock:
@@ -313,6 +321,7 @@ class Gpu:
             if handle.users:
                 return
         self.driver(doing, "zePhysicalMemDestroy", self.platform.context, handle.handle)
+        close_if(handle.fd, handle.file)  # Intel's driver forgets it
 
     def export_fd(self, doing: str, handle: Pages) -> int:
         """The driver answers with one descriptor of its own again and again, so with a copy of it."""
@@ -320,7 +329,9 @@ class Gpu:
         properties = ze.ze_physical_mem_properties_t(exported)
         context = self.platform.context
         self.driver(doing, "zePhysicalMemGetProperties", context, handle.handle, address_of(properties))
-        return duplicate(doing, exported.fd)
+        copy = duplicate(doing, exported.fd)
+        handle.fd, handle.file = exported.fd, file_of(copy)
+        return copy
 
     def export_on_demand(self, handles: Sequence[Pages]) -> OnDemand:
         raise FeatureNotSupportedError("the driver does not find the physical memory behind another library's mapping")
@@ -330,10 +341,7 @@ class Gpu:
         nbytes = fd_nbytes(doing, fd)
         if nbytes % self._granularity:
             raise InvalidHandleError(f"{doing}: the exporter's file descriptor has {nbytes} bytes, not whole pages")
-        device = self.find_origin(doing, origin)
-        with Passed(doing, fd) as passed:
-            imported = ze.ze_external_memory_import_fd_t(flags=n.DMA_BUF, fd=passed.number)
-            return device._create(doing, nbytes, imported)
+        return self.find_origin(doing, origin)._import(doing, nbytes, fd)
 
     def location(self, doing: str, handle: Pages) -> int:
         return handle.location
@@ -347,11 +355,30 @@ class Gpu:
     def map(self, doing: str, address: int, nbytes: int, handle: Pages) -> None:
         if nbytes != handle.nbytes:
             raise self.error(doing, "mapping whole physical memory", Code.INVALID_SIZE)
-        none = n.ACCESS["none"]
-        self.driver(doing, "zeVirtualMemMap", self.platform.context, address, nbytes, handle.handle, 0, none)
+        pages = self._map(doing, address, handle)
         with self._lock:
-            handle.users += 1
-            self._mapped[address] = handle
+            if pages is handle:
+                handle.users += 1
+            self._mapped[address] = pages
+
+    def _map(self, doing: str, address: int, pages: Pages) -> Pages:
+        """What is mapped. Intel's driver maps an object once only: what is mapped is imported anew, beside itself."""
+        call = "zeVirtualMemMap", self.platform.context, address, pages.nbytes, pages.handle, 0, n.ACCESS["none"]
+        code = self.driver.code(*call)
+        if code == Code.INVALID_ARGUMENT and pages.users > 1 and not self.lacks_physical_ipc():
+            fd = self.export_fd(doing, pages)
+            try:
+                again = self.driver.gpus()[pages.location]._import(doing, pages.nbytes, fd)
+            finally:
+                os.close(fd)
+            try:
+                return self._map(doing, address, again)
+            except BaseException:
+                quietly(self.release, doing, again)
+                raise
+        if code:
+            raise self.error(doing, call[0], code)
+        return pages
 
     def unmap(self, doing: str, address: int, nbytes: int) -> None:
         with self._lock:

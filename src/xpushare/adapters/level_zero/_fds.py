@@ -11,7 +11,7 @@ from typing import Final, final
 
 from xpushare._errors import DeviceError, InvalidHandleError, from_os_error
 
-__all__ = ["Passed", "duplicate", "fd_nbytes"]
+__all__ = ["Passed", "close_if", "duplicate", "fd_nbytes", "file_of"]
 
 _ROOM: Final = 64  # descriptors that `Passed` takes, the highest that the process may have
 _HIGHEST: Final = 4096  # higher ones would make the kernel's table of them large
@@ -25,6 +25,21 @@ def duplicate(doing: str, fd: int) -> int:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 0)
     except OSError as error:
         raise from_os_error(error, f"{doing}: duplicating the driver's file descriptor") from error
+
+
+def file_of(fd: int) -> tuple[int, int]:
+    """Tells the file behind a descriptor from others."""
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
+
+
+def close_if(fd: int, file: tuple[int, int]) -> None:
+    """Close a descriptor that nobody else will, if it still is of that file."""
+    try:
+        if fd >= 0 and file_of(fd) == file:
+            os.close(fd)
+    except OSError:
+        pass  # it was closed
 
 
 def fd_nbytes(doing: str, fd: int) -> int:

@@ -476,8 +476,9 @@ class DeviceQueue(DriverQueue):
                 else:
                     self._reap()
         with self._state:
-            if self._broken is not None:
-                self._kept.clear()  # a broken device runs nothing any more
+            if self._broken is not None:  # a broken device runs nothing any more
+                self._marks += [mark for mark, _keep in self._kept]
+                self._kept.clear()
             busy = bool(self._kept or self._owed or (self._released and self._unfinished()))
             self._watched = busy
         if self._released and not busy:
