@@ -1,4 +1,6 @@
-"""Workers of a process pool work on the caller's array: what travels to them is a few hundred bytes."""
+"""Workers of a process pool work on the caller's array, and return arrays of their own: what travels is a few hundred
+bytes.
+"""
 
 import multiprocessing
 import pickle
@@ -17,6 +19,16 @@ def square_row(array: xs.SharedArray, row: int) -> float:
     return float(values.sum())
 
 
+def every_second(array: xs.SharedArray, row: int) -> xs.SharedArray:
+    part = xs.empty(COLUMNS // 2, "float32")
+    np.asarray(part)[:] = np.asarray(array)[row, ::2]
+    return part  # nothing here keeps it: its pickle does, until the receiver has opened it
+
+
+def mean(array: xs.SharedArray) -> float:
+    return float(np.asarray(array).mean())
+
+
 def main() -> None:
     array = xs.empty((ROWS, COLUMNS), "float32")
     values = np.asarray(array)
@@ -24,6 +36,9 @@ def main() -> None:
         values[:] = np.arange(ROWS)[:, None]
         with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(method)) as pool:
             sums = list(pool.map(square_row, [array] * ROWS, range(ROWS)))
+            parts = list(pool.map(every_second, [array] * ROWS, range(ROWS)))
+        with multiprocessing.get_context(method).Pool(1) as other:  # results can go on, though their pool is gone
+            assert other.map(mean, parts) == [row * row for row in range(ROWS)]
         assert sums == [row * row * COLUMNS for row in range(ROWS)]
         assert (values[:, -1] == np.arange(ROWS) ** 2).all(), "the workers wrote to a copy"
         print(

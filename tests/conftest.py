@@ -36,6 +36,18 @@ import pytest  # noqa: E402
 import harness  # noqa: E402
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Last come the tests that import other libraries: with JAX or Ray in a process every fork takes longer."""
+    items.sort(key=lambda item: item.path.parent.name in ("arrays", "integrations"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _frozen() -> None:
+    """Spare every `gc.collect` in a test what pytest and the imports hold for good: that is nearly all there is."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _no_survivors() -> Iterator[None]:
     """Kill, by pid, the children that a test left behind; such a test fails."""

@@ -21,7 +21,7 @@ Graph = Mapping[str, set[str]]
 # other. Names relative to the package; "" is the package itself, which loads all others at their first use.
 ROOMS: tuple[tuple[str, ...], ...] = (
     ("", "_native", "_result", "_errors", "_aspects", "_elements"),
-    ("_fds", "_system", "timeline"),
+    ("_fds", "_leaving", "_system", "timeline"),
     ("adapters",),
     ("_device",),
     ("sharing",),

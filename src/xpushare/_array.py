@@ -8,6 +8,7 @@ import math
 import operator
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, Self, final
 
 from xpushare import adapters
@@ -25,10 +26,11 @@ from xpushare._elements import (
     named_by_typestr,
 )
 from xpushare._errors import InvalidArgumentError
-from xpushare._lifecycle import Closable, Exportable
+from xpushare._lifecycle import Closable, Exportable, expect_opened, unpickles, why_unusable
 from xpushare._native import BufferBase, Span, dlpack_capsule
 from xpushare.core import memory as core
-from xpushare.core.memory import Implicit, Range
+from xpushare.core.memory import Range
+from xpushare.core.pickles import Implicit, Pickled, anew, forwards
 from xpushare.sharing.handle import fields_of
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from xpushare.adapters.vendor import ArrayInterface
     from xpushare.core.ordering import Order
     from xpushare.core.queue import Work
+    from xpushare.sharing.handle import Handle
 
 __all__ = [
     "Memory",
@@ -172,23 +175,24 @@ class Memory(BufferBase, Exportable[Range]):
 
     def __repr__(self) -> str:
         found = self._held
-        if found is None:
-            return "<Memory closed>"
+        why = why_unusable(found)
+        if found is None or why:
+            return f"<Memory {why}>"
         how = "imported " if found.handle is not None else ""
         access = " read-only" if found.read_only else ""
         return f"<Memory {how}{found.nbytes} bytes{access} at {found.address:#x} on {found.device}>"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def _reduce(self) -> tuple[Any, ...]:
         found = self._use()
         handle = self._handle_to_pickle(found, core.get)
-        offset = 0 if found.handle is None else found.offset - fields_of(handle).offset
-        return _reopen, (bytes(handle), offset, found.nbytes)
+        return _reopen, (bytes(handle), found.offset - fields_of(handle).offset, found.nbytes)
 
 
 # For the other modules of the package.
 memory_over: Final[Callable[[Range], Memory]] = operator.attrgetter("_make")(Memory)
 
 
+@unpickles(Memory)
 def _reopen(handle: bytes, offset: int, nbytes: int) -> Memory:
     opened = core.open_(handle)
     if (offset, nbytes) != (0, opened.nbytes):
@@ -304,30 +308,33 @@ class SharedArray(BufferBase, Closable[Range]):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        expect_opened(self._held)
         return self._shape
 
     @property
     def dtype(self) -> Any:
         """A NumPy dtype."""
+        expect_opened(self._held)
         return self._dtype
 
     @property
     def strides(self) -> tuple[int, ...]:
         """Bytes from one element to the next, per dimension."""
+        expect_opened(self._held)
         return self._strides
 
     @property
     def ndim(self) -> int:
-        return len(self._shape)
+        return len(self.shape)
 
     @property
     def size(self) -> int:
-        return math.prod(self._shape)
+        return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the elements (urUSM allocations may be larger)."""
-        return self.size * int(self._dtype.itemsize)
+        return self.size * int(self.dtype.itemsize)
 
     @property
     def ptr(self) -> int:
@@ -536,36 +543,54 @@ class SharedArray(BufferBase, Closable[Range]):
 
     def __repr__(self) -> str:
         found = self._held
-        if found is None:
-            return "<SharedArray closed>"
+        why = why_unusable(found)
+        if found is None or why:
+            return f"<SharedArray {why}>"
         how = "imported " if found.handle is not None else ""
         access = " read-only" if found.read_only else ""
         return f"<SharedArray {how}{self._shape} {self._dtype}{access} on {found.device}>"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def _reduce(self) -> tuple[Any, ...]:
         return _reopen_array, (self._pickled(),)
 
     def _pickled(self) -> bytes:
-        """The bytes that a pickle carries: an import's handle, else that of an export that ends with this object."""
+        """The bytes that a pickle carries: an import's handle, if its exporter lives, else that of an export by this
+        process.
+        """
         found = self._use()
-        if self._handle is not None:
-            return bytes(self._handle)
-        covered, first = self._covered()
-        if found.handle is not None:
-            start = found.offset + self._offset - fields_of(found.handle).offset
-            return bytes(seal_array(found.handle, self._dtype, self._shape, self._strides, start))
+        imported = found.handle
+        if imported is not None and self._implicit is None and forwards(imported):
+            return self._received(found, imported)
         from xpushare.core.ordering import mark, work_on
 
+        if imported is not None:
+            self._before_host()  # nobody else can wait for what a process that is gone had queued
+        covered, first = self._covered()
         work = work_on(found.device, None, self)
-        with Implicit.lock:
+        with Pickled.lock:
             kept = self._implicit
             if kept is None:
-                kept = self._implicit = _Pickled(covered)
+                events: set[Implicit] = set()  # the export holds them: it may outlive this array
+                covered = covered._replace(lease=(covered.lease, events))
+                export = partial(core.get, covered, implicit=True)
+                made = Pickled(export()) if imported is None else anew(found.device, export)
+                if made is None:
+                    assert imported is not None
+                    return self._received(found, imported)  # it has expired, as its first use will say
+                kept = self._implicit = _Pickled(made, events)
             order = None
             if work is not None:  # anew each time: what counts is the content now
                 order = mark(work, found.device)
                 kept.events.add(order.export)
-            return bytes(seal_array(kept.memory.handle, self._dtype, self._shape, self._strides, first, order))
+            handle = kept.memory.sent(found.device)
+            return bytes(seal_array(handle, self._dtype, self._shape, self._strides, first, order))
+
+    def _received(self, found: Range, handle: Handle) -> bytes:
+        """The handle that an import came by."""
+        if self._handle is not None:
+            return bytes(self._handle)
+        start = found.offset + self._offset - fields_of(handle).offset
+        return bytes(seal_array(handle, self._dtype, self._shape, self._strides, start))
 
 
 def _refuse(what: str) -> NoReturn:
@@ -610,13 +635,13 @@ adapters.on_first_use(_give_interfaces)
 
 
 class _Pickled:
-    """What pickling an array exported; withdrawn with the array."""
+    """What pickling an array exported."""
 
     __slots__ = ("events", "memory")
 
-    def __init__(self, covered: Range) -> None:
-        self.memory = Implicit(core.get(covered, implicit=True))
-        self.events: set[Implicit] = set()
+    def __init__(self, memory: Pickled, events: set[Implicit]) -> None:
+        self.memory = memory
+        self.events = events
 
 
 class _Make(Protocol):
@@ -669,6 +694,7 @@ def open_array(
     return array_of(place, parts.shape, handle.dtype, parts.strides, parts.offset, handle, order)
 
 
+@unpickles(SharedArray)
 def _reopen_array(raw: bytes) -> SharedArray:
     handle = ArrayHandle(raw)
     return open_array(handle, checked_parts(handle), None, True, None)

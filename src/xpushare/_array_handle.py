@@ -76,10 +76,11 @@ class ArrayHandle(Named, Closable[Parts]):
     does; `bytes(h)` and `str(h)` return these. Array handles are compared by content, and can be hashed and pickled.
 
     Only the object that `share` returned owns the export: `close()` on it (or leaving its `with` block) withdraws the
-    handle for new attaches; what is attached stays attached. Losing the object withdraws nothing. `close()` on any
-    other object, parsed or unpickled, in this process or another, closes only that object. If only the bytes are left,
-    the exporter can call `xs.ipc.memory.put(ArrayHandle(h).handle)`. `attach` raises `InvalidArgumentError` for a
-    closed object, and `HandleExpiredError` for the bytes of a withdrawn handle.
+    handle for new attaches; what is attached stays attached. Losing the object withdraws nothing, and is a
+    `ResourceWarning` unless the export ends by itself (`opens=`, `ttl=`). `close()` on any other object, parsed or
+    unpickled, in this process or another, closes only that object. If only the bytes are left, the exporter can call
+    `xs.ipc.memory.put(ArrayHandle(h).handle)`. `attach` raises `InvalidArgumentError` for a closed object, and
+    `HandleExpiredError` for the bytes of a withdrawn handle.
     """
 
     __slots__ = ("__weakref__", "_dtype", "_held", "_owner", "_parts", "_raw")
@@ -196,6 +197,23 @@ class ArrayHandle(Named, Closable[Parts]):
         table = node.current().table_if_any
         if owner is not None and owner == forks() and table is not None:
             table.withdraw(self._parts.memory, layout.REASON_PUT)  # False where its opens were used up: it is gone
+
+    # The defaults keep what is needed at interpreter exit, when module globals are gone.
+    def __del__(self, _forks: Callable[[], int] = forks, _left: list[bool] = node.left) -> None:
+        owner = getattr(self, "_owner", None)
+        if owner is None or _left or owner != _forks():
+            return
+        table = node.current().table_if_any
+        if table is not None and table.lose(self._parts.memory):
+            import warnings
+
+            warnings.warn(
+                f"unclosed {self!r} is lost: its memory is held until this process ends. Close it, or share with "
+                "opens= or ttl=",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
 
     def _use(self) -> Parts:
         """Unlike `use`, it allows forked children: a handle is just bytes."""

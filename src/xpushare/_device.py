@@ -306,6 +306,7 @@ def _named(name: str) -> Device:
     for device in devices():
         if names_of(device)[1] == wanted.bytes:
             return device
+    _expect_any()
     hiding = _variables(adapters.vendors())
     raise InvalidArgumentError(
         f"device {wanted} is not visible to this process; it may exist ({hiding} hide devices). Visible: {_listing()}"
@@ -334,6 +335,7 @@ def _selected(text: str) -> Device:
         for device in devices():
             if device.type == _TYPES[text]:
                 return device
+        _expect_any()
         raise InvalidArgumentError(f"there is no {text} here. Visible: {_listing()}")
     backend, _, ordinal = text.partition(":")
     if not _is_backend(backend):
@@ -342,6 +344,7 @@ def _selected(text: str) -> Device:
         )
     found = devices(f"{backend}:{ordinal or '*'}")
     if not found:
+        _expect_any()
         why = ""
         if not adapters.known(backend):
             why = " (no adapter for that backend is installed)"
@@ -361,11 +364,16 @@ def default_device() -> Device:
         return found[0]
     if sys.platform != "linux":
         raise FeatureNotSupportedError(_ELSEWHERE)
+    _expect_any()
+    raise FeatureNotSupportedError("ONEAPI_DEVICE_SELECTOR leaves no device to this process")
+
+
+def _expect_any() -> None:
+    """Raise `FeatureNotSupportedError` where there is no device at all, selected or not."""
     everywhere = [record.backend for record in adapters.vendors() if not record.selected_only]
-    if any(map(_backend_devices, everywhere)):
-        raise FeatureNotSupportedError("ONEAPI_DEVICE_SELECTOR leaves no device to this process")
-    why = "; ".join(f"{backend}: {adapters.why_none(backend)}" for backend in everywhere)
-    raise FeatureNotSupportedError(f"this process has no device ({why})")
+    if not any(map(_backend_devices, everywhere)):
+        why = "; ".join(f"{backend}: {adapters.why_none(backend)}" for backend in everywhere)
+        raise FeatureNotSupportedError(f"this process has no device ({why})")
 
 
 def device_for_handle(backend: str, device_uuid: bytes) -> Device:

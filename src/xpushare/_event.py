@@ -6,10 +6,11 @@ from collections.abc import Callable, Generator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
-from xpushare._lifecycle import Exportable
+from xpushare._lifecycle import Exportable, unpickles, why_unusable
 from xpushare.core import event as core
 from xpushare.core.event import Opened
 from xpushare.core.resources import Resource
+from xpushare.sharing import node
 
 if TYPE_CHECKING:
     from xpushare._device import Context, DeviceLike
@@ -149,15 +150,18 @@ class Event(Exportable[Opened]):
 
     def __repr__(self) -> str:
         found = self._held
-        if found is None:
-            return "<Event closed>"
+        why = why_unusable(found)
+        if found is None or why:
+            return f"<Event {why}>"
         how = "imported " if found.handle is not None else ""
         if found.timeline.foreign_process:
             return f"<Event {how}of the parent process, on {found.device}>"
         slot = found.timeline.slot
+        if node.left:
+            return f"<Event {how}of a process that has left, on {found.device}>"
         return f"<Event {how}value {slot.value} pending {slot.pending} on {found.device}>"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def _reduce(self) -> tuple[Any, ...]:
         found = self._use()
         handle = bytes(self._handle_to_pickle(found, core.get))
         return (_reopen, (handle, False)) if found.signals is False else (_reopen, (handle,))
@@ -166,5 +170,6 @@ class Event(Exportable[Opened]):
 event_over: Final[Callable[[Opened], Event]] = attrgetter("_make")(Event)  # for the other modules of the package
 
 
+@unpickles(Event)
 def _reopen(handle: bytes, signals: bool | None = None) -> Event:
     return event_over(core.open_(handle, signals=signals))

@@ -6,21 +6,21 @@ All bases have empty `__slots__`: each class has the slots itself, since a class
 
 from __future__ import annotations
 
-import os
-import threading
+import functools
 from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Protocol, Self, TypeVar
 
-from xpushare._errors import ForkError, InvalidArgumentError
+from xpushare._errors import ForkError, InvalidArgumentError, XpuShareError
 from xpushare._native import forks
-from xpushare.core.memory import FORK_ADVICE, Implicit
+from xpushare.core.memory import FORK_ADVICE
+from xpushare.core.pickles import Pickled, Unopened, anew, forwards
 
 if TYPE_CHECKING:
     from xpushare._device import Context, Device
     from xpushare.sharing.handle import Handle
 
-__all__ = ["Closable", "DeviceObject", "Exportable", "use"]
+__all__ = ["Closable", "DeviceObject", "Exportable", "expect_opened", "unpickles", "use", "why_unusable"]
 
 
 class OnDevice(Protocol):
@@ -42,6 +42,7 @@ class Importable(OnDevice, Protocol):
 S = TypeVar("S")
 D = TypeVar("D", bound=OnDevice)
 I = TypeVar("I", bound=Importable)  # noqa: E741
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Closable(Generic[S]):
@@ -64,6 +65,7 @@ class Closable(Generic[S]):
         if found is None:
             raise InvalidArgumentError(f"this {type(self).__name__} is closed")
         if self._forks != forks():
+            expect_opened(found)
             raise ForkError(f"this {type(self).__name__} {FORK_ADVICE}")
         return found
 
@@ -89,11 +91,50 @@ class Closable(Generic[S]):
         self.__copy__()
 
     def __reduce__(self) -> tuple[Any, ...]:
+        held: Any = self._held
+        return held.pickle if isinstance(held, Unopened) else self._reduce()
+
+    def _reduce(self) -> tuple[Any, ...]:
         raise TypeError(f"this {type(self).__name__} cannot be pickled: {self._pickle_advice}")
 
 
 class _Use(Protocol):
     def __call__(self, obj: Closable[S], /) -> S: ...
+
+
+def why_unusable(held: object) -> str:
+    """What `repr` says of an object that is closed, or that could not be opened."""
+    return "closed" if held is None else f"not opened: {held.error()}" if isinstance(held, Unopened) else ""
+
+
+def expect_opened(held: object) -> None:
+    if isinstance(held, Unopened):
+        raise held.error()
+
+
+_UNOPENED: Final = -1  # no count of forks: what each use compares already shows that there is nothing to be used
+
+
+def unpickles(kind: Any) -> Callable[[F], F]:
+    """For the functions that pickles call: they never raise, since the threads of pools, which unpickle, would die of
+    that. What cannot be opened becomes a `kind` of which each use raises.
+    """
+
+    def wrap(open_: Any) -> Any:
+        @functools.wraps(open_)
+        def reopen(*arguments: Any) -> Any:
+            try:
+                return open_(*arguments)
+            except XpuShareError as error:
+                self = kind.__base__.__new__(kind)
+                self._held = Unopened(error, (reopen, arguments))
+                self._forks = _UNOPENED
+                self._implicit = None
+                return self
+
+        return reopen
+
+    return wrap
 
 
 use: Final[_Use] = attrgetter("_use")(Closable)  # for the other modules: the method itself, without one more frame
@@ -120,7 +161,7 @@ class Exportable(DeviceObject[I]):
     __slots__ = ()
 
     _kind: ClassVar[str]  # its module in `ipc`
-    _implicit: Implicit | None  # what pickling it has exported
+    _implicit: Pickled | None  # what pickling it has exported
 
     @property
     def is_imported(self) -> bool:
@@ -136,17 +177,15 @@ class Exportable(DeviceObject[I]):
         return found
 
     def _handle_to_pickle(self, found: I, get: Callable[..., Handle]) -> Handle:
-        """The handle that an import was opened from; else that of an export by `get`, which ends with this object."""
-        if found.handle is not None:
+        """The handle that an import was opened from, if its exporter lives; else that of an export by `get`."""
+        if found.handle is not None and self._implicit is None and forwards(found.handle):
             return found.handle
-        with Implicit.lock:
+        with Pickled.lock:
             if self._implicit is None:
-                self._implicit = Implicit(get(found, implicit=True))  # type: ignore[misc]  # a slot of each sub-class
-            return self._implicit.handle
-
-
-def _after_fork() -> None:
-    Implicit.lock = threading.RLock()  # another thread of the parent may have held it
-
-
-os.register_at_fork(after_in_child=_after_fork)
+                export = functools.partial(get, found, implicit=True)
+                made = Pickled(export()) if found.handle is None else anew(found.device, export)
+                if made is None:
+                    assert found.handle is not None
+                    return found.handle  # it has expired, as its first use will say
+                self._implicit = made  # type: ignore[misc]  # a slot of each sub-class
+            return self._implicit.sent(found.device)

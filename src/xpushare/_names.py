@@ -30,6 +30,7 @@ from xpushare._array_handle import MAGIC, ArrayHandle, expect_open
 from xpushare._errors import ForkError, InvalidArgumentError, InvalidHandleError, XpuShareError, from_os_error
 from xpushare._event import Event
 from xpushare._fds import OwnedFd
+from xpushare._leaving import Stage, at_leave
 from xpushare._lifecycle import use
 from xpushare._physical_memory import PhysicalMemory
 from xpushare._share import share
@@ -100,8 +101,7 @@ def publish(name: str, obj: Any, *, replace: bool = False) -> None:
             _reap(folder)
             if (holder := _holder(folder / name)) is not None:
                 raise _taken(name, holder)
-        if _unpublish_all not in node.at_leave:
-            node.at_leave.append(_unpublish_all)
+        at_leave(_unpublish_all, Stage.WITHDRAW)
         handle, made = _export(obj)
         try:
             _claim(folder if old is None else old.path.parent, name, handle, made, old is not None)
@@ -385,7 +385,7 @@ def _retract(own: _Own) -> None:
         own.fd.close()
 
 
-def _unpublish_all() -> None:
+def _unpublish_all(_deadline: float) -> None:
     with _lock:
         while _own:
             _retract(_own.popitem()[1])

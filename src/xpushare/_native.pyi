@@ -359,20 +359,30 @@ class Domain:
         """Reap every dead member; returns how many there were."""
 
     # who holds an entry of the owner's table open
-    def idle(self) -> bool:
-        """Whether this process holds no entry and is attached to no slot here."""
+    def leave_if_idle(self) -> bool:
+        """`leave`, if this process holds no entry and is attached to no slot here; whether it has left. No thread comes
+        to hold anything in between."""
+
+    def stands(self) -> bool:
+        """Whether this process still is a member: it has not left or forked, and nothing in it has closed our fds."""
 
     def holders(self, entry: int) -> list[int]:
         """Indices of the other living members that hold `entry`; dead ones are reaped first."""
 
-    def set_opens(self, entry: int, count: int) -> None: ...
+    def set_opens(self, entry: int, count: int) -> None:
+        """Begin with that many opens, and not renewed."""
+
     def take_open(self, entry: int) -> bool:
-        """Count one open of a counted export (never below zero); False when they are used up."""
+        """Count one open of a counted or pickled export (never below zero); False when they are used up."""
 
     def give_open(self, entry: int) -> None:
-        """Undo one `take_open`."""
+        """One open more: undo one `take_open`, or count one pickle."""
 
     def opens_left(self, entry: int) -> int: ...
+    def renew(self, entry: int, until: int) -> None:
+        """One open more of a pickled export, which is good until then (CLOCK_MONOTONIC nanoseconds), at least."""
+
+    def renewed(self, entry: int) -> int: ...
 
     # slots, owner only
     def new_slot(self) -> int:
@@ -433,6 +443,9 @@ class Slot:
 
     def owes(self) -> bool:
         """Whether this process owes an outstanding point."""
+
+    def owes_next(self) -> bool:
+        """Whether the lowest outstanding point is this process's to complete."""
 
     def wait(self, point: int, timeout: float | None = None, spin: float = 50e-6) -> int:
         """Wait until `point` is done or lost: DONE, LOST, or PENDING on time-out. Deaths are noticed, also for future
@@ -618,8 +631,8 @@ def relay(calls: Sequence[tuple[int, ...]]) -> None:
 
 def close_relay(timeout: float | None = 1.0) -> bool:
     """Stop the relay's threads; what is held stays held until a thread starts again. False: a driver still blocks a
-    thread at the time-out; the thread does nothing more once the driver returns. The interpreter calls this at its
-    exit.
+    thread at the time-out; the thread does nothing more once the driver returns. Call it at the exit, before memory
+    that held calls use is freed. In a sub-interpreter it does nothing.
     """
 
 # --- the warden

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, final
 from xpushare._array import SharedArray, array_over, span_of
 from xpushare._elements import as_dtype, as_shape
 from xpushare._errors import InvalidArgumentError
-from xpushare._lifecycle import DeviceObject, Exportable, use
+from xpushare._lifecycle import DeviceObject, Exportable, unpickles, use, why_unusable
 from xpushare._native import BufferBase, Span
 from xpushare.core import physical as core
 from xpushare.core.memory import Range, slice_
@@ -82,12 +82,13 @@ class PhysicalMemory(Exportable[Held]):
 
     def __repr__(self) -> str:
         found = self._held
-        if found is None:
-            return "<PhysicalMemory closed>"
+        why = why_unusable(found)
+        if found is None or why:
+            return f"<PhysicalMemory {why}>"
         how = "imported " if found.handle is not None else ""
         return f"<PhysicalMemory {how}{found.pages.nbytes} bytes on {found.device}>"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def _reduce(self) -> tuple[Any, ...]:
         return _reopen, (bytes(self._handle_to_pickle(self._use(), core.get)),)
 
 
@@ -95,6 +96,7 @@ class PhysicalMemory(Exportable[Held]):
 physical_memory_over: Final[Callable[[Held], PhysicalMemory]] = attrgetter("_make")(PhysicalMemory)
 
 
+@unpickles(PhysicalMemory)
 def _reopen(handle: bytes) -> PhysicalMemory:
     return physical_memory_over(core.open_(handle))
 

@@ -147,6 +147,7 @@ def share(
     copy: bool = False,
     stream: Any = None,
     opens: int | None = None,
+    ttl: float | None = None,
 ) -> ArrayHandle:
     """Export `array` where it is, without a copy: a handle for `attach` in any process of this user.
 
@@ -160,12 +161,14 @@ def share(
     warned. `stream` says which queued work produces the content: a `Queue`, a
     stream of another library or a raw one, or None for the stream that the array's library works on now. With -1 the
     content is there already, and nobody waits for anything. With `opens=n`, the handle withdraws itself once it has
-    been attached n times; the memory is released once the last of these arrays is gone and this process exports
-    something again.
+    been attached n times, with `ttl=seconds` after that time; the memory is released once the last of these arrays is
+    gone and this process allocates or exports something again.
 
-    The export holds the array's memory until the returned handle's `close()` or the end of this process.
+    The export holds the array's memory until the returned handle's `close()` or the end of this process, or until
+    `opens` or `ttl` end it. With neither, losing the handle without closing it is a `ResourceWarning`.
     """
     count = _opens_argument(opens)
+    limit = _ttl_argument(ttl)
     own = _own(array)
     found: arrays.Described | None = None
     copied = 0
@@ -191,7 +194,7 @@ def share(
         work = work_on(device, _native_stream(stream, found, array, device), array)
         if work is not None and not isinstance(stream, Queue) and not copied and work.driver.idle():
             work = None  # the content is there: readers have nothing to wait for
-    handle = _export(source, work, read_only, count, copied)
+    handle = _export(source, work, read_only, count, limit, copied)
     if copied:
         import logging
 
@@ -209,6 +212,19 @@ def _opens_argument(opens: int | None) -> int | None:
     if not 1 <= count <= _OPENS_MAX:
         raise InvalidArgumentError(f"opens is from 1 to {_OPENS_MAX}, not {count}")
     return count
+
+
+def _ttl_argument(ttl: float | None) -> int | None:
+    """In nanoseconds."""
+    if ttl is None:
+        return None
+    try:
+        nanoseconds = float(ttl) * 1e9
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(f"ttl is a number of seconds, not {type(ttl).__name__}") from None
+    if not 0 < nanoseconds < 1 << 62:
+        raise InvalidArgumentError(f"ttl is a number of seconds, more than 0, not {ttl}")
+    return max(int(nanoseconds), 1)
 
 
 class _Source(NamedTuple):
@@ -297,13 +313,15 @@ def _native_stream(stream: Any, found: arrays.Described | None, array: Any, devi
     return None
 
 
-def _export(source: _Source, work: Work | None, read_only: bool, opens: int | None, copied: int) -> ArrayHandle:
+def _export(
+    source: _Source, work: Work | None, read_only: bool, opens: int | None, ttl: int | None, copied: int
+) -> ArrayHandle:
     covered, offset, shape, strides, dtype = source
     order: Mark | None = None
     if work is not None and covered.handle is None:
         order = mark(work, covered.device)
         covered = covered._replace(lease=(covered.lease, order.export))  # the event's export ends with the memory's
-    handle = memory.get(covered, None, read_only, opens)
+    handle = memory.get(covered, None, read_only, opens, ttl=ttl)
     return seal_array(handle, dtype, shape, strides, offset, order, copied, forks())
 
 

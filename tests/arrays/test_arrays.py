@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import logging
 import pickle
+import subprocess
+import sys
+import time
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -363,13 +369,92 @@ def _close_parsed(raw: bytes) -> None:
 
 def test_losing_the_handle_withdraws_nothing(peer: Child) -> None:
     array = xs.empty(1)
-    raw = bytes(xs.share(array))
+    with pytest.warns(ResourceWarning, match=r"unclosed <ArrayHandle \(1,\) float64 .* is lost") as told:
+        raw = bytes(xs.share(array))
+    assert isinstance(told[0].source, xs.ArrayHandle), "tracemalloc knows where it was made"
     del array
     gc.collect()
     peer.call(looked_at, raw)
     xs.ipc.memory.put(xs.ArrayHandle(raw).handle)
     with pytest.raises(xs.HandleExpiredError):
         xs.attach(raw)
+
+
+def test_an_export_that_ends_by_itself_may_be_lost() -> None:
+    array = xs.empty(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for options in ({"opens": 1}, {"ttl": 60}):
+            raw = bytes(xs.share(array, **options))
+            xs.attach(raw).close()
+            xs.ArrayHandle(raw)  # nobody owns the export by that
+        xs.share(array).close()
+        withdrawn = xs.share(array)
+        xs.ipc.memory.put(withdrawn.handle)
+        del withdrawn
+        gc.collect()
+
+
+def test_the_log_says_once_where_lost_exports_pile_up() -> None:
+    text = run(
+        "import logging, warnings, xpushare as xs\n"
+        "logging.basicConfig()\n"
+        "warnings.simplefilter('ignore')\n"
+        "array = xs.empty(1)\n"
+        "for _ in range(90): bytes(xs.share(array))\n"
+        "for each in [xs.share(array) for _ in range(90)]: each.close()\n"
+        "print('so far', flush=True)\n"
+        "for _ in range(200): bytes(xs.share(array))\n"
+    )
+    assert text.count("100 exports of xs.share are held") == 1
+    assert text.index("so far") < text.index("100 exports")
+
+
+def test_tracemalloc_shows_where_a_lost_export_was_made(tmp_path: Path) -> None:
+    script = tmp_path / "lost.py"
+    script.write_text("import xpushare as xs\narray = xs.empty(1)\nbytes(xs.share(array))\nheld = xs.share(array)\n")
+    text = run("-X", "tracemalloc=5", "-W", "default::ResourceWarning", str(script))
+    assert text.count("ResourceWarning: unclosed <ArrayHandle") == 1, "what the end of the process ends is not lost"
+    assert "bytes(xs.share(array))" in text
+
+
+def run(*arguments: str) -> str:
+    """A program's output, stderr included."""
+    command = [sys.executable, *(arguments if len(arguments) > 1 else ("-c", *arguments))]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_a_ttl_ends_the_export(peer: Child) -> None:
+    table = node.current().table()
+    table.sweep()
+    before = table.statistics()["exports"]
+    array = xs.empty(1)
+    made = time.monotonic()
+    handle, counted = xs.share(array, ttl=0.3), xs.share(array, ttl=60, opens=1)
+    with contextlib.suppress(xs.HandleExpiredError):  # where this machine is very slow
+        peer.call(looked_at, handle)
+        assert xs.attach(handle).shape == (1,)
+    peer.call(looked_at, counted)
+    while time.monotonic() < made + 0.5:
+        time.sleep(0.01)
+    for attach in (peer.call, lambda _looked_at, handle: xs.attach(handle)):
+        with pytest.raises(xs.HandleExpiredError, match="ttl is over"):
+            attach(looked_at, handle)
+    with pytest.raises(xs.HandleExpiredError, match="opens are used up"):
+        peer.call(looked_at, counted)
+    table.sweep()
+    assert table.statistics()["exports"] == before
+    with pytest.raises(xs.HandleExpiredError, match="ttl is over"):
+        xs.attach(handle)
+    handle.close()
+
+
+@pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf"), 1e30, "soon", []])
+def test_a_ttl_is_a_number_of_seconds(ttl: Any) -> None:
+    with pytest.raises(xs.InvalidArgumentError, match="ttl is a number of seconds"):
+        xs.share(xs.empty(1), ttl=ttl)
 
 
 def test_the_export_holds_the_array(peer: Child) -> None:

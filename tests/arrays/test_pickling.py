@@ -1,4 +1,4 @@
-"""A SharedArray through every pickler and start method: plain bytes, the same memory."""
+"""A SharedArray through every pickler: plain bytes, the same memory. Through every pool: test_pools.py."""
 
 from __future__ import annotations
 
@@ -106,6 +106,9 @@ def test_the_export_ends_with_the_array(peer: Child) -> None:
     peer.call(_add_one_in, first)
     del array
     gc.collect()
+    assert table.statistics()["exports"] == before + 1  # there were two pickles
+    assert peer.call(_add_one_in, second) == 3
+    table.sweep()
     assert table.statistics()["exports"] == before
     with pytest.raises(xs.HandleExpiredError, match="keep what you pickle"):
         peer.call(_add_one_in, second)

@@ -269,8 +269,8 @@ _system.BOOT_ID = "/nowhere/boot_id"
 assert not xs.devices("native_cpu:*")
 try:
     xs.malloc_host(1, "native_cpu:0")
-except xs.InvalidArgumentError as error:
-    assert "mount /proc" in str(error), error
+except xs.FeatureNotSupportedError as error:
+    assert "mount -t proc" in str(error), error
 else:
     raise AssertionError
 """

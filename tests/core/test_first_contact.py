@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import gc
+import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
-from peering import exported, exported_event, exported_physical, kind
+from peering import exported, exported_event, exported_physical, holdings, kind
 
 import harness
 import xpushare as xs
 from harness import Child
-from xpushare.sharing import node
+from xpushare.sharing import node, routes
 
 __all__ = ["kind"]
 
@@ -37,6 +41,85 @@ def test_a_failed_first_open_leaves_no_acquaintance(kind: str) -> None:
         assert harness.fd_count() <= before  # what an earlier test left may have gone meanwhile
         with getattr(xs.ipc, kind).open(child.call(MAKERS[kind], "native_cpu:0")) as good:
             assert good.is_imported
+
+
+def test_an_error_that_is_kept_does_not_stand_in_the_way(kind: str) -> None:
+    verbs = getattr(xs.ipc, kind)
+    with Child() as child:
+        handle = child.call(MAKERS[kind], "native_cpu:0")
+        child.call(put, handle)
+        with pytest.raises(xs.HandleExpiredError, match="put") as kept:
+            verbs.open(handle)
+        with verbs.open(child.call(MAKERS[kind], "native_cpu:0")) as good:
+            assert good.is_imported
+        assert kept.value.__traceback__ is not None
+
+
+@pytest.mark.usefixtures("exporting")
+def test_no_route_leaves_nothing_even_if_copies_of_errors_keep_their_tracebacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def rebuilt(message: str, traceback: Any) -> xs.RouteError:
+        return xs.RouteError(message).with_traceback(traceback)
+
+    def reduced(error: xs.RouteError) -> tuple[Any, ...]:  # what tblib installs
+        return rebuilt, (error.message, error.__traceback__)
+
+    def blocked(*_arguments: Any) -> Any:
+        raise routes.Blocked("by the test")
+
+    monkeypatch.setitem(copyreg.dispatch_table, xs.RouteError, reduced)
+    for route in routes.routes():
+        monkeypatch.setattr(route, "fetch", blocked)
+    with Child() as child:
+        handle = child.call(exported, "mock:0")
+        gc.collect()
+        before = holdings()
+        gc.disable()
+        try:
+            with contextlib.suppress(xs.RouteError):
+                xs.ipc.memory.open(handle)
+                raise AssertionError("the test blocks every route")
+            assert holdings() == before
+        finally:
+            gc.enable()
+
+
+def test_opens_that_fail_do_not_disturb_those_of_other_threads() -> None:
+    """Each failed first open leaves the exporter again, at any moment of the others'."""
+    peers = node.current().peers
+    rounds, wrong = 300, []
+
+    def attempt(handle: xs.ipc.Handle, good: bool, start: threading.Barrier) -> None:
+        for _ in range(rounds):
+            start.wait(harness.TIMEOUT)
+            try:
+                xs.ipc.memory.open(handle).close()
+            except xs.HandleExpiredError as error:
+                if good:
+                    wrong.append(repr(error))
+            except BaseException as error:
+                wrong.append(repr(error))
+            start.wait(harness.TIMEOUT)
+            peers._discard(handle._fields.cookie)  # a first open again
+
+    with Child() as child:
+        bad = child.call(exported, "native_cpu:0")
+        child.call(put, bad)
+        good = child.call(exported, "native_cpu:0")
+        start = threading.Barrier(4)
+        threads = [threading.Thread(target=attempt, args=(bad, False, start)) for _ in range(2)]
+        threads += [threading.Thread(target=attempt, args=(good, True, start)) for _ in range(2)]
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(100)
+        finally:
+            sys.setswitchinterval(interval)
+    assert wrong == []
 
 
 def test_too_little_address_space_is_told_so() -> None:

@@ -55,7 +55,7 @@ def test_a_handler_opens_what_is_being_opened(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_those_who_waited_for_a_failure_fail_with_it() -> None:
-    peers, tries = Peers(lambda: None), []
+    peers, tries = Peers(), []
     first = threading.Event()
 
     def make() -> int:

@@ -129,6 +129,7 @@ def in_child(case: Case, nth: int, reference: dict[str, Any] | None) -> tuple[bo
     pid = os.fork()
     if pid == 0:
         status = 1
+        gc.freeze()  # the child collects what is its own
         with contextlib.suppress(BaseException), open(writing, "wb") as report:
             interrupted, answer = True, None
             try:
@@ -188,9 +189,7 @@ def exports() -> Any:
     kept["theirs' event"] = xs.ipc.event.get(event)
     kept["array"], kept["counted"] = array, xs.share(np.zeros(10), copy=True, opens=3)
     gc.collect()
-    gc.freeze()  # for the children, which collect what is theirs
     yield
-    gc.unfreeze()
     kept["counted"].close()
     kept.clear()
     array.close()
@@ -198,6 +197,7 @@ def exports() -> Any:
 
 @pytest.mark.usefixtures("exports")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from 3.12 on: of a fork with threads
+@pytest.mark.filterwarnings("ignore:unclosed <ArrayHandle:ResourceWarning")  # that an interrupt kept from its caller
 @pytest.mark.parametrize("name", CASES)
 def test_an_interrupt_leaves_nothing_and_breaks_nothing(name: str) -> None:
     case = CASES[name]

@@ -23,8 +23,7 @@ CPU = "native_cpu:0"
 
 def _attached() -> xs.SharedArray:
     array = kept["source"] = xs.empty(4)
-    handle = kept["array handle"] = xs.share(array)
-    return xs.attach(bytes(handle))
+    return xs.attach(bytes(xs.share(array, ttl=3600)))
 
 
 OBJECTS: dict[str, Any] = {
@@ -39,7 +38,7 @@ OBJECTS: dict[str, Any] = {
     "SharedArray": lambda: xs.malloc_device(PAGE, CPU).as_array(4, "uint8"),
     "attached SharedArray": _attached,
     "ArrayHandle": lambda: xs.share(xs.empty(4)),
-    "parsed ArrayHandle": lambda: xs.ArrayHandle(bytes(xs.share(xs.empty(4)))),
+    "parsed ArrayHandle": lambda: xs.ArrayHandle(bytes(xs.share(xs.empty(4), ttl=3600))),
 }
 CLASSES = (xs.Memory, xs.PhysicalMemory, xs.VirtualRange, xs.Event, xs.Queue, xs.SharedArray, xs.ArrayHandle)
 NO_PICKLE = (xs.Queue, xs.VirtualRange)
@@ -73,8 +72,9 @@ def thing(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 def test_every_class_is_here() -> None:
-    made = {type(make()) for make in OBJECTS.values()}
+    things = [make() for make in OBJECTS.values()]
     _withdraw_all()
+    made = {type(each) for each in things}
     assert made == set(CLASSES)
     assert made == {each for name in xs.__all__ if hasattr(each := getattr(xs, name), "closed")}
 
@@ -199,8 +199,9 @@ def test_pickling(thing: Any, protocol: int) -> None:
 
 @pytest.mark.parametrize("name", [name for name in OBJECTS if "ArrayHandle" not in name])
 @pytest.mark.parametrize("end", ["drop", "close", "pickle and drop", "pickle and close"])
-def test_nothing_stays_and_nothing_is_said(name: str, end: str) -> None:
+def test_nothing_stays_and_nothing_is_said(name: str, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Losing the last reference is a close. (The export of an ArrayHandle lasts until `close`: test_arrays.py.)"""
+    monkeypatch.setenv("XPUSHARE_PICKLE_GRACE", "0")
     _withdraw_all()
     OBJECTS[name]()  # what the first of its kind sets up stays
     _withdraw_all()

@@ -121,7 +121,8 @@ def test_queue_operations_keep_their_operands(pair: Pair) -> None:
     assert memory_mappings() == mapped
 
 
-def test_garbage_is_collected(pair: Pair, peer: Child) -> None:
+def test_garbage_is_collected(pair: Pair, peer: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XPUSHARE_PICKLE_GRACE", "0")  # what is pickled goes with it
     handle = peer.call(exported, pair[0])
     xs.ipc.memory.open(handle).close()
     mapped = memory_mappings()

@@ -132,3 +132,12 @@ def total(array: xs.SharedArray) -> int:
     import torch
 
     return int(torch.from_dlpack(array).sum(dtype=torch.int64))
+
+
+def made_of(n: int) -> xs.SharedArray:
+    """A result that nothing here keeps."""
+    import torch
+
+    array = xs.empty(1000, "int32", device="cuda:0")
+    torch.from_dlpack(array).fill_(n)
+    return array

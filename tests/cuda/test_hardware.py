@@ -12,7 +12,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gpu_peer as peer
@@ -513,8 +513,26 @@ def test_held_operations_leave_captures_alone(gpu: xs.Device) -> None:
     need("torch")
     import torch
 
-    tensor, stream, graph = torch.zeros(64, device="cuda"), torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    torch.cuda.synchronize()  # not later: it would wait for the queues
+    tensor, stream = torch.zeros(64, device="cuda"), torch.cuda.Stream()
+    rehearsal, graph = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+
+    def capture(graph: torch.cuda.CUDAGraph, meanwhile: Callable[[], None]) -> None:
+        with torch.cuda.stream(stream):
+            graph.capture_begin(capture_error_mode="global")
+            tensor.add_(1)
+            meanwhile()
+            graph.capture_end()
+
+    def let_go() -> None:
+        gate.signal()
+        for out in outs:
+            out.wait(15, at_least=1)
+
+    # Whatever torch does for the first time may wait for the device, and so for our queues: loading a kernel, say.
+    capture(rehearsal, lambda: None)
+    rehearsal.replay()
+    tensor.zero_()
+    torch.cuda.synchronize()
     with contextlib.ExitStack() as stack:
         queues = [stack.enter_context(xs.Queue(gpu)) for _ in range(6)]
         gate = stack.enter_context(xs.Event(gpu))
@@ -525,13 +543,7 @@ def test_held_operations_leave_captures_alone(gpu: xs.Device) -> None:
             waiting.fill(cells[0], b"x")
             waiting.copy(cells[1], cells[0])
             waiting.signal(out)
-        with torch.cuda.stream(stream):
-            graph.capture_begin(capture_error_mode="global")
-            tensor += 1
-            gate.signal()
-            for out in outs:
-                out.wait(15, at_least=1)
-            graph.capture_end()
+        capture(graph, let_go)
         graph.replay()
         torch.cuda.synchronize()
         assert tensor[0].item() == 1

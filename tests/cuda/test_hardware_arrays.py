@@ -107,6 +107,14 @@ def test_pickles_go_to_a_pool_of_processes(gpu: xs.Device) -> None:
         assert list(pool.map(peer.total, [array] * 4)) == [499500] * 4
 
 
+def test_results_of_a_pool_go_to_another_once_it_is_gone() -> None:
+    need("torch")
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as first:
+        results = list(first.map(peer.made_of, range(1, 5)))
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as second:
+        assert list(second.map(peer.total, results)) == [1000 * n for n in range(1, 5)]
+
+
 # --- other libraries' events -------------------------------------------------------------------------------------
 
 

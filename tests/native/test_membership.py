@@ -3,6 +3,7 @@
 import fcntl
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -90,6 +91,22 @@ def test_exec_ends_membership(exporter, peers):
     until(exporter.domain.reap, 2)  # its process lives on, so only after a grace
 
 
+def test_a_record_may_name_any_process(exporter):
+    """The pid in a record is a peer's to write: a process of another user is no member that has yet to die."""
+    d = exporter.domain
+    theirs = subprocess.Popen(["sleep", "60"], user=65534) if os.geteuid() == 0 else None
+    try:
+        record = d.address + AT["commons.members"] + 5 * AT["member.size"]
+        n.store64(record + AT["member.pid_namespace"], os.stat("/proc/self/ns/pid").st_ino)
+        n.store64(record, (theirs.pid if theirs else 1) << 32 | 1)  # state and pid
+        assert [(m[0], m[3]) for m in d.members()] == [(0, True), (5, False)]
+        assert d.reap() == 1
+    finally:
+        if theirs:
+            theirs.kill()
+            theirs.wait()
+
+
 def test_reap_byte_taken_leaves_it_to_the_other(exporter, peers):
     a, b = peers(), peers()
     a.kill()
@@ -117,7 +134,16 @@ def test_opens(exporter, peers):
     assert d.opens_left(5) == 0
     d.set_opens(5, -4)
     assert not d.take_open(5)
-    for call in (lambda entry: n.Lease(d, entry, None), d.holders, d.take_open, d.opens_left):
+    d.give_open(5)
+    assert d.opens_left(5) == 1, "what a hostile peer wrote there takes no open away"
+    assert d.renewed(5) == 0
+    a.run("d.renew(5, 1 << 63)")
+    d.renew(5, 7)
+    assert (d.renewed(5), d.opens_left(5), a.run("d.renewed(5)")) == (1 << 63, 3, 1 << 63), "the latest counts"
+    d.set_opens(5, 2**31 - 1)
+    d.give_open(5)
+    assert (d.renewed(5), d.opens_left(5)) == (0, 2**31 - 1)
+    for call in (lambda entry: n.Lease(d, entry, None), d.holders, d.take_open, d.opens_left, d.renewed):
         with pytest.raises(ValueError, match="entry"):
             call(262144)
     with pytest.raises(OverflowError):
@@ -179,7 +205,7 @@ def test_lifetimes():
     assert s.signal() == 1
     watch().leave()
     for name, args in (("signal", ()), ("owes", ()), ("attached", ()), ("wait", (1,)), ("notify", (1, 1))):
-        with pytest.raises(ValueError, match="detached"):
+        with pytest.raises(ValueError, match="left"):
             getattr(s, name)(*args)
     s.detach()
     del s

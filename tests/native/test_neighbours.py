@@ -122,3 +122,47 @@ def test_the_warden_outlives_a_sub_interpreter():
         """
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_event_loops_learn_that_something_closed_our_fds(loop):
+    done = program(
+        """
+        import asyncio, os, sys, trio, warnings
+        import xpushare as xs
+        loop = {"asyncio": asyncio, "trio": trio}[sys.argv[1]]
+        event = xs.Event("native_cpu:0", enable_ipc=True)
+        xs.ipc.event.get(event)
+        told, ended = [], []
+        warnings.showwarning = lambda message, *_rest: told.append(str(message))
+        async def wait(_mine):
+            for point in (5, 6):  # the second finds it out at once
+                try:
+                    await event.reached(point)
+                except xs.InvalidArgumentError as error:
+                    ended.append(str(error))
+            if len(ended) == 4:
+                assert len(told) == 1, told
+                assert all("closerange" in each for each in ended), ended
+                os._exit(0)
+        def open_fds():
+            return {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+                    if os.path.lexists(f"/proc/self/fd/{fd}")}
+        async def close(mine):
+            await loop.sleep(0.05)
+            for fd in map(int, mine):
+                if fd > 2:
+                    os.close(fd)
+        async def with_asyncio(mine):
+            await asyncio.wait_for(asyncio.gather(wait(mine), wait(mine), close(mine)), 20)
+        async def with_trio(mine):
+            with trio.fail_after(20):
+                async with trio.open_nursery() as nursery:
+                    for each in (wait, wait, close):
+                        nursery.start_soon(each, mine)
+        mine = set(open_fds())  # the loop's own come later
+        asyncio.run(with_asyncio(mine)) if loop is asyncio else trio.run(with_trio, mine)
+        """,
+        loop,
+    )
+    assert done.returncode == 0, done.stderr

@@ -95,7 +95,7 @@ def test_the_fields_are_where_the_table_says(memory: xs.Memory) -> None:
         return int.from_bytes(at[name], "little")
 
     assert at["magic"] == b"XPUSHARE"
-    assert number("version") == 2
+    assert number("version") == 3
     assert number("kind") == 1
     assert number("flags") == 1
     assert at["backend"] == b"native_cpu".ljust(16, b"\0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 import xpushare as xs
 from xpushare import _native
-from xpushare.adapters.mock import MockStream
+from xpushare.adapters.mock import MockEvent, MockStream
 from xpushare.adapters.mock.hooks import Device, Stream
 from xpushare.adapters.mock.script import ScriptedDriver
 from xpushare.adapters.mock.script import driver as mock_driver
@@ -104,6 +105,35 @@ def memory() -> Memory:
     return Memory(4096)
 
 
+def test_what_is_unfinished(
+    engine: Engine,
+    device: Device,
+    driver: ScriptedDriver,
+    ordering: str,
+    memory: Memory,
+    new_slot: NewSlot,
+    until: Until,
+) -> None:
+    stream = new_stream(device, ordering)
+    queue, gate, out = new_queue(engine, stream), new_slot(), new_slot()
+    assert queue.unfinished() is False
+    driver.library.ss_pause(ctypes.c_uint64(stream.handle), 1)
+    queue.fill(memory.address, b"a", 100, None)
+    queue.wait(gate, 1)
+    assert queue.unfinished() is True, "the fill comes before the wait"
+    driver.library.ss_pause(ctypes.c_uint64(stream.handle), 0)
+    until(lambda: queue.unfinished() == (gate, 1))
+    queue.fill(memory.address, b"b", 100, None)
+    queue.signal(out, None)
+    queue.wait(gate, 2)
+    assert queue.unfinished() == (gate, 1), "what comes behind the wait makes no difference"
+    gate.signal()
+    until(lambda: queue.unfinished() == (gate, 2))
+    assert out.value == 1
+    gate.signal()
+    until(lambda: queue.unfinished() is False)
+
+
 def test_what_is_queued_behind_a_wait_starts_when_the_point_comes(
     engine: Engine, device: Device, driver: ScriptedDriver, ordering: str, memory: Memory, new_slot: NewSlot
 ) -> None:
@@ -133,29 +163,91 @@ def test_what_is_queued_behind_a_wait_starts_when_the_point_comes(
     assert sorted(Keep.gone) == ["copy", "fill"]
 
 
+def test_signals_and_waits(engine: Engine, device: Device, ordering: str, new_slot: NewSlot) -> None:
+    first, second = (new_queue(engine, new_stream(device, ordering)) for _ in range(2))
+    slot = new_slot()
+    second.wait(slot, 1)
+    assert not second.idle()
+    assert first.signal(slot, None) == 1
+    assert slot.wait(1, 5) == _native.DONE
+    first.synchronize(5)
+    second.synchronize(5)
+    assert second.signal(slot, None) == 2
+    second.synchronize(5)
+    assert (slot.value, slot.pending) == (2, 2)
+
+
 def test_signals_behind_a_lost_wait_are_lost(
     engine: Engine, device: Device, driver: ScriptedDriver, ordering: str, new_slot: NewSlot, until: Until
 ) -> None:
-    owing, waiting = new_stream(device, ordering), new_stream(device, ordering)
-    owner, queue = new_queue(engine, owing), new_queue(engine, waiting)
-    gate, lost, behind = new_slot(), new_slot(), new_slot()
+    owner, queue, third = (new_queue(engine, new_stream(device, ordering)) for _ in range(3))
+    gate, lost, behind, last = (new_slot() for _ in range(4))
     owner.wait(gate, 1)
     owner.signal(lost, None)
     queue.wait(lost, 1)
-    assert queue.signal(behind, None) == 1
+    assert [queue.signal(behind, None) for _ in range(2)] == [1, 2]
+    third.wait(behind, 2)
+    third.signal(last, None)
+    assert not driver.counts["host"]
     lost.fail(2)
-    assert behind.wait(1, 5) == _native.LOST
-    until(queue.idle)
+    assert [behind.wait(2, 5), last.wait(1, 5)] == [_native.LOST] * 2
+    until(lambda: queue.idle() and third.idle())
+    assert [each.state(1) for each in (lost, behind, last)] == [_native.LOST] * 3
     if ordering != "device":
         assert not driver.counts["store64"] + driver.counts["host"], "the driver never hears of them"
-    until(lambda: (queue.settle(), queue.waits(), queue._failures)[-1])
-    with pytest.raises(xs.PeerLostError, match="point 1"):
-        queue.synchronize(5)
+    for each in (queue, third):
+        until(lambda each=each: (each.settle(), each.waits(), each._failures)[-1])
+        with pytest.raises(xs.PeerLostError, match="point"):
+            each.synchronize(5)
+        each.synchronize(5)
+    assert queue.signal(behind, None) == 3
     queue.synchronize(5)
-    assert queue.signal(behind, None) == 2
-    assert behind.wait(2, 5) == _native.DONE
+    assert behind.state(3) == behind.state(2) == _native.DONE
+    assert driver.counts["host"] == (ordering == "device"), "late stores may come of what the driver has"
     gate.signal()
     owner.synchronize(5)
+    until(lambda: not queue._owed and not queue._native.late(behind))
+
+
+def test_the_host_completes_what_takes_its_turn(
+    engine: Engine, device: Device, ordering: str, new_slot: NewSlot, until: Until
+) -> None:
+    """A store that comes after the point was lost would lower the word under a later signal."""
+    gate, hold, slot = new_slot(), new_slot(), new_slot()
+    first, second, third = (new_queue(engine, new_stream(device, ordering)) for _ in range(3))
+    first.wait(gate, 1)
+    first.signal(slot, None)
+    second.wait(hold, 1)
+    assert [second.signal(slot, None) for _ in range(2)] == [2, 3]
+    slot.fail(2)
+    if ordering == "device":  # else it waits for nothing yet: what it holds begins with another wait
+        until(lambda: (second.settle(), second.waits(), second._failures)[-1])  # before it heals
+    assert third.signal(slot, None) == 4
+    assert slot.wait(4, 5) == _native.DONE
+    hold.signal()
+    if ordering == "device":
+        with pytest.raises(xs.PeerLostError):
+            second.synchronize(5)
+    second.synchronize(5)
+    assert (slot.state(4), _native.load64(slot.address)) == (_native.DONE, 4)
+    gate.signal()
+    first.synchronize(5)
+    assert slot.state(4) == _native.DONE
+
+
+def test_a_refused_host_function_loses_the_point(
+    engine: Engine, device: Device, driver: ScriptedDriver, new_slot: NewSlot
+) -> None:
+    gate, slot = new_slot(), new_slot()
+    first, second = (new_queue(engine, new_stream(device)) for _ in range(2))
+    first.wait(gate, 1)
+    first.signal(slot, None)
+    driver.fail("host", xs.OutOfMemoryError("", native=2))
+    with pytest.raises(xs.OutOfMemoryError, match="signalling: host failed with MOCK_OUT_OF_MEMORY"):
+        second.signal(slot, None)
+    assert slot.state(2) == _native.LOST
+    gate.signal()
+    first.synchronize(5)
 
 
 def test_signallers_take_turns(engine: Engine, device: Device, ordering: str, new_slot: NewSlot) -> None:
@@ -334,3 +426,80 @@ def test_calls_by_recipe_run_inside_what_they_need(engine: Engine, device: Devic
     queue.signal(slot, None)
     queue.wait(slot, 1)
     assert Scope.entered == 202
+
+
+# --- a budget of waiting queues
+
+
+def queues_of(engine: Engine, device: Device, budget: int, number: int) -> list[DeviceQueue]:
+    """Queues of which so many may wait on the device for what may never come."""
+    calls, queues = device.driver.new_queue_calls(budget), []
+    for _ in range(number):
+        stream = new_stream(device, "shared")
+        stream.calls = calls
+        queues.append(new_queue(engine, stream))
+    return queues
+
+
+@pytest.mark.parametrize("budget", [0, 2, 8])
+def test_so_many_queues_wait_on_the_device(
+    engine: Engine, device: Device, driver: ScriptedDriver, memory: Memory, new_slot: NewSlot, budget: int
+) -> None:
+    """The others hold their operations, which a relay thread hands over."""
+    queues = queues_of(engine, device, budget, 12)
+    gates, outs = ([new_slot() for _ in queues] for _ in range(2))
+    for at, (queue, gate, out) in enumerate(zip(queues, gates, outs, strict=True)):
+        queue.wait(gate, 1)
+        queue.fill(memory.address + at, bytes([at + 1]), 1, None)
+        queue.copy(memory.address + 100 + at, memory.address + at, 1, None)
+        assert queue.signal(out, None) == 1
+    assert driver.counts["wait64_geq"] == budget
+    assert [queue._native.held > 0 for queue in queues] == [at >= budget for at in range(12)]
+    assert not any(queue.idle() for queue in queues)
+    for gate, out in reversed(list(zip(gates, outs, strict=True))):
+        assert out.state(1) == _native.PENDING
+        gate.signal()
+        assert out.wait(1, 5) == _native.DONE
+    for queue in queues:
+        queue.synchronize(5)
+    assert bytes(memory.view[:12]) == bytes(memory.view[100:112]) == bytes(range(1, 13))
+
+
+def test_a_stream_of_another_library_takes_a_place(engine: Engine, device: Device, new_slot: NewSlot) -> None:
+    gate, (one, two) = new_slot(), queues_of(engine, device, 1, 2)
+    stream = new_stream(device, owner=MockStream())
+    stream.calls = one._stream.calls
+    adopted = new_queue(engine, stream)
+    adopted.wait(gate, 1)
+    one.wait(gate, 1)
+    assert (adopted._native.held, one._native.held) == (0, 1)
+    gate.signal()
+    adopted.synchronize(5)
+    one.synchronize(5)
+    two.wait(gate, 2)
+    assert two._native.held == 0
+    adopted.wait(gate, 2)  # whatever others do: it cannot be held
+    gate.signal()
+    adopted.synchronize(5)
+    two.synchronize(5)
+
+
+def test_an_event_of_another_library_takes_a_place(engine: Engine, device: Device, new_slot: NewSlot) -> None:
+    """Nobody here knows what is before it."""
+    event, gates, slot = threading.Event(), [new_slot(), new_slot()], new_slot()
+    queues = queues_of(engine, device, 2, 4)
+    queues[0].wait_native(MockEvent(event.wait), None)
+    queues[0].signal(slot, None)
+    queues[1].wait(gates[0], 1)
+    queues[2].wait(slot, 1)
+    queues[3].wait(gates[1], 1)
+    assert [queue._native.held for queue in queues] == [0, 0, 1, 1]
+    event.set()
+    queues[0].synchronize(5)
+    queues[2].synchronize(5)
+    queues[2].wait(gates[1], 2)
+    assert queues[2]._native.held == 0
+    for gate in (*gates, gates[1]):
+        gate.signal()
+    for queue in queues:
+        queue.synchronize(5)

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import xpushare as xs
-from harness import Child, kept
-from xpushare import adapters
+from harness import Child, kept, wait_until
+from xpushare import _native, adapters
+from xpushare._fds import OwnedFd
+from xpushare.adapters.base import Export, Import
 from xpushare.adapters.mock import MockEvent, MockStream, ScriptedDriver
 from xpushare.adapters.mock import driver as mock_driver
+from xpushare.adapters.mock.hooks import Device
 from xpushare.adapters.stream.adapter import StreamAdapter
+from xpushare.adapters.stream.engine import Engine
+from xpushare.adapters.stream.host_memory import HostMemory
 
 Until = Callable[..., None]
 DEVICES = ["mock:0", "mock:1"]  # device ordering, held ordering
@@ -23,11 +33,15 @@ DEVICES = ["mock:0", "mock:1"]  # device ordering, held ordering
 GIVES_BACK = {"stream_destroy", "mark_destroy", "unregister", "device_synchronize", "device_check", "stream_query"}
 
 
-def settle() -> bool:
-    gc.collect()
+def engine() -> Engine:
     found = adapters.adapter("mock")
     assert isinstance(found, StreamAdapter)
-    return found.engine.teardown.settle(10)
+    return found.engine
+
+
+def settle() -> bool:
+    gc.collect()
+    return engine().teardown.settle(10)
 
 
 def books(driver: ScriptedDriver) -> tuple[int, int, int]:
@@ -70,14 +84,15 @@ def scenario(device: str) -> None:
                 gate.signal()
 
 
-def test_each_failing_call_leaves_nothing(driver: ScriptedDriver, device: str, until: Until) -> None:
+def fail_each_call(device: str) -> None:
+    """In a process of its own: its books hold nothing of other tests, such as the default streams, which stay."""
+    driver = mock_driver()
     scenario(device)
-    settle()
-    until(lambda: (settle(), books(driver)[0])[1] == 0)
+    wait_until(lambda: (settle(), books(driver)[0])[1] == 0)
     before = books(driver)
     driver.reset()
     scenario(device)
-    until(lambda: (settle(), books(driver))[1] == before)
+    wait_until(lambda: (settle(), books(driver))[1] == before)
     calls = {name: count for name, count in driver.counts.items() if name not in GIVES_BACK}
     assert {"stream_create", "mark_record", "copy", "fill", "register", "store64"} <= set(calls)
     for name, count in calls.items():
@@ -89,8 +104,13 @@ def test_each_failing_call_leaves_nothing(driver: ScriptedDriver, device: str, u
             except (xs.OutOfMemoryError, xs.PeerLostError):
                 pass
             driver.reset()
-            until(lambda: (settle(), books(driver))[1] == before)
+            wait_until(lambda: (settle(), books(driver))[1] == before)
     scenario(device)
+
+
+def test_each_failing_call_leaves_nothing(device: str) -> None:
+    with Child() as child:
+        child.start(fail_each_call, device).result(100)
 
 
 def test_a_stalled_call_holds_up_nobody_else(driver: ScriptedDriver, device: str) -> None:
@@ -139,6 +159,57 @@ def test_what_the_devices_say_of_their_orderings() -> None:
         event.wait(10)
 
 
+def test_a_teardown_waits_for_the_device(driver: ScriptedDriver, device: str, until: Until) -> None:
+    memory = xs.malloc_device(4096, device)
+    assert settle()
+    before = books(driver)[2]
+    with driver.stall("device_synchronize"):
+        memory.close()
+        assert not engine().teardown.settle(0.1), "nobody was held up, and nothing was unmapped"
+        assert books(driver)[2] == before
+    until(lambda: books(driver)[2] == before - 1)
+
+
+def test_no_teardown_waits_for_a_device_that_waits_for_another_librarys_event(
+    driver: ScriptedDriver, device: str, until: Until
+) -> None:
+    """The event may never complete, as that of a process that died."""
+    gate, memory = threading.Event(), xs.malloc_device(4096, device)
+    assert settle()
+    with xs.Event.from_native(MockEvent(gate.wait, int(device[-1]))) as event:
+        before = books(driver)[2]
+        driver.reset()
+        memory.close()
+        assert not engine().teardown.settle(0.2)
+        assert not driver.counts["device_synchronize"]
+        with xs.Queue(device) as other, xs.Event(device) as ready:  # and others begin to wait
+            other.wait(ready, at_least=1)
+            ready.signal()
+            other.synchronize(10)
+        gate.set()
+        until(lambda: books(driver)[2] == before - 1)
+        event.wait(10)
+
+
+def test_a_thread_that_always_has_a_queue_waiting_goes_on(driver: ScriptedDriver, until: Until) -> None:
+    """Only this thread signals what its queue waits for. Memory that it frees meanwhile is given back later."""
+    settle()
+    driver.reset()  # the counts
+    before = driver.library.ss_registrations()
+    with xs.Queue("mock:0") as queue, xs.Event("mock:0") as event:
+        queue.wait(event, at_least=1)
+        xs.malloc_device(4096, "mock:0").close()
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            queue.wait(event, at_least=event.value + 2)
+            event.signal()
+        assert not driver.counts["device_synchronize"], "the device was drained, and the thread not held up"
+        assert driver.library.ss_registrations() > before
+        event.signal()
+        until(lambda: driver.counts["device_synchronize"])
+        assert settle()
+
+
 def test_memory_stays_until_the_work_of_others_has_finished(driver: ScriptedDriver, until: Until) -> None:
     """No queue of ours knows of the work."""
     stream, gate, seen = MockStream(), threading.Event(), []
@@ -148,15 +219,76 @@ def test_memory_stays_until_the_work_of_others_has_finished(driver: ScriptedDriv
     xs.Queue("mock:0").close()  # the device is in use
     stream.call(gate.wait)
     memory.close()
-    found = adapters.adapter("mock")
-    assert isinstance(found, StreamAdapter)
-    assert not found.engine.teardown.settle(0.1), "nobody was held up, and nothing was unmapped"
+    assert not engine().teardown.settle(0.1), "nobody was held up, and nothing was unmapped"
     assert driver.library.ss_registrations() == before
     gate.set()
     until(lambda: driver.library.ss_registrations() == before - 1)
     stream.call(lambda: seen.append(1))
     until(lambda: seen)
     stream.close()
+
+
+def as_import(export: Export) -> Import:
+    fds = [OwnedFd(os.dup(fd)) for fd in export.fds]
+    return Import(export.nbytes, export.exposed_nbytes, export.payload, fds, False)
+
+
+@pytest.fixture
+def host_memory(driver: ScriptedDriver, device: str) -> Iterator[tuple[HostMemory, Any]]:
+    """Some, and what a peer makes of its export. In the end nothing is registered."""
+    settle()
+    before = books(driver)[2]
+    of = Device(driver, int(device[-1]))
+    memory = HostMemory.allocate(engine(), of, 100)
+    yield memory, functools.partial(HostMemory.imported, engine(), of)
+    memory.release()
+    assert settle()
+    assert books(driver)[2] == before
+
+
+def test_host_memory_is_registered_on_both_sides(driver: ScriptedDriver, host_memory: tuple[HostMemory, Any]) -> None:
+    memory, open_ = host_memory
+    before = books(driver)[2]
+    opened = open_(as_import(memory.export(False)))
+    assert books(driver)[2] == before + 1
+    assert opened.address != memory.address
+    memoryview(_native.Span(memory.address, 100, False, memory))[:5] = b"hello"
+    assert bytes(memoryview(_native.Span(opened.address, 100, True, opened))[:5]) == b"hello"
+    opened.release()
+
+
+@pytest.mark.parametrize("damage", ["size", "no fd", "two fds", "file", "not sealed"])
+@pytest.mark.usefixtures("no_fd_leak")
+def test_a_lying_exporter_is_refused(
+    driver: ScriptedDriver, host_memory: tuple[HostMemory, Any], tmp_path: Path, damage: str
+) -> None:
+    memory, open_ = host_memory
+    what = as_import(memory.export(False))
+    before = books(driver)[2]
+    if damage == "size":  # the table says more than there is
+        what = what._replace(exposed_nbytes=2 * what.exposed_nbytes)
+    elif damage == "no fd":
+        what = what._replace(fds=[])
+    elif damage == "two fds":
+        what = what._replace(fds=[*what.fds, *as_import(memory.export(False)).fds])
+    elif damage == "file":
+        what = what._replace(fds=[OwnedFd(os.open(tmp_path, os.O_TMPFILE | os.O_RDWR))])
+        os.ftruncate(what.fds[0].number, what.exposed_nbytes)
+    else:
+        what = what._replace(fds=[OwnedFd(os.memfd_create("it can shrink", os.MFD_ALLOW_SEALING))])
+        os.ftruncate(what.fds[0].number, what.exposed_nbytes)
+    with pytest.raises(xs.InvalidHandleError):
+        open_(what)
+    assert books(driver)[2] == before
+
+
+@pytest.mark.parametrize("pattern", [b"a", b"ab", b"abcd", b"abc", b"abcdefgh", b"x" * 8, bytes(range(100))])
+@pytest.mark.parametrize("shift", [0, 1])
+def test_fills(device: str, pattern: bytes, shift: int) -> None:
+    with xs.malloc_host(4096, device) as memory, xs.Queue(device) as queue:
+        queue.fill(memory.slice(shift, 7 * len(pattern)), pattern)
+        queue.synchronize(5)
+        assert bytes(memoryview(memory)[: shift + 7 * len(pattern) + 1]) == bytes(shift) + pattern * 7 + b"\0"
 
 
 def test_another_librarys_event(device: str) -> None:
@@ -204,3 +336,18 @@ def test_a_process_that_owes_is_killed(device: str) -> None:
                 queue.synchronize(10)
             assert time.monotonic() - killed < 5
             queue.synchronize(10)
+
+
+def test_the_example_of_the_page(tmp_path: Path) -> None:
+    """Tests of somebody's own program."""
+    page = Path(__file__).parents[2] / "docs" / "backends" / "mock.md"
+    (tmp_path / "test_own.py").write_text(page.read_text().split("```python\n")[1].split("```")[0])
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider", tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path)},
+        check=False,
+    )
+    assert "3 passed" in done.stdout, done.stdout + done.stderr

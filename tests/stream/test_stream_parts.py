@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import logging
 import re
 import threading
+import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,8 +148,11 @@ class Queue:
         self.place = self.reached = 0
         self.settled = 0
 
-    def waits(self) -> list[tuple[_native.Slot, int]]:
-        return self.waited
+    def waits(self) -> list[Callable[[], bool]]:
+        return [functools.partial(self.pending, *wait) for wait in self.waited]
+
+    def pending(self, slot: _native.Slot, point: int) -> bool:
+        return slot.state(point) == _native.PENDING
 
     def handed(self) -> int:
         return self.reached
@@ -202,6 +208,30 @@ def test_no_device_is_drained_while_a_queue_waits_for_a_point(
     queue.waited = []
     slot.signal()
     assert done.wait(5)
+
+
+def test_a_moment_without_waits_is_made_where_there_is_none(
+    devices: list[Any], new_slot: Callable[[], _native.Slot]
+) -> None:
+    """The queue waits for the next point before the last one comes."""
+    teardown, queue, slots = Teardown("test", lambda: devices), Queue(), itertools.cycle([new_slot(), new_slot()])
+    teardown.register(queue)
+    devices[0].drain = lambda: drained.append(any(slot.value < point for slot, point in queue.waited))
+    drained: list[bool] = []
+    waiting: deque[_native.Slot] = deque()
+    done: threading.Event | None = None
+    end = time.monotonic() + 20
+    while done is None or not done.is_set():
+        assert time.monotonic() < end
+        may_wait = teardown.wait_lock.acquire(timeout=0.02)
+        if may_wait:
+            waiting.append(next(slots))
+            queue.waited = [*queue.waited[-1:], (waiting[-1], waiting[-1].value + 1)]
+            teardown.wait_lock.release()
+        if len(waiting) > 1 or (waiting and not may_wait):
+            waiting.popleft().signal()
+        done = done or teardown.submit(devices[0], lambda: None)
+    assert drained == [False], "nothing waited then"
 
 
 def test_no_device_is_drained_before_it_has_what_queues_hold(devices: list[Any]) -> None:

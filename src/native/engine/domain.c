@@ -66,7 +66,8 @@ static enum life life_of(xp_domain *d, uint32_t m, int *pid)
     int declared = (int)XP_RELAXED(&record->pid);
     if (pidfd < 0 && declared > 0 && XP_RELAXED(&record->pid_namespace) == pid_namespace())
         pidfd = mine = xp_pidfd_open(declared);
-    bool ended = pidfd < 0 || xp_pidfd_readable(pidfd);
+    bool lie = mine >= 0 && !xp_pid_ours(declared); /* the record is a peer's to write */
+    bool ended = pidfd < 0 || lie || xp_pidfd_readable(pidfd);
     if (mine >= 0)
         close(mine);
     uint64_t now = xp_now();
@@ -327,7 +328,7 @@ const char *xp_domain_wrong(const xp_domain *d)
         return NULL;
     int left = XP_RELAXED(&d->left);
     return left & XP_ROBBED ? XP_ROBBED_TEXT
-           : left           ? "this process has left the domain"
+           : left           ? XP_LEFT_TEXT
                             : "the domain is from before a fork";
 }
 
@@ -446,7 +447,7 @@ static uint64_t *holders_at(xp_domain *d, uint32_t entry)
     return (uint64_t *)(d->base + XP_COMMONS_HOLDERS) + (size_t)entry * XP_MASK_WORDS;
 }
 
-static int32_t *opens_at(xp_domain *d, uint32_t entry) { return (int32_t *)(d->base + XP_COMMONS_OPENS) + entry; }
+static xp_opens *opens_at(xp_domain *d, uint32_t entry) { return (xp_opens *)(d->base + XP_COMMONS_OPENS) + entry; }
 
 /* Each process counts its own holds and attachments, so that one bit stands for all its opens of an entry or slot. */
 bool xp_count_in(xp_domain *d, uint32_t **counts, uint32_t length, uint32_t i, uint64_t *mask)
@@ -454,7 +455,7 @@ bool xp_count_in(xp_domain *d, uint32_t **counts, uint32_t length, uint32_t i, u
     pthread_mutex_lock(&d->mu);
     if (*counts == NULL)
         *counts = calloc(length, sizeof **counts); /* the kernel gives pages only as they are used */
-    bool ok = *counts != NULL;
+    bool ok = *counts != NULL && XP_LOAD(&d->left) == 0;
     if (ok && (*counts)[i]++ == 0)
         xp_set(mask, d->member);
     d->uses += ok;
@@ -483,11 +484,15 @@ bool xp_hold(xp_domain *d, uint32_t entry)
 
 void xp_drop(xp_domain *d, uint32_t entry) { xp_count_out(d, d->holds, entry, holders_at(d, entry)); }
 
-bool xp_idle(xp_domain *d)
+bool xp_leave_if_idle(xp_domain *d)
 {
     pthread_mutex_lock(&d->mu);
     bool idle = d->uses == 0;
+    if (idle) /* from here on xp_count_in counts nobody */
+        __atomic_fetch_or(&d->left, XP_LEAVING, __ATOMIC_SEQ_CST);
     pthread_mutex_unlock(&d->mu);
+    if (idle)
+        xp_leave(d);
     return idle;
 }
 
@@ -509,22 +514,43 @@ uint32_t xp_holders(xp_domain *d, uint32_t entry, uint32_t *found)
     return n;
 }
 
-void xp_set_opens(xp_domain *d, uint32_t entry, int32_t count) { XP_STORE(opens_at(d, entry), count); }
+void xp_set_opens(xp_domain *d, uint32_t entry, int32_t count)
+{
+    XP_STORE(&opens_at(d, entry)->left, count);
+    XP_STORE(&opens_at(d, entry)->renewed, 0);
+}
 
 bool xp_take_open(xp_domain *d, uint32_t entry)
 {
-    int32_t *opens = opens_at(d, entry), left = XP_LOAD(opens);
+    int32_t *opens = &opens_at(d, entry)->left, left = XP_LOAD(opens);
     for (int i = 0; i < XP_TRIES && left > 0; i++)
         if (XP_CAS(opens, &left, left - 1))
             return true;
     return false;
 }
 
-void xp_give_open(xp_domain *d, uint32_t entry) { __atomic_fetch_add(opens_at(d, entry), 1, __ATOMIC_SEQ_CST); }
+void xp_give_open(xp_domain *d, uint32_t entry)
+{
+    int32_t *opens = &opens_at(d, entry)->left, left = XP_LOAD(opens);
+    for (int i = 0; i < XP_TRIES && left < INT32_MAX; i++)
+        if (XP_CAS(opens, &left, left < 0 ? 1 : left + 1))
+            return;
+}
+
+void xp_renew(xp_domain *d, uint32_t entry, uint64_t until)
+{
+    uint64_t *renewed = &opens_at(d, entry)->renewed, found = XP_LOAD(renewed);
+    for (int i = 0; i < XP_TRIES && found < until; i++)
+        if (XP_CAS(renewed, &found, until))
+            break;
+    xp_give_open(d, entry);
+}
+
+uint64_t xp_renewed(xp_domain *d, uint32_t entry) { return XP_LOAD(&opens_at(d, entry)->renewed); }
 
 int32_t xp_opens_left(xp_domain *d, uint32_t entry)
 {
-    int32_t left = XP_LOAD(opens_at(d, entry));
+    int32_t left = XP_LOAD(&opens_at(d, entry)->left);
     return left > 0 ? left : 0;
 }
 

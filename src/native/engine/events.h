@@ -15,11 +15,12 @@
 #define XP_NO_MEMBER UINT32_MAX
 #define XP_LEFT 1
 #define XP_ROBBED 2 /* somebody in this process closed fds that are not theirs: the numbers may be anybody's by now */
+#define XP_LEAVING 4
 #define XP_TRIES (1 << 20) /* of a compare-and-swap that a hostile peer may disturb for ever */
 
 typedef struct xp_domain {
     unsigned refs, born; /* born: fork count at its making */
-    int left;            /* no member any more (or not yet): XP_LEFT, XP_ROBBED */
+    int left;            /* no member any more (or not yet): XP_LEFT, XP_ROBBED, XP_LEAVING */
     bool owner;
     uint32_t member;
     uint64_t serial; /* never used twice: what epoll events name */
@@ -131,13 +132,15 @@ void xp_leave(xp_domain *d); /* the clean exit; a forked child has only the mapp
 const char *xp_domain_wrong(const xp_domain *d); /* why it may not touch shared memory, NULL if it may */
 bool xp_look(xp_domain *d, uint32_t m, int *pid, uint64_t *since, bool *alive); /* false: nobody has the index */
 long xp_reap_all(xp_domain *d);
-bool xp_idle(xp_domain *d); /* holds nothing and is attached to nothing */
-bool xp_hold(xp_domain *d, uint32_t entry); /* false: no memory */
+bool xp_leave_if_idle(xp_domain *d); /* only if it holds nothing and is attached to nothing. Blocks */
+bool xp_hold(xp_domain *d, uint32_t entry); /* false: no memory, or this process has left */
 void xp_drop(xp_domain *d, uint32_t entry);
 uint32_t xp_holders(xp_domain *d, uint32_t entry, uint32_t *found); /* the other living holders, at most XP_MEMBERS */
 void xp_set_opens(xp_domain *d, uint32_t entry, int32_t count);
 bool xp_take_open(xp_domain *d, uint32_t entry);
 void xp_give_open(xp_domain *d, uint32_t entry);
+void xp_renew(xp_domain *d, uint32_t entry, uint64_t until); /* one pickle more, good until then */
+uint64_t xp_renewed(xp_domain *d, uint32_t entry);
 int32_t xp_opens_left(xp_domain *d, uint32_t entry);
 uint32_t xp_new_slot(xp_domain *d); /* for the owner; XP_SLOTS: none is left */
 bool xp_release_slot(xp_domain *d, uint32_t index); /* false: not in use */

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define XP_VERSION 2u
+#define XP_VERSION 3u
 #define XP_COOKIE 16u
 #define XP_ENTRIES 262144u
 #define XP_SLOTS 262144u
@@ -21,12 +21,14 @@
 
 #define XP_TABLE_DEVICES 64u /* where the devices that entries name begin: an array of xp_device up to the entries */
 #define XP_TABLE_HEADER 4096u
+#define XP_TABLE_DEADLINES 0x4001000u /* for each entry: CLOCK_MONOTONIC nanoseconds, 0: none */
+#define XP_TABLE_SIZE 0x4201000u
 #define XP_COMMONS_MEMBERS 4096u
 #define XP_COMMONS_HOLDERS 0x100000u
 #define XP_COMMONS_OPENS 0x2100000u
-#define XP_COMMONS_ROLES 0x2200000u
-#define XP_COMMONS_SLOTS 0x6200000u
-#define XP_COMMONS_SIZE 0xa200000u
+#define XP_COMMONS_ROLES 0x2500000u
+#define XP_COMMONS_SLOTS 0x6500000u
+#define XP_COMMONS_SIZE 0xa500000u
 
 /* Lock bytes of the commons file, two for each member: one that the member holds, and one that its reaper holds. */
 #define XP_LIFE_BYTE 0x40000000
@@ -55,6 +57,8 @@
 #define XP_REASON_PUT 1u /* why an entry ended */
 #define XP_REASON_FREED 2u
 #define XP_REASON_OPENS 3u
+#define XP_REASON_TTL 4u
+#define XP_REASON_PICKLE 5u
 
 #define XP_OP_HELLO 1u
 #define XP_OP_FDS 2u
@@ -73,7 +77,9 @@
 #define XP_ENTRY_FORM 0x38u /* what the fds are: 1 (XP_ENTRY_MEMFD) to 4, or 0, the driver's own */
 #define XP_ENTRY_MEMFD 8u
 #define XP_ENTRY_FORM_LAST 0x20u
-#define XP_ENTRY_FLAGS (XP_ENTRY_READ_ONLY | XP_ENTRY_COUNTED | XP_ENTRY_ON_DEMAND | XP_ENTRY_FORM)
+#define XP_ENTRY_PICKLED 0x40u /* in handles, too */
+#define XP_HANDLE_FLAGS (XP_ENTRY_READ_ONLY | XP_ENTRY_COUNTED | XP_ENTRY_PICKLED)
+#define XP_ENTRY_FLAGS (XP_HANDLE_FLAGS | XP_ENTRY_ON_DEMAND | XP_ENTRY_FORM)
 #define XP_ENTRY_FDS 6u
 
 #define XP_KIND_MEMORY 1u
@@ -142,6 +148,12 @@ typedef struct {
     uint64_t attached[XP_MASK_WORDS];
 } xp_words;
 
+typedef struct { /* of a table's entry, written by whoever has it open, too */
+    int32_t left; /* counted: opens that are left; pickled: pickles that are yet to be opened */
+    uint32_t reserved;
+    uint64_t renewed; /* pickled: the deadline of whoever passed it on */
+} xp_opens;
+
 typedef struct { /* who may signal a slot's future points, as far as `roster` does not say otherwise */
     uint64_t signallers[XP_MASK_WORDS];
     uint64_t candidates[XP_MASK_WORDS];
@@ -163,6 +175,8 @@ typedef struct {
 
 _Static_assert(sizeof(xp_handle) == 256 && offsetof(xp_handle, seal) == 224, "handle");
 _Static_assert(sizeof(xp_entry) == 256 && offsetof(xp_entry, payload) == 128, "entry");
+_Static_assert(XP_TABLE_HEADER + XP_ENTRIES * sizeof(xp_entry) == XP_TABLE_DEADLINES, "entries fit");
+_Static_assert(XP_TABLE_DEADLINES + XP_ENTRIES * sizeof(uint64_t) == XP_TABLE_SIZE, "deadlines fit");
 _Static_assert(sizeof(xp_member) == 64, "member");
 _Static_assert(sizeof(xp_words) == 256 && offsetof(xp_words, attached) == 128, "slot");
 _Static_assert(sizeof(xp_roles) == 256, "roles");
@@ -172,7 +186,7 @@ _Static_assert(sizeof(xp_request) == 56 && sizeof(xp_reply) == 16, "socket packe
 _Static_assert(XP_COMMONS_SLOTS % 0x10000 == 0 && XP_COMMONS_SIZE % 0x10000 == 0, "whole pages");
 _Static_assert(XP_COMMONS_MEMBERS + XP_MEMBERS * sizeof(xp_member) <= XP_COMMONS_HOLDERS, "members fit");
 _Static_assert(XP_COMMONS_HOLDERS + XP_ENTRIES * (XP_MEMBERS / 8) == XP_COMMONS_OPENS, "holders fit");
-_Static_assert(XP_COMMONS_OPENS + XP_ENTRIES * 4 == XP_COMMONS_ROLES, "opens fit");
+_Static_assert(XP_COMMONS_OPENS + XP_ENTRIES * sizeof(xp_opens) == XP_COMMONS_ROLES, "opens fit");
 _Static_assert(XP_COMMONS_ROLES + XP_SLOTS * sizeof(xp_roles) == XP_COMMONS_SLOTS, "roles fit");
 _Static_assert(XP_COMMONS_SLOTS + XP_SLOTS * sizeof(xp_words) == XP_COMMONS_SIZE, "slots fit");
 

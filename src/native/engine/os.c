@@ -5,7 +5,9 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <sched.h>
+#include <stdio.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -109,6 +111,14 @@ void xp_ring_bell(int bell)
     pthread_once(&once, try_nowait);
     ssize_t n = no_nowait && !xp_pidfd_readable(bell) ? 0 : preadv2(bell, &part, 1, -1, no_nowait ? 0 : RWF_NOWAIT);
     (void)n; /* EAGAIN: somebody has used it up, who can as well take its sleepers' flags */
+}
+
+bool xp_pid_ours(int pid)
+{
+    char path[32];
+    struct stat st;
+    snprintf(path, sizeof path, "/proc/%d", pid);
+    return stat(path, &st) == 0 && st.st_uid == geteuid();
 }
 
 bool xp_pidfd_readable(int pidfd)

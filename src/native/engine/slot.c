@@ -303,7 +303,8 @@ xp_slot *xp_attach(xp_domain *d, uint32_t index, int role, xp_error *error)
     xp_words *w = xp_words_at(d, index);
     if (s == NULL || !xp_count_in(d, &d->attaches, XP_SLOTS, index, w->attached)) {
         free(s);
-        xp_failed(error, ENOMEM, NULL);
+        const char *wrong = xp_domain_wrong(d);
+        xp_failed(error, wrong ? 0 : ENOMEM, wrong);
         return NULL;
     }
     pthread_mutex_lock(&d->mu);
@@ -332,9 +333,10 @@ const char *xp_slot_wrong(const xp_slot *s)
     if (XP_LIKELY(!XP_RELAXED(&s->gone)) && xp_usable(s->d))
         return NULL;
     int left = XP_RELAXED(&s->d->left);
-    return left & XP_ROBBED                ? XP_ROBBED_TEXT
-           : XP_RELAXED(&s->gone) || left  ? "the slot is detached"
-                                           : "the slot is from before a fork";
+    return left & XP_ROBBED       ? XP_ROBBED_TEXT
+           : XP_RELAXED(&s->gone) ? "the slot is detached"
+           : left                 ? XP_LEFT_TEXT
+                                  : "the slot is from before a fork";
 }
 
 void xp_detach(xp_slot *s)

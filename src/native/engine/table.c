@@ -80,6 +80,18 @@ int xp_entry_state(const char *base, const xp_handle *h, uint32_t *reason)
     return XP_EXPIRED;
 }
 
+bool xp_overdue(const char *base, const xp_handle *h, uint64_t renewed)
+{
+    if (h->entry >= XP_ENTRIES)
+        return false;
+    uint64_t deadline = XP_LOAD((const uint64_t *)(base + XP_TABLE_DEADLINES) + h->entry);
+    if (deadline == 0)
+        return false;
+    if ((h->flags & XP_ENTRY_PICKLED) && renewed > deadline)
+        deadline = renewed;
+    return xp_now() >= deadline;
+}
+
 int xp_read_entry(const char *base, const xp_handle *h, xp_entry *e)
 {
     uint32_t reason;
@@ -93,7 +105,7 @@ int xp_read_entry(const char *base, const xp_handle *h, xp_entry *e)
         return XP_EXPIRED;
     bool fits = e->generation == h->generation && e->kind == h->kind && e->object == h->object &&
                 memcmp(e->nonce, h->nonce, sizeof e->nonce) == 0 &&
-                (e->flags & (XP_ENTRY_READ_ONLY | XP_ENTRY_COUNTED)) == h->flags && h->offset <= e->nbytes &&
+                (e->flags & XP_HANDLE_FLAGS) == h->flags && h->offset <= e->nbytes &&
                 h->nbytes <= e->nbytes - h->offset && e->nbytes <= e->exposed_nbytes &&
                 e->offset <= e->exposed_nbytes - e->nbytes && e->payload_nbytes <= sizeof e->payload &&
                 (e->flags & ~XP_ENTRY_FLAGS) == 0 && (e->flags & XP_ENTRY_FORM) <= XP_ENTRY_FORM_LAST &&

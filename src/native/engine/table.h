@@ -4,8 +4,6 @@
 
 #include "xp.h"
 
-#define XP_TABLE_SIZE (XP_TABLE_HEADER + (uint64_t)XP_ENTRIES * sizeof(xp_entry))
-
 /* What makes it safe to map `nbytes` of an fd: it is a memfd in memory, has at least these seals, and is at least that
  * large, or, with `exact`, exactly that large. Reading a page that the file does not have would kill the reader.
  * `inode`: 0, or which file it must be. */
@@ -33,6 +31,8 @@ int xp_read_entry(const char *base, const xp_handle *h, xp_entry *e);
 /* The cheap half of that check, to be made before or after it: XP_LIVE, XP_NO_ENTRY, or XP_EXPIRED with the reason, as
  * far as that is known. */
 int xp_entry_state(const char *base, const xp_handle *h, uint32_t *reason);
+/* Whether the entry's deadline has passed; `renewed`: what the commons say of it. */
+bool xp_overdue(const char *base, const xp_handle *h, uint64_t renewed);
 
 /* A request to the exporter's socket, and its reply, which came with `fds` fds; fills in `r` if the reply is whole. */
 void xp_write_request(xp_request *q, uint32_t op, const xp_handle *h, uint32_t first);

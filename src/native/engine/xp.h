@@ -50,6 +50,8 @@ static inline bool xp_failed(xp_error *e, int code, const char *what)
 #define XP_FOREVER UINT64_MAX
 #define XP_ROBBED_TEXT                                                                                                \
     "something in this process has closed file descriptors of xpushare (os.closerange?): nothing shared can be used"
+#define XP_LEFT_TEXT                                                                                                  \
+    "this process has left, as it does at its exit: register atexit functions after the first use of xpushare"
 extern unsigned xp_fork_count; /* read with XP_RELAXED */
 uint64_t xp_now(void);         /* CLOCK_MONOTONIC in ns */
 bool xp_may_spin(void);        /* this process may use more than one CPU */
@@ -61,6 +63,7 @@ void xp_close_received(int fd); /* an fd that a peer gave us; domain.c */
 int xp_make_bell(void); /* or -1 and errno */
 void xp_ring_bell(int bell);
 int xp_pidfd_open(int pid);
+bool xp_pid_ours(int pid); /* a process of this user, as members are */
 bool xp_pidfd_readable(int pidfd);
 int xp_lock(int fd, int64_t at, bool take);       /* 0 or errno (EAGAIN: another process holds it) */
 int xp_lock_holder(int fd, int64_t at, int *pid); /* 1: another process holds it, 0: none does, -1: errno */

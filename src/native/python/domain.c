@@ -33,7 +33,7 @@ static xp_domain *member(PyObject *self)
     xp_domain *d = domain(self);
     const char *wrong = xp_domain_wrong(d);
     if (wrong)
-        PyErr_SetString(PyExc_ValueError, wrong);
+        xp_unusable(wrong);
     return wrong ? NULL : d;
 }
 
@@ -144,9 +144,23 @@ static xp_domain *entry_arg(PyObject *self, PyObject *arg, uint32_t *entry)
     return NULL;
 }
 
-static PyObject *domain_idle(PyObject *self, PyObject *Py_UNUSED(a))
+static PyObject *domain_leave_if_idle(PyObject *self, PyObject *Py_UNUSED(a))
 {
-    return PyBool_FromLong(xp_idle(domain(self)));
+    bool left;
+    Py_BEGIN_ALLOW_THREADS
+    left = xp_leave_if_idle(domain(self));
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(left);
+}
+
+static PyObject *domain_stands(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_domain *d = domain(self);
+    bool stands;
+    Py_BEGIN_ALLOW_THREADS
+    stands = xp_domain_wrong(d) == NULL && xp_stands(d);
+    Py_END_ALLOW_THREADS
+    return PyBool_FromLong(stands);
 }
 
 /* --- Lease: a hold with an owner object --------------------------------------------------------------------------- */
@@ -184,7 +198,7 @@ PyObject *xp_lease_new(PyTypeObject *type, PyObject *o_domain, uint32_t entry, P
         return NULL;
     if (!xp_hold(d, entry)) {
         Py_DECREF(self);
-        return PyErr_NoMemory();
+        return member(o_domain) ? PyErr_NoMemory() : NULL;
     }
     self->domain = Py_NewRef(o_domain);
     self->peer = Py_NewRef(peer);
@@ -261,6 +275,27 @@ static PyObject *domain_give_open(PyObject *self, PyObject *arg)
         return NULL;
     xp_give_open(d, entry);
     Py_RETURN_NONE;
+}
+
+static PyObject *domain_renew(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    uint32_t entry;
+    uint64_t until;
+    xp_domain *d;
+    if (xp_arity("renew", n, 2, 2) < 0 || (d = entry_arg(self, args[0], &entry)) == NULL ||
+        xp_as_u64(args[1], &until) < 0)
+        return NULL;
+    xp_renew(d, entry, until);
+    Py_RETURN_NONE;
+}
+
+static PyObject *domain_renewed(PyObject *self, PyObject *arg)
+{
+    uint32_t entry;
+    xp_domain *d = entry_arg(self, arg, &entry);
+    if (d == NULL)
+        return NULL;
+    return PyLong_FromUnsignedLongLong(xp_renewed(d, entry));
 }
 
 static PyObject *domain_opens_left(PyObject *self, PyObject *arg)
@@ -342,12 +377,15 @@ static PyMethodDef domain_methods[] = {
     {"leave", domain_leave, METH_NOARGS, NULL},
     {"members", domain_members, METH_NOARGS, NULL},
     {"reap", domain_reap, METH_NOARGS, NULL},
-    {"idle", domain_idle, METH_NOARGS, NULL},
+    {"leave_if_idle", domain_leave_if_idle, METH_NOARGS, NULL},
+    {"stands", domain_stands, METH_NOARGS, NULL},
     {"holders", domain_holders, METH_O, NULL},
     {"set_opens", XP_FAST(domain_set_opens), METH_FASTCALL, NULL},
     {"take_open", domain_take_open, METH_O, NULL},
     {"give_open", domain_give_open, METH_O, NULL},
     {"opens_left", domain_opens_left, METH_O, NULL},
+    {"renew", XP_FAST(domain_renew), METH_FASTCALL, NULL},
+    {"renewed", domain_renewed, METH_O, NULL},
     {"new_slot", domain_new_slot, METH_NOARGS, NULL},
     {"release_slot", domain_release_slot, METH_O, NULL},
     {NULL, NULL, 0, NULL},

@@ -21,6 +21,7 @@
 PyObject *xp_oserror(const char *call);
 PyObject *xp_oserror_of(int error, const char *call);
 PyObject *xp_raise(const xp_error *error); /* OSError, MemoryError or ValueError */
+void xp_unusable(const char *why); /* InvalidArgumentError: the process, not a peer, is why the object cannot be used */
 int xp_seconds(PyObject *obj, uint64_t *ns); /* None: XP_FOREVER; -1 with an exception set */
 void xp_free(PyObject *self);                /* tp_free and the type's reference */
 void xp_clear_weakrefs(PyObject *self, PyObject *list);

@@ -113,10 +113,18 @@ static void table_dealloc(PyObject *object)
     xp_free(object);
 }
 
+static bool overdue(const xp_peer_table *self, const xp_handle *h)
+{
+    xp_domain *d = h->flags & XP_ENTRY_PICKLED && h->entry < XP_ENTRIES ? xp_domain_of(self->domain) : NULL;
+    PyErr_Clear();
+    return xp_overdue(self->base, h, d ? xp_renewed(d, h->entry) : 0);
+}
+
 /* The entry, if one native call may open it. */
 static bool look_up(const xp_peer_table *self, const xp_handle *h, xp_entry *e)
 {
-    return self->pidfd >= 0 && !(h->flags & XP_ENTRY_COUNTED) && xp_read_entry(self->base, h, e) == XP_LIVE;
+    return self->pidfd >= 0 && !(h->flags & XP_ENTRY_COUNTED) && xp_read_entry(self->base, h, e) == XP_LIVE &&
+           !overdue(self, h);
 }
 
 static const xp_handle *fields_arg(const xp_types *types, const char *name, PyObject *arg)
@@ -217,6 +225,8 @@ static PyObject *table_ended(PyObject *object, PyObject *arg)
     uint32_t reason;
     switch (xp_entry_state(((xp_peer_table *)object)->base, h, &reason)) {
     case XP_LIVE:
+        if (overdue((xp_peer_table *)object, h))
+            return PyLong_FromLong(h->flags & XP_ENTRY_PICKLED ? XP_REASON_PICKLE : XP_REASON_TTL);
         Py_RETURN_NONE;
     case XP_NO_ENTRY:
         PyErr_SetString(PyExc_ValueError, "the handle names no entry of a table");
@@ -232,7 +242,7 @@ static PyObject *table_entry(PyObject *object, PyObject *arg)
     xp_entry e;
     if (h == NULL)
         return NULL;
-    if (xp_read_entry(((xp_peer_table *)object)->base, h, &e) != XP_LIVE)
+    if (xp_read_entry(((xp_peer_table *)object)->base, h, &e) != XP_LIVE || overdue((xp_peer_table *)object, h))
         Py_RETURN_NONE;
     return PyBytes_FromStringAndSize((const char *)&e, sizeof e);
 }
@@ -312,7 +322,7 @@ static PyObject *own_enter(PyObject *object, PyObject *args)
             return xp_oserror("getrandom");
     memcpy(h.backend, names, (size_t)names_size); /* and the uuid behind it */
     h.kind = (uint16_t)kind;
-    h.flags = flags & (XP_ENTRY_READ_ONLY | XP_ENTRY_COUNTED);
+    h.flags = flags & XP_HANDLE_FLAGS;
     h.entry = entry;
     h.generation = generation;
     h.object = serial;

@@ -454,9 +454,9 @@ static PyObject *close_relay(PyObject *Py_UNUSED(m), PyObject *args)
     uint64_t ns = 1000000000u;
     if (!PyArg_ParseTuple(args, "|O", &timeout) || (timeout && xp_seconds(timeout, &ns) < 0))
         return NULL;
-    bool all;
+    bool all = true, main = PyInterpreterState_GetID(PyInterpreterState_Get()) == 0; /* the relay is of the process */
     Py_BEGIN_ALLOW_THREADS
-    all = xp_relay_stop(ns == XP_FOREVER ? 1000000000000000000u : ns);
+    all = !main || xp_relay_stop(ns == XP_FOREVER ? 1000000000000000000u : ns);
     Py_END_ALLOW_THREADS
     return PyBool_FromLong(all);
 }
@@ -485,21 +485,9 @@ static int add_codes(PyObject *module)
     return 0;
 }
 
-/* It runs before the interpreter frees memory that held calls use. */
-static int close_at_exit(PyObject *module)
-{
-    PyObject *atexit = PyImport_ImportModule("atexit");
-    PyObject *function = atexit ? PyObject_GetAttrString(module, "close_relay") : NULL;
-    PyObject *done = function ? PyObject_CallMethod(atexit, "register", "O", function) : NULL;
-    Py_XDECREF(atexit);
-    Py_XDECREF(function);
-    Py_XDECREF(done);
-    return done ? 0 : -1;
-}
-
 int xp_init_queue(PyObject *module)
 {
-    if (add_codes(module) < 0 || PyModule_AddFunctions(module, functions) < 0 || close_at_exit(module) < 0 ||
+    if (add_codes(module) < 0 || PyModule_AddFunctions(module, functions) < 0 ||
         xp_keep_type(module, &calls_spec, &xp_types_of(module)->queue_calls) < 0)
         return -1;
     return xp_add_type(module, &queue_spec);

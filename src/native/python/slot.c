@@ -14,7 +14,7 @@ static inline xp_slot *slot(PyObject *self)
     xp_slot *s = ((xp_slot_object *)self)->s;
     const char *wrong = xp_slot_wrong(s);
     if (XP_UNLIKELY(wrong))
-        PyErr_SetString(PyExc_ValueError, wrong);
+        xp_unusable(wrong);
     return wrong ? NULL : s;
 }
 
@@ -170,6 +170,15 @@ static PyObject *slot_owes(PyObject *self, PyObject *Py_UNUSED(a))
     xp_view v;
     xp_read(s->w, &v);
     return PyBool_FromLong(xp_owes(s->w, &v, s->d->member));
+}
+
+static PyObject *slot_owes_next(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    xp_slot *s = slot(self);
+    if (s == NULL)
+        return NULL;
+    xp_view v;
+    return PyBool_FromLong(xp_lowest_owed(s->w, &v, s->d->member) == v.effective + 1);
 }
 
 static PyObject *slot_blame(PyObject *self, PyObject *Py_UNUSED(a))
@@ -386,6 +395,7 @@ static PyMethodDef slot_methods[] = {
     {"complete", slot_complete, METH_O, NULL},
     {"fail", slot_fail, METH_O, NULL},
     {"owes", slot_owes, METH_NOARGS, NULL},
+    {"owes_next", slot_owes_next, METH_NOARGS, NULL},
     {"wait", XP_FAST(slot_wait), METH_FASTCALL | METH_KEYWORDS, NULL},
     {"blame", slot_blame, METH_NOARGS, NULL},
     {"attached", slot_attached, METH_NOARGS, NULL},

@@ -25,6 +25,17 @@ PyObject *xp_raise(const xp_error *error)
     return NULL;
 }
 
+void xp_unusable(const char *why)
+{
+    PyObject *errors = PyImport_ImportModule("xpushare._errors");
+    PyObject *error = errors ? PyObject_GetAttrString(errors, "InvalidArgumentError") : NULL;
+    if (error == NULL)
+        PyErr_Clear(); /* the interpreter is going */
+    PyErr_SetString(error ? error : PyExc_ValueError, why);
+    Py_XDECREF(error);
+    Py_XDECREF(errors);
+}
+
 PyObject *xp_oserror(const char *call) { return xp_oserror_of(errno, call); }
 
 int xp_seconds(PyObject *obj, uint64_t *ns)

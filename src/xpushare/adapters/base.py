@@ -157,6 +157,7 @@ class Import(NamedTuple):
     form: Form = Form.DRIVER
     offset: int = 0
     exporter: Hardware | None = None  # of another backend, to which the payload then belongs; None: of this backend
+    again: bool = False  # it may have to be exported from here, once its exporter is gone: a memfd comes unmapped
 
 
 class DriverMemory(abc.ABC):
@@ -282,6 +283,12 @@ class DriverQueue(abc.ABC):
     @abc.abstractmethod
     def idle(self) -> bool:
         """Whether everything queued has finished."""
+
+    @abc.abstractmethod
+    def unfinished(self) -> bool | tuple[Slot, int]:
+        """Whether queued work has not finished; a point if everything before the queue's wait for it has. Does not
+        block. The process asks at its exit, to finish what can be finished; on a broken device nothing can.
+        """
 
     @abc.abstractmethod
     def release(self) -> None:

@@ -170,6 +170,8 @@ def _from_interface(
     if protocol.layout == "sycl_usm":  # counts in elements
         strides = None if strides is None else [step * itemsize for step in strides]
         address += interface.get("offset", 0) * itemsize
+        if type(array).__module__.startswith("dpctl.memory"):  # its flag says that it is writable
+            read_only = not read_only
         on = interface.get("syclobj")
         stream = None if record.stream_of(on) is None else on
     strides = c_strides(shape, itemsize) if strides is None else tuple(strides)

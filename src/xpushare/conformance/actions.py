@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import pickle
 import signal
 import threading
@@ -171,10 +172,17 @@ def pickled(name: str) -> bytes:
     return pickle.dumps(kept[name])
 
 
-def pickle_and_close(kind: str, device: str) -> bytes:
+def pickle_and_close(kind: str, device: str, grace: str = "0") -> bytes:
     """An object's pickle, of which nothing keeps the object."""
-    with make(kind, device) as thing:
-        return pickle.dumps(thing)
+    before = os.environ.get("XPUSHARE_PICKLE_GRACE")
+    os.environ["XPUSHARE_PICKLE_GRACE"] = grace
+    try:
+        with make(kind, device) as thing:
+            return pickle.dumps(thing)
+    finally:
+        os.environ.pop("XPUSHARE_PICKLE_GRACE")
+        if before is not None:
+            os.environ["XPUSHARE_PICKLE_GRACE"] = before
 
 
 def unpickle(name: str, data: bytes) -> tuple[str, bool]:

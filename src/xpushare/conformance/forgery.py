@@ -41,7 +41,8 @@ def refused(error: type[BaseException], kind: str, handle: Any, device: str | No
 
 
 def unpickling(data: bytes) -> str:
-    """Unpickling raises `HandleExpiredError`; its message."""
+    """Unpickling raises nothing, the first use `HandleExpiredError`; its message."""
+    thing = pickle.loads(data)
     with pytest.raises(xs.HandleExpiredError) as caught:
-        pickle.loads(data)
+        thing.__enter__()
     return str(caught.value)

@@ -96,6 +96,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     _tell(config, event="collected", tests=len(items))
 
 
+def pytest_collection_finish() -> None:
+    """Spare every `gc.collect` in a test what pytest and the imports hold for good: that is nearly all there is."""
+    gc.collect()
+    gc.freeze()
+
+
 # --- one test ---------------------------------------------------------------------------------------------------------
 
 

@@ -115,7 +115,7 @@ _TABLE: Final = (
     Rule("3.11c", "With enforced_read_only an importer cannot get round it", (MEMORY, Aspect.enforced_read_only)),
     Rule("3.12a", "Objects pickle as plain bytes, and unpickling yields an import"),
     Rule("3.12b", "Pickling an import forwards the handle that it came from"),
-    Rule("3.12c", "A pickled object must be kept: else HandleExpiredError says so"),
+    Rule("3.12c", "A pickle outlives its object until it was opened, for XPUSHARE_PICKLE_GRACE seconds; then says so"),
     Rule("3.12d", "Queue, Context and VirtualRange refuse to be pickled"),
     Rule("3.12e", "copy and deepcopy of resources raise TypeError"),
     Rule("3.12f", "Every error pickles, with everything it says"),
@@ -175,6 +175,7 @@ _TABLE: Final = (
          (EVENT,)),
     Rule("5.31", "Signallers come and go: a clean close is no loss, and another signaller ends one", (EVENT, TWO_WAY)),
     Rule("5.32", "With signals=False an event only waits, as do its pickles, and nobody relies on it", (EVENT,)),
+    Rule("5.33", "A clean exit finishes what queues can finish, and waits for nothing else", (EVENT, TWO_WAY)),
     # --- 8: the UR face ---
     Rule("8.1", "Every function checks its arguments, with UR's result for each fault"),
     Rule("8.2", "Every function refuses dead handles and other objects"),

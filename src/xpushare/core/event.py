@@ -236,6 +236,8 @@ def signal(event: Opened) -> int:
         raise FeatureNotSupportedError(event.host_refusal)
     try:
         point = event.timeline.slot.signal()
+    except InvalidArgumentError:
+        raise
     except ValueError as error:
         raise InvalidArgumentError(f"{error} (use one event per producer)") from None
     if event.profile is not None:

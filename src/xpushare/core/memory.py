@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import operator
-import threading
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from xpushare._aspects import Aspect
 from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, resolve, resolve_context
@@ -22,13 +21,12 @@ from xpushare._errors import (
 from xpushare.adapters.base import Form, Import, UsmKind
 from xpushare.core.declare import operation
 from xpushare.core.opening import Openers, import_own, opening_device, own_export
-from xpushare.core.resources import Allocation, End
-from xpushare.sharing import layout, node
+from xpushare.core.resources import Allocation
+from xpushare.sharing import node
 from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, READ_ONLY, Handle, HandleLike, fields_of, raw_of
 from xpushare.sharing.peers import Opener
 
 __all__ = [
-    "Implicit",
     "Range",
     "allocate",
     "expect_kind",
@@ -98,7 +96,15 @@ def allocate(kind: UsmKind, nbytes: int, device: DeviceLike | None, context: Con
     nbytes = size_argument(nbytes)
     if nbytes >= 1 << 62:
         raise OutOfMemoryError(f"no device has {nbytes} bytes")
-    driver = adapter_of(chosen).allocate(info_of(chosen), kind, nbytes)
+    table = None if node.left else node.current().table_if_any
+    if table is not None:
+        table.sweep()
+    try:
+        driver = adapter_of(chosen).allocate(info_of(chosen), kind, nbytes)
+    except OutOfMemoryError:
+        if table is None or not table.sweep(everything=True):
+            raise
+        driver = adapter_of(chosen).allocate(info_of(chosen), kind, nbytes)
     return Range(Allocation(chosen, driver, kind), 0, nbytes, chosen, chosen_context, False, None, None)
 
 
@@ -121,11 +127,12 @@ def get(
     read_only: bool = False,
     opens: int | None = None,
     implicit: bool = False,
+    ttl: int | None = None,
 ) -> Handle:
     """Export a range of an allocation of this process; every call makes a distinct handle, which holds the allocation
     until `put`.
     """
-    if source.handle is not None:
+    if source.handle is not None and not implicit:
         raise InvalidArgumentError(
             "imported memory cannot be exported again: send on the handle that it was opened from (`.handle`)"
         )
@@ -158,31 +165,12 @@ def get(
             foreign=allocation.foreign,
             implicit=implicit,
             opens=opens,
+            ttl=ttl,
         )
     )
 
 
 _new: Any = tuple.__new__
-
-
-class Implicit:
-    """The handle that pickling an object makes; withdrawn with that object."""
-
-    # Two threads that pickle one object must make only one export, else one thread's bytes would expire. Re-entrant,
-    # since the garbage collector may run inside.
-    lock: ClassVar[Any] = threading.RLock()
-
-    __slots__ = ("__weakref__", "_end", "handle")
-
-    def __init__(self, handle: Handle) -> None:
-        self.handle = handle
-        self._end = End(_withdraw, handle)
-
-
-def _withdraw(handle: Handle) -> None:
-    table = node.current().table_if_any
-    if table is not None:
-        table.withdraw(handle, layout.REASON_FREED)
 
 
 def expect_kind(handle: HandleLike, kind: str) -> Handle:

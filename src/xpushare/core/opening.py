@@ -21,8 +21,8 @@ from xpushare._device import (
 from xpushare._errors import FeatureNotSupportedError, HandleExpiredError, InvalidArgumentError
 from xpushare.adapters.base import Export, Form, Hardware, Import, Same
 from xpushare.core.resources import Resource
-from xpushare.sharing import layout
-from xpushare.sharing.handle import COUNTED, Handle, fields_of
+from xpushare.sharing import layout, node
+from xpushare.sharing.handle import COUNTED, PICKLED, Handle, fields_of
 from xpushare.sharing.node import Node
 from xpushare.sharing.peers import Opener
 from xpushare.sharing.table import Exported
@@ -119,7 +119,9 @@ def own_export(here: Node, handle: Handle) -> Exported:
     """The export behind a handle that this process made. Takes one of its opens if they are counted."""
     table = here.table()
     exported = table.find(handle)
-    if fields_of(handle).flags & COUNTED and not table.domain.take_open(fields_of(handle).entry):
+    fields = fields_of(handle)
+    counted = fields.flags & (COUNTED if node.left else COUNTED | PICKLED)
+    if counted and not table.domain.take_open(fields.entry) and counted & COUNTED:
         raise HandleExpiredError(f"the handle has expired: {layout.REASONS[layout.REASON_OPENS]}")
     return exported
 

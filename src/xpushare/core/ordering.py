@@ -13,7 +13,7 @@ from xpushare.adapters.base import DriverQueue
 from xpushare.core import event as events
 from xpushare.core import queue as queues
 from xpushare.core.event import Opened
-from xpushare.core.memory import Implicit
+from xpushare.core.pickles import Implicit
 from xpushare.core.queue import Work
 from xpushare.sharing.handle import Handle
 

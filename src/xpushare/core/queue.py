@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import functools
+import logging
 import operator
+import os
+import threading
+import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, final
-from weakref import ref
+from typing import Any, Final, NamedTuple, final
+from weakref import WeakSet, ref
 
 from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, known_device, resolve
 from xpushare._errors import (
@@ -16,7 +20,8 @@ from xpushare._errors import (
     OutOfMemoryError,
     PeerLostError,
 )
-from xpushare._native import Domain
+from xpushare._leaving import Stage, at_leave
+from xpushare._native import PENDING, Domain, Slot
 from xpushare.adapters.base import DriverQueue
 from xpushare.core.declare import operation
 from xpushare.core.event import Opened, may_signal, point_argument, quiet_if_leaving
@@ -24,6 +29,70 @@ from xpushare.core.memory import Range, piece
 from xpushare.core.resources import Resource
 
 __all__ = ["Work", "adopt", "copy", "create", "fill", "operand", "signal", "submit", "synchronize", "wait"]
+
+
+_PAUSE: Final = 1e-3  # seconds between looks at queues that are to finish
+_log: Final = logging.getLogger("xpushare")
+
+
+class _Queues:
+    """The driver queues of this process, also those that were closed and finish their work. It holds none of them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # re-entrant: for the handlers of signals
+        self._queues: WeakSet[DriverQueue] = WeakSet()
+
+    def add(self, queue: DriverQueue) -> None:
+        with self._lock:
+            self._queues.add(queue)
+
+    def all(self) -> list[DriverQueue]:
+        with self._lock:
+            return list(self._queues)
+
+
+_queues = _Queues()
+
+
+def _goes_on(unfinished: bool | tuple[Slot, int]) -> bool:
+    """Whether a queue finishes more without somebody who signals, or another queue of this process."""
+    if isinstance(unfinished, bool):
+        return unfinished
+    slot, point = unfinished
+    try:
+        return slot.state(point) != PENDING or (point <= slot.pending and not slot.owes_next())
+    except ValueError:
+        return True  # the event was closed here, and with it the wait
+
+
+def _finish(deadline: float) -> None:
+    """Clean exit: wait until the queues have finished what they can finish.
+
+    A queue cannot go on by itself where it waits for a point that nobody has submitted, or that another queue of this
+    process owes. It is over when no queue goes on, and none has moved since the last look.
+    """
+    before: dict[int, bool | tuple[Slot, int]] | None = None
+    while True:
+        found = {id(queue): queue.unfinished() for queue in _queues.all()}
+        if any(map(_goes_on, found.values())):
+            if time.monotonic() >= deadline:
+                _log.warning("process %d exits before its queues have finished (XPUSHARE_LINGER)", os.getpid())
+                return
+            before = None
+            time.sleep(_PAUSE)
+        elif found == before:
+            return
+        else:
+            before = found
+
+
+def _after_fork() -> None:
+    global _queues
+    _queues = _Queues()  # the parent's have no threads here
+
+
+os.register_at_fork(after_in_child=_after_fork)
+at_leave(_finish, Stage.FINISH)
 
 
 @final
@@ -36,6 +105,7 @@ class Work(Resource):
 
     def __init__(self, device: Device, context: Context, driver: DriverQueue) -> None:
         super().__init__(device, driver, driver.release)
+        _queues.add(driver)
         self.context = context
         self._reached: dict[int, ref[Domain]] = {}
 

@@ -33,6 +33,7 @@ DEVICE_COUNT: Final = (TABLE_ENTRIES - TABLE_DEVICES) // DEVICE.size
 ENTRY_NBYTES: Final = LAYOUT["entry.size"]
 ENTRY_COUNT: Final = LAYOUT["table.entries"]
 TABLE_NBYTES: Final = LAYOUT["table.size"]
+DEADLINES: Final = LAYOUT["table.deadlines"]  # a word for each entry: CLOCK_MONOTONIC nanoseconds, 0: none
 COMMONS_NBYTES: Final = LAYOUT["commons.size"]
 COMMONS_MAGIC: Final = MAGICS["commons"]
 COMMONS: Final = _struct("commons", "magic", "version", "cookie")
@@ -54,14 +55,21 @@ ENTRY: Final = _struct("entry", *(field for field in STRUCTS["entry"] if field !
 ENTRY_READ_ONLY: Final = CONSTANTS["ENTRY_READ_ONLY"]
 ENTRY_COUNTED: Final = CONSTANTS["ENTRY_COUNTED"]
 ENTRY_ON_DEMAND: Final = CONSTANTS["ENTRY_ON_DEMAND"]
-ENTRY_FORM_BIT: Final = CONSTANTS["ENTRY_FORM_BIT"]  # the lowest of the three bits that are the `Form` of the export
+ENTRY_PICKLED: Final = CONSTANTS["ENTRY_PICKLED"]
+ENTRY_FORM: Final = CONSTANTS["ENTRY_FORM"]  # the three bits that are the `Form` of the export
+ENTRY_FORM_BIT: Final = CONSTANTS["ENTRY_FORM_BIT"]  # the lowest of them
 
 REASON_PUT: Final = CONSTANTS["REASON_PUT"]
 REASON_FREED: Final = CONSTANTS["REASON_FREED"]
 REASON_OPENS: Final = CONSTANTS["REASON_OPENS"]
+REASON_TTL: Final = CONSTANTS["REASON_TTL"]
+REASON_PICKLE: Final = CONSTANTS["REASON_PICKLE"]
 REASONS: Final = {
     REASON_PUT: "it was put",
     REASON_FREED: "the object behind it was closed before it was opened: keep what you pickle or share alive until the "
     "receiver has opened it",
     REASON_OPENS: "its opens are used up",
+    REASON_TTL: "its ttl is over",
+    REASON_PICKLE: "the object behind it was closed, and the pickle has been opened once or waited too long "
+    "(XPUSHARE_PICKLE_GRACE, XPUSHARE_PICKLE_BYTES): keep what you pickle alive until the receiver has opened it",
 }

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import sys
 import threading
 from bisect import bisect_right, insort
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any, final
 from weakref import WeakValueDictionary, ref
 
 from xpushare import _native
+from xpushare._leaving import Stage, at_leave
 from xpushare.sharing.peers import Peers
 from xpushare.sharing.table import Table
 
-__all__ = ["AddressMap", "Node", "at_leave", "current", "left"]
+__all__ = ["AddressMap", "Node", "current", "left"]
 
 
 @final
@@ -68,7 +67,7 @@ class Node:
     def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: for the handlers of signals
         self._table: Table | None = None
-        self.peers = Peers(_at_exit)  # a process that has met others leaves them cleanly
+        self.peers = Peers()
         self.allocations = AddressMap()
         self.foreign: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()  # other libraries' allocations
 
@@ -77,7 +76,6 @@ class Node:
         if self._table is None:
             with self._lock:
                 if self._table is None:
-                    _at_exit()
                     made = Table()
                     if self._table is None:  # the handler of a signal may have been first
                         self._table = made
@@ -96,45 +94,32 @@ class Node:
         if self._table is not None:
             self._table.leave()
         _native.close_warden()
+        _native.close_relay()
 
 
 left: list[bool] = []  # not empty once this process has left: what dies after that is the kernel's to clean up
-at_leave: list[Callable[[], None]] = []  # what else has to be done at this process's clean exit, first
-_exit_registered = False
 
 
 def current() -> Node:
     return _node
 
 
-def _leave() -> None:
-    for do in at_leave:
-        do()
+def leave(_deadline: float) -> None:
+    """Clean exit, also of a forked child."""
     left.append(True)
     _node.leave()
-
-
-def _at_exit() -> None:
-    """Leave at the interpreter's exit, also in multiprocessing's forked children, which skip atexit."""
-    global _exit_registered
-    if not _exit_registered:
-        _exit_registered = True
-        atexit.register(_leave)
-        util = sys.modules.get("multiprocessing.util")
-        if util is not None:
-            util.Finalize(None, _leave, exitpriority=0)
 
 
 _node = Node()
 
 
 def _after_fork() -> None:
-    global _node, _exit_registered
+    global _node
     parent, _node = _node, Node()
-    _exit_registered = False
     left.clear()
     _parents.append(parent)  # its objects stay as they are: destroying them here is no business of the child
 
 
 _parents: list[Node] = []
 os.register_at_fork(after_in_child=_after_fork)
+at_leave(leave, Stage.LEAVE)

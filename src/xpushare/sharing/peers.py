@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import errno
 import re
 import resource
@@ -26,7 +25,7 @@ from xpushare._fds import OwnedFd, close_all
 from xpushare._native import Fields, Lease, load64
 from xpushare.adapters.base import Export, Form, Hardware, Import
 from xpushare.sharing import layout, routes
-from xpushare.sharing.handle import COUNTED, READ_ONLY, Handle, fields_of
+from xpushare.sharing.handle import COUNTED, PICKLED, READ_ONLY, Handle, fields_of
 
 __all__ = ["Opener", "Peer", "Peers"]
 
@@ -58,7 +57,7 @@ class Entry(NamedTuple):
 
     @property
     def form(self) -> Form:
-        return _FORMS[self.flags >> layout.ENTRY_FORM_BIT]
+        return _FORMS[(self.flags & layout.ENTRY_FORM) >> layout.ENTRY_FORM_BIT]
 
 
 @final
@@ -250,12 +249,13 @@ class Peer:
 class _Turn:
     """Whose turn it is to make something. Re-entrant, for the handlers of signals: what they make is found later."""
 
-    __slots__ = ("__weakref__", "failure", "failures", "lock")
+    __slots__ = ("__weakref__", "lock", "refusal")
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.failure: RouteError | None = None  # the last one
-        self.failures = 0
+        # What the last `RouteError` says. Not the error: its traceback holds what failed, and so may that of a copy
+        # (tblib, which Dask imports, has copies keep theirs).
+        self.refusal: tuple[str, tuple[str, ...]] | None = None
 
 
 @final
@@ -266,9 +266,7 @@ class Peers:
     holds weak references, so it never evicts what is in use, and keeps nothing else alive.
     """
 
-    def __init__(self, meet: Callable[[], None]) -> None:
-        """`meet` is called when this process meets an exporter."""
-        self._meet = meet
+    def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: what dies while it is held may call `forget`
         self._peers: dict[bytes, Peer] = {}
         self._cache: dict[Hashable, ref[Any]] = {}
@@ -280,18 +278,18 @@ class Peers:
         go on. Who waited for a thread that found no route has found none, either.
         """
         turn = self._turns.setdefault(key, _Turn())
-        failures = turn.failures
+        known = turn.refusal
         with turn.lock:
             found = find()
             if found is not None:
                 return found
-            if turn.failure is not None and turn.failures != failures:
-                raise copy.copy(turn.failure)
+            if turn.refusal is not None and turn.refusal is not known:
+                message, reasons = turn.refusal
+                raise RouteError(message, reasons=reasons)
             try:
                 return make()
             except RouteError as error:
-                turn.failure = copy.copy(error)  # without the traceback, which holds what failed
-                turn.failures += 1
+                turn.refusal = error.message, error.reasons
                 raise
             except XpuShareError:
                 found = find()  # the handler of a signal may have made it meanwhile
@@ -308,16 +306,26 @@ class Peers:
         )
 
     def _attach(self, handle: Handle) -> Peer:
-        self._meet()
         peer = self._peers[fields_of(handle).cookie] = Peer(handle)
         self._know()
         return peer
 
+    def _lease(self, handle: Handle) -> Lease:
+        """A lease of the handle's entry, at its exporter."""
+        fields = fields_of(handle)
+        while True:
+            peer = self.peer(handle)
+            with self._lock:
+                if self.knows(peer):  # else another thread has just discarded it
+                    return Lease(peer.domain, fields.entry, peer)
+
     def _discard(self, cookie: bytes) -> None:
-        """Forget an exporter again that was met for an open that failed, unless another thread has opened something."""
+        """Leave and forget an exporter again that was met for an open that failed, unless another thread has opened
+        something. The error's traceback may keep the peer for long.
+        """
         with self._lock:
             peer = self._peers.get(cookie)
-            if peer is not None and peer.domain.idle():
+            if peer is not None and peer.domain.leave_if_idle():
                 del self._peers[cookie]
                 self._know()
 
@@ -366,14 +374,15 @@ class Peers:
         key = (cookie, fields.object, opener, fields.flags & READ_ONLY)
         acquired = self.acquire_known(handle, key, opener)
         if acquired is not None:
+            self._count(acquired[1].peer, fields)
             return acquired
         self.sweep()
         new = cookie not in self._peers
         lease: Lease | None = None
         counted: list[bool] = []
         try:
-            peer = self.peer(handle)
-            lease = Lease(peer.domain, fields.entry, peer)
+            lease = self._lease(handle)
+            peer: Peer = lease.peer
             if fields.flags & COUNTED:
                 peer.expect_exported(handle)  # from here on the entry stays this export's: it is held
                 counted.extend(map(peer.domain.take_open, (fields.entry,)))  # no interrupt comes between
@@ -389,7 +398,14 @@ class Peers:
             if new:
                 self._discard(cookie)
             raise
+        self._count(peer, fields)
         return found, lease
+
+    @staticmethod
+    def _count(peer: Peer, fields: Fields) -> None:
+        """A pickle has been opened."""
+        if fields.flags & PICKLED:
+            peer.domain.take_open(fields.entry)
 
     def known(self, cookie: bytes) -> Peer | None:
         """The exporter with that cookie, if this process has met it and does not know it to be dead."""
@@ -416,13 +432,15 @@ class Peers:
         if opener.admit is not None:
             return None
         with self._turns.setdefault(key, _Turn()).lock:
-            opened = None if key in self._cache else peer.table.open(fields, peer, opener.maps)
+            maps = opener.maps and not fields.flags & PICKLED
+            opened = None if key in self._cache else peer.table.open(fields, peer, maps)
             if opened is None:
                 return None
             mapping, lease, nbytes, exposed_nbytes, payload, fds, offset, flags = opened
-            form = _FORMS[flags >> layout.ENTRY_FORM_BIT]
+            form = _FORMS[(flags & layout.ENTRY_FORM) >> layout.ENTRY_FORM_BIT]
             read_only = bool(flags & layout.ENTRY_READ_ONLY)
-            what = _new(Import, (nbytes, exposed_nbytes, payload, fds, read_only, mapping, form, offset, None))
+            again = bool(fields.flags & PICKLED)
+            what = _new(Import, (nbytes, exposed_nbytes, payload, fds, read_only, mapping, form, offset, None, again))
             try:
                 made = opener.make(what)
             except BaseException:
@@ -442,13 +460,14 @@ class Peers:
             exporter = peer.hardware(handle, entry)
             opener.admit(form, exporter)
         opener.expect_fds(entry.fd_count, entry.exposed_nbytes)
-        mapped = form is Form.MEMFD and opener.maps
+        again = bool(fields_of(handle).flags & PICKLED)
+        mapped = form is Form.MEMFD and opener.maps and not again
         mapping = peer.map(handle, entry) if mapped else None
         fds = [] if mapped else peer.fetch(handle, entry)
         payload = entry.payload[: entry.payload_nbytes]
         read_only = bool(entry.flags & layout.ENTRY_READ_ONLY)
         what = Import(
-            entry.nbytes, entry.exposed_nbytes, payload, fds, read_only, mapping, form, entry.offset, exporter
+            entry.nbytes, entry.exposed_nbytes, payload, fds, read_only, mapping, form, entry.offset, exporter, again
         )
         try:
             return opener.make(what)
@@ -496,13 +515,14 @@ class Peers:
             holding, index = held
             found = self._cached((known.cookie, "slot", index), lambda: make(known.domain, index))
             if self._stands(known, fields):
+                self._count(known, fields)
                 return found, holding
         self.sweep()
         new = fields.cookie not in self._peers
         lease: Lease | None = None
         try:
-            peer = self.peer(handle)
-            lease = Lease(peer.domain, fields.entry, peer)
+            lease = self._lease(handle)
+            peer: Peer = lease.peer
             index = peer.entry(handle).slot
             found = self._cached((peer.cookie, "slot", index), lambda: make(peer.domain, index))
             peer.expect_exported(handle)
@@ -511,6 +531,7 @@ class Peers:
             if new:
                 self._discard(fields.cookie)
             raise
+        self._count(peer, fields)
         return found, lease
 
     def sweep(self) -> None:
@@ -518,10 +539,11 @@ class Peers:
         peers = self._peers
         if not peers or (len(self._pidfds) == len(peers) and not _native.dead(self._pidfds)):
             return
-        for peer in list(peers.values()):
-            if not peer.alive():
-                peers.pop(peer.cookie, None)
-        self._know()
+        with self._lock:  # what `_discard` has left cannot be asked
+            for peer in list(peers.values()):
+                if not peer.alive():
+                    peers.pop(peer.cookie, None)
+            self._know()
 
     def knows(self, peer: Peer) -> bool:
         """Whether the peer was alive at the last sweep."""

@@ -3,44 +3,61 @@
 from __future__ import annotations
 
 import os
+import resource
 import secrets
 import struct
 import threading
 import time
 import uuid
 from collections import deque
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 from xpushare import _native, _system
 from xpushare._errors import HandleExpiredError, InvalidArgumentError, OutOfMemoryError, from_os_error
 from xpushare.adapters.base import DeviceInfo, Export
 from xpushare.sharing import door, identity, layout
-from xpushare.sharing.handle import KIND_NUMBERS, Handle, fields_of, pack, seal
+from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, Handle, fields_of, pack, raw_of, seal
 
-__all__ = ["Exported", "Table"]
+__all__ = ["Exported", "Table", "deadline_in"]
 
 _RECYCLE_TRIES: Final = 8
 _REMEMBERED: Final = 1 << 16  # ended exports whose reason is kept for the message, and for a `put` that comes later
-_COUNTED_TRIES: Final = 8  # more than one, so that used-up exports go faster than new ones come
+_ENDING_TRIES: Final = 8  # more than one, so that exports that are over go faster than new ones come
+_LOST_MANY: Final = 100
+
+
+def deadline_in(nanoseconds: int) -> int:
+    """That many nanoseconds from now, as entries and the commons say it."""
+    return time.monotonic_ns() + nanoseconds
 
 
 @final
 class Exported:
     """One live export: it holds its source."""
 
-    __slots__ = ("foreign", "handle", "implicit", "keep", "source")
+    __slots__ = ("deadline", "foreign", "handle", "implicit", "keep", "nbytes", "outlives", "source")
 
-    def __init__(self, handle: Handle, source: Any, keep: Any, foreign: bool, implicit: bool) -> None:
+    def __init__(self, handle: Handle, source: Any, keep: Any, foreign: bool, implicit: bool, nbytes: int) -> None:
         self.handle = handle
         self.source = source  # what an open in this very process gets
         self.keep = keep  # what else has to stay: the array of another library
         self.foreign = foreign  # held for importers even after `put`
-        self.implicit = implicit  # made by pickling; ends with its object
+        self.implicit = implicit  # made by pickling
+        self.nbytes = nbytes  # of the whole object
+        self.outlives = False  # made by pickling, and its object has died
+        self.deadline = 0  # as its entry has it
 
     def exports(self, source: object) -> bool:
         """Whether this is an export of `source` (physical memory exports a tuple of that and what keeps it)."""
         held: Any = self.source
         return held is source or (isinstance(held, tuple) and any(each is source for each in held))  # pyright: ignore
+
+
+class _Waiting(NamedTuple):
+    """What pickles hold, at most, that wait for their first open."""
+
+    nbytes: int
+    number: int
 
 
 @final
@@ -51,7 +68,11 @@ class Table:
         self.cookie = secrets.token_bytes(16)
         # Re-entrant: the garbage collector may run anywhere, and delete a pickled object, whose export ends with it.
         self._lock = threading.RLock()
-        self._counted: deque[Exported] = deque()
+        self._ending: deque[Exported] = deque()  # what ends by itself: counted, with a ttl, and those of dead objects
+        self._waiting: dict[bytes, _Waiting] = {}  # by device
+        self._lost: set[int] = set()  # generations
+        self._lost_told = False
+        self._expired_pickles = 0
         self._generation = 0
         self._object = 0
         self._used = 0
@@ -119,8 +140,9 @@ class Table:
         foreign: bool = False,
         implicit: bool = False,
         opens: int | None = None,
+        ttl: int | None = None,
     ) -> Handle:
-        """Publish one export and make its handle; it holds `source` until `put`."""
+        """Publish one export and make its handle; it holds `source` until `put`, or for `ttl` nanoseconds."""
         if len(what.payload) > layout.PAYLOAD_NBYTES:
             raise InvalidArgumentError(f"an export's payload is at most {layout.PAYLOAD_NBYTES} bytes")
         if what.on_demand is None and len(what.fds) > layout.FDS_INLINE:
@@ -129,6 +151,7 @@ class Table:
         flags = (
             (layout.ENTRY_READ_ONLY if read_only else 0)
             | (layout.ENTRY_COUNTED if opens is not None else 0)
+            | (layout.ENTRY_PICKLED if implicit else 0)
             | (layout.ENTRY_ON_DEMAND if on_demand is not None else 0)
             | what.form << layout.ENTRY_FORM_BIT
         )
@@ -149,13 +172,15 @@ class Table:
                         what.offset,
                     )
                 )  # fmt: skip
-                if opens is not None:
-                    self.domain.set_opens(entry, opens)
+                if opens is not None or implicit:
+                    self.domain.set_opens(entry, opens or 0)
                 if on_demand is not None:
                     _native.offer(entry, generation, *on_demand)
-                exported = self._exports[generation] = Exported(handle, source, keep, foreign, implicit)
-                if opens is not None:
-                    self._counted.append(exported)
+                exported = Exported(handle, source, keep, foreign, implicit, what.nbytes)
+                self._exports[generation] = exported
+                self._set_deadline(exported, 0 if ttl is None else deadline_in(ttl))
+                if opens is not None or ttl is not None:
+                    self._ending.append(exported)
                 _native.store64(self._entry_address(entry), generation)  # last: now it is live
             except BaseException:
                 _native.withdraw(self._entry_address(entry), layout.REASON_PUT)
@@ -209,39 +234,79 @@ class Table:
         self._used += 1
         return self._used - 1
 
-    def _sweep(self) -> list[Any]:
-        """End what is over: foreign memory that nobody has open any more, and counted exports that are used up. Returns
+    def _set_deadline(self, found: Exported, deadline: int) -> None:
+        found.deadline = deadline
+        _native.store64(self.address + layout.DEADLINES + 8 * fields_of(found.handle).entry, deadline)
+
+    def _overdue(self, found: Exported) -> bool:
+        """Whether its deadline has passed."""
+        if not found.deadline:
+            return False
+        renewed = self.domain.renewed(fields_of(found.handle).entry) if found.implicit else 0
+        return time.monotonic_ns() >= max(found.deadline, renewed)
+
+    def _why_over(self, found: Exported) -> int:
+        """Why an export ends now; 0 where it does not. Whoever has it open may have yet to fetch its fds, or may pass
+        it on: so ask for holders first.
+        """
+        entry = fields_of(found.handle).entry
+        if self.domain.holders(entry):
+            return 0
+        used_up = not self.domain.opens_left(entry)
+        if found.implicit:
+            return layout.REASON_PICKLE if found.outlives and (used_up or self._overdue(found)) else 0
+        if used_up and fields_of(found.handle).flags & layout.ENTRY_COUNTED:
+            return layout.REASON_OPENS
+        return layout.REASON_TTL if self._overdue(found) else 0
+
+    def _end(self, found: Exported, reason: int) -> None:
+        """End an export that nobody has open."""
+        fields = fields_of(found.handle)
+        del self._exports[fields.generation]
+        self._remember(fields.generation, reason)
+        _native.withdraw(self._entry_address(fields.entry), reason)
+        self._free.append(fields.entry)
+
+    def _remember(self, generation: int, reason: int) -> None:
+        self._lost.discard(generation)
+        if reason != layout.REASON_PUT:
+            self._put[generation] = reason
+            if len(self._put) > _REMEMBERED:
+                del self._put[next(iter(self._put))]
+
+    def _sweep(self, tries: int = _ENDING_TRIES) -> list[Any]:
+        """End what is over: foreign memory that nobody has open any more, and exports that end by themselves. Returns
         what the caller must drop.
         """
         ended: list[Any] = []
-        if not self._lingering and not self._counted:
+        if not self._lingering and not self._ending:
             return ended
         for entry in [entry for entry in self._lingering if not self.domain.holders(entry)]:
             found = self._lingering[entry]
             del self._lingering[entry]
             self._free.append(entry)
             ended.append(found)
-        for _ in range(min(_COUNTED_TRIES, len(self._counted))):
-            found = self._counted.popleft()
-            fields = fields_of(found.handle)
-            if self._exports.get(fields.generation) is not found:
-                continue  # put
-            # The last opener holds the entry before it takes its open, and may still have to fetch the fds.
-            if self.domain.opens_left(fields.entry) > 0 or self.domain.holders(fields.entry):
-                self._counted.append(found)
-                continue
-            del self._exports[fields.generation]
-            self._put[fields.generation] = layout.REASON_OPENS
-            _native.withdraw(self._entry_address(fields.entry), layout.REASON_OPENS)
-            self._free.append(fields.entry)
-            ended.append(found)
+        for _ in range(min(tries, len(self._ending))):
+            found = self._ending.popleft()
+            if self._live(found):  # else it was put
+                reason = self._why_over(found)
+                if reason:
+                    self._end(found, reason)
+                    ended.append(found)
+                else:
+                    self._ending.append(found)
         return ended
 
-    def sweep(self) -> None:
-        """End what is over. Exports and withdrawals also do that."""
+    def _live(self, found: Exported) -> bool:
+        return self._exports.get(fields_of(found.handle).generation) is found
+
+    def sweep(self, everything: bool = False) -> bool:
+        """End what is over, or some of it, and say whether there was any. Exports and withdrawals also do that."""
+        if not self._lingering and not self._ending:
+            return False
         with self._lock:
-            ended = self._sweep()
-        del ended
+            ended = self._sweep(len(self._ending) if everything else _ENDING_TRIES)
+        return bool(ended)
 
     def find(self, handle: Handle) -> Exported:
         """The live export behind a handle of this very process."""
@@ -249,6 +314,9 @@ class Table:
         found = self._exports.get(fields.generation)
         if found is None or found.handle != handle:
             raise HandleExpiredError(self.why_expired(fields.generation))
+        if self._overdue(found):
+            reason = layout.REASON_PICKLE if found.implicit else layout.REASON_TTL
+            raise HandleExpiredError(f"the handle has expired: {layout.REASONS[reason]}")
         return found
 
     def why_expired(self, generation: int) -> str:
@@ -273,10 +341,7 @@ class Table:
                     self._put[fields.generation] = reason
                     return True
                 return False
-            if reason != layout.REASON_PUT:
-                self._put[fields.generation] = reason
-                if len(self._put) > _REMEMBERED:
-                    del self._put[next(iter(self._put))]
+            self._remember(fields.generation, reason)
             _native.withdraw(self._entry_address(fields.entry), reason)  # once more does no harm
             lingers = found.foreign and self.domain.holders(fields.entry)
             entry, generation = fields.entry, fields.generation
@@ -288,6 +353,132 @@ class Table:
             ended = self._sweep()
         del found, ended  # the source may die now, outside the lock: its release may call us
         return True
+
+    # --- pickles: their exports outlive the objects, until they were opened or their time is over
+
+    def count_pickle(self, handle: Handle) -> None:
+        """One pickle more has to be opened."""
+        self.domain.give_open(fields_of(handle).entry)
+
+    def renew(self, handle: Handle, grace: int) -> bool:
+        """An import of this very process is pickled on: its export is good for one open more. False if it has ended."""
+        fields = fields_of(handle)
+        with self._lock:
+            live = fields.generation in self._exports
+            if live:
+                self.domain.renew(fields.entry, deadline_in(grace))
+        return live
+
+    def outlive(self, handle: Handle, grace: int, most_nbytes: int) -> None:
+        """The object behind a pickle has died. What nobody has opened yet is good for `grace` nanoseconds more, unless
+        such pickles hold more than `most_nbytes` of the device; what somebody has open may still be passed on.
+        """
+        fields = fields_of(handle)
+        dropped: list[Any] = []
+        expired = 0
+        with self._lock:
+            found = self._exports.get(fields.generation)
+            if found is None:
+                return
+            held = bool(self.domain.holders(fields.entry))
+            waits = self.domain.opens_left(fields.entry) > 0
+            stays = grace > 0 and (waits or held)
+            if stays:
+                found.outlives = True
+                self._set_deadline(found, deadline_in(grace if waits else 0))
+                self._ending.append(found)
+                if waits and found.nbytes:
+                    dropped = self._make_room(found, most_nbytes)
+                    expired = len(dropped)
+                dropped += self._sweep()
+        del dropped, found  # outside the lock: their release may call us
+        if not stays:
+            self.withdraw(handle, layout.REASON_FREED)
+        if expired:
+            self._tell_expired(expired)
+
+    def _make_room(self, newest: Exported, most_nbytes: int) -> list[Any]:
+        """End the oldest pickles of a device that wait for their first open, where they hold too much. An allocation
+        counts once, however many pickles hold it, and the newest one is always allowed.
+        """
+        device = raw_of(newest.handle)[NAMES_DEVICE]
+        fds = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        most_number = layout.ENTRY_COUNT if fds == resource.RLIM_INFINITY else fds // 2  # each may hold one
+        estimate = self._waiting.get(device, _Waiting(0, 0))
+        estimate = self._waiting[device] = _Waiting(estimate.nbytes + newest.nbytes, estimate.number + 1)
+        if estimate.nbytes <= most_nbytes and estimate.number <= most_number:
+            return []
+        waiting: dict[int, list[Exported]] = {}  # by allocation, in the order of their oldest pickles
+        for each in sorted(self._ending, key=lambda each: each.deadline):
+            fields = fields_of(each.handle)
+            waits = each.outlives and self._live(each) and raw_of(each.handle)[NAMES_DEVICE] == device
+            if waits and each.nbytes and self.domain.opens_left(fields.entry):
+                waiting.setdefault(fields.object, []).append(each)
+        nbytes = sum(each[0].nbytes for each in waiting.values())
+        number = sum(map(len, waiting.values()))
+        ended: list[Any] = []
+        for serial, pickles in waiting.items():
+            if nbytes <= most_nbytes and number <= most_number:
+                break
+            if serial != fields_of(newest.handle).object and not any(
+                self.domain.holders(fields_of(each.handle).entry) for each in pickles
+            ):
+                for each in pickles:
+                    self._end(each, layout.REASON_PICKLE)
+                ended += pickles
+                nbytes -= pickles[0].nbytes
+                number -= len(pickles)
+        if ended:
+            self._ending = deque(filter(self._live, self._ending))  # which would hold their memory
+        self._waiting[device] = _Waiting(nbytes, number)
+        return ended
+
+    def _tell_expired(self, count: int) -> None:
+        before, self._expired_pickles = self._expired_pickles, self._expired_pickles + count
+        if before.bit_length() != self._expired_pickles.bit_length():  # each time that there are twice as many
+            import logging
+
+            logging.getLogger("xpushare").warning(
+                "%d pickles that nobody had opened have expired, the oldest first, since they held too much: "
+                "XPUSHARE_PICKLE_BYTES bytes of a device and half of `ulimit -n` are the most",
+                self._expired_pickles,
+            )
+
+    def wait_for_pickles(self, deadline: float) -> None:
+        """Wait until each pickle of this process has been opened or has expired; at most until `deadline`, in seconds
+        of `time.monotonic`.
+        """
+        pause = 0.001
+        while self._pickles_wait() and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(pause, left))
+            pause = min(pause * 2, 0.02)
+
+    def _pickles_wait(self) -> bool:
+        with self._lock:
+            exports = [each for each in self._exports.values() if each.implicit]
+        return any(self.domain.opens_left(fields_of(each.handle).entry) and not self._overdue(each) for each in exports)
+
+    # --- exports that nobody will close
+
+    def lose(self, handle: Handle) -> bool:
+        """The object that `share` returned is gone, unclosed. True if its export lives on, until this process ends."""
+        fields = fields_of(handle)
+        with self._lock:
+            found = self._exports.get(fields.generation)
+            lost = found is not None and not found.deadline and not fields.flags & layout.ENTRY_COUNTED
+            if lost:
+                self._lost.add(fields.generation)
+            tell = not self._lost_told and len(self._lost) >= _LOST_MANY
+            self._lost_told = self._lost_told or tell
+        if tell:
+            import logging
+
+            logging.getLogger("xpushare").warning(
+                "%d exports of xs.share are held although nobody can close them any more: share with opens= or ttl=, "
+                "or keep the handle and close it. -W default::ResourceWarning -X tracemalloc shows where each was made",
+                _LOST_MANY,
+            )
+        return lost
 
     def held_objects(self) -> set[int]:
         """The serials of what importers have open."""

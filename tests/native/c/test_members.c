@@ -92,7 +92,7 @@ static void test_slots_are_used_again(void)
     s = attach(d, first);
     CHECK(xp_signal(s, &point) == NULL && point == 1);
     detach(s);
-    CHECK(xp_idle(d));
+    CHECK(xp_leave_if_idle(d));
     leave(d);
 }
 
@@ -132,7 +132,12 @@ static void test_threads_hold_and_attach(void)
         CHECK(pthread_create(&threads[i], NULL, hold_often, d) == 0);
     for (int i = 0; i < 4; i++)
         pthread_join(threads[i], NULL);
-    CHECK(xp_idle(d) && !xp_bit(xp_words_at(d, 0)->attached, 0));
+    CHECK(!xp_bit(xp_words_at(d, 0)->attached, 0));
+    CHECK(xp_hold(d, 0) && !xp_leave_if_idle(d));
+    xp_drop(d, 0);
+    CHECK(xp_leave_if_idle(d) && !xp_hold(d, 0));
+    xp_error error;
+    CHECK(xp_attach(d, 0, XP_MAY_SIGNAL, &error) == NULL && error.code == 0);
     leave(d);
 }
 

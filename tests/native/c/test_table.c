@@ -75,6 +75,23 @@ static void test_why_an_entry_ended(void)
     munmap(table, XP_TABLE_SIZE);
 }
 
+static void test_deadlines(void)
+{
+    set_up();
+    uint64_t *deadline = (uint64_t *)(table + XP_TABLE_DEADLINES) + 2, now = xp_now();
+    xp_handle h = fitting, pickled = fitting, nowhere = fitting;
+    pickled.flags = XP_ENTRY_PICKLED;
+    nowhere.entry = UINT32_MAX;
+    CHECK(!xp_overdue(table, &h, 0) && !xp_overdue(table, &h, 1) && !xp_overdue(table, &nowhere, 0)); /* there is none */
+    *deadline = now + 60000000000u;
+    CHECK(!xp_overdue(table, &h, 0) && !xp_overdue(table, &pickled, 0));
+    *deadline = now;
+    CHECK(xp_overdue(table, &h, 0) && xp_overdue(table, &pickled, 0) && !xp_overdue(table, &nowhere, 0));
+    CHECK(!xp_overdue(table, &pickled, UINT64_MAX) && xp_overdue(table, &pickled, now - 1)); /* somebody passed it on */
+    CHECK(xp_overdue(table, &h, UINT64_MAX)); /* a ttl is the exporter's alone */
+    munmap(table, XP_TABLE_SIZE);
+}
+
 static void refused(int fd, xp_memfd wanted, const char *why)
 {
     xp_error error;
@@ -182,6 +199,7 @@ int main(void)
     xp_engine_init();
     RUN(test_an_entry_fits_or_not);
     RUN(test_why_an_entry_ended);
+    RUN(test_deadlines);
     RUN(test_files);
     RUN(test_fetching_from_another_process);
     RUN(test_an_entry_that_changes);

@@ -79,7 +79,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (fit & 16)
         memcpy(h.nonce, e.nonce, sizeof h.nonce);
     if (fit & 32)
-        h.flags = e.flags & (XP_ENTRY_READ_ONLY | XP_ENTRY_COUNTED);
+        h.flags = e.flags & XP_HANDLE_FLAGS;
     if (fit & 64) {
         e.exposed_nbytes %= 2 * NBYTES;
         e.nbytes = e.exposed_nbytes;
@@ -95,6 +95,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         e.inode = 0;
     xp_entry *theirs = (xp_entry *)(table + XP_TABLE_HEADER) + h.entry % XP_ENTRIES, copy;
     memcpy(theirs, &e, sizeof e);
+    uint64_t *deadline = (uint64_t *)(table + XP_TABLE_DEADLINES) + h.entry % XP_ENTRIES;
+    *deadline = in.fit[1] & 2 ? 0 : h.offset;
+    CHECK(!xp_overdue(table, &h, e.offset) || (*deadline && h.entry < XP_ENTRIES));
+    *deadline = 0;
     uint32_t reason;
     int state = xp_entry_state(table, &h, &reason), read = xp_read_entry(table, &h, &copy);
     if (state != XP_LIVE) {

@@ -345,6 +345,7 @@ class Gpu:
         self._peers: dict[int, bool] = {}  # ordinal -> whether this device reaches its memory
         self.codes = CODES
         self.form = Form.VMM_FD
+        self.origin = b""  # `location` asks the driver
 
     def __str__(self) -> str:
         return f"GPU {self.ordinal}"
@@ -479,7 +480,7 @@ class Gpu:
         function = self.driver.function("cuMemExportToShareableHandle")
         return OnDemand(function, [int(handle) for handle in handles], n.POSIX_FD, 0)
 
-    def import_fd(self, doing: str, fd: int) -> Any:
+    def import_fd(self, doing: str, fd: int, origin: bytes) -> Any:
         if not stat.S_ISCHR(os.fstat(fd).st_mode):
             raise InvalidHandleError(f"{doing}: the exporter's file descriptor is not one of the NVIDIA driver")
         return self.driver(doing, "cuMemImportFromShareableHandle", fd, self.driver.posix_fd())

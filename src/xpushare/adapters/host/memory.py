@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from xpushare import _system
-from xpushare._errors import InvalidHandleError, XpuShareError, from_os_error
+from xpushare._errors import FeatureNotSupportedError, InvalidHandleError, XpuShareError, from_os_error
 from xpushare._fds import OwnedFd
 from xpushare.adapters.base import Access, DriverMemory, DriverPhysical, DriverRange, Export, Form, Import
 
@@ -65,7 +65,7 @@ def check_imported(calls: Calls, doing: str, what: Import) -> int:
 
 
 class HostMemory(DriverMemory):
-    """A mapped memfd. The exporter keeps the fd to hand it out; an importer does not need it."""
+    """A mapped memfd. Who may have to hand it out keeps the fd."""
 
     host_accessible = True
 
@@ -91,15 +91,19 @@ class HostMemory(DriverMemory):
 
     @classmethod
     def imported(cls, calls: Calls, what: Import) -> HostMemory:
-        mapping = what.mapping
-        if mapping is None:
-            doing = f"mapping {what.exposed_nbytes} bytes of another process"
-            fd = check_imported(calls, doing, what)
-            mapping = calls.checked(doing, "Mapping", fd, what.exposed_nbytes, 0, not what.read_only)
-        return cls(mapping, what.nbytes, None, 0)
+        if what.mapping is not None:
+            return cls(what.mapping, what.nbytes, None, 0)
+        doing = f"mapping {what.exposed_nbytes} bytes of another process"
+        fd = check_imported(calls, doing, what)
+        inode = calls.checked(doing, "fstat", fd).st_ino if what.again else 0
+        mapping = calls.checked(doing, "Mapping", fd, what.exposed_nbytes, 0, not what.read_only)
+        return cls(mapping, what.nbytes, OwnedFd(what.fds[0].take()) if what.again else None, inode)
 
     def export(self, read_only: bool) -> Export:
-        assert self._fd is not None
+        if self._fd is None:
+            raise FeatureNotSupportedError(
+                "exporting imported memory: only what came by a pickle can be exported again"
+            )
         assert self._mapping is not None
         return Export(self.nbytes, self._mapping.nbytes, (self._fd.number,), self._inode, form=Form.MEMFD)
 

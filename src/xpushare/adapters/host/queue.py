@@ -43,6 +43,7 @@ class HostQueue(DriverQueue):
         self._failures: deque[BaseException] = deque()
         self._told: WeakKeyDictionary[_native.Slot, int] = WeakKeyDictionary()  # the loss of an event last reported
         self._spoiled: BaseException | None = None  # a loss since the last `synchronize`, reported or not
+        self._waits: tuple[_native.Slot, int] | None = None  # what it waits for now
 
     def _put(self, operation: Callable[..., object], *arguments: Any) -> None:
         with self._order:
@@ -115,7 +116,12 @@ class HostQueue(DriverQueue):
         self._put(self._wait, slot, point)
 
     def _wait(self, slot: _native.Slot, point: int) -> None:
-        if slot.wait(point) != _native.LOST:
+        self._waits = slot, point
+        try:
+            state = slot.wait(point)
+        finally:
+            self._waits = None
+        if state != _native.LOST:
             return
         self._spoiled = peer_lost(slot, point)
         loss = _native.load64(slot.address + _LOST_AT)
@@ -144,6 +150,9 @@ class HostQueue(DriverQueue):
 
     def idle(self) -> bool:
         return not self._pending
+
+    def unfinished(self) -> bool | tuple[_native.Slot, int]:
+        return bool(self._pending) and (self._waits or True)
 
     def release(self) -> None:
         self._todo.put(None)

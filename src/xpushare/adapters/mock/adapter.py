@@ -24,15 +24,7 @@ from xpushare.adapters.base import (
 )
 from xpushare.adapters.host.memory import HostPhysical, HostRange
 from xpushare.adapters.mock.hooks import Device, Stream
-from xpushare.adapters.mock.others import (
-    ForeignMemory,
-    MockEvent,
-    MockSamples,
-    MockStream,
-    default_stream,
-    found_array,
-    found_stream,
-)
+from xpushare.adapters.mock.others import MockEvent, MockSamples, MockStream, default_stream, found_array, found_stream
 from xpushare.adapters.mock.script import LIBRARY, driver
 from xpushare.adapters.stream.adapter import StreamAdapter
 from xpushare.adapters.stream.engine import Engine
@@ -70,17 +62,11 @@ class Mock(StreamAdapter):
         return self._devices[info.ordinal]
 
     def devices(self) -> list[DeviceInfo]:
-        return [
-            DeviceInfo(
-                self.backend,
-                ordinal,
-                f"Mock device {ordinal}",
-                str(uuid.uuid5(uuid.NAMESPACE_OID, f"xpushare/mock/{boot_id().hex()}/{ordinal}")),
-                "accelerator",
-                "1.0",
-            )
-            for ordinal in range(DEVICES if LIBRARY.exists() else 0)
-        ]
+        found = []
+        for ordinal in range(DEVICES if LIBRARY.exists() else 0):
+            identity = str(uuid.uuid5(uuid.NAMESPACE_OID, f"xpushare/mock/{boot_id().hex()}/{ordinal}"))
+            found.append(DeviceInfo(self.backend, ordinal, f"Mock device {ordinal}", identity, "accelerator", "1.0"))
+        return found
 
     def why_none(self) -> str:
         return f"{LIBRARY.name} was not built: see CONTRIBUTING.md"
@@ -110,8 +96,7 @@ class Mock(StreamAdapter):
         array = found_array(address)
         if array is None:
             return None
-        start = array.memory.address
-        return Foreign(ForeignMemory(array.memory), address - start, self.devices()[0], "device", id(array))
+        return Foreign(array.lent, address - array.memory.address, self.devices()[0], "device", id(array))
 
     def physical(self, device: DeviceInfo, nbytes: int, enable_ipc: bool) -> DriverPhysical:
         return HostPhysical.create(driver(), nbytes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Literal
@@ -12,6 +11,7 @@ from xpushare.adapters.base import NativeEvent
 from xpushare.adapters.mock.others import MockEvent, host_call
 from xpushare.adapters.mock.script import CODES, ScriptedDriver
 from xpushare.adapters.stream import hooks
+from xpushare.adapters.stream.background import quietly
 from xpushare.adapters.stream.hooks import Calls, Feature, Scope
 
 __all__ = ["Device", "Stream"]
@@ -105,10 +105,9 @@ class Stream:
         raise FeatureNotSupportedError("this device has no IPC events of its own: ipc.event.get makes a handle")
 
     def destroy(self, marks: Sequence[int]) -> None:
-        library = self._driver.library
         for mark in marks:
-            library.ss_mark_destroy(ctypes.c_uint64(mark))
+            quietly(self._driver.call, "", "mark_destroy", mark)
         if self.owner is None:
-            library.ss_stream_destroy(ctypes.c_uint64(self.handle))
+            quietly(self._driver.call, "", "stream_destroy", self.handle)
         else:
             self.owner = ()

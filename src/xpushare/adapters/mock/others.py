@@ -15,7 +15,6 @@ from xpushare.adapters.mock.script import driver
 
 __all__ = [
     "ForeignArray",
-    "ForeignMemory",
     "MockEvent",
     "MockSamples",
     "MockStream",
@@ -37,6 +36,7 @@ class ForeignArray:
 
     def __init__(self, nbytes: int) -> None:
         self.memory = HostMemory.allocate(driver(), nbytes)
+        self.lent = _Lent(self.memory)
         self.nbytes = nbytes
         _arrays.append(self)
 
@@ -57,8 +57,8 @@ def found_array(address: int) -> ForeignArray | None:
     return None
 
 
-class ForeignMemory(DriverMemory):
-    """The driver's view of it; releasing frees nothing."""
+class _Lent(DriverMemory):
+    """An array's memory, as the driver knows it; releasing frees nothing."""
 
     host_accessible = True
 

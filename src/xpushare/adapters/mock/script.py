@@ -6,7 +6,6 @@ names of `STREAM_CALLS`.
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import functools
 import threading
@@ -18,6 +17,7 @@ from typing import Any, Final, Literal
 
 from xpushare import _native
 from xpushare._errors import DeviceError, XpuShareError
+from xpushare._leaving import Stage, at_leave
 from xpushare.adapters.host.memory import Calls
 from xpushare.adapters.stream.hooks import Codes, QueueCalls
 
@@ -70,7 +70,7 @@ class ScriptedDriver(Calls):
     @functools.cached_property
     def library(self) -> ctypes.CDLL:
         library = ctypes.CDLL(str(LIBRARY))
-        atexit.register(library.ss_exit)  # before the interpreter unmaps what streams work on
+        at_leave(lambda _deadline: library.ss_exit(), Stage.STOP)  # before what streams work on is unmapped
         return library
 
     def address(self, name: str) -> int:
@@ -81,12 +81,17 @@ class ScriptedDriver(Calls):
 
     @functools.cached_property
     def queue_calls(self) -> QueueCalls:
+        return self.new_queue_calls(0)
+
+    def new_queue_calls(self, budget: int) -> QueueCalls:
+        """For streams of which so many may wait at a time for what may never come."""
         word: Final = ("queue", "address", "point")
         native = _native.QueueCalls(
             (self.address("host"), ("queue", "function", "data")),
             (self.address("store64"), word),
             (self.address("wait64_geq"), word),
             (self.address("captured"), ("queue", "status_out")),
+            budget=budget,
         )
         others = {self.address(name): name for name in ("copy", "fill", "mark_record", "host")}
         return QueueCalls(native, "host", "store64", "wait64_geq", "captured", others)

@@ -71,7 +71,7 @@ class NativeCpu(Adapter):
         ]
 
     def why_none(self) -> str:
-        return f"{BOOT_ID} cannot be read, by which processes tell this host from others: mount /proc"
+        return f"{BOOT_ID} cannot be read, by which processes tell this host from others: mount -t proc proc /proc"
 
     def support(self, device: DeviceInfo, aspect: Aspect) -> Support:
         if aspect in _SUPPORT:

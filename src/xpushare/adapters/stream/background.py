@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import threading
 import time
@@ -12,12 +13,12 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol, final
 
 from xpushare._errors import XpuShareError
-from xpushare._native import LOST, PENDING, Slot, load64
 from xpushare.adapters.stream.hooks import Device
 
-__all__ = ["Teardown", "Waiter", "Watch", "Watched", "holds_device", "quietly"]
+__all__ = ["Teardown", "Waiter", "Watch", "Watched", "quietly"]
 
-_QUIET: Final = 5.0  # for how many seconds to look for a moment without any wait
+_PATIENCE: Final = 0.05  # seconds at most for which queues may not begin to wait, while the last waits pass
+_REST: Final = 10  # for how many times as long they then may
 _NAP_FIRST: Final = 1e-4
 _NAP_MAX: Final = 0.02
 _GATHER: Final = 20e-3  # seconds in which further teardowns join one wait for the device, which is the costly part
@@ -97,8 +98,8 @@ class Watch(_Worker):
 class Waiter(Protocol):
     """A queue that may wait for points of events."""
 
-    # The points that it waits for now.
-    def waits(self) -> list[tuple[Slot, int]]: ...
+    # For each point, and each event of another library, that it waits for now: whether it still does. Never raises.
+    def waits(self) -> list[Callable[[], bool]]: ...
 
     # The place of its newest operation, and up to which place the driver has its operations. Waiting for a device does
     # not wait for what the queue holds.
@@ -114,14 +115,15 @@ class Teardown(_Worker):
     """Runs teardowns, each once the device work submitted before it has finished.
 
     Waiting for a device (`Device.drain`) may hold up allocations in other threads, and one of those threads may be
-    about to signal what the work waits for. So the devices are drained while no queue of ours waits for a point.
+    about to signal what the work waits for. So a device is drained only while no queue of ours waits for anything. If
+    some queue always does, the lock keeps queues from beginning to wait now and then, each time for a little longer.
     """
 
     def __init__(self, backend: str, devices: Callable[[], Sequence[Device]]) -> None:
         super().__init__(backend, "teardown")
         self._devices = devices
-        # Held during teardowns, and while a queue begins to wait for a point. A wait that began during a teardown would
-        # hold up the teardown, and with it the allocations of the thread that is to signal the point.
+        # Held during teardowns, and while a queue begins to wait. A wait that began during a teardown would hold up the
+        # teardown, and with it the allocations of the thread that is to signal the point.
         self.wait_lock = threading.RLock()
         self._waiters: weakref.WeakSet[Waiter] = weakref.WeakSet()
         self._hurried = threading.Event()  # somebody is waiting in `settle`
@@ -164,15 +166,18 @@ class Teardown(_Worker):
             while not self._todo.empty():
                 batch.append(self._todo.get())
             self._pass_held()
-            end = time.monotonic() + _QUIET
+            patience = _NAP_FIRST
             while batch:
-                self._pass_waits(end)
+                self._pass_waits()
                 with self.wait_lock:
-                    if time.monotonic() < end and any(map(_pending, self._waits())):
-                        continue  # a queue began to wait in between
-                    self._drain()
-                    while batch:
-                        self._try(*batch.pop(0))
+                    if self._pass_waits(patience):
+                        self._drain()
+                        while batch:
+                            self._try(*batch.pop(0))
+                if batch:
+                    # A queue began to wait in between, perhaps for a point of a thread that wanted the lock just now.
+                    time.sleep(_REST * patience)
+                    patience = min(2 * patience, _PATIENCE)
 
     def _try(self, action: Callable[[], None], done: threading.Event) -> None:
         try:
@@ -183,21 +188,17 @@ class Teardown(_Worker):
         finally:
             done.set()
 
-    def _waits(self) -> list[tuple[Slot, int]]:
-        return [wait for queue in self._queues() for wait in queue.waits()]
-
-    def _pass_waits(self, end: float) -> None:
-        """Return once every point that queues wait for now has come, if possible at a moment when they wait for
-        none.
-        """
+    def _pass_waits(self, seconds: float = math.inf) -> bool:
+        """Wait, so long at most, until everything that queues wait for now has come. Returns whether it has."""
+        waits = [wait for queue in self._queues() for wait in queue.waits()]
+        end = time.monotonic() + seconds
         nap = _NAP_FIRST
-        while True:
-            waits = self._waits()
-            if not waits or time.monotonic() > end:
-                return
-            while any(map(_pending, waits)):
-                time.sleep(nap)
-                nap = min(2 * nap, _NAP_MAX)
+        while any(wait() for wait in waits):
+            if time.monotonic() >= end:
+                return False
+            time.sleep(nap)
+            nap = min(2 * nap, _NAP_MAX)
+        return True
 
     def _pass_held(self) -> None:
         """Return once the driver has every operation that queues hold now."""
@@ -227,19 +228,6 @@ class Teardown(_Worker):
                 self._settling -= 1
                 if not self._settling:
                     self._hurried.clear()
-
-
-def holds_device(slot: Slot, point: int) -> bool:
-    """Whether a device that waits for the point is still waiting. After a loss it waits until it is released."""
-    state = slot.state(point)
-    return state == PENDING or (state == LOST and load64(slot.address) < point)
-
-
-def _pending(wait: tuple[Slot, int]) -> bool:
-    try:
-        return holds_device(*wait)
-    except ValueError:
-        return False  # the event was closed here
 
 
 def quietly(hook: Callable[..., object], *arguments: object) -> None:

@@ -18,7 +18,7 @@ __all__ = ["HostMemory"]
 
 @final
 class HostMemory(DriverMemory):
-    """A mapped memfd. The exporter keeps the fd to hand it out; an importer does not need it."""
+    """A mapped memfd. Who may have to hand it out keeps the fd."""
 
     host_accessible = True
 
@@ -60,11 +60,16 @@ class HostMemory(DriverMemory):
     def imported(cls, engine: Engine, device: Device, what: Import) -> HostMemory:
         doing = f"mapping {what.exposed_nbytes} bytes of host memory of another process"
         fd = check_imported(engine.calls, doing, what)
+        inode = engine.calls.checked(doing, "fstat", fd).st_ino if what.again else 0
         mapping = cls._map(engine, device, doing, fd, what.exposed_nbytes, what.read_only)
-        return cls(engine, device, None, 0, mapping, what.nbytes)
+        kept = OwnedFd(what.fds[0].take()) if what.again else None
+        return cls(engine, device, kept, inode, mapping, what.nbytes)
 
     def export(self, read_only: bool) -> Export:
-        assert self._fd is not None
+        if self._fd is None:
+            raise FeatureNotSupportedError(
+                "exporting imported memory: only what came by a pickle can be exported again"
+            )
         assert self._mapping is not None
         return payload.described(
             payload.HOST, self.nbytes, self._mapping.nbytes, (self._fd.number,), inode=self._inode, form=Form.MEMFD

@@ -6,16 +6,17 @@ import functools
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, ParamSpec, TypeVar, final
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, final
+from weakref import ref
 
 from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError, from_os_error
-from xpushare._native import CAPTURED, LOST, NOT_HELD, PENDING, SYSTEM, Slot, Span, StreamQueue
+from xpushare._native import CAPTURED, LOST, NOT_HELD, PENDING, SYSTEM, Slot, Span, StreamQueue, load64
 from xpushare.adapters.base import DriverQueue, NativeEvent, Profile
 from xpushare.adapters.host.queue import queue_numbers
-from xpushare.adapters.stream.background import holds_device
 from xpushare.adapters.stream.engine import Engine
 from xpushare.adapters.stream.fills import Copy, Fill, fill_steps
 from xpushare.adapters.stream.hooks import Calls, Scope, Stream
@@ -56,8 +57,11 @@ class DeviceQueue(DriverQueue):
         self._state = threading.RLock()  # what follows; never held while anything blocks
         self._marks: list[_Mark] = []  # to be used again
         self._kept: deque[tuple[_Mark, object]] = deque()  # (mark after the operation, what it uses)
-        self._waits: deque[tuple[Slot, int]] = deque()
+        self._kept_ever = 0  # how many there have been
+        self._signalled: _Signal | None = None  # the newest signal
+        self._waits: deque[_Wait] = deque()
         self._sort_at = _WAITS_KEPT
+        self._foreign: list[weakref.ref[_Dropped]] = []  # each lives while the queue waits for another library's event
         self._owed: dict[int, Slot] = {}  # by id; changed only with `_order`
         self._failures: deque[BaseException] = deque()
         self._broken: DeviceError | None = None
@@ -200,6 +204,7 @@ class DeviceQueue(DriverQueue):
     def _keep(self, mark: _Mark, keep: object) -> None:
         with self._state:
             self._kept.append((mark, keep))
+            self._kept_ever += 1
 
     def _reach(self, *operands: tuple[int, int]) -> None:
         """Let this queue's device use the mappings of the operands, each (address, bytes)."""
@@ -218,11 +223,13 @@ class DeviceQueue(DriverQueue):
 
     def fill(self, dst: int, pattern: bytes, nbytes: int, keep: object) -> None:
         self._reach((dst, nbytes))
-        staged: list[_Staging] = []
+        staged: list[_Dropped] = []
 
         def stage(pattern: bytes) -> int:
-            staged.append(_Staging(HostMemory.allocate(self._engine, self._device, len(pattern)), pattern))
-            return staged[0].address
+            memory = HostMemory.allocate(self._engine, self._device, len(pattern))
+            staged.append(_Dropped(memory.release))
+            memoryview(Span(memory.address, len(pattern), False, memory))[:] = pattern
+            return memory.address
 
         steps = fill_steps(dst, pattern, nbytes, self._stream.fill_units, stage)
         self._operate(f"filling {nbytes} bytes", steps, (keep, staged))
@@ -245,6 +252,7 @@ class DeviceQueue(DriverQueue):
             self._owed[id(slot)] = slot
             if after or code or self._broken is not None:
                 self._finish_signal(slot, word, point, after, code)
+            self._signalled = _Signal(ref(slot), point)
         if not self._watched:
             self._watch()
         return point
@@ -272,7 +280,8 @@ class DeviceQueue(DriverQueue):
             code = self._native.wait(slot, word, point)
             if code:
                 raise self._failed("waiting", self._stream.calls.wait, code)
-            self._waits.append((slot, point))
+            with self._state:
+                self._waits.append(_Wait(slot, point, self._kept_ever, self._signalled))
         if len(self._waits) > self._sort_at:
             self._sort_waits()
             self._sort_at = max(_WAITS_KEPT, 2 * len(self._waits))
@@ -298,25 +307,35 @@ class DeviceQueue(DriverQueue):
         """
         with self._state:
             lost: set[int] = set()
-            for _ in range(len(self._waits)):  # what is added meanwhile comes after these
-                slot, point = self._waits.popleft()
+            for _ in range(len(self._waits)):
+                wait = self._waits.popleft()
+                slot, point = wait.slot, wait.point
                 try:
                     state = slot.state(point)
-                    waiting = holds_device(slot, point)
+                    waiting = _holds_device(slot, point)
                 except ValueError:
                     continue  # the event was closed here, so nobody knows its state any more
                 released = slot.released(point)
                 if state == PENDING or (waiting and not released and not passed):
-                    self._waits.append((slot, point))
+                    self._waits.append(wait)
                 elif (released or state == LOST) and id(slot) not in lost:
                     lost.add(id(slot))
                     self._failures.append(peer_lost(slot, point))
 
-    def waits(self) -> list[tuple[Slot, int]]:
-        """The points that this queue is waiting for."""
+    def waits(self) -> list[Callable[[], bool]]:
         self._sort_waits()
         with self._state:
-            return list(self._waits.copy())
+            self._foreign = [each for each in self._foreign if each() is not None]
+            points = [functools.partial(_waits, slot, point) for slot, point, *_ in self._waits]
+            return [*points, *(functools.partial(self._waits_native, each) for each in self._foreign)]
+
+    def _waits_native(self, unsure: weakref.ref[_Dropped]) -> bool:
+        if unsure() is not None:
+            try:
+                self.settle()
+            except XpuShareError:
+                return False  # a broken device waits for nothing
+        return unsure() is not None
 
     def handed(self) -> int:
         return self._native.handed if self.place else 0
@@ -327,8 +346,12 @@ class DeviceQueue(DriverQueue):
         with self._order, self._stream.current():
             self._check()
             self._reap()
-            unsure = _Unsure(self._native)
-            self._submit(doing, self._call(self._stream.wait_native, doing, event))
+            self._native.unsure(True)  # until the wait is over
+            unsure = _Dropped(self._native.unsure, False)
+            with self._wait_lock:
+                self._submit(doing, self._call(self._stream.wait_native, doing, event))
+                with self._state:
+                    self._foreign.append(weakref.ref(unsure))
             self._keep(self._mark(doing), (keep, unsure))
         self._watch()
 
@@ -417,6 +440,23 @@ class DeviceQueue(DriverQueue):
             self._check()
             return not self._native.held and not self._call(self._stream.busy, "asking for a stream")
 
+    def unfinished(self) -> bool | tuple[Slot, int]:
+        if self._broken is not None:
+            return False
+        try:
+            self.settle()
+        except XpuShareError:
+            return False
+        self._sort_waits()
+        with self._state:
+            wait = self._waits[0] if self._waits else None
+            signalled = self._signalled if wait is None else wait.signalled
+            first = self._kept_ever - len(self._kept)  # of what has not finished
+            kept = self._kept_ever if wait is None else wait.kept
+        if first < kept or (signalled is not None and signalled.pending()):
+            return True
+        return wait is not None and (wait.slot, wait.point)
+
     def look_after(self) -> bool:
         """Look after what is owed and held; the watch calls this. False when there is nothing left."""
         self._sort_waits()
@@ -456,8 +496,8 @@ class DeviceQueue(DriverQueue):
                 mark = self._mark("looking after a queue")
         except XpuShareError:
             return  # try next time; on a broken device no stores are to come
+        self._keep(mark, [_Dropped(self._native.landed, slot) for slot in late.values()])
         with self._state:
-            self._kept.append((mark, _LateStores(self._native, list(late.values()))))
             for key in late:
                 del self._owed[key]
 
@@ -500,6 +540,29 @@ class _Mark:
 
     mark: Any
     place: int
+
+
+class _Signal(NamedTuple):
+    """A signal that was queued; it does not keep the event."""
+
+    slot: ref[Slot]
+    point: int
+
+    def pending(self) -> bool:
+        slot = self.slot()
+        try:
+            return slot is not None and slot.state(self.point) == PENDING
+        except ValueError:
+            return False  # the event was closed here
+
+
+class _Wait(NamedTuple):
+    """A wait, and what was queued before it: how many operations that hold something, and the last signal."""
+
+    slot: Slot
+    point: int
+    kept: int
+    signalled: _Signal | None
 
 
 @final
@@ -561,39 +624,28 @@ class _Turn:
         self._lock.release()
 
 
-class _Unsure:
-    """A queue waits for what may never come, and is no point; until this is dropped."""
+class _Dropped:
+    """Calls `hook` when it is dropped."""
 
-    def __init__(self, native: StreamQueue) -> None:
-        native.unsure(True)
-        self._native = native
-
-    def __del__(self) -> None:
-        self._native.unsure(False)
-
-
-class _LateStores:
-    """Events that late stores may still write to; dropped once these stores have come."""
-
-    def __init__(self, native: StreamQueue, slots: list[Slot]) -> None:
-        self._native = native
-        self._slots = slots
+    def __init__(self, hook: Callable[..., object], *arguments: object) -> None:
+        self._hook = hook
+        self._arguments = arguments
 
     def __del__(self) -> None:
-        for slot in self._slots:
-            self._native.landed(slot)
+        self._hook(*self._arguments)
 
 
-class _Staging:
-    """Host memory that a fill reads; released with the last reference."""
+def _holds_device(slot: Slot, point: int) -> bool:
+    """Whether a device that waits for the point is still waiting. After a loss it waits until it is released."""
+    state = slot.state(point)
+    return state == PENDING or (state == LOST and load64(slot.address) < point)
 
-    def __init__(self, memory: HostMemory, content: bytes) -> None:
-        self._memory = memory
-        self.address = memory.address
-        memoryview(Span(memory.address, len(content), False, memory))[:] = content
 
-    def __del__(self) -> None:
-        self._memory.release()
+def _waits(slot: Slot, point: int) -> bool:
+    try:
+        return _holds_device(slot, point)
+    except ValueError:
+        return False  # the event was closed here
 
 
 def _owes(slot: Slot) -> bool:

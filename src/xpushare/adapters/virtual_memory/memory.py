@@ -24,7 +24,7 @@ from xpushare.adapters.stream.host_memory import HostMemory
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.hooks import VirtualMemory
 
-__all__ = ["DeviceMemory", "Mapped", "OpenOwn", "SegmentedMemory", "import_memory", "require_shareable"]
+__all__ = ["AllocationFd", "DeviceMemory", "Mapped", "OpenOwn", "SegmentedMemory", "import_memory", "require_shareable"]
 
 # `VirtualMemoryAdapter.open_own` of a device.
 OpenOwn = Callable[[int, str, Import, bytes], tuple[int, Callable[[], object]]]
@@ -121,18 +121,19 @@ class Mapped(DriverMemory):
         self._engine.teardown.submit(self._device, close, *what)
 
 
-class _SharedFd:
-    """The fd of an allocation, made at the first export."""
+class AllocationFd:
+    """The file descriptor of an allocation, made at the first export."""
 
-    def __init__(self) -> None:
+    def __init__(self, fd: OwnedFd | None = None) -> None:
         self._lock = threading.Lock()
-        self._fd: OwnedFd | None = None
+        self._fd = fd
 
-    def number(self, make: Callable[[], int]) -> int:
+    def export(self, device: VirtualMemory, nbytes: int, mapped: int, make: Callable[[], int]) -> Export:
         with self._lock:
             if self._fd is None:
                 self._fd = OwnedFd(make())
-            return self._fd.number
+            fds = (self._fd.number,)
+        return payload.described(payload.ALLOCATION, nbytes, mapped, fds, own=device.origin, form=device.form)
 
     def close(self) -> None:
         if self._fd is not None:
@@ -145,9 +146,9 @@ class DeviceMemory(Mapped):
 
     def __init__(self, engine: Engine, device: VirtualMemory, address: int, nbytes: int, sizes: Sequence[int]) -> None:
         super().__init__(engine, device, address, nbytes, _unmap, engine, device, address, sizes)
-        self._engine = engine
         self._mapped = sum(sizes)
-        self._fd = _SharedFd()
+        self._pieces = len(sizes)
+        self._fd = AllocationFd()
 
     @classmethod
     def allocate(cls, engine: Engine, device: VirtualMemory, nbytes: int) -> DeviceMemory:
@@ -170,7 +171,7 @@ class DeviceMemory(Mapped):
 
     @classmethod
     def imported(
-        cls, engine: Engine, device: VirtualMemory, doing: str, what: Import, sizes: Sequence[int]
+        cls, engine: Engine, device: VirtualMemory, doing: str, what: Import, sizes: Sequence[int], origin: bytes = b""
     ) -> DeviceMemory:
         if sum(sizes) != what.exposed_nbytes or len(what.fds) != len(sizes):
             raise InvalidHandleError(f"{doing}: the exporter's table contradicts itself")
@@ -180,7 +181,7 @@ class DeviceMemory(Mapped):
         with device.current():
             try:
                 for fd, nbytes in zip(what.fds, sizes, strict=True):
-                    pieces.append(_Piece(device.import_fd(doing, fd.number), nbytes))
+                    pieces.append(_Piece(device.import_fd(doing, fd.number, origin), nbytes))
                     fd.close()  # the handle holds the memory; fds for all allocations would be too many
                 location = device.location(doing, pieces[0].handle)
                 address = _map(engine, device, doing, pieces, location, "r" if what.read_only else "rw")
@@ -190,10 +191,11 @@ class DeviceMemory(Mapped):
         return cls(engine, device, address, what.nbytes, sizes)
 
     def export(self, read_only: bool) -> Export:
+        if self._pieces > 1:
+            raise FeatureNotSupportedError(f"{self._exporting}: it was opened, and lies over several allocations")
         if read_only:
             _require_read_only(self._engine, self._device, self._exporting)
-        fd = self._fd.number(self._make_fd)
-        return payload.described(payload.ALLOCATION, self.nbytes, self._mapped, (fd,), form=self._device.form)
+        return self._fd.export(self._device, self.nbytes, self._mapped, self._make_fd)
 
     @property
     def _exporting(self) -> str:
@@ -228,7 +230,7 @@ class SegmentedMemory(DriverMemory):
         self._sizes = tuple(sizes)
         self._handles: list[Any] = []
         self._lock = threading.Lock()
-        self._fd: OwnedFd | None = None
+        self._fd = AllocationFd()
         self.address = address
         self.nbytes = sum(sizes)
 
@@ -253,25 +255,19 @@ class SegmentedMemory(DriverMemory):
         doing = f"exporting {self.nbytes} bytes of another library on {self._device}"
         if read_only:
             _require_read_only(self._engine, self._device, doing)
+        device, nbytes = self._device, self.nbytes
         with self._lock:
             self._hold(doing)
-            if len(self._sizes) == 1:
-                if self._fd is None:
-                    self._fd = OwnedFd(self._device.export_fd(doing, self._handles[0]))
-                fds = (self._fd.number,)
-                form = self._device.form
-                return payload.described(payload.ALLOCATION, self.nbytes, self.nbytes, fds, form=form)
+        if len(self._sizes) == 1:
+            return self._fd.export(device, nbytes, nbytes, lambda: device.export_fd(doing, self._handles[0]))
         own = _write_sizes(doing, self._sizes)
-        demand = self._device.export_on_demand(self._handles)
-        return payload.described(
-            payload.SEGMENTS, self.nbytes, self.nbytes, own=own, on_demand=demand, form=self._device.form
-        )
+        demand = device.export_on_demand(self._handles)
+        return payload.described(payload.SEGMENTS, nbytes, nbytes, own=own, on_demand=demand, form=device.form)
 
     def release(self) -> None:
         handles, self._handles = self._handles, []
         self._give_up("releasing memory of another library", handles)
-        if self._fd is not None:
-            self._fd.close()
+        self._fd.close()
 
 
 def _write_sizes(doing: str, sizes: Sequence[int]) -> bytes:
@@ -305,7 +301,7 @@ def import_memory(engine: Engine, device: VirtualMemory, what: Import, open_own:
     if kind == payload.HOST:
         return HostMemory.imported(engine, device, what)
     if kind == payload.ALLOCATION:
-        return DeviceMemory.imported(engine, device, doing, what, [what.exposed_nbytes])
+        return DeviceMemory.imported(engine, device, doing, what, [what.exposed_nbytes], own)
     if kind == payload.SEGMENTS:
         sizes = _read_sizes(doing, own, what.exposed_nbytes, len(what.fds))
         return DeviceMemory.imported(engine, device, doing, what, sizes)

@@ -12,7 +12,7 @@ from xpushare.adapters.stream import payload
 from xpushare.adapters.stream.background import quietly
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.hooks import VirtualMemory
-from xpushare.adapters.virtual_memory.memory import require_shareable
+from xpushare.adapters.virtual_memory.memory import AllocationFd, require_shareable
 
 __all__ = ["AddressRange", "PhysicalPages"]
 
@@ -23,8 +23,7 @@ class PhysicalPages(DriverPhysical):
 
     def __init__(self, device: VirtualMemory, handle: Any, nbytes: int, location: int, fd: OwnedFd | None) -> None:
         self._device = device
-        self._lock = threading.Lock()
-        self._fd = fd
+        self._fd = AllocationFd(fd)
         self.handle = handle
         self.nbytes = nbytes
         self.location = location
@@ -41,11 +40,11 @@ class PhysicalPages(DriverPhysical):
     @classmethod
     def imported(cls, engine: Engine, device: VirtualMemory, what: Import) -> PhysicalPages:
         doing = f"importing {what.nbytes} bytes of physical memory on {device}"
-        kind, _ = payload.read_head(doing, what)
+        kind, origin = payload.read_head(doing, what)
         if len(what.fds) != 1 or kind != payload.ALLOCATION or what.nbytes != what.exposed_nbytes:
             raise InvalidHandleError(f"{doing}: the exporter's table contradicts itself")
         with device.current():
-            handle = device.import_fd(doing, what.fds[0].number)
+            handle = device.import_fd(doing, what.fds[0].number, origin)
             try:
                 location = device.location(doing, handle)
                 if not device.reaches(location):
@@ -59,19 +58,15 @@ class PhysicalPages(DriverPhysical):
         return cls(device, handle, what.nbytes, location, fd)
 
     def export(self) -> Export:
-        doing = f"exporting {self.nbytes} bytes of physical memory"
-        with self._lock:
-            if self._fd is None:
-                with self._device.current():
-                    self._fd = OwnedFd(self._device.export_fd(doing, self.handle))
-            fds = (self._fd.number,)
-            form = self._device.form
-            return payload.described(payload.ALLOCATION, self.nbytes, self.nbytes, fds, form=form)
+        return self._fd.export(self._device, self.nbytes, self.nbytes, self._make_fd)
+
+    def _make_fd(self) -> int:
+        with self._device.current():
+            return self._device.export_fd(f"exporting {self.nbytes} bytes of physical memory", self.handle)
 
     def release(self) -> None:
         self._device.release("releasing physical memory", self.handle)  # mappings keep the pages
-        if self._fd is not None:
-            self._fd.close()
+        self._fd.close()
 
 
 def _check_size(device: VirtualMemory, doing: str, handle: Any, nbytes: int) -> None:

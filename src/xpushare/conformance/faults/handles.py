@@ -277,9 +277,26 @@ def export_released_by_gc() -> None:
 
 @mutant("a pickled object's export is never withdrawn", "3.12c", "3.3m")
 def implicit_stays() -> None:
-    from xpushare.core import memory
+    from xpushare.sharing.table import Table
 
-    set_(memory, "_withdraw", nothing)
+    set_(Table, "outlive", nothing)
+
+
+@mutant("a pickled object's export ends with it", "3.12c")
+def pickles_without_grace() -> None:
+    from xpushare.core import pickles
+
+    set_(pickles, "_grace", lambda: 0)
+
+
+@mutant("unpickling raises", "3.12c", "3.3m")
+def unpickling_raises() -> None:
+    from xpushare.core import pickles
+
+    def fail(_self: Any, error: Exception, _pickle: Any) -> None:
+        raise error
+
+    set_(pickles.Unopened, "__init__", fail)
 
 
 @mutant("a dead exporter is taken for alive", "3.3i")

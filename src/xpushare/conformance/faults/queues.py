@@ -191,9 +191,10 @@ def peer_lost_never() -> None:
 
 @mutant("the clean exit of a process is a loss", "5.18")
 def exit_is_loss() -> None:
+    from xpushare._leaving import Stage, at_leave
     from xpushare.sharing import node
 
-    def leave() -> None:
+    def leave(_deadline: float) -> None:
         import os
 
         node.left.append(True)
@@ -206,7 +207,7 @@ def exit_is_loss() -> None:
         del table
         os._exit(0)
 
-    set_(node, "_leave", leave)
+    at_leave(leave, Stage.LINGER)
 
 
 @mutant("a host signal is allowed over a pending point", "5.12")
@@ -351,6 +352,20 @@ def one_hardware_queue() -> None:
             original(self, slot, point)
 
     set_(HostQueue, "_wait", wait)
+
+
+@mutant("a clean exit drops what queues hold", "5.33")
+def exit_drops_work() -> None:
+    from xpushare.core import queue
+
+    set_(queue._Queues, "all", lambda _self: [])
+
+
+@mutant("a clean exit waits for what nobody has submitted", "5.33")
+def exit_waits_for_ever() -> None:
+    from xpushare.core import queue
+
+    set_(queue, "_goes_on", bool)
 
 
 @mutant("an adopted queue does not wait", "5.29")

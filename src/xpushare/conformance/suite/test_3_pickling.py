@@ -7,6 +7,8 @@ from __future__ import annotations
 import copy
 import pickle
 import re
+import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ import xpushare as xs
 from xpushare.conformance import actions
 from xpushare.conformance.actions import NBYTES, granule, make
 from xpushare.conformance.forgery import unpickling
-from xpushare.conformance.harness import Child, kept
+from xpushare.conformance.harness import Child, kept, wait_until
 from xpushare.conformance.plugin import Pair
 from xpushare.conformance.rules import rule
 
@@ -58,17 +60,31 @@ def _handle_of(name: str) -> bytes:
     return bytes(kept[name].handle)
 
 
-@rule("3.12c", "A pickled object must be kept: else HandleExpiredError says so")
+@rule("3.12c", "A pickle outlives its object until it was opened, for XPUSHARE_PICKLE_GRACE seconds; then says so")
 def test_kept(pair: Pair, peer: Child, kind: str) -> None:
-    for data in (
-        peer.call(actions.pickle_and_close, kind, pair.exporter),
-        actions.pickle_and_close(kind, pair.exporter),
-    ):
+    for call in peer.call, _here:
+        data = call(actions.pickle_and_close, kind, pair.exporter, "60")
+        with pickle.loads(data) as thing:
+            assert thing.is_imported
+        data = call(actions.pickle_and_close, kind, pair.exporter, "0")
+        assert re.search("closed|kept|keep|alive", unpickling(data))
+        data = call(actions.pickle_and_close, kind, pair.exporter, "0.2")
+        deadline = time.monotonic() + 0.2
+        pickle.loads(data).close()
+        wait_until(partial(_after, deadline), "the grace to be over")
         assert re.search("closed|kept|keep|alive", unpickling(data))
     data = peer.call(_make_and_pickle, kind, pair.exporter)
     pickle.loads(data).close()
     peer.call(actions.drop, "dropped")
     assert re.search("closed|kept|keep|alive", unpickling(data))
+
+
+def _after(deadline: float) -> bool:
+    return time.monotonic() > deadline
+
+
+def _here(function: Any, *arguments: Any) -> Any:
+    return function(*arguments)
 
 
 def _make_and_pickle(kind: str, device: str) -> bytes:

@@ -736,3 +736,28 @@ def _fill_then_signal(device: str) -> None:
     kept["queue"] = queue = xs.Queue(device)
     queue.fill(kept["memory"], b"w")
     queue.signal(kept["event"])
+
+
+@rule("5.33", "A clean exit finishes what queues can finish, and waits for nothing else")
+def test_clean_exit_with_queued_work(pair: Pair) -> None:
+    done = actions.export("event", "event", pair.exporter)
+    with (
+        Child(env={"XPUSHARE_LINGER": "600"}) as child,
+        xs.Event(pair.exporter, enable_ipc=True) as begin,
+        held(pair.exporter) as gate,
+    ):
+        gate.queue.signal(begin)
+        child.call(_leave_work_behind, pair.importer, xs.ipc.event.get(begin), done)
+        release = threading.Timer(0.3, gate.release)  # the child exits by then if it does not wait
+        release.start()
+        assert child.exit() == 0
+        release.join()
+        kept["event"].wait(5, at_least=1)
+
+
+def _leave_work_behind(device: str, begin: xs.ipc.Handle, done: bytes) -> None:
+    kept["queue"] = queue = xs.Queue(device)
+    queue.wait(xs.ipc.event.open(begin, device=device), at_least=1)
+    queue.signal(xs.ipc.event.open(done, device=device))
+    queue.wait(xs.Event(device), at_least=1)  # nobody submits this one
+    queue.fill(xs.malloc_device(NBYTES, device), b"n")

@@ -1,0 +1,187 @@
+"""The adapter: the driver contract in terms of the modules beside this one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+from xpushare._aspects import Aspect, Support
+from xpushare._errors import FeatureNotSupportedError, XpuShareError
+from xpushare.adapters.base import (
+    DeviceInfo,
+    DriverMemory,
+    DriverQueue,
+    Foreign,
+    Form,
+    Import,
+    Properties,
+    Same,
+    UsmKind,
+)
+from xpushare.adapters.level_zero import _bindings as ze
+from xpushare.adapters.level_zero import _memory
+from xpushare.adapters.level_zero import _numbers as n
+from xpushare.adapters.level_zero._device import Gpu
+from xpushare.adapters.level_zero._driver import Driver, address_of
+from xpushare.adapters.level_zero._listing import VARIABLES, info, list_devices
+from xpushare.adapters.level_zero._protocols import BACKEND, in_use_here, sycl_queue_of
+from xpushare.adapters.level_zero._stream import Stream
+from xpushare.adapters.level_zero._sycl import SyclQueue
+from xpushare.adapters.stream import payload
+from xpushare.adapters.virtual_memory.adapter import VirtualMemoryAdapter
+from xpushare.adapters.virtual_memory.engine import Engine
+
+__all__ = ["LevelZero"]
+
+_MISSING: Final = {
+    Aspect.ext_oneapi_per_event_profiling: "this adapter does not time its signals",
+    Aspect.partial_map: "mappings here are of whole physical memory",
+    Aspect.enforced_read_only: "whoever holds the file descriptor of an allocation can map it writable as well",
+    Aspect.device_ordering: (
+        "its queues share hardware, so they hold their operations until the point comes, unless this process has "
+        "submitted it"
+    ),
+}
+_EVENTS: Final = (Aspect.ext_oneapi_ipc_event, Aspect.two_way_events, Aspect.host_signal_events)
+
+
+class LevelZero(VirtualMemoryAdapter):
+    """GPUs of Level Zero's drivers."""
+
+    backend = BACKEND
+    maps_memfds = False  # the driver has to know their pages
+
+    def __init__(self) -> None:
+        self._driver = Driver()
+        super().__init__(Engine(BACKEND, self._driver.gpus))
+        self._listed: tuple[list[str | None], list[DeviceInfo], str] | None = None
+
+    # --- devices -------------------------------------------------------------------------------------------
+
+    def _list(self) -> tuple[list[DeviceInfo], str]:
+        """The devices, from the driver once it runs, before that from a child's; and why there are none."""
+        if self._driver.started:
+            return [self._info(gpu) for gpu in self._driver.gpus()], "the Level Zero drivers have no device"
+        asked = [os.environ.get(name) for name in VARIABLES]
+        if self._listed is None or self._listed[0] != asked:
+            self._listed = (asked, *list_devices())
+        return self._listed[1:]
+
+    def _info(self, gpu: Gpu) -> DeviceInfo:
+        found = ze.ze_pci_ext_properties_t()
+        known = not self._driver.code("zeDevicePciGetPropertiesExt", gpu.handle, address_of(found))
+        place = (found.domain, found.bus, found.device, found.function) if known else ()
+        about = gpu.platform.about
+        return info(gpu.ordinal, gpu.origin, gpu.name, about.driverVersion, bytes(about.uuid), place)
+
+    def devices(self) -> list[DeviceInfo]:
+        return list(self._list()[0])
+
+    def why_none(self) -> str:
+        return self._list()[1]
+
+    def device(self, info: DeviceInfo) -> Gpu:
+        return self._driver.gpu(info)
+
+    def support(self, device: DeviceInfo, aspect: Aspect) -> Support:
+        if aspect in _MISSING:
+            return Support("no", _MISSING[aspect])
+        try:
+            return self._support(self._driver.gpu(device), aspect)
+        except XpuShareError as error:
+            return Support("unknown", f"the driver cannot be asked: {error}")
+
+    def _support(self, gpu: Gpu, aspect: Aspect) -> Support:
+        if aspect in _EVENTS or aspect is Aspect.adopted_queues:
+            words = gpu.words
+            if words.lacking:
+                return Support("no", f"the driver lacks {words.lacking}")
+            if aspect is Aspect.adopted_queues:
+                return Support("yes", "SYCL's queues, by waits of the host; events work by trial")
+            how = f"queues wait on the device ({words.wait_bits} bits)" if words.wait else "queues hold what waits"
+            return Support("yes", words.slower or f"tried: the device stores points, {how}")
+        if aspect is Aspect.ext_oneapi_ipc_physical_memory:
+            lacking = gpu.lacks_physical_ipc()
+            return Support("no", lacking) if lacking else Support("yes", "the driver exports physical memory")
+        if aspect is Aspect.ext_oneapi_virtual_mem:
+            return Support("yes", f"the driver has pages of {gpu.granularity(False)} bytes")
+        lacking = gpu.lacking("shareable memory")
+        if lacking:
+            return Support("no", lacking)
+        how = "by file descriptor" if gpu.shares_by_fd else "by its IPC handles, which begin with a file descriptor"
+        return Support("yes", f"the driver says that it exports allocations {how}")
+
+    def properties(self, device: DeviceInfo) -> Properties:
+        gpu = self._driver.gpu(device)
+        total = gpu.memory_nbytes()
+        about = gpu.properties
+        units = about.numSlices * about.numSubslicesPerSlice * about.numEUsPerSubslice
+        vendor = "Intel Corporation" if about.vendorId == n.INTEL else f"PCI vendor {about.vendorId:#x}"
+        return Properties(vendor, units, total, total, bool(about.flags & n.DEVICE_INTEGRATED))
+
+    # --- memory --------------------------------------------------------------------------------------------
+
+    def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory:
+        gpu = self.device(device)
+        if kind == "host" and not gpu.lacking("host registration"):
+            return super().allocate(device, kind, nbytes)
+        if kind == "device":
+            return _memory.Allocated(self.memory_engine, gpu, nbytes)
+        return _memory.allocate_private(self.memory_engine, gpu, kind, nbytes)
+
+    def allocate_shared(self, info: DeviceInfo, nbytes: int) -> DriverMemory:
+        return _memory.allocate_private(self.memory_engine, self.device(info), "shared", nbytes)
+
+    def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
+        if what.read_only and what.exporter is None:
+            kind, own = payload.read_head("opening memory of another process", what)
+            found = _memory.import_read_only(self.memory_engine, self.device(device), what, kind, own)
+            if found is not None:
+                return found
+        return super().import_memory(device, what)
+
+    def open_own(
+        self, info: DeviceInfo, kind: int, doing: str, what: Import, description: bytes
+    ) -> tuple[int, Callable[[], object]]:
+        return _memory.open_own(self.memory_engine, self.device(info), kind, doing, what, description)
+
+    def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
+        """Memfds, as host memory."""
+        return {} if physical else {Form.MEMFD: Same.HOST}
+
+    def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
+        if not self._driver.started:
+            if not in_use_here():
+                return None
+            self._driver.start()
+        return _memory.locate(self._driver, self._info, address)
+
+    # --- queues and events ---------------------------------------------------------------------------------
+
+    def new_stream(self, info: DeviceInfo, doing: str) -> Stream:
+        return Stream(self.device(info), doing)
+
+    def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:
+        queue: Any = sycl_queue_of(native)
+        if queue is None:
+            return None
+        device = self._sycl_device(queue)
+        return device, SyclQueue(queue, self.queue(device))
+
+    def _sycl_device(self, queue: Any) -> DeviceInfo:
+        """The device of a SYCL queue, by the number that SYCL's filter strings have for it."""
+        found = self.devices()
+        ordinal = getattr(getattr(queue, "sycl_device", None), "get_device_id", lambda: 0)()
+        if not 0 <= ordinal < len(found):
+            raise FeatureNotSupportedError(
+                f"this SYCL queue is on level_zero:{ordinal}, of which this process has none"
+            )
+        return found[ordinal]
+
+    def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
+        """The SYCL queue that an array says."""
+        return None if number is not None else sycl_queue_of(getattr(array, "sycl_queue", None))
+
+    def adopt_event(self, native: object) -> tuple[DeviceInfo, Any] | None:
+        return None

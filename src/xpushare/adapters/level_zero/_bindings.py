@@ -1,0 +1,340 @@
+"""Level Zero's C interface as far as this adapter uses it, declared from the specification, and Intel's extensions
+for words in memory.
+
+Imports nothing of this package, so that a process that lists devices can load it alone. Pointers and handles are plain
+unsigned integers. A test compares sizes and offsets with what a C compiler makes of the official headers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_char, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
+from typing import Any, ClassVar, Final
+
+__all__ = ["FUNCTIONS", "LIBRARY", "RESULTS", "STRUCTURES", "load"]
+
+LIBRARY: Final = "libze_loader.so.1"
+
+# --- structures, by the names of ze_api.h and zex_common.h ------------------------------------------------------
+
+
+class Extensible(ctypes.Structure):
+    """Begins with the type of the structure and a pointer to the next one."""
+
+    STYPE: ClassVar[int]
+    stype: int
+    pNext: int | None
+
+    def __init__(self, chained: ctypes.Structure | None = None, **values: Any) -> None:
+        super().__init__(stype=self.STYPE, pNext=None if chained is None else ctypes.addressof(chained), **values)
+        self.chained = chained  # it lives as long as this
+
+
+_HEAD: Final[list[tuple[str, Any]]] = [("stype", c_uint32), ("pNext", c_void_p)]
+
+
+class ze_init_driver_type_desc_t(Extensible):
+    STYPE = 0x00020021
+    _fields_ = [*_HEAD, ("flags", c_uint32)]
+
+
+class ze_driver_properties_t(Extensible):
+    STYPE = 0x1
+    _fields_ = [*_HEAD, ("uuid", c_uint8 * 16), ("driverVersion", c_uint32)]
+
+
+class ze_device_properties_t(Extensible):
+    STYPE = 0x3
+    _fields_ = [
+        *_HEAD,
+        ("type", c_uint32),
+        ("vendorId", c_uint32),
+        ("deviceId", c_uint32),
+        ("flags", c_uint32),
+        ("subdeviceId", c_uint32),
+        ("coreClockRate", c_uint32),
+        ("maxMemAllocSize", c_uint64),
+        ("maxHardwareContexts", c_uint32),
+        ("maxCommandQueuePriority", c_uint32),
+        ("numThreadsPerEU", c_uint32),
+        ("physicalEUSimdWidth", c_uint32),
+        ("numEUsPerSubslice", c_uint32),
+        ("numSubslicesPerSlice", c_uint32),
+        ("numSlices", c_uint32),
+        ("timerResolution", c_uint64),
+        ("timestampValidBits", c_uint32),
+        ("kernelTimestampValidBits", c_uint32),
+        ("uuid", c_uint8 * 16),
+        ("name", c_char * 256),
+    ]
+
+
+class ze_pci_ext_properties_t(Extensible):
+    STYPE = 0x10008
+    _fields_ = [
+        *_HEAD,
+        ("domain", c_uint32),  # these four are the structure `address`
+        ("bus", c_uint32),
+        ("device", c_uint32),
+        ("function", c_uint32),
+        ("maxSpeed", c_uint64 * 2),  # int32 genVersion, int32 width, int64 maxBandwidth
+    ]
+
+
+class ze_device_memory_properties_t(Extensible):
+    STYPE = 0x7
+    _fields_ = [
+        *_HEAD,
+        ("flags", c_uint32),
+        ("maxClockRate", c_uint32),
+        ("maxBusWidth", c_uint32),
+        ("totalSize", c_uint64),
+        ("name", c_char * 256),
+    ]
+
+
+class ze_device_external_memory_properties_t(Extensible):
+    STYPE = 0xC
+    _fields_ = [
+        *_HEAD,
+        ("memoryAllocationImportTypes", c_uint32),
+        ("memoryAllocationExportTypes", c_uint32),
+        ("imageImportTypes", c_uint32),
+        ("imageExportTypes", c_uint32),
+    ]
+
+
+class ze_command_queue_group_properties_t(Extensible):
+    STYPE = 0x6
+    _fields_ = [*_HEAD, ("flags", c_uint32), ("maxMemoryFillPatternSize", c_size_t), ("numQueues", c_uint32)]
+
+
+class ze_context_desc_t(Extensible):
+    STYPE = 0xD
+    _fields_ = [*_HEAD, ("flags", c_uint32)]
+
+
+class ze_command_queue_desc_t(Extensible):
+    STYPE = 0xE
+    _fields_ = [
+        *_HEAD,
+        ("ordinal", c_uint32),
+        ("index", c_uint32),
+        ("flags", c_uint32),
+        ("mode", c_uint32),
+        ("priority", c_uint32),
+    ]
+
+
+class ze_event_pool_desc_t(Extensible):
+    STYPE = 0x10
+    _fields_ = [*_HEAD, ("flags", c_uint32), ("count", c_uint32)]
+
+
+class ze_event_desc_t(Extensible):
+    STYPE = 0x11
+    _fields_ = [*_HEAD, ("index", c_uint32), ("signal", c_uint32), ("wait", c_uint32)]
+
+
+class ze_event_counter_based_desc_t(Extensible):
+    STYPE = 0x0002003A
+    _fields_ = [*_HEAD, ("flags", c_uint32), ("signal", c_uint32), ("wait", c_uint32)]
+
+
+class ze_device_mem_alloc_desc_t(Extensible):
+    STYPE = 0x15
+    _fields_ = [*_HEAD, ("flags", c_uint32), ("ordinal", c_uint32)]
+
+
+class ze_host_mem_alloc_desc_t(Extensible):
+    STYPE = 0x16
+    _fields_ = [*_HEAD, ("flags", c_uint32)]
+
+
+class ze_relaxed_allocation_limits_exp_desc_t(Extensible):
+    STYPE = 0x00020001
+    _fields_ = [*_HEAD, ("flags", c_uint32)]
+
+
+class ze_external_memmap_sysmem_ext_desc_t(Extensible):
+    STYPE = 0x00020037
+    _fields_ = [*_HEAD, ("pSystemMemory", c_void_p), ("size", c_uint64)]
+
+
+class ze_external_memory_export_desc_t(Extensible):
+    STYPE = 0x18
+    _fields_ = [*_HEAD, ("flags", c_uint32)]
+
+
+class ze_external_memory_import_fd_t(Extensible):
+    STYPE = 0x19
+    _fields_ = [*_HEAD, ("flags", c_uint32), ("fd", c_int)]
+
+
+class ze_external_memory_export_fd_t(Extensible):
+    STYPE = 0x1A
+    _fields_ = [*_HEAD, ("flags", c_uint32), ("fd", c_int)]
+
+
+class ze_memory_allocation_properties_t(Extensible):
+    STYPE = 0x17
+    _fields_ = [*_HEAD, ("type", c_uint32), ("id", c_uint64), ("pageSize", c_uint64)]
+
+
+class ze_physical_mem_desc_t(Extensible):
+    STYPE = 0x20
+    _fields_ = [*_HEAD, ("flags", c_uint32), ("size", c_size_t)]
+
+
+class ze_physical_mem_properties_t(Extensible):
+    STYPE = 0x00020040
+    _fields_ = [*_HEAD, ("id", c_uint64), ("size", c_uint64)]
+
+
+class ze_driver_extension_properties_t(ctypes.Structure):
+    _fields_ = [("name", c_char * 256), ("version", c_uint32)]
+
+
+class ze_ipc_mem_handle_t(ctypes.Structure):
+    _fields_ = [("data", c_uint8 * 64)]
+
+
+class ze_ipc_event_counter_based_handle_t(ctypes.Structure):
+    _fields_ = [("data", c_uint8 * 64)]
+
+
+class zex_wait_on_mem_desc_t(ctypes.Structure):
+    _fields_ = [("actionFlag", c_uint32), ("waitScope", c_uint32)]
+
+
+class zex_write_to_mem_desc_t(ctypes.Structure):
+    _fields_ = [("writeScope", c_uint32)]
+
+
+STRUCTURES: Final[tuple[type[ctypes.Structure], ...]] = tuple(
+    each
+    for each in list(globals().values())
+    if isinstance(each, type) and issubclass(each, ctypes.Structure) and each.__name__.startswith("ze")
+)
+
+# --- functions --------------------------------------------------------------------------------------------------
+
+_P: Final = c_void_p  # a pointer or a handle
+_EVENTS: Final = (_P, c_uint32, _P)  # to signal, and how many to wait for
+
+# The arguments of each, and the version of the specification that brought it where that is not 1.0. All return a
+# result but zeDriverGetDefaultContext.
+FUNCTIONS: Final[dict[str, tuple[tuple[int, int], tuple[Any, ...]]]] = {
+    "zeInit": ((1, 0), (c_uint32,)),
+    "zeInitDrivers": ((1, 10), (_P, _P, _P)),
+    "zeDriverGet": ((1, 0), (_P, _P)),
+    "zeDriverGetApiVersion": ((1, 0), (_P, _P)),
+    "zeDriverGetProperties": ((1, 0), (_P, _P)),
+    "zeDriverGetExtensionProperties": ((1, 0), (_P, _P, _P)),
+    "zeDriverGetExtensionFunctionAddress": ((1, 0), (_P, ctypes.c_char_p, _P)),
+    "zeDriverGetDefaultContext": ((1, 14), (_P,)),
+    "zeDeviceGet": ((1, 0), (_P, _P, _P)),
+    "zeDeviceGetSubDevices": ((1, 0), (_P, _P, _P)),
+    "zeDeviceGetProperties": ((1, 0), (_P, _P)),
+    "zeDevicePciGetPropertiesExt": ((1, 0), (_P, _P)),
+    "zeDeviceGetMemoryProperties": ((1, 0), (_P, _P, _P)),
+    "zeDeviceGetExternalMemoryProperties": ((1, 0), (_P, _P)),
+    "zeDeviceGetCommandQueueGroupProperties": ((1, 0), (_P, _P, _P)),
+    "zeDeviceGetCounterBasedEventMaxValue": ((1, 17), (_P, _P)),
+    "zeDeviceCanAccessPeer": ((1, 0), (_P, _P, _P)),
+    "zeDeviceGetStatus": ((1, 0), (_P,)),
+    "zeDeviceSynchronize": ((1, 14), (_P,)),
+    "zeContextCreate": ((1, 0), (_P, _P, _P)),
+    "zeMemAllocDevice": ((1, 0), (_P, _P, c_size_t, c_size_t, _P, _P)),
+    "zeMemAllocHost": ((1, 0), (_P, _P, c_size_t, c_size_t, _P)),
+    "zeMemAllocShared": ((1, 0), (_P, _P, _P, c_size_t, c_size_t, _P, _P)),
+    "zeMemFree": ((1, 0), (_P, _P)),
+    "zeMemGetAllocProperties": ((1, 0), (_P, _P, _P, _P)),
+    "zeMemGetAddressRange": ((1, 0), (_P, _P, _P, _P)),
+    "zeMemGetIpcHandle": ((1, 0), (_P, _P, _P)),
+    "zeMemPutIpcHandle": ((1, 6), (_P, ze_ipc_mem_handle_t)),
+    "zeMemOpenIpcHandle": ((1, 0), (_P, _P, ze_ipc_mem_handle_t, c_uint32, _P)),
+    "zeMemCloseIpcHandle": ((1, 0), (_P, _P)),
+    "zePhysicalMemCreate": ((1, 0), (_P, _P, _P, _P)),
+    "zePhysicalMemDestroy": ((1, 0), (_P, _P)),
+    "zePhysicalMemGetProperties": ((1, 15), (_P, _P, _P)),
+    "zeVirtualMemReserve": ((1, 0), (_P, _P, c_size_t, _P)),
+    "zeVirtualMemFree": ((1, 0), (_P, _P, c_size_t)),
+    "zeVirtualMemQueryPageSize": ((1, 0), (_P, _P, c_size_t, _P)),
+    "zeVirtualMemMap": ((1, 0), (_P, _P, c_size_t, _P, c_size_t, c_uint32)),
+    "zeVirtualMemUnmap": ((1, 0), (_P, _P, c_size_t)),
+    "zeVirtualMemSetAccessAttribute": ((1, 0), (_P, _P, c_size_t, c_uint32)),
+    "zeCommandListCreateImmediate": ((1, 0), (_P, _P, _P, _P)),
+    "zeCommandListDestroy": ((1, 0), (_P,)),
+    "zeCommandListHostSynchronize": ((1, 6), (_P, c_uint64)),
+    "zeCommandListAppendMemoryCopy": ((1, 0), (_P, _P, _P, c_size_t, *_EVENTS)),
+    "zeCommandListAppendMemoryFill": ((1, 0), (_P, _P, _P, c_size_t, c_size_t, *_EVENTS)),
+    "zeCommandListAppendSignalEvent": ((1, 0), (_P, _P)),
+    "zeCommandListAppendWaitOnEvents": ((1, 0), (_P, c_uint32, _P)),
+    "zeCommandListAppendHostFunction": ((1, 15), (_P, _P, _P, _P, *_EVENTS)),
+    "zeEventPoolCreate": ((1, 0), (_P, _P, c_uint32, _P, _P)),
+    "zeEventPoolDestroy": ((1, 0), (_P,)),
+    "zeEventCreate": ((1, 0), (_P, _P, _P)),
+    "zeEventDestroy": ((1, 0), (_P,)),
+    "zeEventHostReset": ((1, 0), (_P,)),
+    "zeEventQueryStatus": ((1, 0), (_P,)),
+    "zeEventCounterBasedCreate": ((1, 15), (_P, _P, _P, _P)),
+    "zeEventCounterBasedGetIpcHandle": ((1, 15), (_P, _P)),
+    "zelLoaderTranslateHandle": ((1, 0), (c_uint32, _P, _P)),
+}
+# Intel's, found by `zeDriverGetExtensionFunctionAddress`.
+EXTENSIONS: Final[dict[str, tuple[Any, ...]]] = {
+    "zexCommandListAppendWriteToMemory": (_P, _P, _P, c_uint64),
+    "zexCommandListAppendWaitOnMemory": (_P, _P, _P, c_uint32, _P),
+    "zexCommandListAppendWaitOnMemory64": (_P, _P, _P, c_uint64, _P),
+    "zexCommandListAppendHostFunction": (_P, _P, _P, _P, *_EVENTS),
+    "zexDriverImportExternalPointer": (_P, _P, c_size_t),
+    "zexDriverReleaseImportedPointer": (_P, _P),
+}
+HOST_FUNCTION: Final = ctypes.CFUNCTYPE(None, c_void_p)
+
+_NAMED: Final = {
+    0x0: "SUCCESS",
+    0x1: "NOT_READY",
+    0x70000001: "ERROR_DEVICE_LOST",
+    0x70000002: "ERROR_OUT_OF_HOST_MEMORY",
+    0x70000003: "ERROR_OUT_OF_DEVICE_MEMORY",
+    0x70000004: "ERROR_MODULE_BUILD_FAILURE",
+    0x70000005: "ERROR_MODULE_LINK_FAILURE",
+    0x70000006: "ERROR_DEVICE_REQUIRES_RESET",
+    0x70000007: "ERROR_DEVICE_IN_LOW_POWER_STATE",
+    0x70010000: "ERROR_INSUFFICIENT_PERMISSIONS",
+    0x70010001: "ERROR_NOT_AVAILABLE",
+    0x70020000: "ERROR_DEPENDENCY_UNAVAILABLE",
+    0x70020001: "WARNING_DROPPED_DATA",
+    0x78000001: "ERROR_UNINITIALIZED",
+    0x78000002: "ERROR_UNSUPPORTED_VERSION",
+    0x78000003: "ERROR_UNSUPPORTED_FEATURE",
+    0x78000004: "ERROR_INVALID_ARGUMENT",
+    0x78000005: "ERROR_INVALID_NULL_HANDLE",
+    0x78000006: "ERROR_HANDLE_OBJECT_IN_USE",
+    0x78000007: "ERROR_INVALID_NULL_POINTER",
+    0x78000008: "ERROR_INVALID_SIZE",
+    0x78000009: "ERROR_UNSUPPORTED_SIZE",
+    0x7800000A: "ERROR_UNSUPPORTED_ALIGNMENT",
+    0x7800000B: "ERROR_INVALID_SYNCHRONIZATION_OBJECT",
+    0x7800000C: "ERROR_INVALID_ENUMERATION",
+    0x7800000D: "ERROR_UNSUPPORTED_ENUMERATION",
+    0x7800000E: "ERROR_UNSUPPORTED_IMAGE_FORMAT",
+    0x7800001A: "ERROR_OVERLAPPING_REGIONS",
+    0x7FFFFFFE: "ERROR_UNKNOWN",
+}
+RESULTS: Final = {code: f"ZE_RESULT_{name}" for code, name in _NAMED.items()}
+
+
+def load() -> dict[str, Any]:
+    """The functions of the loader, those that it has. Raises OSError if there is no loader."""
+    library = ctypes.CDLL(LIBRARY)
+    found: dict[str, Any] = {}
+    for name, (_since, arguments) in FUNCTIONS.items():
+        function = getattr(library, name, None)
+        if function is not None:
+            function.argtypes = arguments
+            function.restype = c_void_p if name == "zeDriverGetDefaultContext" else c_uint32
+            found[name] = function
+    return found

@@ -1,0 +1,287 @@
+"""Allocations: ours, other processes', and those of other libraries in this process."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from typing import Any, Final, final
+
+from xpushare._errors import FeatureNotSupportedError, InvalidHandleError, OutOfMemoryError
+from xpushare._fds import OwnedFd
+from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Foreign, Form, Import, UsmKind
+from xpushare.adapters.level_zero import _bindings as ze
+from xpushare.adapters.level_zero import _numbers as n
+from xpushare.adapters.level_zero._device import Gpu
+from xpushare.adapters.level_zero._driver import Driver, Platform, address_of
+from xpushare.adapters.level_zero._fds import Passed, duplicate, fd_nbytes
+from xpushare.adapters.level_zero._numbers import MemoryType
+from xpushare.adapters.stream.payload import described
+from xpushare.adapters.virtual_memory.engine import Engine
+from xpushare.adapters.virtual_memory.memory import DeviceMemory, Mapped, require_shareable
+
+__all__ = ["Allocated", "allocate_private", "import_read_only", "locate", "open_own"]
+
+_FD: Final = 2  # a kind of memory in a payload: the origin's uuid, then the driver's handle where that is needed
+_UUID: Final = 16
+_TEARDOWN: Final = 5.0  # seconds that an allocation waits for teardowns when memory is short
+
+
+def _allocate(engine: Engine, gpu: Gpu, doing: str, nbytes: int, chained: Any) -> int:
+    """Memory of the device. Drivers limit one allocation unless they are asked not to."""
+    if nbytes > gpu.properties.maxMemAllocSize:
+        chained = ze.ze_relaxed_allocation_limits_exp_desc_t(chained, flags=n.MAX_SIZE)
+    description = ze.ze_device_mem_alloc_desc_t(chained)
+    call = "zeMemAllocDevice", gpu.platform.context, address_of(description), nbytes, 0, gpu.handle
+    try:
+        return gpu.driver.made(doing, *call)
+    except OutOfMemoryError:  # try again, after the teardowns under way
+        if not engine.teardown.settle(_TEARDOWN):
+            raise
+        return gpu.driver.made(doing, *call)
+
+
+def _free(gpu: Gpu, address: int) -> None:
+    gpu.driver("freeing memory", "zeMemFree", gpu.platform.context, address)
+
+
+def allocate_private(engine: Engine, gpu: Gpu, kind: UsmKind, nbytes: int) -> DriverMemory:
+    """Memory that Level Zero cannot share: of the kind "shared", and of the kind "host" where the driver cannot use
+    pages of ours.
+    """
+    doing = f"allocating {nbytes} bytes of {kind} memory"
+    host, context = ze.ze_host_mem_alloc_desc_t(), gpu.platform.context
+    if kind == "host":
+        address = gpu.driver.made(doing, "zeMemAllocHost", context, address_of(host), nbytes, 0)
+    else:
+        device = ze.ze_device_mem_alloc_desc_t()
+        descriptions = address_of(device), address_of(host)
+        address = gpu.driver.made(doing, "zeMemAllocShared", context, *descriptions, nbytes, 0, gpu.handle)
+    return _Private(engine, gpu, address, nbytes, _free, gpu, address)
+
+
+@final
+class _Private(Mapped):
+    host_accessible = True
+
+    def export(self, read_only: bool) -> Export:
+        raise FeatureNotSupportedError(
+            "this memory of Level Zero cannot be shared between processes: use malloc_device, or malloc_host with a "
+            "driver that uses the pages of memfds (xpushare doctor says whether it does)"
+        )
+
+
+# --- file descriptors ---------------------------------------------------------------------------------------
+
+
+def _handle(platform: Platform, doing: str, address: int) -> ze.ze_ipc_mem_handle_t:
+    raw = ze.ze_ipc_mem_handle_t()
+    platform.driver(doing, "zeMemGetIpcHandle", platform.context, address, address_of(raw))
+    return raw
+
+
+def _export(gpu: Gpu, doing: str, address: int) -> tuple[OwnedFd, bytes]:
+    """A copy of the driver's file descriptor for an allocation; and the driver's handle, where the driver takes back
+    nothing else. Older drivers' begin with the number of the descriptor.
+    """
+    if gpu.shares_by_fd:
+        exported = ze.ze_external_memory_export_fd_t(flags=n.DMA_BUF, fd=-1)
+        properties = ze.ze_memory_allocation_properties_t(exported)
+        call = "zeMemGetAllocProperties", gpu.platform.context, address, address_of(properties), None
+        gpu.driver(doing, *call)
+        return OwnedFd(duplicate(doing, exported.fd)), b""
+    raw = bytes(_handle(gpu.platform, doing, address).data)
+    return OwnedFd(duplicate(doing, int.from_bytes(raw[:4], "little", signed=True))), raw
+
+
+class _Shared:
+    """What is exported of an allocation, made at the first export."""
+
+    def __init__(self, gpu: Gpu, address: int, nbytes: int) -> None:
+        self._gpu = gpu
+        self._address = address
+        self._nbytes = nbytes
+        self._lock = threading.Lock()
+        self._made: tuple[OwnedFd, bytes, int] | None = None
+
+    def export(self, read_only: bool) -> Export:
+        doing = f"exporting {self._nbytes} bytes of {self._gpu}"
+        require_shareable(self._gpu, doing)
+        if read_only and (lacking := _lacks_read_only(self._gpu)):
+            raise FeatureNotSupportedError(f"{doing}: it cannot be mapped read-only: {lacking}")
+        with self._lock:
+            if self._made is None:
+                self._made = self._make(doing)
+            fd, raw, mapped = self._made
+            form = Form.DRIVER if raw else self._gpu.form
+            return described(_FD, self._nbytes, mapped, (fd.number,), own=self._gpu.origin + raw, form=form)
+
+    def _make(self, doing: str) -> tuple[OwnedFd, bytes, int]:
+        fd, raw = _export(self._gpu, doing, self._address)
+        try:
+            return fd, raw, self.checked(doing, fd_nbytes(doing, fd.number))
+        except BaseException:
+            fd.close()
+            raise
+
+    def checked(self, doing: str, mapped: int) -> int:
+        """The size behind the file descriptor, all of which importers map."""
+        if mapped < self._nbytes:
+            raise FeatureNotSupportedError(f"{doing}: the driver's file descriptor has {mapped} bytes of it only")
+        return mapped
+
+    def close(self) -> None:
+        if self._made is not None:
+            self._made[0].close()
+
+
+@final
+class Allocated(Mapped):
+    """An allocation of ours. It is made to be exported, so it shares its pages with no other."""
+
+    def __init__(self, engine: Engine, gpu: Gpu, nbytes: int) -> None:
+        doing = f"allocating {nbytes} bytes on {gpu}"
+        unit = gpu.granularity(False)
+        whole = (nbytes + unit - 1) // unit * unit
+        export = ze.ze_external_memory_export_desc_t(flags=n.DMA_BUF) if gpu.shares_by_fd else None
+        address = _allocate(engine, gpu, doing, whole, export)
+        super().__init__(engine, gpu, address, nbytes, _free, gpu, address)
+        self._shared = _Shared(gpu, address, nbytes)
+
+    def export(self, read_only: bool) -> Export:
+        return self._shared.export(read_only)
+
+    def release(self) -> None:
+        super().release()
+        self._shared.close()
+
+
+def _lacks_read_only(gpu: Gpu) -> str:
+    """Allocations are imported writable; physical memory is mapped as one likes."""
+    if not gpu.shares_by_fd:
+        return "the driver imports it by its own handle, which knows no access"
+    return gpu.lacks_physical_ipc()
+
+
+def import_read_only(engine: Engine, gpu: Gpu, what: Import, kind: int, own: bytes) -> DriverMemory | None:
+    """A read-only import of device memory; None for other kinds."""
+    if kind != _FD:
+        return None
+    doing = f"mapping {what.exposed_nbytes} bytes of another process read-only on {gpu}"
+    if lacking := _lacks_read_only(gpu):
+        raise FeatureNotSupportedError(f"{doing}: {lacking}")
+    return DeviceMemory.imported(engine, gpu, doing, what, [what.exposed_nbytes], own[:_UUID])
+
+
+def open_own(
+    engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, own: bytes
+) -> tuple[int, Callable[[], object]]:
+    """Map a peer's allocation on its device. Returns the address, and what closes it."""
+    if kind != _FD:
+        raise InvalidHandleError(f"{doing}: this version does not know the kind of the exporter's memory ({kind})")
+    if len(what.fds) != 1:
+        raise InvalidHandleError(f"{doing}: the exporter sent {len(what.fds)} file descriptors, 1 expected")
+    origin = gpu.find_origin(doing, own[:_UUID])
+    fd, raw = what.fds[0].number, own[_UUID:]
+    found = fd_nbytes(doing, fd)
+    if found != what.exposed_nbytes:
+        raise InvalidHandleError(
+            f"{doing}: the exporter's table says {what.exposed_nbytes} bytes, its file descriptor has {found}"
+        )
+    if raw:
+        return _open_handle(origin, doing, fd, raw, what.nbytes)
+    with Passed(doing, fd) as passed:
+        imported = ze.ze_external_memory_import_fd_t(flags=n.DMA_BUF, fd=passed.number)
+        address = _allocate(engine, origin, doing, what.exposed_nbytes, imported)
+    return address, lambda: _free(origin, address)
+
+
+def _open_handle(gpu: Gpu, doing: str, fd: int, raw: bytes, nbytes: int) -> tuple[int, Callable[[], object]]:
+    """By an older driver's handle, whose descriptor is replaced by the one that came to us."""
+    driver, context = gpu.driver, gpu.platform.context
+    if len(raw) != ctypes.sizeof(ze.ze_ipc_mem_handle_t):
+        raise InvalidHandleError(f"{doing}: the exporter's table contradicts itself")
+    with Passed(doing, fd) as passed:
+        handle = ze.ze_ipc_mem_handle_t.from_buffer_copy(passed.number.to_bytes(4, "little") + raw[4:])
+        address = driver.made(doing, "zeMemOpenIpcHandle", context, gpu.handle, handle, 0)
+
+    def close() -> None:
+        driver("closing another process's memory", "zeMemCloseIpcHandle", context, address)
+
+    try:
+        known = _range(gpu.platform, doing, address)[1]
+        if known < nbytes:
+            raise InvalidHandleError(f"{doing}: the exporter's table says {nbytes} bytes, its memory has {known}")
+    except BaseException:
+        close()
+        raise
+    return address, close
+
+
+# --- other libraries' memory --------------------------------------------------------------------------------
+
+
+def _range(platform: Platform, doing: str, address: int) -> tuple[int, int]:
+    """(start, bytes) of an allocation."""
+    start, nbytes = ctypes.c_void_p(), ctypes.c_size_t()
+    call = "zeMemGetAddressRange", platform.context, address, address_of(start), address_of(nbytes)
+    platform.driver(doing, *call)
+    return start.value or 0, nbytes.value
+
+
+@final
+class _OwnPages(_Shared):
+    """An allocation of another library, which nobody promised pages of its own."""
+
+    def checked(self, doing: str, mapped: int) -> int:
+        unit = self._gpu.granularity(False)
+        if mapped >= self._nbytes + unit or (mapped >= unit > self._nbytes and mapped > _rounded(self._nbytes)):
+            raise FeatureNotSupportedError(
+                f"{doing}: the driver has put this small allocation beside others ({mapped} bytes), which would be "
+                f"shared with it: allocate {unit} bytes or more at a time, use malloc_device, or copy it "
+                "(share(copy=True))"
+            )
+        return super().checked(doing, mapped)
+
+
+def _rounded(nbytes: int, page: int = 1 << 16) -> int:
+    return (nbytes + page - 1) // page * page
+
+
+@final
+class _ForeignMemory(DriverMemory):
+    """Another library's allocation. It acquires nothing before it is exported."""
+
+    host_accessible = False
+
+    def __init__(self, gpu: Gpu, address: int, nbytes: int) -> None:
+        self.address = address
+        self.nbytes = nbytes
+        self._shared = _OwnPages(gpu, address, nbytes)
+
+    def export(self, read_only: bool) -> Export:
+        return self._shared.export(read_only)
+
+    def release(self) -> None:
+        self._shared.close()
+
+
+def locate(driver: Driver, info_of: Callable[[Gpu], DeviceInfo], address: int) -> Foreign | None:
+    """The allocation of another library at `address`."""
+    doing = f"exporting the memory at {address:#x}"
+    for platform in driver.platforms:
+        found, device = ze.ze_memory_allocation_properties_t(), ctypes.c_void_p()
+        call = "zeMemGetAllocProperties", platform.context, address, address_of(found), address_of(device)
+        if driver.code(*call) or found.type == MemoryType.UNKNOWN:
+            continue
+        gpu = driver.by_handle(device.value or 0)
+        if found.type != MemoryType.DEVICE or gpu is None:
+            kind = MemoryType(found.type).name.lower() if found.type in iter(MemoryType) else str(found.type)
+            raise FeatureNotSupportedError(
+                f"{doing}: Level Zero cannot share USM of the kind {kind} between processes: allocate it as device "
+                "memory (dpctl: usm_type='device'), use xs.malloc_host, or copy it (share(copy=True))"
+            )
+        start, nbytes = _range(platform, doing, address)
+        memory = _ForeignMemory(gpu, start, nbytes)
+        return Foreign(memory, address - start, info_of(gpu), "device", (gpu.ordinal, start, nbytes, found.id))
+    return None

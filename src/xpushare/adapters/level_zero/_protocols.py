@@ -1,0 +1,38 @@
+"""Recognises what is Level Zero's without a driver: whether it is in use here, and SYCL's queues.
+
+Imports no driver and no binding, so anybody may import it.
+"""
+
+from __future__ import annotations
+
+import _ctypes
+import os
+from typing import Final
+
+__all__ = ["BACKEND", "INSTALL", "LOADER", "in_use_here", "sycl_queue_of"]
+
+BACKEND: Final = "level_zero"
+LOADER: Final = "libze_loader.so.1"
+INSTALL: Final = "install the loader and Intel's driver: apt install libze1 libze-intel-gpu1 (intel-compute-runtime)"
+_loaded: list[bool] = []  # the loader was found in this process; it never leaves
+
+
+def in_use_here() -> bool:
+    """Whether somebody in this process has loaded the Level Zero loader. If not, no pointer here is Level Zero's."""
+    if _loaded:
+        return True
+    try:
+        handle = _ctypes.dlopen(LOADER, os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except OSError:
+        return False
+    _ctypes.dlclose(handle)
+    _loaded.append(True)
+    return True
+
+
+def sycl_queue_of(native: object) -> object | None:
+    """The queue if it is SYCL's (dpctl.SyclQueue, or what behaves as one) on a device of Level Zero; else None."""
+    if not callable(getattr(native, "submit_barrier", None)) or not callable(getattr(native, "wait", None)):
+        return None
+    backend = getattr(native, "backend", None)  # dpctl.backend_type.level_zero
+    return native if getattr(backend, "name", backend) == BACKEND else None

@@ -1,0 +1,162 @@
+"""In-order immediate command lists, in the form that the stream engine uses."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Final, Literal, NamedTuple, final
+
+from xpushare._errors import FeatureNotSupportedError
+from xpushare.adapters.level_zero import _bindings as ze
+from xpushare.adapters.level_zero import _numbers as n
+from xpushare.adapters.level_zero._device import Gpu
+from xpushare.adapters.level_zero._driver import address_of
+from xpushare.adapters.level_zero._numbers import Handle
+from xpushare.adapters.stream.hooks import Calls, Device, Scope
+
+__all__ = ["IpcEvent", "Mark", "NativeEvent", "Stream"]
+
+_patterns: Final = (ctypes.c_uint8 * 256)(*range(256))  # what fills read: the byte at its own index
+
+
+class Mark(NamedTuple):
+    """A driver event, and the pool that it alone lies in; 0: it is counter-based, and needs none."""
+
+    event: int
+    pool: int
+
+
+def _counter_based(gpu: Gpu, doing: str, flags: int) -> int:
+    scope = n.SCOPE_HOST
+    description = ze.ze_event_counter_based_desc_t(flags=n.COUNTER_IMMEDIATE | flags, signal=scope, wait=scope)
+    context = gpu.platform.context
+    return gpu.driver.made(doing, "zeEventCounterBasedCreate", context, gpu.handle, address_of(description))
+
+
+@final
+class NativeEvent:
+    """Another library's event, where the driver reads its handle."""
+
+    def __init__(self, handle: int, owner: object) -> None:
+        self.handles = (ctypes.c_void_p * 1)(handle)
+        self.owner = owner
+
+
+@final
+class IpcEvent:
+    """A counter-based event that other processes can open by `handle` (zeEventCounterBasedOpenIpcHandle)."""
+
+    def __init__(self, gpu: Gpu, event: int, handle: bytes) -> None:
+        self._gpu = gpu
+        self._event = event
+        self.handle = handle
+
+    def release(self) -> None:
+        self._gpu.driver("destroying an IPC event", "zeEventDestroy", self._event)
+
+
+@final
+class Stream:
+    """A list of ours, and the engine's hooks for it.
+
+    Lists of the same engine run one after the other: what one waits for holds up the others, perhaps the one that is to
+    signal it. So the queues hold what this process has not handed to a device.
+    """
+
+    fill_units: Sequence[int] = (1,)
+    around_calls: Callable[[], Scope] | None = None
+    owner: object | None = None  # nobody else's lists are used
+
+    def __init__(self, gpu: Gpu, doing: str) -> None:
+        driver = gpu.driver
+        words = gpu.words
+        self.device: Device = gpu
+        self.current: Callable[[], Scope] = nullcontext
+        self.relaxed: Callable[[], Scope] = nullcontext
+        self.ordering: Literal["device", "shared", "held"] = "shared" if words.wait else "held"
+        self._gpu = gpu
+        self._driver = driver
+        self._lock = threading.Lock()
+        self.handle = gpu.new_list(doing)
+        try:
+            self.calls = words.calls(self.handle, driver.raw(doing, Handle.COMMAND_LIST, self.handle))
+        except BaseException:
+            driver.code("zeCommandListDestroy", self.handle)
+            raise
+        self._copy, self._fill, self._signal, self._wait, self._reset = (
+            driver.address(name)
+            for name in (
+                "zeCommandListAppendMemoryCopy",
+                "zeCommandListAppendMemoryFill",
+                "zeCommandListAppendSignalEvent",
+                "zeCommandListAppendWaitOnEvents",
+                "zeEventHostReset",
+            )
+        )
+        gpu.streams.add(self)
+
+    def new_mark(self, doing: str) -> Mark:
+        if self._gpu.platform.has("zeEventCounterBasedCreate"):
+            return Mark(_counter_based(self._gpu, doing, n.COUNTER_HOST_VISIBLE), 0)
+        pools = ze.ze_event_pool_desc_t(flags=n.POOL_HOST_VISIBLE, count=1)
+        context = self._gpu.platform.context
+        pool = self._driver.made(doing, "zeEventPoolCreate", context, address_of(pools), 0, None)
+        try:
+            events = ze.ze_event_desc_t(signal=n.SCOPE_HOST, wait=n.SCOPE_HOST)
+            return Mark(self._driver.made(doing, "zeEventCreate", pool, address_of(events)), pool)
+        except BaseException:
+            self._driver.code("zeEventPoolDestroy", pool)
+            raise
+
+    def mark(self, doing: str, mark: Mark) -> Calls:
+        signal = (self._signal, self.handle, mark.event)
+        return ((self._reset, mark.event), signal) if mark.pool else (signal,)
+
+    def query(self, doing: str, mark: Mark) -> bool:
+        return self._driver.ready(doing, "zeEventQueryStatus", mark.event)
+
+    def busy(self, doing: str) -> bool:
+        return not self._driver.ready(doing, "zeCommandListHostSynchronize", self.handle, 0)
+
+    def finish(self, doing: str) -> None:
+        """Wait for the list's work, unless it has ended."""
+        with self._lock:
+            if self.handle:
+                self._driver(doing, "zeCommandListHostSynchronize", self.handle, n.FOREVER)
+
+    def check_device(self, doing: str) -> None:
+        self._driver(doing, "zeDeviceGetStatus", self._gpu.handle)
+
+    def copy(self, doing: str, dst: int, src: int, nbytes: int) -> Calls:
+        return ((self._copy, self.handle, dst, src, nbytes, 0, 0, 0),)
+
+    def fill(self, doing: str, dst: int, pattern: bytes, times: int) -> Calls:
+        return ((self._fill, self.handle, dst, address_of(_patterns) + pattern[0], 1, times, 0, 0, 0),)
+
+    def wait_native(self, doing: str, event: NativeEvent) -> Calls:
+        return ((self._wait, self.handle, 1, address_of(event.handles)),)
+
+    def record_native(self, doing: str) -> IpcEvent:
+        driver = self._driver
+        if not self._gpu.platform.has("zeEventCounterBasedGetIpcHandle"):
+            raise FeatureNotSupportedError(f"{doing}: the driver is older than IPC of counter-based events (API 1.15)")
+        event = _counter_based(self._gpu, doing, n.COUNTER_IPC)
+        try:
+            raw = ze.ze_ipc_event_counter_based_handle_t()
+            driver(doing, "zeCommandListAppendSignalEvent", self.handle, event)
+            driver(doing, "zeEventCounterBasedGetIpcHandle", event, address_of(raw))
+        except BaseException:
+            driver.code("zeEventDestroy", event)
+            raise
+        return IpcEvent(self._gpu, event, bytes(raw.data))
+
+    def destroy(self, marks: Sequence[Mark]) -> None:
+        for mark in marks:
+            self._driver.code("zeEventDestroy", mark.event)
+            if mark.pool:
+                self._driver.code("zeEventPoolDestroy", mark.pool)
+        with self._lock:
+            self._driver.code("zeCommandListDestroy", self.handle)
+            self.handle = 0

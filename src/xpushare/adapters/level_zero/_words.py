@@ -1,0 +1,137 @@
+"""How the queues of a device complete and await points, found by trying it on the device."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from xpushare import _native, _system
+from xpushare._errors import XpuShareError
+from xpushare.adapters.level_zero import _bindings as ze
+from xpushare.adapters.level_zero import _numbers as n
+from xpushare.adapters.level_zero._driver import address_of
+from xpushare.adapters.level_zero._numbers import Code, Handle
+from xpushare.adapters.stream.hooks import QueueCalls
+
+if TYPE_CHECKING:
+    from xpushare.adapters.level_zero._device import Gpu
+
+__all__ = ["Words", "try_words"]
+
+_STORE: Final = "zexCommandListAppendWriteToMemory"
+_WAIT: Final = {64: "zexCommandListAppendWaitOnMemory64", 32: "zexCommandListAppendWaitOnMemory"}
+_HOST: Final = "zeCommandListAppendHostFunction"
+_TRIED: Final = 0x123456789ABCDEF0  # shows a half or a torn store
+_SECOND: Final = 10**9  # how long a trial takes at most, nanoseconds
+
+# What the driver reads when native code calls it.
+_to_host: Final = ze.zex_write_to_mem_desc_t(n.SCOPE_HOST)
+_at_least: Final = ze.zex_wait_on_mem_desc_t(n.WAIT_AT_LEAST, n.SCOPE_HOST)
+_refuse: Final = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p)(
+    lambda _function, _data: Code.UNSUPPORTED_FEATURE
+)
+_called: Final[list[object]] = []  # host functions of trials: a driver may be late
+_refused: Final = ctypes.cast(_refuse, ctypes.c_void_p).value or 0
+
+
+class Words(NamedTuple):
+    """Addresses of the driver's functions; 0 for what did not work on the device."""
+
+    host: int = 0
+    host_name: str = ""
+    store: int = 0
+    wait: int = 0
+    wait_bits: int = 64
+    lacking: str = ""  # why the device has no events
+    slower: str = ""  # why it goes another way than it might
+
+    def calls(self, handle: int, raw: int) -> QueueCalls:
+        """What native code calls on a list, which the loader knows as `handle` and the driver as `raw`."""
+        function: tuple[int, tuple[int | str, ...]] = (_refused, ("function", "data"))
+        if self.host:
+            of_loader = self.host_name in ze.FUNCTIONS
+            function = (self.host, (handle if of_loader else raw, "function", "data", 0, 0, 0, 0))
+        store = (self.store, (raw, address_of(_to_host), "address", "point")) if self.store else None
+        value = "point" if self.wait_bits == 64 else "point_low"
+        wait = (self.wait, (raw, address_of(_at_least), "address", value, 0)) if self.wait else None
+        native: Any = _native.QueueCalls
+        return QueueCalls(
+            native(function, store, wait, wait_bits=self.wait_bits), self.host_name, _STORE, _WAIT[self.wait_bits]
+        )
+
+
+def try_words(gpu: Gpu) -> Words:
+    """Try, on a list and a page of ours. Never raises: what fails is told by the result."""
+    try:
+        with ExitStack() as undo:
+            return _try(gpu, undo)
+    except (XpuShareError, OSError) as error:
+        return Words(lacking=f"a trial that works: {error}")
+
+
+def _try(gpu: Gpu, undo: ExitStack) -> Words:
+    doing = f"trying events on {gpu}"
+    driver, platform = gpu.driver, gpu.platform
+    handle = gpu.new_list(doing)
+    undo.callback(driver.code, "zeCommandListDestroy", handle)
+    raw = driver.raw(doing, Handle.COMMAND_LIST, handle)
+    page = _page()
+    word = ctypes.c_uint64.from_address(page.address)
+
+    def works(name: str, at: int, *arguments: Any) -> str:
+        """ "" if the call was accepted and ran; else why not."""
+        kinds = ze.EXTENSIONS.get(name) or ze.FUNCTIONS[name][1]
+        code = ctypes.CFUNCTYPE(ctypes.c_uint32, *kinds)(at)(*arguments)
+        if not code:
+            code = driver.code("zeCommandListHostSynchronize", handle, _SECOND)
+        return f"it answers {ze.RESULTS.get(code, hex(code))}" if code else ""
+
+    found = Words(lacking=_HOST)
+    for name in (_HOST, "zexCommandListAppendHostFunction"):
+        of_loader = name in ze.FUNCTIONS
+        host = driver.address(name) if of_loader else platform.extension(name)
+        ran: list[object] = []
+        callback = ze.HOST_FUNCTION(ran.append)
+        _called.append(callback)
+        arguments = (ctypes.cast(callback, ctypes.c_void_p), 1, None, None, 0, None)
+        why = works(name, host, handle if of_loader else raw, *arguments) if host else "it is missing"
+        if ran and not why:
+            found = Words(host, name)
+            break
+        found = Words(lacking=f"functions of the host in order ({name}: {why or 'it did not run'})")
+    if found.lacking:
+        return found
+    store = platform.extension(_STORE)
+    if not gpu.platform.host_route or not store:
+        missing = _STORE if gpu.platform.host_route else "a way to use the host's pages in place"
+        return found._replace(slower=f"the driver lacks {missing}: host functions complete points")
+    gpu.reach(doing, page.address, page.nbytes, False)
+    undo.callback(_leave, gpu.unreach, doing, page)
+    why = works(_STORE, store, raw, address_of(_to_host), page.address, _TRIED)
+    if why or word.value != _TRIED:
+        return found._replace(slower=f"{_STORE}: {why or f'it wrote {word.value:#x}'}; host functions complete points")
+    found = found._replace(store=store)
+    for bits in (64, 32) if gpu.counter_max > 0xFFFFFFFF else (32,):
+        wait = platform.extension(_WAIT[bits])
+        word.value = 2
+        why = works(_WAIT[bits], wait, raw, address_of(_at_least), page.address, 2, None) if wait else "it is missing"
+        if not why:
+            return found._replace(wait=wait, wait_bits=bits)
+    return found._replace(slower=f"{_WAIT[32]}: {why}; queues hold what waits")
+
+
+def _page() -> Any:
+    nbytes = _system.page_nbytes()
+    fd = _system.memfd("xpushare-page")
+    try:
+        _system.resize(fd.number, nbytes)
+        return _system.Mapping(fd.number, nbytes)
+    finally:
+        fd.close()
+
+
+def _leave(unreach: Callable[[str, int], None], doing: str, page: Any) -> None:
+    """The page stays mapped until here."""
+    unreach(doing, page.address)

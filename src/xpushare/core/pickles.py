@@ -1,0 +1,165 @@
+"""What pickling exports, how long that is good, and what a pickle becomes that cannot be opened."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, ClassVar, Final, final
+
+from xpushare._aspects import Aspect
+from xpushare._device import Device, adapter_of, info_of
+from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError
+from xpushare._leaving import Stage, at_leave
+from xpushare.core.resources import End
+from xpushare.sharing import layout, node
+from xpushare.sharing.handle import PICKLED, Handle, fields_of
+from xpushare.sharing.table import deadline_in
+
+__all__ = ["Implicit", "Pickled", "Unopened", "anew", "forwards", "wait_for_all"]
+
+_GRACE: Final = "XPUSHARE_PICKLE_GRACE"
+_BYTES: Final = "XPUSHARE_PICKLE_BYTES"
+_NANOSECONDS: Final = 1_000_000_000
+
+
+@functools.lru_cache(16)
+def _grace_of(text: str) -> int:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < math.inf:
+        raise InvalidArgumentError(f"{_GRACE} is a number of seconds, 0 or more, not {text!r}")
+    return min(int(seconds * _NANOSECONDS), 1 << 62)
+
+
+def _grace() -> int:
+    """How long a pickle is good once its object has died, in nanoseconds."""
+    return _grace_of(os.environ.get(_GRACE) or "60")
+
+
+@functools.lru_cache(16)
+def _nbytes_of(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise InvalidArgumentError(f"{_BYTES} is a number of bytes, not {text!r}")
+    return int(text)
+
+
+@functools.cache
+def _memory_of(device: Device) -> int:
+    nbytes: int = adapter_of(device).properties(info_of(device)).memory_nbytes
+    return nbytes
+
+
+def _most_nbytes(device: Device) -> int:
+    """How many bytes of a device may wait for the first open of a pickle whose object has died."""
+    text = os.environ.get(_BYTES)
+    return _nbytes_of(text) if text else _memory_of(device) // 4
+
+
+class Implicit:
+    """The handle of an export that ends with this object."""
+
+    __slots__ = ("__weakref__", "_end", "handle")
+
+    def __init__(self, handle: Handle) -> None:
+        self.handle = handle
+        self._end = End(_withdraw, handle)
+
+
+def _withdraw(handle: Handle) -> None:
+    table = node.current().table_if_any
+    if table is not None:
+        table.withdraw(handle, layout.REASON_FREED)
+
+
+@final
+class Pickled:
+    """The handle that pickling an object makes. Its export outlives the object for a while: see `Table.outlive`."""
+
+    # Two threads that pickle one object must make only one export, else one thread's bytes would expire. Re-entrant,
+    # since the garbage collector may run inside.
+    lock: ClassVar[Any] = threading.RLock()
+
+    __slots__ = ("_end", "_limits", "handle")
+
+    def __init__(self, handle: Handle) -> None:
+        self.handle = handle
+        self._limits = [0, 0]
+        self._end = End(_outlive, handle, self._limits)
+
+    def sent(self, device: Device) -> Handle:
+        """The handle, for one pickle more."""
+        self._limits[:] = _grace(), _most_nbytes(device)
+        if not node.left:
+            node.current().table().count_pickle(self.handle)
+        return self.handle
+
+
+def _outlive(handle: Handle, limits: list[int]) -> None:
+    table = node.current().table_if_any
+    if table is not None:
+        table.outlive(handle, *limits)
+
+
+def forwards(handle: Handle) -> bool:
+    """Whether a pickle of an import carries the handle that it was opened from, which is renewed. False where whoever
+    exported it is gone.
+    """
+    here = node.current()
+    fields = fields_of(handle)
+    if node.left:
+        return True
+    if here.is_own(fields.cookie):
+        return not fields.flags & PICKLED or here.table().renew(handle, _grace())
+    peer = here.peers.known(fields.cookie)
+    if peer is None or not peer.alive():
+        return False
+    if fields.flags & PICKLED:
+        peer.domain.renew(fields.entry, deadline_in(_grace()))
+    return True
+
+
+def anew(device: Device, get: Callable[[], Handle]) -> Pickled | None:
+    """An export of what was opened from a process that is gone; None where the device or its driver cannot do that."""
+    if node.left or not device.has(Aspect.outlives_exporter):
+        return None
+    try:
+        return Pickled(get())
+    except (FeatureNotSupportedError, InvalidArgumentError, DeviceError):
+        return None
+
+
+def wait_for_all(deadline: float) -> None:
+    """Wait until each pickle of this process has been opened or has expired; at most until `deadline`, in seconds of
+    `time.monotonic`. For a clean exit.
+    """
+    table = node.current().table_if_any
+    if table is not None:
+        table.wait_for_pickles(deadline)
+
+
+@final
+class Unopened:
+    """The state of an object whose pickle could not be opened: each use says why. It can be pickled on."""
+
+    __slots__ = ("_error", "pickle")
+
+    def __init__(self, error: XpuShareError, pickle: tuple[Any, ...]) -> None:
+        self._error = copy.copy(error)  # without the traceback, which holds what failed
+        self.pickle = pickle
+
+    def error(self) -> XpuShareError:
+        return copy.copy(self._error)
+
+
+def _after_fork() -> None:
+    Pickled.lock = threading.RLock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)
+at_leave(wait_for_all, Stage.LINGER)
