@@ -428,7 +428,7 @@ def run(*arguments: str) -> str:
 
 def test_a_ttl_ends_the_export(peer: Child) -> None:
     table = node.current().table()
-    table.sweep()
+    table.sweep(everything=True)
     before = table.statistics()["exports"]
     array = xs.empty(1)
     made = time.monotonic()
@@ -444,7 +444,7 @@ def test_a_ttl_ends_the_export(peer: Child) -> None:
             attach(looked_at, handle)
     with pytest.raises(xs.HandleExpiredError, match="opens are used up"):
         peer.call(looked_at, counted)
-    table.sweep()
+    table.sweep(everything=True)
     assert table.statistics()["exports"] == before
     with pytest.raises(xs.HandleExpiredError, match="ttl is over"):
         xs.attach(handle)
@@ -491,7 +491,7 @@ def test_opens_count_exactly_between_processes() -> None:
     with pytest.raises(xs.HandleExpiredError, match="used up"):
         xs.attach(handle)
     table = node.current().table()
-    table.sweep()
+    table.sweep(everything=True)
     assert table.statistics()["exports"] == before
     handle.close()  # it has withdrawn itself: nothing is left to do, and nothing wrong
 
@@ -508,14 +508,14 @@ def test_opens_in_the_own_process() -> None:
 
 def test_used_up_exports_let_their_memory_go(peer: Child) -> None:
     table = node.current().table()
-    table.sweep()
+    table.sweep(everything=True)
     before, exports = len(node.current().allocations.all()), table.statistics()["exports"]
     for _ in range(50):
         with xs.empty(1, "u1") as array:
             handle = xs.share(array, opens=1)
         peer.call(looked_at, bytes(handle))
         del array
-    table.sweep()
+    table.sweep(everything=True)
     gc.collect()
     assert table.statistics()["exports"] == exports
     assert len(node.current().allocations.all()) <= before

@@ -223,7 +223,7 @@ def test_the_event_ends_with_the_export(peer: Child, stream: MockStream, array: 
     from xpushare.sharing import node
 
     table = node.current().table()
-    table.sweep()
+    table.sweep(everything=True)
     before = table.statistics()["exports"]
     gate = Gate(stream, array)
     with xs.share(array, stream=stream):
@@ -232,7 +232,7 @@ def test_the_event_ends_with_the_export(peer: Child, stream: MockStream, array: 
     counted = xs.share(array, stream=stream, opens=1)
     gate.open()
     peer.call(read_on_host, bytes(counted), "numpy")
-    table.sweep()
+    table.sweep(everything=True)
     assert table.statistics()["exports"] == before
 
 

@@ -108,7 +108,7 @@ def test_the_export_ends_with_the_array(peer: Child) -> None:
     gc.collect()
     assert table.statistics()["exports"] == before + 1  # there were two pickles
     assert peer.call(_add_one_in, second) == 3
-    table.sweep()
+    table.sweep(everything=True)
     assert table.statistics()["exports"] == before
     with pytest.raises(xs.HandleExpiredError, match="keep what you pickle"):
         peer.call(_add_one_in, second)

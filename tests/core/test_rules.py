@@ -338,7 +338,7 @@ def test_rule_3_the_pickled_object_was_closed(pair: Pair, peer: Child, kind: str
         return text
 
     def sweep() -> None:  # as the next export does
-        node.current().table().sweep()
+        node.current().table().sweep(everything=True)
 
     def first_use(text: bytes) -> None:
         loaded = pickle.loads(text)  # never raises
