@@ -67,6 +67,7 @@ void soft_violation(const char *format, ...) __attribute__((format(printf, 1, 2)
 
 bool soft_old(void);
 bool soft_narrow(void); /* counters of 32 bits */
+bool soft_lost(void); /* a call has failed with "device lost": work may be given up */
 int soft_devices(void);
 uint64_t soft_now(void); /* nanoseconds */
 

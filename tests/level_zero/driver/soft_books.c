@@ -31,6 +31,7 @@ static int counts[KINDS], violations;
 static char said[512]; /* the first violation */
 static entry *entries;
 static char *refused_names;
+static bool lost;
 
 void soft_lock(void)
 {
@@ -141,6 +142,7 @@ ze_result_t soft_enter(const char *function)
         result = (ze_result_t)each->result;
     if (among(refused_names, function))
         result = ZE_RESULT_ERROR_UNSUPPORTED_FEATURE;
+    lost |= result == ZE_RESULT_ERROR_DEVICE_LOST;
     int stall = each->stall;
     soft_unlock();
     if (stall)
@@ -162,6 +164,11 @@ bool soft_old(void)
 bool soft_narrow(void)
 {
     return setting("SOFTZE_BITS", "32");
+}
+
+bool soft_lost(void)
+{
+    return lost;
 }
 
 int soft_devices(void)

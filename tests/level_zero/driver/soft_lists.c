@@ -225,7 +225,7 @@ ze_result_t zeCommandListDestroy(ze_command_list_handle_t handle)
     list *l = soft_live(handle, LIST);
     if (!l)
         return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
-    if (l->done != l->submitted)
+    if (l->done != l->submitted && !soft_lost())
         soft_violation("a command list was destroyed with unfinished work");
     l->cancelled = 1;
     drain(l, UINT64_MAX);
