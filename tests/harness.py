@@ -18,14 +18,15 @@ import traceback
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import BuiltinImporter, FrozenImporter
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import cloudpickle  # type: ignore[import-untyped]
 
-__all__ = ["TIMEOUT", "Child", "ChildDied", "HarnessError", "Pending", "children", "fd_count", "kept", "mapping_count",
-           "open_fds", "rss", "wait_until"]  # fmt: skip
+__all__ = ["TIMEOUT", "Child", "ChildDied", "HarnessError", "Pending", "become_another_user", "children", "fd_count",
+           "kept", "mapping_count", "open_fds", "rss", "wait_until"]  # fmt: skip
 
 TIMEOUT = 20.0
 
@@ -262,6 +263,18 @@ def _serve_fork(parents: Connection, connection: Connection) -> None:
 def _main(fd: int) -> None:
     os.set_inheritable(fd, False)
     _serve(Connection(fd))
+
+
+def become_another_user(uid: int) -> None:
+    """Make this process, which is root's, another user's for good.
+
+    It imports nothing from files any more: where the interpreter, the package or the tests lie below a folder that only
+    root can enter, it could not, so no test may need it anywhere. What comes later has to be imported before.
+    """
+    os.setgroups([])
+    os.setgid(uid)
+    os.setuid(uid)
+    sys.meta_path[:] = [BuiltinImporter, FrozenImporter]
 
 
 def open_fds(pid: int | None = None) -> dict[int, str]:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import xpushare as xs
-from harness import Child, kept
+from harness import Child, become_another_user, kept
 from xpushare import adapters
 from xpushare.adapters.cuda import _adapter, _listing
 from xpushare.adapters.cuda import _doctor as cuda
@@ -298,9 +298,7 @@ def test_an_exporter_with_more_capabilities() -> None:
 def test_another_users_exporter() -> None:
     def become() -> None:
         export()
-        os.setgroups([])
-        os.setgid(12345)
-        os.setuid(12345)
+        become_another_user(12345)
         assert ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) == 0  # only the user differs
 
     with Child(become) as child:

@@ -91,6 +91,26 @@ def test_environment_and_prefix() -> None:
         assert child.call(lambda: (os.environ.get("XS_A"), os.environ.get("HOME"))) == ("1", None)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_another_user_reads_no_more_modules() -> None:
+    def become() -> tuple[set[int], list[int]]:
+        harness.become_another_user(12345)
+        with pytest.raises(PermissionError):
+            os.setuid(0)
+        with pytest.raises(ModuleNotFoundError):
+            import xpushare  # noqa: F401
+        import faulthandler  # noqa: F401 - is not of a file
+        import json  # noqa: F401 - is here already
+
+        return {*os.getresuid(), *os.getresgid()}, os.getgroups()
+
+    def load() -> None:
+        import json  # noqa: F401
+
+    with Child(load) as child:
+        assert child.call(become) == ({12345}, [])
+
+
 def test_counts() -> None:
     with Child() as child:
         before = fd_count(child.pid)

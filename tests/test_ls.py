@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import xpushare as xs
-from harness import Child, fd_count, kept
+from harness import Child, become_another_user, fd_count, kept
 from xpushare.cli.ls import human
 from xpushare.sharing import identity, layout, node
 from xpushare.sharing.survey import survey
@@ -341,9 +341,7 @@ def test_other_users_are_left_alone(exporter: Child) -> None:
 
     def look() -> tuple[list[int], list[int]]:
         survey()
-        os.setgroups([])
-        os.setgid(12345)
-        os.setuid(12345)
+        become_another_user(12345)
         found = survey()
         return [row["exporter"] for row in found.rows], [each.pid for each in found.unread]
 

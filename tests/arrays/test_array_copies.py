@@ -96,7 +96,11 @@ def test_other_libraries(library: str) -> None:
     assert np.asarray(xs.array(source)).astype(int).tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("wrong", [[object()], [[1], [2, 3]], {"a": 1}, np.ma.masked_array([1, 2], [0, 1])], ids=repr)
+@pytest.mark.parametrize(
+    "wrong",
+    [[object()], [[1], [2, 3]], {"a": 1}, np.ma.masked_array([1, 2], [0, 1])],
+    ids=["objects", "ragged", "dict", "masked"],
+)
 def test_what_is_no_array(wrong: Any) -> None:
     with pytest.raises(xs.InvalidArgumentError):
         xs.array(wrong)

@@ -237,7 +237,7 @@ def test_wrong_length(handle: Handle, length: int) -> None:
         Handle(handles.encode_text(raw))
 
 
-@pytest.mark.parametrize("thing", [None, 7, 1.5, object(), ["a"], ("a",), {}, xs], ids=repr)
+@pytest.mark.parametrize("thing", [None, 7, 1.5, object(), ["a"], ("a",), {}, xs], ids=lambda it: type(it).__name__)
 def test_what_is_no_handle_at_all(thing: Any) -> None:
     for call in (Handle, xs.ipc.memory.open, xs.ipc.memory.put, xs.ipc.event.open, xs.ipc.physical_memory.open):
         with pytest.raises(xs.InvalidArgumentError, match=type(thing).__name__):

@@ -30,7 +30,7 @@ from peering import (
 )
 
 import xpushare as xs
-from harness import Child, fd_count, kept, wait_until
+from harness import Child, become_another_user, fd_count, kept, wait_until
 from xpushare import _system
 from xpushare.sharing import door, identity, routes
 from xpushare.sharing.handle import fields_of
@@ -182,10 +182,10 @@ def test_a_death_in_another_pid_namespace_is_seen() -> None:
 def load_everything() -> None:
     """Import what the tests need, before another user may not read it."""
     import hashlib  # noqa: F401
-    import uuid  # noqa: F401
 
     import peering  # noqa: F401
 
+    from xpushare import ipc  # noqa: F401
     from xpushare.adapters import native_cpu  # noqa: F401
     from xpushare.sharing import node
     from xpushare.sharing.routes import pidfd, socket  # noqa: F401
@@ -208,9 +208,7 @@ def test_another_user_has_another_key(open_folder: Path) -> None:
 
     def become(folder: str) -> None:
         load_everything()
-        os.setgroups([])
-        os.setgid(12345)
-        os.setuid(12345)
+        become_another_user(12345)
         os.environ["XPUSHARE_RUNTIME_DIR"] = folder
 
     run = open_folder / "run"
@@ -239,9 +237,7 @@ def test_another_user_with_the_same_key_is_refused_by_every_route() -> None:
         from xpushare.sharing import identity
 
         load_everything()
-        os.setgroups([])
-        os.setgid(12345)
-        os.setuid(12345)
+        become_another_user(12345)
         identity._key = key
 
     handle = exported("native_cpu:0")
