@@ -210,6 +210,23 @@ def test_a_thread_that_always_has_a_queue_waiting_goes_on(driver: ScriptedDriver
         assert settle()
 
 
+def test_a_wait_that_was_lost_holds_no_teardown_up(device: str) -> None:
+    memory = xs.malloc_device(4096, device)
+    with Child() as child, xs.Queue(device) as queue, xs.ipc.event.open(child.call(exported, device)) as event:
+        queue.wait(event, at_least=1)
+        memory.close()
+        assert not engine().teardown.settle(0.1), "the teardown has seen the wait"
+        child.kill()
+        with pytest.raises(xs.PeerLostError):
+            queue.synchronize(10)
+        assert settle()
+
+
+def exported(device: str) -> bytes:
+    kept["event"] = xs.Event(device, enable_ipc=True)
+    return bytes(xs.ipc.event.get(kept["event"]))
+
+
 def test_memory_stays_until_the_work_of_others_has_finished(driver: ScriptedDriver, until: Until) -> None:
     """No queue of ours knows of the work."""
     stream, gate, seen = MockStream(), threading.Event(), []

@@ -58,7 +58,7 @@ class LevelZero(VirtualMemoryAdapter):
     maps_memfds = False  # the driver has to know their pages
 
     def __init__(self) -> None:
-        self._driver = Driver()
+        self._driver = Driver(Gpu)
         super().__init__(Engine(BACKEND, self._driver.gpus))
         self._listed: tuple[list[str | None], list[DeviceInfo], str] | None = None
         atexit.register(self._leave)

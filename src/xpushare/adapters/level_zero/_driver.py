@@ -152,7 +152,9 @@ class Platform:
 class Driver:
     """Calls the loader. `functions` is there once `start` has returned."""
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[Platform, int, int, ze.ze_device_properties_t], Gpu]) -> None:
+        """`make` makes a device: of which driver, its ordinal, handle and properties."""
+        self._make = make
         self._lock = threading.Lock()
         self._forks: int | None = None
         self._gpus: list[Gpu] = []
@@ -182,8 +184,6 @@ class Driver:
             self._forks = forks()
 
     def _enumerate(self) -> list[Gpu]:
-        from xpushare.adapters.level_zero._device import Gpu
-
         found: list[Gpu] = []
         self.platforms = []
         for handle in self._drivers():
@@ -195,7 +195,7 @@ class Driver:
                 properties = ze.ze_device_properties_t()
                 self("asking a device", "zeDeviceGetProperties", device, address_of(properties))
                 if properties.type == DEVICE_TYPE_GPU:
-                    platform.devices.append(Gpu(platform, len(found), device, properties))
+                    platform.devices.append(self._make(platform, len(found), device, properties))
                     found.append(platform.devices[-1])
         return found
 

@@ -37,10 +37,11 @@ answer()
 
 def answer() -> None:
     """In the child: print what the drivers say."""
+    from xpushare.adapters.level_zero._device import Gpu
     from xpushare.adapters.level_zero._driver import Driver
 
     try:
-        print(json.dumps({"devices": [gpu.listed() for gpu in Driver().gpus()]}))
+        print(json.dumps({"devices": [gpu.listed() for gpu in Driver(Gpu).gpus()]}))
     except XpuShareError as error:
         print(json.dumps({"why": str(error)}))
 

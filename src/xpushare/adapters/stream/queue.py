@@ -326,8 +326,18 @@ class DeviceQueue(DriverQueue):
         self._sort_waits()
         with self._state:
             self._foreign = [each for each in self._foreign if each() is not None]
-            points = [functools.partial(_waits, slot, point) for slot, point, *_ in self._waits]
+            points = [functools.partial(_waits, ref(self), wait) for wait in self._waits]
             return [*points, *(functools.partial(self._waits_native, each) for each in self._foreign)]
+
+    def still_waits(self, wait: _Wait) -> bool:
+        """Whether `wait` has neither come nor been given up."""
+        with self._state:
+            if not any(each is wait for each in self._waits):
+                return False
+        try:
+            return _holds_device(wait.slot, wait.point)
+        except ValueError:
+            return False  # the event was closed here
 
     def _waits_native(self, unsure: weakref.ref[_Dropped]) -> bool:
         if unsure() is not None:
@@ -643,11 +653,9 @@ def _holds_device(slot: Slot, point: int) -> bool:
     return state == PENDING or (state == LOST and load64(slot.address) < point)
 
 
-def _waits(slot: Slot, point: int) -> bool:
-    try:
-        return _holds_device(slot, point)
-    except ValueError:
-        return False  # the event was closed here
+def _waits(queue: ref[DeviceQueue], wait: _Wait) -> bool:
+    found = queue()
+    return found is not None and found.still_waits(wait)  # a queue that is gone has dropped what it held
 
 
 def _owes(slot: Slot) -> bool:
