@@ -127,9 +127,8 @@ def test_an_allocation_shares_its_pages_with_no_other() -> None:
 def test_the_size_is_checked() -> None:
     with allocated() as memory:
         exposed = memory.export(False).exposed_nbytes
-        for wrong in (2 * exposed, exposed + 4096):
-            with pytest.raises(xs.InvalidHandleError, match="the exporter's table says"):
-                open_import(of_peer(memory, nbytes=wrong))
+        with pytest.raises(xs.InvalidHandleError, match="the exporter's table says"):
+            open_import(of_peer(memory, nbytes=2 * exposed))
 
 
 def test_no_memory_is_refused() -> None:

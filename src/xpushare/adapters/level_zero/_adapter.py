@@ -156,7 +156,8 @@ class LevelZero(VirtualMemoryAdapter):
 
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
         """Memfds, as host memory."""
-        return {} if physical else {Form.MEMFD: Same.HOST}
+        registers = not physical and not self.device(device).lacking("host registration")
+        return {Form.MEMFD: Same.HOST} if registers else {}
 
     def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
         if not self._driver.started:

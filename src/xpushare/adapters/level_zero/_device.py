@@ -354,7 +354,8 @@ class Gpu:
 
     def map(self, doing: str, address: int, nbytes: int, handle: Pages) -> None:
         if nbytes != handle.nbytes:
-            raise self.error(doing, "mapping whole physical memory", Code.INVALID_SIZE)
+            said = f"the exporter's table says {nbytes} bytes, its memory has {handle.nbytes}"
+            raise InvalidHandleError(f"{doing}: {said}", native=Code.INVALID_SIZE)
         pages = self._map(doing, address, handle)
         with self._lock:
             if pages is handle:

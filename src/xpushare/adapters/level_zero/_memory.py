@@ -107,8 +107,6 @@ class _Shared:
     def export(self, read_only: bool) -> Export:
         doing = f"exporting {self._nbytes} bytes of {self._gpu}"
         require_shareable(self._gpu, doing)
-        if read_only and (lacking := _lacks_read_only(self._gpu)):
-            raise FeatureNotSupportedError(f"{doing}: it cannot be mapped read-only: {lacking}")
         with self._lock:
             if self._made is None:
                 self._made = self._make(doing)

@@ -117,9 +117,11 @@ def test_fork_close(pair: Pair, peer: Child) -> None:
         assert read_bytes(kept["import"], 6) == b"theirs"
         peer.call(actions.open_, "again", "memory", handle, pair.importer)
     kept["queue"].fill(kept["memory"], b"!")
-    assert kept["queue"].signal(kept["event"]) == 1
+    events = xs.Device(pair.exporter).has("ext_oneapi_ipc_event")
+    if events:
+        assert kept["queue"].signal(kept["event"]) == 1
     kept["queue"].synchronize(5)
-    assert kept["event"].done
+    assert not events or kept["event"].done
     if "range" in kept:
         assert len(kept["range"].mapped()) == 1
         kept["range"].unmap(0, kept["range"].nbytes)
