@@ -12,8 +12,8 @@ import xpushare as xs
 from xpushare import _native, adapters, arrays
 from xpushare.adapters.vendor import DLPACK_NAMES
 
-# kDLOpenCL, kDLVulkan, kDLMetal, kDLVPI, kDLROCM, kDLROCMHost, kDLExtDev, kDLOneAPI, kDLWebGPU, …, and no type at all
-UNKNOWN = [4, 7, 8, 9, 10, 11, 12, 14, 15, 16, 17, 18, 0, -1, 5, 6, 19, 99, 1 << 30, (1 << 31) - 1]
+# kDLOpenCL, kDLVulkan, kDLMetal, kDLVPI, kDLROCM, kDLROCMHost, kDLExtDev, kDLWebGPU, …, and no type at all
+UNKNOWN = [4, 7, 8, 9, 10, 11, 12, 15, 16, 17, 18, 0, -1, 5, 6, 19, 99, 1 << 30, (1 << 31) - 1]
 CUDA = [2, 3, 13]
 
 
@@ -70,6 +70,16 @@ def test_an_unknown_type_is_refused(number: int, consumer: str) -> None:
     assert f"device type {number} ({DLPACK_NAMES.get(number, 'unknown')})" in text
     assert "1 (kDLCPU, native_cpu)" in text
     assert "2 (kDLCUDA, cuda)" in text
+
+
+@pytest.mark.parametrize("consumer", CONSUMERS)
+def test_oneapis_type_needs_level_zero(consumer: str) -> None:
+    record = adapters.record("level_zero")
+    assert record is not None
+    if record.in_use():
+        pytest.skip("the Level Zero loader is loaded in this process")
+    with pytest.raises(xs.FeatureNotSupportedError, match="of level_zero, whose driver this process has not loaded"):
+        CONSUMERS[consumer](OfLibrary(14))
 
 
 @pytest.mark.parametrize("number", [1 << 31, 1 << 40, -(1 << 70)])

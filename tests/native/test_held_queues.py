@@ -681,9 +681,10 @@ def test_half_words_wait_on_the_device_where_they_can(make, driver):
 
 HELD = """
 import sys; sys.path.insert(0, {here!r})
-import os, ctypes
+import atexit, os, ctypes
 import native_peer, software_streams
 from native_peer import n, relay_running, until
+atexit.register(n.close_relay)  # as the package does when a process leaves, before memory goes that held calls use
 exporter = native_peer.Exporter()
 slots = [n.Slot(exporter.domain, exporter.domain.new_slot()) for _ in range(3)]
 driver = software_streams.Driver()

@@ -103,15 +103,22 @@ def describe(array: Any, ordered: bool = False) -> Described:
 
 def described(array: Any, ordered: bool = False) -> Described | None:
     """`describe`; None for what speaks none of these protocols."""
+    unused: list[str] = []  # several vendors may read one interface: the array is of one that is in use
     for own in True, False:
         for record, protocol in adapters.interfaces(own):
             interface: Any = _asked(array, protocol.name)
             if not isinstance(interface, dict) or not isinstance(interface.get("data"), tuple):
                 continue
             if protocol.mine is None or protocol.mine(interface):
-                found = _from_interface(array, interface, record, protocol)
+                try:
+                    found = _from_interface(array, interface, record, protocol)
+                except FeatureNotSupportedError as error:
+                    unused.append(str(error))
+                    continue
                 if found is not None:
                     return found
+    if unused:
+        raise FeatureNotSupportedError("; or ".join(unused))
     if hasattr(array, "__dlpack__"):
         return _from_dlpack(array, ordered)
     try:
