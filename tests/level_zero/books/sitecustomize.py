@@ -10,13 +10,19 @@ from __future__ import annotations
 import gc
 import sys
 import time
+import weakref
+from contextlib import suppress
 
-from xpushare._leaving import Stage, at_leave
+# Before the package: what finalizers do at the exit comes in the opposite order, and none runs after `weakref`'s own.
+weakref.finalize(gc, int).atexit = False
+
+from xpushare._leaving import Stage, at_leave  # noqa: E402
 
 _PATIENCE = 10  # seconds
 
 
 def _give_back(_deadline: float) -> None:
+    from xpushare._errors import XpuShareError
     from xpushare._lifecycle import Closable
     from xpushare.core.resources import End
     from xpushare.sharing import node
@@ -25,7 +31,8 @@ def _give_back(_deadline: float) -> None:
     ends = [each for each in gc.get_objects() if isinstance(each, End)]
     node.left.clear()  # from here on nothing is released by itself
     for each in ends:
-        each.__del__()
+        with suppress(XpuShareError):  # events are given up by leaving; what fails else shows in the books
+            each.__del__()
     node.left.append(True)
     # The pages of events go with the last reference to them.
     for each in gc.get_objects():
@@ -41,6 +48,7 @@ def _give_back(_deadline: float) -> None:
         if time.monotonic() > end:
             break  # the books will say so
         time.sleep(0.01)
+    gc.collect()
 
 
 at_leave(_give_back, Stage.STOP)  # before the adapter's own, which is given when the adapter is made
