@@ -1,4 +1,4 @@
-"""The books that `scripts/level_zero conformance` reads: they show what the adapter forgets, not what a program holds."""
+"""The books of `scripts/level_zero conformance` show what the adapter forgets, not what a program holds."""
 
 from __future__ import annotations
 
