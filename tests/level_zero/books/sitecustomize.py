@@ -28,12 +28,19 @@ def _give_back(_deadline: float) -> None:
     from xpushare.sharing import node
 
     gc.unfreeze()  # the suite freezes what was there before it ran
+    node.left.clear()  # what dies from here on is given back as before
+    # What queues wait for is lost by now; they go on once they have noticed.
+    queues = sys.modules.get("xpushare.adapters.stream.queue")
+    end = time.monotonic() + _PATIENCE
+    while queues and any(isinstance(each, queues.DeviceQueue) and each.unfinished() for each in gc.get_objects()):
+        if time.monotonic() > end:
+            break
+        time.sleep(0.01)
     ends = [each for each in gc.get_objects() if isinstance(each, End)]
-    node.left.clear()  # from here on nothing is released by itself
     for each in ends:
         with suppress(XpuShareError):  # events are given up by leaving; what fails else shows in the books
             each.__del__()
-    node.left.append(True)
+    node.left.append(True)  # what was given back is not given back again
     # The pages of events go with the last reference to them.
     for each in gc.get_objects():
         if isinstance(each, Closable):
