@@ -27,8 +27,14 @@ def exporting() -> Iterator[None]:
     """What a process keeps once it has exported is there already, and teardowns are over at the end."""
     with xs.malloc_device(64, DEVICE) as memory:
         xs.ipc.memory.put(xs.ipc.memory.get(memory))
-    level_zero().engine.teardown.settle(20)
+    settle()
     yield
+    settle()
+
+
+def settle() -> None:
+    """Return once the queues that were closed have ended, and all teardowns are over."""
+    wait_until(lambda: not any(gpu.streams for gpu in level_zero().engine.devices()))
     level_zero().engine.teardown.settle(20)
 
 
@@ -231,8 +237,7 @@ def settled(books: Driver, wanted: str) -> bool:
 @pytest.mark.drivers("soft", "stand-in")
 def test_each_call_fails_in_turn(books: Driver) -> None:
     share()
-    wait_until(lambda: not any(gpu.streams for gpu in level_zero().engine.devices()))
-    level_zero().engine.teardown.settle(20)
+    settle()
     kept = books.left()
     books.reset()
     share()

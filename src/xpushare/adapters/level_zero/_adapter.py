@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 from collections.abc import Callable
 from typing import Any, Final
 
 from xpushare._aspects import Aspect, Support
 from xpushare._errors import FeatureNotSupportedError, XpuShareError
+from xpushare._leaving import Stage, at_leave
 from xpushare.adapters.base import (
     DeviceInfo,
     DriverMemory,
@@ -61,11 +61,12 @@ class LevelZero(VirtualMemoryAdapter):
         self._driver = Driver(Gpu)
         super().__init__(Engine(BACKEND, self._driver.gpus))
         self._listed: tuple[list[str | None], list[DeviceInfo], str] | None = None
-        atexit.register(self._leave)
+        at_leave(self._leave, Stage.STOP)
 
-    def _leave(self) -> None:
+    def _leave(self, _deadline: float) -> None:
         """Drivers end with the process, and crash under a thread that calls them then (seen with Intel's): finish what
-        threads do in the background, and have them call nothing any more.
+        threads do in the background, and have them call nothing any more. That has its own time: a crash is worse
+        than the wait. What the program still holds is the kernel's to clean up.
         """
         if self._driver.started:
             self.engine.teardown.settle(_LEAVE)

@@ -1,0 +1,61 @@
+"""Closes the software driver's books of each process that starts with this folder in PYTHONPATH.
+
+What a program holds at its end is the kernel's to clean up: the package gives none of it back. So that the books show
+what the adapter alone has forgotten, everything that has an owner is given back here, after all else that the package
+does at a clean exit and before the adapter stops. The driver writes down what it has then (SOFTZE_BOOKS).
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+import weakref
+from contextlib import suppress
+
+# Before the package: what finalizers do at the exit comes in the opposite order, and none runs after `weakref`'s own.
+weakref.finalize(gc, int).atexit = False
+
+from xpushare._leaving import Stage, at_leave  # noqa: E402
+
+_PATIENCE = 10  # seconds
+
+
+def _give_back(_deadline: float) -> None:
+    from xpushare._errors import XpuShareError
+    from xpushare._lifecycle import Closable
+    from xpushare.core.resources import End
+    from xpushare.sharing import node
+
+    gc.unfreeze()  # the suite freezes what was there before it ran
+    node.left.clear()  # what dies from here on is given back as before
+    # What queues wait for is lost by now; they go on once they have noticed.
+    queues = sys.modules.get("xpushare.adapters.stream.queue")
+    end = time.monotonic() + _PATIENCE
+    while queues and any(isinstance(each, queues.DeviceQueue) and each.unfinished() for each in gc.get_objects()):
+        if time.monotonic() > end:
+            break
+        time.sleep(0.01)
+    ends = [each for each in gc.get_objects() if isinstance(each, End)]
+    for each in ends:
+        with suppress(XpuShareError):  # events are given up by leaving; what fails else shows in the books
+            each.__del__()
+    node.left.append(True)  # what was given back is not given back again
+    # The pages of events go with the last reference to them.
+    for each in gc.get_objects():
+        if isinstance(each, Closable):
+            each.close()
+    vars(node.current()).clear()
+    ends.clear()
+    gc.collect()
+    # A queue ends in the background, once its work has.
+    streams = sys.modules.get("xpushare.adapters.level_zero._stream")
+    end = time.monotonic() + _PATIENCE
+    while streams and any(isinstance(each, streams.Stream) and each.handle for each in gc.get_objects()):
+        if time.monotonic() > end:
+            break  # the books will say so
+        time.sleep(0.01)
+    gc.collect()
+
+
+at_leave(_give_back, Stage.STOP)  # before the adapter's own, which is given when the adapter is made
