@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, final
 from weakref import WeakSet
 
-from xpushare._errors import FeatureNotSupportedError, InvalidHandleError, XpuShareError
+from xpushare._errors import FeatureNotSupportedError, InvalidHandleError, OutOfMemoryError, XpuShareError
 from xpushare.adapters.base import Access, Form, OnDemand
 from xpushare.adapters.level_zero import _bindings as ze
 from xpushare.adapters.level_zero import _numbers as n
@@ -300,6 +300,9 @@ class Gpu:
         return self._create(doing, nbytes, None if lacking else ze.ze_external_memory_export_desc_t(flags=n.DMA_BUF))
 
     def _create(self, doing: str, nbytes: int, chained: Any) -> Pages:
+        has = self.memory_nbytes()
+        if nbytes > has:  # Intel's driver (26.27) aborts the process when a size is beyond the addresses it has
+            raise OutOfMemoryError(f"{doing}: the device has {has} bytes", native=Code.OUT_OF_DEVICE_MEMORY)
         description = ze.ze_physical_mem_desc_t(chained, flags=n.ON_DEVICE, size=nbytes)
         context = self.platform.context
         handle = self.driver.made(doing, "zePhysicalMemCreate", context, self.handle, address_of(description))
