@@ -9,7 +9,7 @@ import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, final
 from weakref import WeakSet
@@ -43,6 +43,8 @@ class Pages:
     users: int = 1  # this handle, and mappings
     fd: int = -1  # the driver's own, once it has given one
     file: tuple[int, int] = (0, 0)  # what that is
+    original: Pages | None = None  # of an import of this process's own memory, which uses its original
+    idle: list[Pages] = field(default_factory=list["Pages"])  # such imports that are not mapped now
 
 
 @final
@@ -199,6 +201,7 @@ class Gpu:
             bool(words.lacking or words.slower),
         )
 
+    @cached_property
     def memory_nbytes(self) -> int:
         found = self.driver.several(
             "asking for the memory", "zeDeviceGetMemoryProperties", ze.ze_device_memory_properties_t, self.handle
@@ -300,7 +303,7 @@ class Gpu:
         return self._create(doing, nbytes, None if lacking else ze.ze_external_memory_export_desc_t(flags=n.DMA_BUF))
 
     def _create(self, doing: str, nbytes: int, chained: Any) -> Pages:
-        has = self.memory_nbytes()
+        has = self.memory_nbytes
         if nbytes > has:  # Intel's driver (26.27) aborts the process when a size is beyond the addresses it has
             raise OutOfMemoryError(f"{doing}: the device has {has} bytes", native=Code.OUT_OF_DEVICE_MEMORY)
         description = ze.ze_physical_mem_desc_t(chained, flags=n.ON_DEVICE, size=nbytes)
@@ -323,6 +326,16 @@ class Gpu:
             handle.users -= 1
             if handle.users:
                 return
+            if handle.original is not None:
+                handle.original.idle.append(handle)
+        if handle.original is not None:
+            self.release(doing, handle.original)
+            return
+        for again in handle.idle:
+            quietly(self._destroy, doing, again)
+        self._destroy(doing, handle)
+
+    def _destroy(self, doing: str, handle: Pages) -> None:
         self.driver(doing, "zePhysicalMemDestroy", self.platform.context, handle.handle)
         close_if(handle.fd, handle.file)  # Intel's driver forgets it
 
@@ -370,11 +383,7 @@ class Gpu:
         call = "zeVirtualMemMap", self.platform.context, address, pages.nbytes, pages.handle, 0, n.ACCESS["none"]
         code = self.driver.code(*call)
         if code == Code.INVALID_ARGUMENT and pages.users > 1 and not self.lacks_physical_ipc():
-            fd = self.export_fd(doing, pages)
-            try:
-                again = self.driver.gpus()[pages.location]._import(doing, pages.nbytes, fd)
-            finally:
-                os.close(fd)
+            again = self._again(doing, pages)
             try:
                 return self._map(doing, address, again)
             except BaseException:
@@ -383,6 +392,28 @@ class Gpu:
         if code:
             raise self.error(doing, call[0], code)
         return pages
+
+    def _again(self, doing: str, pages: Pages) -> Pages:
+        """Another import of pages of this process. Intel's driver (26.27) has one handle of the kernel's for it and for
+        the original, and closes that with the first of them. So it stays until the original goes, and is used again.
+        """
+        with self._lock:
+            pages.users += 1
+            if pages.idle:
+                again = pages.idle.pop()
+                again.users = 1
+                return again
+        try:
+            fd = self.export_fd(doing, pages)
+            try:
+                again = self.driver.gpus()[pages.location]._import(doing, pages.nbytes, fd)
+            finally:
+                os.close(fd)
+        except BaseException:
+            quietly(self.release, doing, pages)
+            raise
+        again.original = pages
+        return again
 
     def unmap(self, doing: str, address: int, nbytes: int) -> None:
         with self._lock:
