@@ -82,9 +82,15 @@ static pthread_rwlock_t bound = PTHREAD_RWLOCK_INITIALIZER; /* of bindings */
 
 static pid_t self;
 
+static void in_child(void) /* not after vfork, whose child has this memory */
+{
+    self = getpid();
+}
+
 __attribute__((constructor)) static void find_real(void)
 {
     self = getpid();
+    pthread_atfork(NULL, NULL, in_child);
     real_open = dlsym(RTLD_NEXT, "open");
     real_ioctl = dlsym(RTLD_NEXT, "ioctl");
     real_close = dlsym(RTLD_NEXT, "close");
