@@ -19,7 +19,7 @@ from xpushare.adapters.base import Access, Form, OnDemand
 from xpushare.adapters.level_zero import _bindings as ze
 from xpushare.adapters.level_zero import _numbers as n
 from xpushare.adapters.level_zero._driver import CODES, Driver, Platform, address_of
-from xpushare.adapters.level_zero._fds import Passed, close_if, duplicate, fd_nbytes, file_of
+from xpushare.adapters.level_zero._fds import close_if, duplicate, fd_nbytes, file_of
 from xpushare.adapters.level_zero._numbers import Code
 from xpushare.adapters.level_zero._words import Words, try_words
 from xpushare.adapters.stream.background import quietly
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Gpu", "Pages"]
 
+_numbers: Final = threading.RLock()  # of the descriptors that a driver has: nobody else gets one while it may be closed
 _LARGE: Final = 1 << 30  # a size whose pages are of the largest kind
 
 
@@ -41,8 +42,7 @@ class Pages:
     nbytes: int
     location: int  # the ordinal of its device
     users: int = 1  # this handle, and mappings
-    fd: int = -1  # the driver's own, once it has given one
-    file: tuple[int, int] = (0, 0)  # what that is
+    fds: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])  # the driver's, and their files
     original: Pages | None = None  # of an import of this process's own memory, which uses its original
     idle: list[Pages] = field(default_factory=list["Pages"])  # such imports that are not mapped now
 
@@ -312,8 +312,17 @@ class Gpu:
         return Pages(handle, nbytes, self.ordinal)
 
     def _import(self, doing: str, nbytes: int, fd: int) -> Pages:
-        with Passed(doing, fd) as passed:
-            return self._create(doing, nbytes, ze.ze_external_memory_import_fd_t(flags=n.DMA_BUF, fd=passed.number))
+        """Intel's driver (26.27) keeps the descriptor that it gets, and closes that number with the memory."""
+        with _numbers:
+            given = duplicate(doing, fd)
+            file = file_of(given)
+            try:
+                pages = self._create(doing, nbytes, ze.ze_external_memory_import_fd_t(flags=n.DMA_BUF, fd=given))
+            except BaseException:
+                close_if(given, file)
+                raise
+            pages.fds[given] = file
+            return pages
 
     def retain(self, doing: str, address: int) -> Pages:
         with self._lock:
@@ -336,8 +345,10 @@ class Gpu:
         self._destroy(doing, handle)
 
     def _destroy(self, doing: str, handle: Pages) -> None:
-        self.driver(doing, "zePhysicalMemDestroy", self.platform.context, handle.handle)
-        close_if(handle.fd, handle.file)  # Intel's driver forgets it
+        with _numbers:
+            self.driver(doing, "zePhysicalMemDestroy", self.platform.context, handle.handle)
+            for fd, file in handle.fds.items():
+                close_if(fd, file)  # Intel's driver forgets those that it has given
 
     def export_fd(self, doing: str, handle: Pages) -> int:
         """The driver answers with one descriptor of its own again and again, so with a copy of it."""
@@ -345,8 +356,9 @@ class Gpu:
         properties = ze.ze_physical_mem_properties_t(exported)
         context = self.platform.context
         self.driver(doing, "zePhysicalMemGetProperties", context, handle.handle, address_of(properties))
-        copy = duplicate(doing, exported.fd)
-        handle.fd, handle.file = exported.fd, file_of(copy)
+        with _numbers:
+            copy = duplicate(doing, exported.fd)
+            handle.fds[exported.fd] = file_of(copy)
         return copy
 
     def export_on_demand(self, handles: Sequence[Pages]) -> OnDemand:
