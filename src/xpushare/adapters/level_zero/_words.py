@@ -78,7 +78,7 @@ def _try(gpu: Gpu, undo: ExitStack) -> Words:
     undo.callback(driver.code, "zeCommandListDestroy", handle)
     raw = driver.raw(doing, Handle.COMMAND_LIST, handle)
     page = _page()
-    at = page.address + page.nbytes // 2 + 8  # inside the page: Intel's driver (26.27) stores at an imported page's start
+    at = page.address + page.nbytes // 2 + 8  # not the page's start, where Intel's driver (26.27) stores in any case
     word = ctypes.c_uint64.from_address(at)
 
     def works(name: str, function: int, *arguments: Any) -> str:
