@@ -314,7 +314,7 @@ class Gpu:
     def _import(self, doing: str, nbytes: int, fd: int) -> Pages:
         """Intel's driver (26.27) keeps the descriptor that it gets, and closes that number with the memory."""
         with _numbers:
-            given = duplicate(doing, fd)
+            given = duplicate(doing, fd, high=True)  # a number that nobody else gets
             file = file_of(given)
             try:
                 pages = self._create(doing, nbytes, ze.ze_external_memory_import_fd_t(flags=n.DMA_BUF, fd=given))
