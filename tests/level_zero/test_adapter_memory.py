@@ -104,7 +104,7 @@ def test_content_reaches_another_process(read_only: bool) -> None:
 
 
 def test_opening_and_closing_leaves_nothing() -> None:
-    """Intel's driver closes the descriptor of an allocation that it imports, and not that of physical memory."""
+    """Intel's driver closes an allocation's descriptor at its import, and that of physical memory with the memory."""
 
     def cycle(handles: list[bytes]) -> int:
         for _ in range(20):

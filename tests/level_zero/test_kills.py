@@ -6,7 +6,6 @@ LEVEL_ZERO_KILLS says how many times (default: 8; `scripts/level_zero kills` tak
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gc
 import os
 import random
@@ -15,7 +14,7 @@ import time
 import pytest
 
 import xpushare as xs
-from harness import Child, fd_count, kept, open_fds
+from harness import Child, fd_count, kept
 
 DEVICE = "level_zero:0"
 NBYTES = 1 << 20
@@ -50,18 +49,6 @@ def work() -> str:
             return type(error).__name__
 
 
-def descriptors() -> int:
-    """How many are open, but for those that stand for the pretended kernel driver's handles: the driver keeps some of
-    these for its next allocations.
-    """
-    handles = 0
-    for number, name in open_fds().items():
-        if name.startswith("/memfd:xe buffer"):
-            with contextlib.suppress(OSError):
-                handles += bool(fcntl.fcntl(number, fcntl.F_GETFL) & os.O_NONBLOCK)
-    return fd_count() - handles
-
-
 def part() -> int:
     """Let go of all of this round; how many descriptors are open."""
     memory, event = kept.pop("handles")
@@ -73,7 +60,7 @@ def part() -> int:
         kept["queue"].synchronize(10)
     kept.pop("queue").close()
     gc.collect()
-    return descriptors()
+    return fd_count()
 
 
 @pytest.mark.drivers("soft", "neo")

@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 enum { FDS = 65536, BUFFERS = 65536, QUEUES = 4096, FENCES = 8, FIRST_NODE = 128 };
+#define BUFFER "dri/renderD128" /* as what is mapped of such a device is called */
 #define ADDRESS(a) ((a)&UINT64_C(0xffffffffffff)) /* 48 bits */
 #define TRACE(level, ...)                                                                                              \
     do {                                                                                                               \
@@ -34,7 +35,7 @@ enum { FDS = 65536, BUFFERS = 65536, QUEUES = 4096, FENCES = 8, FIRST_NODE = 128
     } while (0)
 
 typedef struct { /* a buffer object; its number is its handle */
-    int fd;
+    int fd; /* of the keeper */
     int users; /* the handle and the bindings; the content goes with the last of them */
     uint64_t size; /* 0: the handle is closed */
     uint64_t mapped;
@@ -81,9 +82,15 @@ static pthread_rwlock_t bound = PTHREAD_RWLOCK_INITIALIZER; /* of bindings */
 
 static pid_t self;
 
+static void in_child(void) /* not after vfork, whose child has this memory */
+{
+    self = getpid();
+}
+
 __attribute__((constructor)) static void find_real(void)
 {
     self = getpid();
+    pthread_atfork(NULL, NULL, in_child);
     real_open = dlsym(RTLD_NEXT, "open");
     real_ioctl = dlsym(RTLD_NEXT, "ioctl");
     real_close = dlsym(RTLD_NEXT, "close");
@@ -490,34 +497,83 @@ static int device_query(struct drm_xe_device_query *query)
 
 /* --- buffer objects and bindings ------------------------------------------------------------------------------------ */
 
-static int another(int fd) /* with flags of its own */
+/* A handle of the kernel's is no file descriptor of the process. So those that stand for handles lie in the table of a
+ * thread that shares its table with no other, where they are reached by their links. */
+static struct {
+    pid_t thread; /* 0: not started */
+    int argument, result; /* a descriptor of `caller` to take, or of the keeper to close */
+    pid_t caller; /* 0: close */
+    bool asked, busy;
+    pthread_cond_t changed;
+} keeper = {.changed = PTHREAD_COND_INITIALIZER};
+
+static int open_link(pid_t thread, int fd) /* another descriptor of it, with flags of its own */
 {
-    char link[32];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    char link[64];
+    snprintf(link, sizeof link, "/proc/%d/task/%d/fd/%d", self, thread, fd);
     return real_open(link, O_RDWR | O_CLOEXEC);
 }
 
-static uint32_t enter_buffer(int fd, uint64_t size) /* 0 if it cannot be mapped */
+static void *keep(void *unused)
+{
+    close_range(0, ~0u, CLOSE_RANGE_UNSHARE);
+    pthread_mutex_lock(&ioctls);
+    keeper.thread = gettid();
+    for (;;) {
+        pthread_cond_broadcast(&keeper.changed);
+        while (!keeper.asked)
+            pthread_cond_wait(&keeper.changed, &ioctls);
+        keeper.result =
+            keeper.caller ? open_link(keeper.caller, keeper.argument) : real_close(keeper.argument);
+        keeper.asked = false;
+    }
+    return unused;
+}
+
+static int ask_keeper(pid_t caller, int fd) /* call it with `ioctls` locked, which it gives up meanwhile */
+{
+    pthread_t thread;
+    static bool started;
+    if (!started) {
+        started = true;
+        pthread_create(&thread, NULL, keep, NULL);
+        pthread_detach(thread);
+    }
+    while (!keeper.thread || keeper.asked || keeper.busy)
+        pthread_cond_wait(&keeper.changed, &ioctls);
+    keeper.busy = keeper.asked = true;
+    keeper.caller = caller;
+    keeper.argument = fd;
+    pthread_cond_broadcast(&keeper.changed);
+    while (keeper.asked)
+        pthread_cond_wait(&keeper.changed, &ioctls);
+    keeper.busy = false;
+    pthread_cond_broadcast(&keeper.changed);
+    return keeper.result;
+}
+
+static uint32_t enter_buffer(int fd, uint64_t size) /* takes the descriptor; 0 if it cannot be mapped */
 {
     struct stat status;
     void *content = MAP_FAILED;
-    if (fd >= 0) /* tells those that stand for handles from those that were exported */
-        fcntl(fd, F_SETFL, O_NONBLOCK);
+    int kept = -1;
     if (fd >= 0 && last_buffer + 1 < BUFFERS && !fstat(fd, &status))
         content = real_mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (content == MAP_FAILED) {
-        if (fd >= 0)
-            real_close(fd);
+    if (content != MAP_FAILED && (kept = ask_keeper(gettid(), fd)) < 0)
+        munmap(content, size);
+    if (fd >= 0)
+        real_close(fd);
+    if (kept < 0) {
         errno = ENOMEM;
         return 0;
     }
-    buffers[++last_buffer] = (buffer){fd, 1, size, size, status.st_ino, content};
+    buffers[++last_buffer] = (buffer){kept, 1, size, size, status.st_ino, content};
     return last_buffer;
 }
 
 static int create_buffer(struct drm_xe_gem_create *request)
 {
-    int fd = memfd_create("xe buffer", MFD_CLOEXEC);
+    int fd = memfd_create(BUFFER, MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, (off_t)request->size))
         return -1;
     request->handle = enter_buffer(fd, request->size);
@@ -538,9 +594,10 @@ static void close_buffer(uint32_t handle)
     buffer *b = &buffers[handle];
     if (!b->size)
         return;
-    real_close(b->fd);
+    int kept = b->fd;
     b->fd = -1;
     b->size = 0;
+    ask_keeper(0, kept);
     pthread_rwlock_wrlock(&bound);
     leave_buffer(handle);
     pthread_rwlock_unlock(&bound);
@@ -553,14 +610,14 @@ static int import_buffer(struct drm_prime_handle *request)
     snprintf(link, sizeof link, "/proc/self/fd/%d", request->fd);
     if (readlink(link, name, sizeof name - 1) < 0 || fstat(request->fd, &status))
         return invalid();
-    if (strncmp(name, "/memfd:xe buffer", strlen("/memfd:xe buffer"))) /* not of this kernel driver */
+    if (strncmp(name, "/memfd:" BUFFER, strlen("/memfd:" BUFFER))) /* not of this kernel driver */
         return invalid();
     for (uint32_t i = 1; i <= last_buffer; ++i) /* one that this process has keeps its handle */
         if (buffers[i].size && buffers[i].inode == status.st_ino) {
             request->handle = i;
             return 0;
         }
-    request->handle = enter_buffer(another(request->fd), (uint64_t)status.st_size);
+    request->handle = enter_buffer(open_link(gettid(), request->fd), (uint64_t)status.st_size);
     return request->handle ? 0 : -1;
 }
 
@@ -715,7 +772,7 @@ static int general_ioctl(unsigned number, void *argument) /* those that all grap
         return 0;
     case _IOC_NR(DRM_IOCTL_PRIME_HANDLE_TO_FD): {
         struct drm_prime_handle *prime = argument;
-        prime->fd = another(buffers[prime->handle].fd);
+        prime->fd = open_link(keeper.thread, buffers[prime->handle].fd);
         return prime->fd < 0 ? -1 : 0;
     }
     case _IOC_NR(DRM_IOCTL_PRIME_FD_TO_HANDLE):
@@ -835,7 +892,11 @@ void *mmap(void *wanted, size_t size, int protection, int flags, int fd, off_t o
         find_real();
     if (fd < 0 || fd >= FDS || !is_node[fd])
         return real_mmap(wanted, size, protection, flags, fd, offset);
-    return real_mmap(wanted, size, protection, flags, buffers[(uint64_t)offset >> 32].fd, offset & 0xffffffff);
+    int opened = open_link(keeper.thread, buffers[(uint64_t)offset >> 32].fd);
+    void *content = real_mmap(wanted, size, protection, flags, opened, offset & 0xffffffff);
+    if (opened >= 0)
+        real_close(opened);
+    return content;
 }
 
 void *mmap64(void *wanted, size_t size, int protection, int flags, int fd, off_t offset)

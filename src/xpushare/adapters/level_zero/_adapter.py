@@ -123,7 +123,7 @@ class LevelZero(VirtualMemoryAdapter):
 
     def properties(self, device: DeviceInfo) -> Properties:
         gpu = self._driver.gpu(device)
-        total = gpu.memory_nbytes()
+        total = gpu.memory_nbytes
         about = gpu.properties
         units = about.numSlices * about.numSubslicesPerSlice * about.numEUsPerSubslice
         vendor = "Intel Corporation" if about.vendorId == n.INTEL else f"PCI vendor {about.vendorId:#x}"

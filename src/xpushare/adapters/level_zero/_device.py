@@ -9,17 +9,17 @@ import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, final
 from weakref import WeakSet
 
-from xpushare._errors import FeatureNotSupportedError, InvalidHandleError, XpuShareError
+from xpushare._errors import FeatureNotSupportedError, InvalidHandleError, OutOfMemoryError, XpuShareError
 from xpushare.adapters.base import Access, Form, OnDemand
 from xpushare.adapters.level_zero import _bindings as ze
 from xpushare.adapters.level_zero import _numbers as n
 from xpushare.adapters.level_zero._driver import CODES, Driver, Platform, address_of
-from xpushare.adapters.level_zero._fds import Passed, close_if, duplicate, fd_nbytes, file_of
+from xpushare.adapters.level_zero._fds import close_if, duplicate, fd_nbytes, file_of
 from xpushare.adapters.level_zero._numbers import Code
 from xpushare.adapters.level_zero._words import Words, try_words
 from xpushare.adapters.stream.background import quietly
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Gpu", "Pages"]
 
+_numbers: Final = threading.RLock()  # of the descriptors that a driver has: nobody else gets one while it may be closed
 _LARGE: Final = 1 << 30  # a size whose pages are of the largest kind
 
 
@@ -41,8 +42,9 @@ class Pages:
     nbytes: int
     location: int  # the ordinal of its device
     users: int = 1  # this handle, and mappings
-    fd: int = -1  # the driver's own, once it has given one
-    file: tuple[int, int] = (0, 0)  # what that is
+    fds: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])  # the driver's, and their files
+    original: Pages | None = None  # of an import of this process's own memory, which uses its original
+    idle: list[Pages] = field(default_factory=list["Pages"])  # such imports that are not mapped now
 
 
 @final
@@ -199,6 +201,7 @@ class Gpu:
             bool(words.lacking or words.slower),
         )
 
+    @cached_property
     def memory_nbytes(self) -> int:
         found = self.driver.several(
             "asking for the memory", "zeDeviceGetMemoryProperties", ze.ze_device_memory_properties_t, self.handle
@@ -300,14 +303,26 @@ class Gpu:
         return self._create(doing, nbytes, None if lacking else ze.ze_external_memory_export_desc_t(flags=n.DMA_BUF))
 
     def _create(self, doing: str, nbytes: int, chained: Any) -> Pages:
+        has = self.memory_nbytes
+        if nbytes > has:  # Intel's driver (26.27) aborts the process when a size is beyond the addresses it has
+            raise OutOfMemoryError(f"{doing}: the device has {has} bytes", native=Code.OUT_OF_DEVICE_MEMORY)
         description = ze.ze_physical_mem_desc_t(chained, flags=n.ON_DEVICE, size=nbytes)
         context = self.platform.context
         handle = self.driver.made(doing, "zePhysicalMemCreate", context, self.handle, address_of(description))
         return Pages(handle, nbytes, self.ordinal)
 
     def _import(self, doing: str, nbytes: int, fd: int) -> Pages:
-        with Passed(doing, fd) as passed:
-            return self._create(doing, nbytes, ze.ze_external_memory_import_fd_t(flags=n.DMA_BUF, fd=passed.number))
+        """Intel's driver (26.27) keeps the descriptor that it gets, and closes that number with the memory."""
+        with _numbers:
+            given = duplicate(doing, fd, high=True)  # a number that nobody else gets
+            file = file_of(given)
+            try:
+                pages = self._create(doing, nbytes, ze.ze_external_memory_import_fd_t(flags=n.DMA_BUF, fd=given))
+            except BaseException:
+                close_if(given, file)
+                raise
+            pages.fds[given] = file
+            return pages
 
     def retain(self, doing: str, address: int) -> Pages:
         with self._lock:
@@ -320,8 +335,20 @@ class Gpu:
             handle.users -= 1
             if handle.users:
                 return
-        self.driver(doing, "zePhysicalMemDestroy", self.platform.context, handle.handle)
-        close_if(handle.fd, handle.file)  # Intel's driver forgets it
+            if handle.original is not None:
+                handle.original.idle.append(handle)
+        if handle.original is not None:
+            self.release(doing, handle.original)
+            return
+        for again in handle.idle:
+            quietly(self._destroy, doing, again)
+        self._destroy(doing, handle)
+
+    def _destroy(self, doing: str, handle: Pages) -> None:
+        with _numbers:
+            self.driver(doing, "zePhysicalMemDestroy", self.platform.context, handle.handle)
+            for fd, file in handle.fds.items():
+                close_if(fd, file)  # Intel's driver forgets those that it has given
 
     def export_fd(self, doing: str, handle: Pages) -> int:
         """The driver answers with one descriptor of its own again and again, so with a copy of it."""
@@ -329,8 +356,9 @@ class Gpu:
         properties = ze.ze_physical_mem_properties_t(exported)
         context = self.platform.context
         self.driver(doing, "zePhysicalMemGetProperties", context, handle.handle, address_of(properties))
-        copy = duplicate(doing, exported.fd)
-        handle.fd, handle.file = exported.fd, file_of(copy)
+        with _numbers:
+            copy = duplicate(doing, exported.fd)
+            handle.fds[exported.fd] = file_of(copy)
         return copy
 
     def export_on_demand(self, handles: Sequence[Pages]) -> OnDemand:
@@ -367,11 +395,7 @@ class Gpu:
         call = "zeVirtualMemMap", self.platform.context, address, pages.nbytes, pages.handle, 0, n.ACCESS["none"]
         code = self.driver.code(*call)
         if code == Code.INVALID_ARGUMENT and pages.users > 1 and not self.lacks_physical_ipc():
-            fd = self.export_fd(doing, pages)
-            try:
-                again = self.driver.gpus()[pages.location]._import(doing, pages.nbytes, fd)
-            finally:
-                os.close(fd)
+            again = self._again(doing, pages)
             try:
                 return self._map(doing, address, again)
             except BaseException:
@@ -380,6 +404,28 @@ class Gpu:
         if code:
             raise self.error(doing, call[0], code)
         return pages
+
+    def _again(self, doing: str, pages: Pages) -> Pages:
+        """Another import of pages of this process. Intel's driver (26.27) has one handle of the kernel's for it and for
+        the original, and closes that with the first of them. So it stays until the original goes, and is used again.
+        """
+        with self._lock:
+            pages.users += 1
+            if pages.idle:
+                again = pages.idle.pop()
+                again.users = 1
+                return again
+        try:
+            fd = self.export_fd(doing, pages)
+            try:
+                again = self.driver.gpus()[pages.location]._import(doing, pages.nbytes, fd)
+            finally:
+                os.close(fd)
+        except BaseException:
+            quietly(self.release, doing, pages)
+            raise
+        again.original = pages
+        return again
 
     def unmap(self, doing: str, address: int, nbytes: int) -> None:
         with self._lock:

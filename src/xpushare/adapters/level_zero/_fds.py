@@ -17,12 +17,13 @@ _ROOM: Final = 64  # descriptors that `Passed` takes, the highest that the proce
 _HIGHEST: Final = 4096  # higher ones would make the kernel's table of them large
 
 
-def duplicate(doing: str, fd: int) -> int:
+def duplicate(doing: str, fd: int, high: bool = False) -> int:
     """A descriptor of ours for one that the driver keeps: closing the driver's would hand it another's file."""
     if fd < 0:
         raise DeviceError(f"{doing}: the driver gave no file descriptor")
     try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 0)
+        lowest = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _HIGHEST) // 2 if high else 0
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
     except OSError as error:
         raise from_os_error(error, f"{doing}: duplicating the driver's file descriptor") from error
 

@@ -78,12 +78,13 @@ def _try(gpu: Gpu, undo: ExitStack) -> Words:
     undo.callback(driver.code, "zeCommandListDestroy", handle)
     raw = driver.raw(doing, Handle.COMMAND_LIST, handle)
     page = _page()
-    word = ctypes.c_uint64.from_address(page.address)
+    at = page.address + page.nbytes // 2 + 8  # not the page's start, where Intel's driver (26.27) stores in any case
+    word = ctypes.c_uint64.from_address(at)
 
-    def works(name: str, at: int, *arguments: Any) -> str:
+    def works(name: str, function: int, *arguments: Any) -> str:
         """ "" if the call was accepted and ran; else why not."""
         kinds = ze.EXTENSIONS.get(name) or ze.FUNCTIONS[name][1]
-        code = ctypes.CFUNCTYPE(ctypes.c_uint32, *kinds)(at)(*arguments)
+        code = ctypes.CFUNCTYPE(ctypes.c_uint32, *kinds)(function)(*arguments)
         if not code:
             code = driver.code("zeCommandListHostSynchronize", handle, _SECOND)
         return f"it answers {ze.RESULTS.get(code, hex(code))}" if code else ""
@@ -109,14 +110,14 @@ def _try(gpu: Gpu, undo: ExitStack) -> Words:
         return found._replace(slower=f"the driver lacks {missing}: host functions complete points")
     gpu.reach(doing, page.address, page.nbytes, False)
     undo.callback(_leave, gpu.unreach, doing, page)
-    why = works(_STORE, store, raw, address_of(_to_host), page.address, _TRIED)
+    why = works(_STORE, store, raw, address_of(_to_host), at, _TRIED)
     if why or word.value != _TRIED:
         return found._replace(slower=f"{_STORE}: {why or f'it wrote {word.value:#x}'}; host functions complete points")
     found = found._replace(store=store)
     for bits in (64, 32) if gpu.counter_max > 0xFFFFFFFF else (32,):
         wait = platform.extension(_WAIT[bits])
         word.value = 2
-        why = works(_WAIT[bits], wait, raw, address_of(_at_least), page.address, 2, None) if wait else "it is missing"
+        why = works(_WAIT[bits], wait, raw, address_of(_at_least), at, 2, None) if wait else "it is missing"
         if not why:
             return found._replace(wait=wait, wait_bits=bits)
     return found._replace(slower=f"{_WAIT[32]}: {why}; queues hold what waits")
