@@ -61,7 +61,7 @@ _MISSING: Final = {
     Aspect.partial_map: "cuMemMap takes no offset into physical memory",
     Aspect.enforced_read_only: "whoever holds the file descriptor of an allocation can map it writable as well",
 }
-# cuStreamCreate may not return while other streams wait for a value (seen with more than a dozen made and ended before).
+# cuStreamCreate may not return while other streams wait for a value (seen in a process that had ended many before).
 _SPARE_STREAMS: Final = 4
 
 
