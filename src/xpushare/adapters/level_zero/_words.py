@@ -45,7 +45,12 @@ class Words(NamedTuple):
     wait: int = 0
     wait_bits: int = 64
     lacking: str = ""  # why the device has no events
-    slower: str = ""  # why it goes another way than it might
+    slower: str = ""  # what it lacks to go the best way, and which way it goes
+
+    def how(self) -> str:
+        if self.slower:
+            return f"the driver lacks {self.slower}"
+        return f"tried: the device stores points, and queues wait on it ({self.wait_bits} bits)"
 
     def calls(self, handle: int, raw: int) -> QueueCalls:
         """What native code calls on a list, which the loader knows as `handle` and the driver as `raw`."""
@@ -107,12 +112,14 @@ def _try(gpu: Gpu, undo: ExitStack) -> Words:
     store = platform.extension(_STORE)
     if not gpu.platform.host_route or not store:
         missing = _STORE if gpu.platform.host_route else "a way to use the host's pages in place"
-        return found._replace(slower=f"the driver lacks {missing}: host functions complete points")
+        return found._replace(slower=f"{missing}: host functions complete points")
     gpu.reach(doing, page.address, page.nbytes, False)
     undo.callback(_leave, gpu.unreach, doing, page)
     why = works(_STORE, store, raw, address_of(_to_host), at, _TRIED)
     if why or word.value != _TRIED:
-        return found._replace(slower=f"{_STORE}: {why or f'it wrote {word.value:#x}'}; host functions complete points")
+        return found._replace(
+            slower=f"a {_STORE} that works ({why or f'it wrote {word.value:#x}'}): host functions complete points"
+        )
     found = found._replace(store=store)
     for bits in (64, 32) if gpu.counter_max > 0xFFFFFFFF else (32,):
         wait = platform.extension(_WAIT[bits])
@@ -120,7 +127,7 @@ def _try(gpu: Gpu, undo: ExitStack) -> Words:
         why = works(_WAIT[bits], wait, raw, address_of(_at_least), at, 2, None) if wait else "it is missing"
         if not why:
             return found._replace(wait=wait, wait_bits=bits)
-    return found._replace(slower=f"{_WAIT[32]}: {why}; queues hold what waits")
+    return found._replace(slower=f"a {_WAIT[32]} that works ({why}): queues hold what waits")
 
 
 def _page() -> Any:
