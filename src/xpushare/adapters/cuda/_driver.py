@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, final
 
-from xpushare import _native, _system
+from xpushare import _native
 from xpushare._errors import FeatureNotSupportedError, InvalidHandleError, XpuShareError
 from xpushare._native import Mapping, forks
 from xpushare.adapters.base import Access, Form, OnDemand
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._numbers import Attribute, Error, Pointer
 from xpushare.adapters.cuda._protocols import INSTALL
+from xpushare.adapters.host.memory import page_of_memfd
 from xpushare.adapters.stream.driver import ProcessDriver
 from xpushare.adapters.stream.hooks import Codes, Feature, QueueCalls
 
@@ -377,16 +378,13 @@ class Gpu:
         memory (all measured).
         """
         doing = f"waiting for the work on {self}"
-        nbytes = _system.page_nbytes()
         with self.current():
             page, self._page = self._page, None
             if page is None:
-                fd = _system.memfd("xpushare-page")
-                _system.resize(fd.number, nbytes)
-                page = _system.Mapping(fd.number, nbytes)
-                self.driver(doing, "cuMemHostRegister", page.address, nbytes, 0)
+                page = page_of_memfd()
+                self.driver(doing, "cuMemHostRegister", page.address, page.nbytes, 0)
             self.driver(doing, "cuMemHostUnregister", page.address)
-            self.driver(doing, "cuMemHostRegister", page.address, nbytes, 0)
+            self.driver(doing, "cuMemHostRegister", page.address, page.nbytes, 0)
             self._page = page
 
     def reach(self, doing: str, address: int, nbytes: int, read_only: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any, Final
 
 from xpushare._aspects import Aspect, Support
@@ -28,7 +27,6 @@ from xpushare.adapters.level_zero._listing import VARIABLES, info, list_devices
 from xpushare.adapters.level_zero._protocols import BACKEND, in_use_here, sycl_queue_of
 from xpushare.adapters.level_zero._samples import Samples
 from xpushare.adapters.level_zero._stream import Stream
-from xpushare.adapters.stream import payload
 from xpushare.adapters.stream.host_ordered import HostOrderedQueue
 from xpushare.adapters.virtual_memory.adapter import VirtualMemoryAdapter
 from xpushare.adapters.virtual_memory.engine import Engine
@@ -136,17 +134,7 @@ class LevelZero(VirtualMemoryAdapter):
     def allocate_shared(self, info: DeviceInfo, nbytes: int) -> DriverMemory:
         return _memory.allocate_private(self.memory_engine, self.device(info), "shared", nbytes)
 
-    def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
-        if what.read_only and what.exporter is None:
-            kind, own = payload.read_head("opening memory of another process", what)
-            found = _memory.import_read_only(self.memory_engine, self.device(device), what, kind, own)
-            if found is not None:
-                return found
-        return super().import_memory(device, what)
-
-    def open_own(
-        self, info: DeviceInfo, kind: int, doing: str, what: Import, description: bytes
-    ) -> tuple[int, Callable[[], object]]:
+    def open_own(self, info: DeviceInfo, kind: int, doing: str, what: Import, description: bytes) -> DriverMemory:
         return _memory.open_own(self.memory_engine, self.device(info), kind, doing, what, description)
 
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:

@@ -17,13 +17,15 @@ from xpushare._errors import FeatureNotSupportedError, InvalidHandleError, OutOf
 from xpushare.adapters.base import Access, Form, OnDemand
 from xpushare.adapters.level_zero import _bindings as ze
 from xpushare.adapters.level_zero import _numbers as n
-from xpushare.adapters.level_zero._driver import CODES, Driver, Platform, address_of
+from xpushare.adapters.level_zero._driver import CODES, Driver, Platform
 from xpushare.adapters.level_zero._numbers import Code
 from xpushare.adapters.level_zero._words import Words, try_words
 from xpushare.adapters.stream.background import quietly
 from xpushare.adapters.stream.hooks import Feature, Scope
+from xpushare.adapters.stream.library import address_of
 from xpushare.adapters.virtual_memory.counted import CountedMemory, Pages
 from xpushare.adapters.virtual_memory.fds import DriverFds, fd_nbytes
+from xpushare.adapters.virtual_memory.peer_access import find_origin
 
 if TYPE_CHECKING:
     from xpushare.adapters.level_zero._stream import Stream
@@ -198,16 +200,7 @@ class Gpu(CountedMemory):
     # --- physical memory -----------------------------------------------------------------------------------
 
     def find_origin(self, doing: str, raw: bytes) -> Gpu:
-        """The device of a peer's memory, which imports it: a device that only reaches it must not."""
-        name = str(uuid.UUID(bytes=raw)) if len(raw) == 16 else "unknown"
-        found = self.driver.by_uuid(name)
-        if found is None:
-            raise FeatureNotSupportedError(f"{doing}: the memory is on device {name}, which this process may not see")
-        if not self.reaches(found.ordinal):
-            raise FeatureNotSupportedError(
-                f"{doing}: it is memory of {found}, which {self} cannot reach: open it there"
-            )
-        return found
+        return find_origin(self, self.driver.by_uuid, doing, raw)
 
     def reaches(self, location: int) -> bool:
         return self._peers(location)

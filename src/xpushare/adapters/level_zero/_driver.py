@@ -6,20 +6,18 @@ import ctypes
 import threading
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, final
+from typing import TYPE_CHECKING, Final, Literal, final
 
-from xpushare._errors import FeatureNotSupportedError, XpuShareError
+from xpushare._errors import FeatureNotSupportedError
 from xpushare.adapters.level_zero import _bindings as ze
 from xpushare.adapters.level_zero._numbers import DEVICE_TYPE_GPU, GPU_DRIVERS, Code, Handle
-from xpushare.adapters.stream.driver import ProcessDriver
 from xpushare.adapters.stream.hooks import Codes
+from xpushare.adapters.stream.library import LibraryDriver, address_of
 
 if TYPE_CHECKING:
     from xpushare.adapters.level_zero._device import Gpu
 
-__all__ = ["CODES", "Driver", "Platform", "address_of"]
-
-T = TypeVar("T")
+__all__ = ["CODES", "Driver", "Platform"]
 
 CODES: Final = Codes(
     # The loader's name for a size that no device has is the third.
@@ -37,11 +35,6 @@ CODES: Final = Codes(
     },
 )
 _IMPORTS: Final = ("zexDriverImportExternalPointer", "zexDriverReleaseImportedPointer")
-
-
-def address_of(structure: Any) -> int:
-    """The address of a ctypes object, which the caller keeps alive."""
-    return ctypes.addressof(structure)
 
 
 @final
@@ -134,16 +127,21 @@ class Platform:
 
 
 @final
-class Driver(ProcessDriver["Gpu"]):
-    """Calls the loader. `functions` is there once `start` has returned."""
+class Driver(LibraryDriver["Gpu"]):
+    """Calls the loader."""
+
+    codes = CODES
+    names = ze.RESULTS
+    missing = Code.UNSUPPORTED_FEATURE
+    not_ready = Code.NOT_READY
+    exiting = Code.UNINITIALIZED
+    by_address = ze.Extensible
 
     def __init__(self, make: Callable[[Platform, int, int, ze.ze_device_properties_t], Gpu]) -> None:
         """`make` makes a device: of which driver, its ordinal, handle and properties."""
         super().__init__("Level Zero", "ZE_AFFINITY_MASK")
         self._make = make
-        self.ended = False  # this process is exiting
         self.platforms: list[Platform] = []
-        self.functions: dict[str, Callable[..., int]] = {}
 
     def _start(self) -> list[Gpu]:
         try:
@@ -181,65 +179,6 @@ class Driver(ProcessDriver["Gpu"]):
         if code:
             raise self.error(doing, "zeInit", code)
         return self.several(doing, "zeDriverGet", ctypes.c_void_p)
-
-    # --- calls ---------------------------------------------------------------------------------------------
-
-    def code(self, name: str, *arguments: Any) -> int:
-        """Call, and return the driver's code. Structures that say their type go by address. A function that the loader
-        lacks is a feature that is not supported. When the process exits, there is nothing to do any more: it frees
-        everything.
-        """
-        if self.ended:
-            return 0
-        function = self.functions.get(name)
-        if function is None:
-            return Code.UNSUPPORTED_FEATURE
-        return function(*[address_of(each) if isinstance(each, ze.Extensible) else each for each in arguments])
-
-    def __call__(self, doing: str, name: str, *arguments: Any) -> None:
-        """Call, or raise our error."""
-        code = self.code(name, *arguments)
-        if code:
-            raise self.error(doing, name, code)
-
-    def asked(self, doing: str, name: str, *arguments: Any, into: T) -> T:
-        """What a call writes to where its last argument points."""
-        self(doing, name, *arguments, address_of(into))
-        return into
-
-    def made(self, doing: str, name: str, *arguments: Any) -> int:
-        """The handle or the address that a call writes so."""
-        found = self.asked(doing, name, *arguments, into=ctypes.c_void_p()).value
-        if self.ended:
-            raise self.error(doing, name, Code.UNINITIALIZED)
-        return found or 0
-
-    def several(self, doing: str, name: str, kind: Any, *arguments: Any) -> list[Any]:
-        """What a call lists that first says how many there are."""
-        count = ctypes.c_uint32()
-        self(doing, name, *arguments, address_of(count), None)
-        found = (kind * count.value)()
-        if issubclass(kind, ze.Extensible):
-            for each in found:
-                each.stype = kind.STYPE
-        if count.value:
-            self(doing, name, *arguments, address_of(count), address_of(found))
-        return list(found)[: count.value]
-
-    def ready(self, doing: str, name: str, *arguments: Any) -> bool:
-        """What a call says that asks whether something has finished."""
-        code = self.code(name, *arguments)
-        if code in (0, Code.NOT_READY):
-            return not code
-        raise self.error(doing, name, code)
-
-    def error(self, doing: str, call: str, code: int) -> XpuShareError:
-        return CODES.error(doing, call, ze.RESULTS.get(code, "a result that this version does not know"), code)
-
-    def address(self, name: str) -> int:
-        """The address of a loader's function, for native code; 0 if the loader lacks it."""
-        function = self.functions.get(name)
-        return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
     def raw(self, doing: str, kind: Handle, handle: int) -> int:
         """The driver's own handle, for functions that are called past the loader."""

@@ -13,14 +13,16 @@ from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Foreign, Fo
 from xpushare.adapters.level_zero import _bindings as ze
 from xpushare.adapters.level_zero import _numbers as n
 from xpushare.adapters.level_zero._device import Gpu
-from xpushare.adapters.level_zero._driver import Driver, Platform, address_of
+from xpushare.adapters.level_zero._driver import Driver, Platform
 from xpushare.adapters.level_zero._numbers import MemoryType
+from xpushare.adapters.stream.background import quietly
+from xpushare.adapters.stream.library import address_of
 from xpushare.adapters.stream.payload import described
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.fds import DriverFds, duplicate, fd_nbytes
 from xpushare.adapters.virtual_memory.memory import DeviceMemory, Mapped, require_shareable, with_room
 
-__all__ = ["Allocated", "allocate_private", "import_read_only", "locate", "open_own"]
+__all__ = ["Allocated", "allocate_private", "locate", "open_own"]
 
 _FD: Final = 2  # a kind of memory in a payload: the origin's uuid, then the driver's handle where that is needed
 _UUID: Final = 16
@@ -146,30 +148,20 @@ class Allocated(Mapped):
 # --- imports ------------------------------------------------------------------------------------------------
 
 
-def import_read_only(engine: Engine, gpu: Gpu, what: Import, kind: int, own: bytes) -> DriverMemory | None:
-    """A read-only import of device memory; None for other kinds. Allocations are imported writable; physical memory is
-    mapped as one likes.
+def open_own(engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, own: bytes) -> DriverMemory:
+    """Map a peer's allocation on its device. Allocations are imported writable; physical memory is mapped as one
+    likes.
     """
-    if kind != _FD:
-        return None
-    doing = f"mapping {what.exposed_nbytes} bytes of another process read-only on {gpu}"
-    if not gpu.shares_by_fd:
-        raise FeatureNotSupportedError(f"{doing}: the driver imports it by its own handle, which knows no access")
-    if lacking := gpu.lacks_physical_ipc():
-        raise FeatureNotSupportedError(f"{doing}: the driver lacks {lacking}")
-    return DeviceMemory.imported(engine, gpu, doing, what, [what.exposed_nbytes], own[:_UUID])
-
-
-def open_own(
-    engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, own: bytes
-) -> tuple[int, Callable[[], object]]:
-    """Map a peer's allocation on its device. Returns the address, and what closes it."""
     if kind != _FD:
         raise InvalidHandleError(f"{doing}: this version does not know the kind of the exporter's memory ({kind})")
     if len(what.fds) != 1:
         raise InvalidHandleError(f"{doing}: the exporter sent {len(what.fds)} file descriptors, 1 expected")
-    origin = gpu.find_origin(doing, own[:_UUID])
-    fd, raw = what.fds[0].number, own[_UUID:]
+    uuid, raw, fd = own[:_UUID], own[_UUID:], what.fds[0].number
+    if what.read_only:
+        if lacking := gpu.lacks_physical_ipc() or ("a handle for memory that is only read" if raw else ""):
+            raise FeatureNotSupportedError(f"{doing}: read-only: the driver lacks {lacking}")
+        return DeviceMemory.imported(engine, gpu, doing, what, [what.exposed_nbytes], uuid)
+    origin = gpu.find_origin(doing, uuid)
     found = fd_nbytes(doing, fd)
     if found != what.exposed_nbytes:
         raise InvalidHandleError(
@@ -179,33 +171,30 @@ def open_own(
         given = fds.give(doing, fd)
         try:
             if raw:
-                return _open_handle(origin, doing, given, raw, what.nbytes)
+                return _open_handle(engine, origin, doing, given, raw, what.nbytes)
             imported = ze.ze_external_memory_import_fd_t(flags=n.DMA_BUF, fd=given)
             address = with_room(engine, _allocate, origin, doing, found, imported)
         finally:
-            fds.close()  # unless Intel's driver has: it does at the import of an allocation
-    return address, lambda: _free(origin, address)
+            fds.close()  # unless the driver has closed it: Intel's does at the import of an allocation
+    return Mapped(engine, gpu, address, what.nbytes, _free, origin, address)
 
 
-def _open_handle(gpu: Gpu, doing: str, fd: int, raw: bytes, nbytes: int) -> tuple[int, Callable[[], object]]:
+def _open_handle(engine: Engine, gpu: Gpu, doing: str, fd: int, raw: bytes, nbytes: int) -> DriverMemory:
     """By an older driver's handle, whose descriptor is replaced by the one that came to us."""
     driver, context = gpu.driver, gpu.platform.context
     if len(raw) != ctypes.sizeof(ze.ze_ipc_mem_handle_t):
         raise InvalidHandleError(f"{doing}: the exporter's table contradicts itself")
     handle = ze.ze_ipc_mem_handle_t.from_buffer_copy(fd.to_bytes(4, "little") + raw[4:])
     address = driver.made(doing, "zeMemOpenIpcHandle", context, gpu.handle, handle, 0)
-
-    def close() -> None:
-        driver("closing another process's memory", "zeMemCloseIpcHandle", context, address)
-
+    close = "closing another process's memory", "zeMemCloseIpcHandle", context, address
     try:
         known = _range(gpu.platform, doing, address)[1]
         if known < nbytes:
             raise InvalidHandleError(f"{doing}: the exporter's table says {nbytes} bytes, its memory has {known}")
     except BaseException:
-        close()
+        quietly(driver, *close)
         raise
-    return address, close
+    return Mapped(engine, gpu, address, nbytes, driver, *close)
 
 
 # --- other libraries' memory --------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from xpushare._errors import FeatureNotSupportedError
 from xpushare.adapters.level_zero import _bindings as ze
 from xpushare.adapters.level_zero import _numbers as n
 from xpushare.adapters.level_zero._device import Gpu
-from xpushare.adapters.level_zero._driver import address_of
 from xpushare.adapters.level_zero._numbers import Handle
 from xpushare.adapters.stream.hooks import Calls, Device, Scope
+from xpushare.adapters.stream.library import address_of
 
 __all__ = ["IpcEvent", "Mark", "NativeEvent", "Stream"]
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from xpushare import _native, _system
+from xpushare import _native
 from xpushare._errors import XpuShareError
+from xpushare.adapters.host.memory import page_of_memfd
 from xpushare.adapters.level_zero import _bindings as ze
 from xpushare.adapters.level_zero import _numbers as n
-from xpushare.adapters.level_zero._driver import address_of
 from xpushare.adapters.level_zero._numbers import Code, Handle
 from xpushare.adapters.stream.hooks import QueueCalls
+from xpushare.adapters.stream.library import address_of
+from xpushare.adapters.stream.slot_pages import unreach
 
 if TYPE_CHECKING:
     from xpushare.adapters.level_zero._device import Gpu
@@ -82,7 +83,7 @@ def _try(gpu: Gpu, undo: ExitStack) -> Words:
     handle = gpu.new_list(doing)
     undo.callback(driver.code, "zeCommandListDestroy", handle)
     raw = driver.raw(doing, Handle.COMMAND_LIST, handle)
-    page = _page()
+    page = page_of_memfd()
     at = page.address + page.nbytes // 2 + 8  # not the page's start, where Intel's driver (26.27) stores in any case
     word = ctypes.c_uint64.from_address(at)
 
@@ -114,7 +115,7 @@ def _try(gpu: Gpu, undo: ExitStack) -> Words:
         missing = _STORE if gpu.platform.host_route else "a way to use the host's pages in place"
         return found._replace(slower=f"{missing}: host functions complete points")
     gpu.reach(doing, page.address, page.nbytes, False)
-    undo.callback(_leave, gpu.unreach, doing, page)
+    undo.callback(unreach, gpu, doing, page)
     why = works(_STORE, store, raw, address_of(_to_host), at, _TRIED)
     if why or word.value != _TRIED:
         return found._replace(
@@ -128,18 +129,3 @@ def _try(gpu: Gpu, undo: ExitStack) -> Words:
         if not why:
             return found._replace(wait=wait, wait_bits=bits)
     return found._replace(slower=f"a {_WAIT[32]} that works ({why}): queues hold what waits")
-
-
-def _page() -> Any:
-    nbytes = _system.page_nbytes()
-    fd = _system.memfd("xpushare-page")
-    try:
-        _system.resize(fd.number, nbytes)
-        return _system.Mapping(fd.number, nbytes)
-    finally:
-        fd.close()
-
-
-def _leave(unreach: Callable[[str, int], None], doing: str, page: Any) -> None:
-    """The page stays mapped until here."""
-    unreach(doing, page.address)

@@ -10,7 +10,7 @@ from xpushare._errors import ForkError, InvalidArgumentError
 from xpushare._native import forks
 from xpushare.adapters.base import DeviceInfo
 
-__all__ = ["ProcessDriver"]
+__all__ = ["G", "ProcessDriver"]
 
 
 class _Gpu(Protocol):

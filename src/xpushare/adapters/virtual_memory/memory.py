@@ -39,7 +39,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 # `VirtualMemoryAdapter.open_own` of a device.
-OpenOwn = Callable[[int, str, Import, bytes], tuple[int, Callable[[], object]]]
+OpenOwn = Callable[[int, str, Import, bytes], DriverMemory]
 _RUN: Final = struct.Struct("<QI")  # segments of one size, one after the other: bytes each, how many
 _RUNS_MAX: Final = payload.OWN_NBYTES // _RUN.size
 _TEARDOWN: Final = 5.0  # seconds that an allocation waits for teardowns when memory is short
@@ -334,5 +334,4 @@ def import_memory(engine: Engine, device: VirtualMemory, what: Import, open_own:
     if kind == payload.SEGMENTS:
         sizes = _read_sizes(doing, own, what.exposed_nbytes, len(what.fds))
         return DeviceMemory.imported(engine, device, doing, what, sizes)
-    address, close = open_own(kind, doing, what, own)
-    return Mapped(engine, device, address, what.nbytes, close)
+    return open_own(kind, doing, what, own)
