@@ -194,6 +194,30 @@ class Fields:
     def reserved1(self) -> bytes: ...
 
 @final
+class Seal:
+    """The user's key, under which handles and array handles are sealed."""
+
+    def __init__(self, key: bytes) -> None: ...
+    def hash(self, data: bytes, /) -> bytes:
+        """BLAKE2b-256 of `data` under the key."""
+
+    def read(self, raw: bytes, /) -> Fields | None:
+        """What a handle says; None unless it was sealed under the key, and this version knows all that it says."""
+
+    def read_array(self, raw: bytes, /) -> tuple[Any, ...] | None:
+        """What an array handle says: memory and event (each as bytes and `Fields`; None, None: there is no event), the
+        event's point, shape, strides, offset, item size, the text of the dtype, the bytes that were copied, and whether
+        such an array can be and lies in the memory's range. None as of `read`, also for the handles in it. Neither
+        looks at the boot.
+        """
+
+    def seal_array(
+        self, memory: bytes, event: bytes | None, point: int, dtype: bytes, itemsize: int, shape: tuple[int, ...],
+        strides: tuple[int, ...], offset: int, copied: int, /,
+    ) -> bytes:  # fmt: skip
+        """An array handle with these handles in it."""
+
+@final
 class PeerTable:
     """A peer's mapped table, which opens an export in one call. It does not keep the pidfd (-1: there is none)."""
 

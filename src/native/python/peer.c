@@ -13,6 +13,14 @@ typedef struct {
     xp_handle h;
 } xp_fields;
 
+PyObject *xp_fields_new(PyTypeObject *type, const xp_handle *h)
+{
+    xp_fields *self = (xp_fields *)PyType_GenericAlloc(type, 0);
+    if (self)
+        self->h = *h;
+    return (PyObject *)self;
+}
+
 static PyObject *fields_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *raw;
@@ -29,10 +37,9 @@ static PyObject *fields_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         PyErr_Format(PyExc_ValueError, "a handle has %zu bytes, not %zd", sizeof(xp_handle), nbytes);
         return NULL;
     }
-    xp_fields *self = (xp_fields *)PyType_GenericAlloc(type, 0);
-    if (self)
-        memcpy(&self->h, bytes, sizeof self->h);
-    return (PyObject *)self;
+    xp_handle h;
+    memcpy(&h, bytes, sizeof h);
+    return xp_fields_new(type, &h);
 }
 
 static PyObject *fields_bytes(PyObject *self, void *place)
