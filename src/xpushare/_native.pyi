@@ -243,22 +243,31 @@ class PeerTable:
         """Check a handle's entry and hold it: (the hold, the entry's slot). None as in `open`."""
 
 @final
+class Template:
+    """What `OwnTable.prepare` makes. It never changes."""
+
+@final
 class OwnTable:
     """This process's own table, mapped writable. `common`: a handle without its seal, with the fields that all handles
     of this process have in common.
     """
 
     def __init__(self, mapping: Mapping, common: bytes) -> None: ...
-    def enter(
-        self, entry: int, generation: int, kind: int, flags: int, slot: int, names: bytes, object: int, offset: int,
-        nbytes: int, object_nbytes: int, exposed_nbytes: int, inode: int, fd_count: int, fds: bytes, payload: bytes,
-        device: int, since: int, within: int, /,
-    ) -> bytes:  # fmt: skip
-        """Fill in an entry, with a new nonce, and return its handle without the seal. The entry becomes live once its
-        generation is stored.
+    def prepare(
+        self, kind: int, flags: int, names: bytes, device: int, object: int, nbytes: int, exposed_nbytes: int,
+        inode: int, within: int, fd_count: int, fds: bytes, payload: bytes, /,
+    ) -> Template:  # fmt: skip
+        """What the exports of one object have in common. `names` are the backend and uuid of the device, 32 bytes, and
+        `device` is its number in the table; `fds` are int32 numbers; `within` is where the object begins in what the
+        fds stand for.
+        """
 
-        `names` are the backend and uuid of the device, 32 bytes; `fds` are int32 numbers; `within` is where the object
-        begins in what the fds stand for.
+    def enter(
+        self, seal: Seal, template: Template, entry: int, generation: int, flags: int, slot: int, offset: int,
+        nbytes: int, /,
+    ) -> tuple[bytes, Fields]:  # fmt: skip
+        """Fill in an entry, with a new nonce, now and without a deadline, and return its handle. `flags` are those of
+        the template and these. The entry becomes live once its generation is stored.
         """
 
 def check_memfd(fd: int, nbytes: int, inode: int = 0, seals: int = 0, exact: bool = False) -> None:

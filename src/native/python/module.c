@@ -188,6 +188,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(s->queue_calls);
     Py_VISIT(s->owned_fd);
     Py_VISIT(s->seal);
+    Py_VISIT(s->template);
     return 0;
 }
 
@@ -201,6 +202,7 @@ static int module_clear(PyObject *module)
     Py_CLEAR(s->queue_calls);
     Py_CLEAR(s->owned_fd);
     Py_CLEAR(s->seal);
+    Py_CLEAR(s->template);
     Py_CLEAR(s->held_name);
     return 0;
 }

@@ -39,7 +39,7 @@ PyObject *xp_dims_tuple(const int64_t *values, int n);
 
 /* The types of which C makes objects; each interpreter has its own. From a type, PyType_GetModuleState returns it. */
 typedef struct {
-    PyTypeObject *fields, *lease, *mapping, *span, *queue_calls, *owned_fd, *seal;
+    PyTypeObject *fields, *lease, *mapping, *span, *queue_calls, *owned_fd, *seal, *template;
     PyObject *held_name; /* "_held" */
 } xp_types;
 xp_types *xp_types_of(PyObject *module);

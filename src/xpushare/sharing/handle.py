@@ -26,6 +26,7 @@ __all__ = [
     "encode_text",
     "fields_of",
     "following",
+    "handle_of",
     "keyed_hash",
     "newest",
     "pack",
@@ -233,7 +234,7 @@ class Handle(Named):
 # For the other modules of the package; no Python frame.
 fields_of: Final[Callable[[Handle], Fields]] = attrgetter("_fields")
 raw_of: Final[Callable[[Handle], bytes]] = attrgetter("_raw")
-_make: Final[Callable[[bytes, Fields], Handle]] = attrgetter("_make")(Handle)
+handle_of: Final[Callable[[bytes, Fields], Handle]] = attrgetter("_make")(Handle)  # of bytes that are one
 
 
 _N = TypeVar("_N", bound=Named)
@@ -244,7 +245,7 @@ def following(handle: _N, newest: Callable[[], Named | None]) -> _N:
     it.
     """
     found: Any = (
-        _make(raw_of(handle), fields_of(handle)) if isinstance(handle, Handle) else handle
+        handle_of(raw_of(handle), fields_of(handle)) if isinstance(handle, Handle) else handle
     )  # that one is cached
     found._newest = newest
     named: _N = found
@@ -260,12 +261,6 @@ def newest(handle: object) -> Any:
     return None if found is None or bytes(found) == bytes(handle) else found  # type: ignore[call-overload]
 
 
-def seal(body: bytes) -> Handle:
-    """Seal the bytes that `pack` or `OwnTable.enter` made, and return the handle."""
-    raw = body + keyed_hash(body)
-    return _make(raw, Fields(raw))
-
-
 def parse(raw: bytes) -> Fields:
     """What these bytes say. `InvalidHandleError` unless they are a handle of this user and boot."""
     fields = sealing().read(raw)
@@ -276,7 +271,7 @@ def parse(raw: bytes) -> Fields:
 
 def verified(raw: bytes, fields: Fields) -> Handle:
     """The handle of bytes that `Seal` has read as a part of others. `InvalidHandleError` if it is of another boot."""
-    return _make(raw, _of_this_boot(fields))
+    return handle_of(raw, _of_this_boot(fields))
 
 
 def _of_this_boot(fields: Fields) -> Fields:

@@ -170,14 +170,14 @@ def same_handle() -> None:
     from xpushare.sharing.table import Table
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def export(self: Any, kind: str, device: Any, what: Any, source: Any, **options: Any) -> Any:
+        def export(self: Any, prepared: Any, source: Any, **options: Any) -> Any:
             for each in self._exports.values():
                 same = each.source is source or (isinstance(source, tuple) and each.source == source)
                 if same and (fields_of(each.handle).offset, each.handle.nbytes) == (
                     options.get("offset", 0), options.get("nbytes", 0)
                 ):  # fmt: skip
                     return each.handle
-            return original(self, kind, device, what, source, **options)
+            return original(self, prepared, source, **options)
 
         return export
 
