@@ -87,15 +87,8 @@ def get(source: Held, context: Context | None = None, implicit: bool = False) ->
         resolve_context(source.device, context)
     what = pages.driver.export()
     table = node.current().table()
-    return table.export(
-        "physical_memory",
-        info_of(pages.device),
-        what,
-        (pages, source.lease),
-        serial=pages.serial,
-        nbytes=pages.nbytes,
-        implicit=implicit,
-    )
+    prepared = table.prepare("physical_memory", info_of(pages.device), what, pages.serial)
+    return table.export(prepared, (pages, source.lease), nbytes=pages.nbytes, implicit=implicit)
 
 
 @operation(
