@@ -82,8 +82,8 @@ def store64(address: int, value: int) -> None: ...
 def futex_wait(address: int, expected: int, timeout: float | None = None, spin: float = 0.0) -> bool:
     """Wait until the 32-bit word differs from `expected` or somebody wakes it; False on time-out.
 
-    First spins for at most `spin` seconds, but not if sched_getaffinity(2) allows only one CPU. Signals run their
-    Python handlers (so `KeyboardInterrupt` works), and the wait goes on.
+    First spins for at most `spin` seconds, but not on a machine with one CPU. Signals run their Python handlers (so
+    `KeyboardInterrupt` works), and the wait goes on.
     """
 
 def futex_wake(address: int, count: int = 2**31 - 1) -> int: ...
