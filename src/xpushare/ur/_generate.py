@@ -114,7 +114,7 @@ def stub() -> str:
         "# Made by `python -m xpushare.ur._generate` from `_functions`: not to be edited.",
         "# ruff: noqa: E501",
         "# fmt: off",
-        "from collections.abc import Sequence",
+        "from collections.abc import Callable, Sequence",
         "from typing import Any, Literal, overload",
         "",
         *_reimports("_result", ["Result"]),
