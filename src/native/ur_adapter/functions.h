@@ -12,331 +12,405 @@ static uint32_t urAdapterGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, v
     return xp_answer(1, words, 5);
 }
 
-static uint32_t urContextCreate(uint32_t a0, void *a1, void *a2, void *a3)
+static uint32_t urAdapterGetLastError(void *a0, void *a1, void *a2)
 {
-    const uint64_t words[] = {a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(2, words, 4);
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
+    return xp_answer(2, words, 3);
 }
 
-static uint32_t urContextGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
+static uint32_t urAdapterRelease(void *a0)
 {
-    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(3, words, 5);
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(3, words, 1);
 }
 
-static uint32_t urContextRelease(void *a0)
+static uint32_t urAdapterRetain(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
     return xp_answer(4, words, 1);
 }
 
+static uint32_t urAdapterSetLoggerCallback(void *a0, void *a1, void *a2, uint32_t a3)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3};
+    return xp_answer(5, words, 4);
+}
+
+static uint32_t urAdapterSetLoggerCallbackLevel(void *a0, uint32_t a1)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1};
+    return xp_answer(6, words, 2);
+}
+
+static uint32_t urContextCreate(uint32_t a0, void *a1, void *a2, void *a3)
+{
+    const uint64_t words[] = {a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
+    return xp_answer(7, words, 4);
+}
+
+static uint32_t urContextGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(8, words, 5);
+}
+
+static uint32_t urContextRelease(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(9, words, 1);
+}
+
 static uint32_t urContextRetain(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(5, words, 1);
+    return xp_answer(10, words, 1);
 }
 
 static uint32_t urDeviceGet(void *a0, uint32_t a1, uint32_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(6, words, 5);
+    return xp_answer(11, words, 5);
 }
 
 static uint32_t urDeviceGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(7, words, 5);
+    return xp_answer(12, words, 5);
+}
+
+static uint32_t urDeviceRelease(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(13, words, 1);
+}
+
+static uint32_t urDeviceRetain(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(14, words, 1);
 }
 
 static uint32_t urEnqueueEventsWait(void *a0, uint32_t a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(8, words, 4);
+    return xp_answer(15, words, 4);
 }
 
 static uint32_t urEnqueueEventsWaitWithBarrier(void *a0, uint32_t a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(9, words, 4);
+    return xp_answer(16, words, 4);
 }
 
 static uint32_t urEnqueueEventsWaitWithBarrierExt(void *a0, void *a1, uint32_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(10, words, 5);
+    return xp_answer(17, words, 5);
 }
 
 static uint32_t urEnqueueUSMFill(void *a0, void *a1, uint64_t a2, void *a3, uint64_t a4, uint32_t a5, void *a6, void *a7)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, a4, a5, (uintptr_t)a6, (uintptr_t)a7};
-    return xp_answer(11, words, 8);
+    return xp_answer(18, words, 8);
 }
 
 static uint32_t urEnqueueUSMMemcpy(void *a0, bool a1, void *a2, void *a3, uint64_t a4, uint32_t a5, void *a6, void *a7)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3, a4, a5, (uintptr_t)a6, (uintptr_t)a7};
-    return xp_answer(12, words, 8);
+    return xp_answer(19, words, 8);
 }
 
 static uint32_t urEventCreateExp(void *a0, void *a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(13, words, 4);
+    return xp_answer(20, words, 4);
 }
 
 static uint32_t urEventGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(14, words, 5);
+    return xp_answer(21, words, 5);
 }
 
 static uint32_t urEventGetProfilingInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(15, words, 5);
+    return xp_answer(22, words, 5);
 }
 
 static uint32_t urEventRelease(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(16, words, 1);
+    return xp_answer(23, words, 1);
 }
 
 static uint32_t urEventRetain(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(17, words, 1);
+    return xp_answer(24, words, 1);
+}
+
+static uint32_t urEventSetCallback(void *a0, uint32_t a1, void *a2, void *a3)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3};
+    return xp_answer(25, words, 4);
 }
 
 static uint32_t urEventWait(uint32_t a0, void *a1)
 {
     const uint64_t words[] = {a0, (uintptr_t)a1};
-    return xp_answer(18, words, 2);
+    return xp_answer(26, words, 2);
 }
 
 static uint32_t urIPCCloseMemHandleExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(19, words, 2);
+    return xp_answer(27, words, 2);
 }
 
 static uint32_t urIPCClosePhysMemHandleExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(20, words, 2);
+    return xp_answer(28, words, 2);
 }
 
 static uint32_t urIPCGetEventHandleExp(void *a0, void *a1, void *a2)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
-    return xp_answer(21, words, 3);
+    return xp_answer(29, words, 3);
 }
 
 static uint32_t urIPCGetMemHandleExp(void *a0, void *a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(22, words, 4);
+    return xp_answer(30, words, 4);
 }
 
 static uint32_t urIPCGetPhysMemHandleExp(void *a0, void *a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(23, words, 4);
+    return xp_answer(31, words, 4);
 }
 
 static uint32_t urIPCOpenEventHandleExp(void *a0, void *a1, uint64_t a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3};
-    return xp_answer(24, words, 4);
+    return xp_answer(32, words, 4);
 }
 
 static uint32_t urIPCOpenMemHandleExp(void *a0, void *a1, void *a2, uint64_t a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3, (uintptr_t)a4};
-    return xp_answer(25, words, 5);
+    return xp_answer(33, words, 5);
 }
 
 static uint32_t urIPCOpenPhysMemHandleExp(void *a0, void *a1, void *a2, uint64_t a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3, (uintptr_t)a4};
-    return xp_answer(26, words, 5);
+    return xp_answer(34, words, 5);
 }
 
 static uint32_t urIPCPutEventHandleExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(27, words, 2);
+    return xp_answer(35, words, 2);
 }
 
 static uint32_t urIPCPutMemHandleExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(28, words, 2);
+    return xp_answer(36, words, 2);
 }
 
 static uint32_t urIPCPutPhysMemHandleExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(29, words, 2);
+    return xp_answer(37, words, 2);
 }
 
 static uint32_t urPhysicalMemCreate(void *a0, void *a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(30, words, 5);
+    return xp_answer(38, words, 5);
 }
 
 static uint32_t urPhysicalMemGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(31, words, 5);
+    return xp_answer(39, words, 5);
 }
 
 static uint32_t urPhysicalMemRelease(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(32, words, 1);
+    return xp_answer(40, words, 1);
 }
 
 static uint32_t urPhysicalMemRetain(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(33, words, 1);
+    return xp_answer(41, words, 1);
 }
 
 static uint32_t urPlatformGet(void *a0, uint32_t a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(34, words, 4);
+    return xp_answer(42, words, 4);
+}
+
+static uint32_t urPlatformGetApiVersion(void *a0, void *a1)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
+    return xp_answer(43, words, 2);
+}
+
+static uint32_t urPlatformGetBackendOption(void *a0, void *a1, void *a2)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
+    return xp_answer(44, words, 3);
 }
 
 static uint32_t urPlatformGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(35, words, 5);
+    return xp_answer(45, words, 5);
 }
 
 static uint32_t urQueueCreate(void *a0, void *a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(36, words, 4);
+    return xp_answer(46, words, 4);
 }
 
 static uint32_t urQueueFinish(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(37, words, 1);
+    return xp_answer(47, words, 1);
+}
+
+static uint32_t urQueueFlush(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(48, words, 1);
+}
+
+static uint32_t urQueueGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(49, words, 5);
 }
 
 static uint32_t urQueueRelease(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(38, words, 1);
+    return xp_answer(50, words, 1);
 }
 
 static uint32_t urQueueRetain(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(39, words, 1);
+    return xp_answer(51, words, 1);
 }
 
 static uint32_t urUSMDeviceAlloc(void *a0, void *a1, void *a2, void *a3, uint64_t a4, void *a5)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3, a4, (uintptr_t)a5};
-    return xp_answer(40, words, 6);
+    return xp_answer(52, words, 6);
 }
 
 static uint32_t urUSMFree(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(41, words, 2);
+    return xp_answer(53, words, 2);
 }
 
 static uint32_t urUSMGetMemAllocInfo(void *a0, void *a1, uint32_t a2, uint64_t a3, void *a4, void *a5)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, (uintptr_t)a4, (uintptr_t)a5};
-    return xp_answer(42, words, 6);
+    return xp_answer(54, words, 6);
 }
 
 static uint32_t urUSMHostAlloc(void *a0, void *a1, void *a2, uint64_t a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3, (uintptr_t)a4};
-    return xp_answer(43, words, 5);
+    return xp_answer(55, words, 5);
 }
 
 static uint32_t urUSMSharedAlloc(void *a0, void *a1, void *a2, void *a3, uint64_t a4, void *a5)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3, a4, (uintptr_t)a5};
-    return xp_answer(44, words, 6);
+    return xp_answer(56, words, 6);
 }
 
 static uint32_t urVirtualMemFree(void *a0, void *a1, uint64_t a2)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2};
-    return xp_answer(45, words, 3);
+    return xp_answer(57, words, 3);
 }
 
 static uint32_t urVirtualMemGetInfo(void *a0, void *a1, uint64_t a2, uint32_t a3, uint64_t a4, void *a5, void *a6)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, (uintptr_t)a5, (uintptr_t)a6};
-    return xp_answer(46, words, 7);
+    return xp_answer(58, words, 7);
 }
 
 static uint32_t urVirtualMemGranularityGetInfo(void *a0, void *a1, uint64_t a2, uint32_t a3, uint64_t a4, void *a5, void *a6)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, (uintptr_t)a5, (uintptr_t)a6};
-    return xp_answer(47, words, 7);
+    return xp_answer(59, words, 7);
 }
 
 static uint32_t urVirtualMemMap(void *a0, void *a1, uint64_t a2, void *a3, uint64_t a4, uint32_t a5)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, a4, a5};
-    return xp_answer(48, words, 6);
+    return xp_answer(60, words, 6);
 }
 
 static uint32_t urVirtualMemReserve(void *a0, void *a1, uint64_t a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3};
-    return xp_answer(49, words, 4);
+    return xp_answer(61, words, 4);
 }
 
 static uint32_t urVirtualMemSetAccess(void *a0, void *a1, uint64_t a2, uint32_t a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3};
-    return xp_answer(50, words, 4);
+    return xp_answer(62, words, 4);
 }
 
 static uint32_t urVirtualMemUnmap(void *a0, void *a1, uint64_t a2)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2};
-    return xp_answer(51, words, 3);
+    return xp_answer(63, words, 3);
 }
 
-#define XP_FUNCTIONS 52
+#define XP_FUNCTIONS 64
 
 /* Gives something back: answered as done where nothing can be asked any more. */
 static const bool xp_ends[XP_FUNCTIONS] = {
-    [4] = true, /* urContextRelease */
-    [16] = true, /* urEventRelease */
-    [19] = true, /* urIPCCloseMemHandleExp */
-    [20] = true, /* urIPCClosePhysMemHandleExp */
-    [27] = true, /* urIPCPutEventHandleExp */
-    [28] = true, /* urIPCPutMemHandleExp */
-    [29] = true, /* urIPCPutPhysMemHandleExp */
-    [32] = true, /* urPhysicalMemRelease */
-    [38] = true, /* urQueueRelease */
-    [41] = true, /* urUSMFree */
-    [45] = true, /* urVirtualMemFree */
+    [3] = true, /* urAdapterRelease */
+    [9] = true, /* urContextRelease */
+    [13] = true, /* urDeviceRelease */
+    [23] = true, /* urEventRelease */
+    [27] = true, /* urIPCCloseMemHandleExp */
+    [28] = true, /* urIPCClosePhysMemHandleExp */
+    [35] = true, /* urIPCPutEventHandleExp */
+    [36] = true, /* urIPCPutMemHandleExp */
+    [37] = true, /* urIPCPutPhysMemHandleExp */
+    [40] = true, /* urPhysicalMemRelease */
+    [50] = true, /* urQueueRelease */
+    [53] = true, /* urUSMFree */
+    [57] = true, /* urVirtualMemFree */
 };
 
 static const xp_slot urGetAdapterProcAddrTable_0[] = {
     XP_SLOT(urAdapterGet),
-    XP_NONE /* urAdapterRelease */,
-    XP_NONE /* urAdapterRetain */,
-    XP_NONE /* urAdapterGetLastError */,
+    XP_SLOT(urAdapterRelease),
+    XP_SLOT(urAdapterRetain),
+    XP_SLOT(urAdapterGetLastError),
     XP_SLOT(urAdapterGetInfo),
-    XP_NONE /* urAdapterSetLoggerCallback */,
-    XP_NONE /* urAdapterSetLoggerCallbackLevel */,
+    XP_SLOT(urAdapterSetLoggerCallback),
+    XP_SLOT(urAdapterSetLoggerCallbackLevel),
 };
 static const xp_slot urGetBindlessImagesExpProcAddrTable_0[] = {
     XP_NONE /* urBindlessImagesUnsampledImageHandleDestroyExp */,
@@ -427,8 +501,8 @@ static const xp_slot urGetDeviceExpProcAddrTable_0[] = {
 static const xp_slot urGetDeviceProcAddrTable_0[] = {
     XP_SLOT(urDeviceGet),
     XP_SLOT(urDeviceGetInfo),
-    XP_NONE /* urDeviceRetain */,
-    XP_NONE /* urDeviceRelease */,
+    XP_SLOT(urDeviceRetain),
+    XP_SLOT(urDeviceRelease),
     XP_NONE /* urDevicePartition */,
     XP_NONE /* urDeviceSelectBinary */,
     XP_NONE /* urDeviceGetNativeHandle */,
@@ -525,7 +599,7 @@ static const xp_slot urGetEventProcAddrTable_0[] = {
     XP_SLOT(urEventRelease),
     XP_NONE /* urEventGetNativeHandle */,
     XP_NONE /* urEventCreateWithNativeHandle */,
-    XP_NONE /* urEventSetCallback */,
+    XP_SLOT(urEventSetCallback),
 };
 static const xp_slot urGetGraphExpProcAddrTable_0[] = {
     XP_NONE /* urGraphCreateExp */,
@@ -628,8 +702,8 @@ static const xp_slot urGetPlatformProcAddrTable_0[] = {
     XP_SLOT(urPlatformGetInfo),
     XP_NONE /* urPlatformGetNativeHandle */,
     XP_NONE /* urPlatformCreateWithNativeHandle */,
-    XP_NONE /* urPlatformGetApiVersion */,
-    XP_NONE /* urPlatformGetBackendOption */,
+    XP_SLOT(urPlatformGetApiVersion),
+    XP_SLOT(urPlatformGetBackendOption),
 };
 static const xp_slot urGetProgramExpProcAddrTable_0[] = {
     XP_NONE /* urProgramDynamicLinkExp */,
@@ -667,14 +741,14 @@ static const xp_slot urGetQueueExpProcAddrTable_1[] = {
     XP_NONE /* urQueueIsGraphCaptureEnabledExp */,
 };
 static const xp_slot urGetQueueProcAddrTable_0[] = {
-    XP_NONE /* urQueueGetInfo */,
+    XP_SLOT(urQueueGetInfo),
     XP_SLOT(urQueueCreate),
     XP_SLOT(urQueueRetain),
     XP_SLOT(urQueueRelease),
     XP_NONE /* urQueueGetNativeHandle */,
     XP_NONE /* urQueueCreateWithNativeHandle */,
     XP_SLOT(urQueueFinish),
-    XP_NONE /* urQueueFlush */,
+    XP_SLOT(urQueueFlush),
 };
 static const xp_slot urGetSamplerProcAddrTable_0[] = {
     XP_NONE /* urSamplerCreate */,

@@ -164,8 +164,8 @@ Post = Callable[[int, int, int, int, bytes | None], object]
 
 
 def _callbacks(boxes: Boxes, post: Post) -> dict[str, Callable[[int], Callable[..., object] | None]]:
-    """What turns a function pointer into a callable, by the kind of the callback: the library's own thread runs it, which
-    holds nothing of Python's.
+    """What turns a function pointer into a callable, by the kind of the callback. The library's own thread calls the
+    function; it holds nothing of Python's.
     """
 
     def event(function: int) -> Callable[..., object] | None:

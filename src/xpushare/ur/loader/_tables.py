@@ -11,7 +11,7 @@ from xpushare.ur.loader._builds import BUILDS, OF_THE_LOADER, ORDER, PROTOTYPES,
 
 __all__ = ["NUMBERED", "Parameter", "parameters", "tables"]
 
-NUMBERED: Final = sorted(FUNCTIONS)
+NUMBERED: Final = sorted(FUNCTIONS.keys() - OF_THE_LOADER.split())
 """The functions by the numbers that the library knows them by."""
 
 _C: Final = {
