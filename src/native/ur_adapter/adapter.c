@@ -1,6 +1,8 @@
 /* The entry points: what the loader asks for its tables, and what it calls through them. */
 #include "adapter.h"
 
+#include <dlfcn.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -14,7 +16,7 @@ typedef struct {
 
 typedef struct {
     const char *name;
-    unsigned exports;
+    unsigned functions; /* that it names, and */
     uint64_t fingerprint;
     xp_table tables[XP_MOST_TABLES];
 } xp_build;
@@ -45,29 +47,31 @@ void xp_log(const char *format, ...)
 /* The build that calls from `code`, NULL if it is not known. */
 static const xp_build *build_of(const void *code)
 {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static const xp_build *found;
-    static bool said;
-    if (__atomic_load_n(&found, __ATOMIC_ACQUIRE))
-        return found;
-    unsigned count = 0;
-    uint64_t fingerprint = 0;
-    const char *name = "the loader";
-    if (xp_exports(code, &count, &fingerprint, &name))
+    static bool looked;
+    pthread_mutex_lock(&lock);
+    if (!looked) {
+        Dl_info info = {.dli_fname = "the loader"};
+        unsigned count;
+        uint64_t fingerprint;
+        looked = true;
+        xp_fingerprint(code, &count, &fingerprint);
         for (size_t i = 0; i < sizeof xp_builds / sizeof *xp_builds; i++)
-            if (xp_builds[i].exports == count && xp_builds[i].fingerprint == fingerprint) {
-                xp_slot *slot = dispatch;
-                for (const xp_table *table = xp_builds[i].tables; table->slots; table++)
-                    for (unsigned k = 0; k < table->count; k++)
-                        *slot++ = table->slots[k];
-                __atomic_store_n(&found, &xp_builds[i], __ATOMIC_RELEASE);
-                return found;
-            }
-    if (!said)
-        xp_log("%s is no build of Unified Runtime's loader that this library knows (%u functions, %#llx): its tables "
-               "may be smaller than ours, so it is refused",
-               name, count, (unsigned long long)fingerprint);
-    said = true;
-    return NULL;
+            if (xp_builds[i].functions == count && xp_builds[i].fingerprint == fingerprint)
+                found = &xp_builds[i];
+        xp_slot *slot = dispatch;
+        for (const xp_table *table = found ? found->tables : NULL; table && table->slots; table++)
+            for (unsigned k = 0; k < table->count; k++)
+                *slot++ = table->slots[k];
+        dladdr(code, &info);
+        if (!found)
+            xp_log("refused by this library, which knows no such build of Unified Runtime's loader, so that its tables "
+                   "may be smaller than ours: %s (%u functions, %#llx)",
+                   info.dli_fname, count, (unsigned long long)fingerprint);
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
 }
 
 static uint32_t fill(unsigned getter, const void *code, uint32_t version, xp_slot *table)

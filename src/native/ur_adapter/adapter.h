@@ -37,7 +37,7 @@ void xp_python_exit(void);
 uint32_t xp_python_call(unsigned function, const uint64_t *words, unsigned count);
 
 /* --- loader.c ----------------------------------------------------------------------------------------------------- */
-/* Of what the library that contains `code` exports for Unified Runtime; false: it cannot be read. */
-bool xp_exports(const void *code, unsigned *count, uint64_t *fingerprint, const char **name);
+/* Of the functions in the tables that what has `code` in it names: how many there are, and the sum of their hashes. */
+void xp_fingerprint(const void *code, unsigned *count, uint64_t *sum);
 
 #endif

@@ -846,7 +846,7 @@ static const xp_slot urGetVirtualMemProcAddrTable_0[] = {
     G(urGetAdapterProcAddrTable) G(urGetBindlessImagesExpProcAddrTable) G(urGetCommandBufferExpProcAddrTable) G(urGetContextProcAddrTable) G(urGetDeviceExpProcAddrTable) G(urGetDeviceProcAddrTable) G(urGetEnqueueExpProcAddrTable) G(urGetEnqueueProcAddrTable) G(urGetEventExpProcAddrTable) G(urGetEventProcAddrTable) G(urGetGraphExpProcAddrTable) G(urGetIPCExpProcAddrTable) G(urGetKernelProcAddrTable) G(urGetMemProcAddrTable) G(urGetMemoryExportExpProcAddrTable) G(urGetPhysicalMemProcAddrTable) G(urGetPlatformProcAddrTable) G(urGetProgramExpProcAddrTable) G(urGetProgramProcAddrTable) G(urGetQueueExpProcAddrTable) G(urGetQueueProcAddrTable) G(urGetSamplerProcAddrTable) G(urGetUSMExpProcAddrTable) G(urGetUSMProcAddrTable) G(urGetUsmP2PExpProcAddrTable) G(urGetVirtualMemProcAddrTable)
 
 static const xp_build xp_builds[] = {
-    {"2026.2", 277, 0xb63c54bf1391613bull, {
+    {"2026.2", 267, 0x74b3aa00b36a858dull, {
         XP_TABLE(XP_urGetAdapterProcAddrTable, urGetAdapterProcAddrTable_0),
         XP_TABLE(XP_urGetPlatformProcAddrTable, urGetPlatformProcAddrTable_0),
         XP_TABLE(XP_urGetContextProcAddrTable, urGetContextProcAddrTable_0),
@@ -874,7 +874,7 @@ static const xp_build xp_builds[] = {
         XP_TABLE(XP_urGetDeviceProcAddrTable, urGetDeviceProcAddrTable_0),
         XP_TABLE(XP_urGetDeviceExpProcAddrTable, urGetDeviceExpProcAddrTable_0),
     }},
-    {"2026.1.2", 270, 0xa03c534b889859fbull, {
+    {"2026.1.2", 260, 0x5eb3a88d28717e4dull, {
         XP_TABLE(XP_urGetAdapterProcAddrTable, urGetAdapterProcAddrTable_0),
         XP_TABLE(XP_urGetPlatformProcAddrTable, urGetPlatformProcAddrTable_0),
         XP_TABLE(XP_urGetContextProcAddrTable, urGetContextProcAddrTable_0),
@@ -901,7 +901,7 @@ static const xp_build xp_builds[] = {
         XP_TABLE(XP_urGetDeviceProcAddrTable, urGetDeviceProcAddrTable_0),
         XP_TABLE(XP_urGetDeviceExpProcAddrTable, urGetDeviceExpProcAddrTable_0),
     }},
-    {"2026.0", 265, 0x1b8afe96bb49e20dull, {
+    {"2026.0", 255, 0xda0253d85b23065full, {
         XP_TABLE(XP_urGetAdapterProcAddrTable, urGetAdapterProcAddrTable_0),
         XP_TABLE(XP_urGetPlatformProcAddrTable, urGetPlatformProcAddrTable_0),
         XP_TABLE(XP_urGetContextProcAddrTable, urGetContextProcAddrTable_0),

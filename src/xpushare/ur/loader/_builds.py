@@ -6,7 +6,7 @@ from typing import Final
 
 __all__ = ["BUILDS", "OF_THE_LOADER", "ORDER", "PROTOTYPES", "TABLES"]
 
-# From the newest on; a build is told by what its loader exports.
+# From the newest on; a build is told by the functions that its loader names.
 BUILDS: Final = ("2026.2", "2026.1.2", "2026.0")
 
 # What every loader exports that is in no table.

@@ -55,7 +55,7 @@ def parameters(function: str) -> tuple[Parameter, ...]:
 
 
 def _fingerprint(names: list[str]) -> int:
-    """What the library computes over what a loader exports: the sum of the names' 64-bit FNV-1a hashes."""
+    """What the library computes over the names in a loader: the sum of their 64-bit FNV-1a hashes."""
     total = 0
     for name in names:
         number = 0xCBF29CE484222325
@@ -107,8 +107,8 @@ def tables() -> str:
         by_name = {
             getter: names for getter in order for builds, names in TABLES[getter].items() if build in builds.split()
         }
-        exported = [*OF_THE_LOADER.split(), *order, *(name for names in by_name.values() for name in names.split())]
-        lines += [f'    {{"{build}", {len(exported)}, {_fingerprint(exported):#x}ull, {{']
+        named = [*order, *(name for names in by_name.values() for name in names.split())]
+        lines += [f'    {{"{build}", {len(named)}, {_fingerprint(named):#x}ull, {{']
         lines += [f"        XP_TABLE(XP_{getter}, {known[getter, build]})," for getter in order]
         lines += ["    }},"]
     return "\n".join([*lines, "};", ""])
