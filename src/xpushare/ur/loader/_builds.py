@@ -280,6 +280,12 @@ urAdapterRetain hAdapter:handle;
 urAdapterSetLoggerCallback hAdapter:handle pfnLoggerCallback:ptr pUserData:ptr? level:u32;
 urAdapterSetLoggerCallbackLevel hAdapter:handle level:u32;
 urBindlessImagesFreeMappedLinearMemoryExp hContext:handle hDevice:handle pMem:ptr;
+urBindlessImagesGetImageMemoryHandleTypeSupportExp hContext:handle hDevice:handle pImageDesc:ptr pImageFormat:ptr
+imageMemHandleType:u32 pSupportedRet:ptr;
+urBindlessImagesGetImageSampledHandleSupportExp hContext:handle hDevice:handle pImageDesc:ptr pImageFormat:ptr
+imageMemHandleType:u32 pSupportedRet:ptr;
+urBindlessImagesGetImageUnsampledHandleSupportExp hContext:handle hDevice:handle pImageDesc:ptr pImageFormat:ptr
+imageMemHandleType:u32 pSupportedRet:ptr;
 urBindlessImagesImageAllocateExp hContext:handle hDevice:handle pImageFormat:ptr pImageDesc:ptr phImageMem:ptr;
 urBindlessImagesImageCopyExp hQueue:handle pSrc:ptr pDst:ptr pSrcImageDesc:ptr pDstImageDesc:ptr pSrcImageFormat:ptr
 pDstImageFormat:ptr pCopyRegion:ptr imageCopyFlags:u32 imageCopyInputTypes:u32 numEventsInWaitList:u32
@@ -300,14 +306,21 @@ urBindlessImagesReleaseExternalMemoryExp hContext:handle hDevice:handle hExterna
 urBindlessImagesReleaseExternalSemaphoreExp hContext:handle hDevice:handle hExternalSemaphore:handle;
 urBindlessImagesSampledImageCreateExp hContext:handle hDevice:handle hImageMem:u64 pImageFormat:ptr pImageDesc:ptr
 pSamplerDesc:ptr phImage:ptr;
+urBindlessImagesSampledImageHandleDestroyExp hContext:handle hDevice:handle hImage:handle;
 urBindlessImagesSignalExternalSemaphoreExp hQueue:handle hSemaphore:handle hasSignalValue:bool signalValue:u64
 numEventsInWaitList:u32 phEventWaitList:ptr? phEvent:ptr?;
+urBindlessImagesSupportsImportingHandleTypeExp hDevice:handle memHandleType:u32 pSupportedRet:ptr;
 urBindlessImagesUnsampledImageCreateExp hContext:handle hDevice:handle hImageMem:u64 pImageFormat:ptr pImageDesc:ptr
 phImage:ptr;
+urBindlessImagesUnsampledImageHandleDestroyExp hContext:handle hDevice:handle hImage:handle;
 urBindlessImagesWaitExternalSemaphoreExp hQueue:handle hSemaphore:handle hasWaitValue:bool waitValue:u64
 numEventsInWaitList:u32 phEventWaitList:ptr? phEvent:ptr?;
 urCommandBufferAppendKernelLaunchExp hCommandBuffer:handle hKernel:handle workDim:u32 pGlobalWorkOffset:ptr?
 pGlobalWorkSize:ptr pLocalWorkSize:ptr? numKernelAlternatives:u32 phKernelAlternatives:ptr?
+numSyncPointsInWaitList:u32 pSyncPointWaitList:ptr? numEventsInWaitList:u32 phEventWaitList:ptr? pSyncPoint:ptr?
+phEvent:ptr? phCommand:ptr?;
+urCommandBufferAppendKernelLaunchWithArgsExp hCommandBuffer:handle hKernel:handle workDim:u32 pGlobalWorkOffset:ptr?
+pGlobalWorkSize:ptr pLocalWorkSize:ptr? numArgs:u32 pArgs:ptr? numKernelAlternatives:u32 phKernelAlternatives:ptr?
 numSyncPointsInWaitList:u32 pSyncPointWaitList:ptr? numEventsInWaitList:u32 phEventWaitList:ptr? pSyncPoint:ptr?
 phEvent:ptr? phCommand:ptr?;
 urCommandBufferAppendMemBufferCopyExp hCommandBuffer:handle hSrcMem:handle hDstMem:handle srcOffset:u64 dstOffset:u64
