@@ -142,7 +142,7 @@ _openers = Openers(Aspect.ext_oneapi_ipc_physical_memory, import_on)
 )
 def put(handle: Handle | bytes | str) -> None:
     """Withdraw a handle of this process for new opens; what is open stays open."""
-    memory.put(handle, "physical_memory")
+    memory.withdraw(handle, "physical_memory")
 
 
 @final
