@@ -278,7 +278,7 @@ def test_own_table(table):
         with pytest.raises(ValueError, match="entry"):
             own.prepare(*said[:at], wrong, *said[at + 1 :])
     for at, wrong, error in ((0, b"key", TypeError), (1, seal, ValueError), (2, 1 << 18, ValueError)):
-        with pytest.raises(error, match="Seal|entry"):
+        with pytest.raises(error, match=r"Seal|entry"):
             own.enter(*wanted[:at], wrong, *wanted[at + 1 :])
     with pytest.raises(TypeError):
         n.Template()

@@ -32,7 +32,6 @@ __all__ = [
     "pack",
     "parse",
     "raw_of",
-    "seal",
     "sealing",
     "verified",
 ]
