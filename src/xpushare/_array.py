@@ -575,7 +575,7 @@ class SharedArray(BufferBase, Closable[Range]):
                 events: set[Implicit] = set()  # the export holds them: it may outlive this array
                 covered = covered._replace(lease=(covered.lease, events))
                 export = partial(core.get, covered, implicit=True)
-                made = Pickled(export()) if imported is None else anew(found.device, export)
+                made = Pickled(export()) if imported is None else anew(self, found.device, export)
                 if made is None:
                     assert imported is not None
                     return self._received(found, imported)  # it has expired, as its first use will say
