@@ -443,6 +443,9 @@ class DeviceQueue(DriverQueue):
         if self._failures:
             raise self._failures.popleft()
 
+    def told(self) -> None:
+        pass  # only what was queued before a loss suffers for it
+
     def idle(self) -> bool:
         if self._broken is not None:
             return True
