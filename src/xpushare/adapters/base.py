@@ -368,6 +368,10 @@ class Adapter(abc.ABC):
         """Reserve addresses: anywhere if `address` is 0, else exactly there, or raise."""
 
     @abc.abstractmethod
+    def reaches(self, device: DeviceInfo, peer: DeviceInfo) -> bool:
+        """Whether work on `device` can use memory of `peer`, another device of this adapter."""
+
+    @abc.abstractmethod
     def queue(self, device: DeviceInfo) -> DriverQueue: ...
     @abc.abstractmethod
     def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:

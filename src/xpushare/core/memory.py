@@ -76,9 +76,10 @@ class HostBytes:
     imported = False
     kind: UsmKind = "host"
 
-    def __init__(self, address: int, nbytes: int) -> None:
+    def __init__(self, address: int, nbytes: int, device: Device) -> None:
         self.address = address
         self.nbytes = nbytes
+        self.device = device
 
     def hold(self, piece: Any) -> tuple[object, bool]:
         return piece, piece.read_only
@@ -89,7 +90,7 @@ def host_bytes(address: int, nbytes: int, device: Device, context: Context) -> R
     if not maps(address, nbytes, False):
         return None
     read_only = not maps(address, nbytes, True)
-    found: Any = HostBytes(address, nbytes)
+    found: Any = HostBytes(address, nbytes, device)
     return Range(found, 0, nbytes, device, context, read_only, None, None)
 
 

@@ -120,6 +120,9 @@ class NativeCpu(Adapter):
     def reserve(self, device: DeviceInfo, nbytes: int, address: int) -> DriverRange:
         return HostRange(self.calls, nbytes, address, self.granularity(device, False))
 
+    def reaches(self, device: DeviceInfo, peer: DeviceInfo) -> bool:
+        return True
+
     def queue(self, device: DeviceInfo) -> DriverQueue:
         return HostQueue()
 
