@@ -102,6 +102,7 @@ def addresses(kind: str) -> int:
         "USM memory": len(places.allocated),
         "opened memory": sum(map(len, places.opened.values())),
         "reserved range": len(places.ranges),
+        "registered host memory": len(places.registered),
     }
     return found[kind]
 

@@ -131,6 +131,9 @@ class LevelZero(VirtualMemoryAdapter):
             error_correction=bool(about.flags & n.DEVICE_ECC),
         )
 
+    def reaches(self, device: DeviceInfo, peer: DeviceInfo) -> bool:
+        return self._driver.gpu(device).reaches(self._driver.gpu(peer).ordinal)
+
     # --- memory --------------------------------------------------------------------------------------------
 
     def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory:
