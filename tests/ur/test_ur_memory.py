@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+
+import numpy as np
 import pytest
 from ur_runtime import Runtime, refused
 
@@ -132,6 +136,37 @@ def test_memory_of_the_object_face(rt: Runtime) -> None:
         ur.urIPCPutMemHandleExp(rt.context, data)
 
 
+@pytest.mark.parametrize("backend", ["native_cpu", "mock"])
+def test_ordinary_host_memory(backend: str, request: pytest.FixtureRequest) -> None:
+    runtime: Runtime = request.getfixturevalue("rt" if backend == "native_cpu" else "mock")
+    queue, pointer = runtime.queue, runtime.memory(8192)
+    array = (ctypes.c_char * 8192)()
+    address = ctypes.addressof(array)
+    ur.urEventWait([ur.urEnqueueUSMFill(queue, address, b"ab", 8192, None)])
+    assert bytes(array) == b"ab" * 4096
+    ur.urEnqueueUSMMemcpy(queue, True, pointer, address, 8192, None)
+    ur.urEventWait([ur.urEnqueueUSMFill(queue, address, b"c", 100, None)])
+    assert array[:102] == b"c" * 100 + b"ab"
+    ur.urEnqueueUSMMemcpy(queue, True, address, pointer, 50, None)
+    assert array[:52] == b"ab" * 25 + b"cc"
+    assert ur.urUSMGetMemAllocInfo(runtime.context, address, U.TYPE) is ur.USMType.UNKNOWN
+
+
+def test_host_memory_that_is_not_there(rt: Runtime) -> None:
+    page = mmap.PAGESIZE
+    pages = mmap.mmap(-1, 3 * page, prot=mmap.PROT_READ)
+    start = ctypes.addressof(array := (ctypes.c_char * 1).from_buffer_copy(b"x"))
+    first = np.frombuffer(pages, np.uint8).ctypes.data
+    ur.urEnqueueUSMMemcpy(rt.queue, True, rt.memory(3 * page), first, 3 * page, None)
+    for wrong in (lambda: ur.urEnqueueUSMFill(rt.queue, first, b"x", 16, None),
+                  lambda: ur.urEnqueueUSMMemcpy(rt.queue, True, first + page, start, 1, None),
+                  lambda: ur.urEnqueueUSMMemcpy(rt.queue, True, rt.memory(), 4096, 16, None),
+                  lambda: ur.urEnqueueUSMFill(rt.queue, start, b"x", 1 << 46, None)):  # fmt: skip
+        with refused(R.ERROR_INVALID_MEM_OBJECT):
+            wrong()
+    assert array.value == b"x"
+
+
 # --- IPC ------------------------------------------------------------------------------------------------
 
 
@@ -183,6 +218,30 @@ def test_free_ends_the_handles(rt: Runtime) -> None:
         ur.urIPCGetMemHandleExp(rt.context, opened)
     ur.urIPCCloseMemHandleExp(rt.context, opened)
     assert ur.urUSMGetMemAllocInfo(rt.context, opened, U.TYPE) is ur.USMType.UNKNOWN
+
+
+@pytest.mark.parametrize("backend", ["native_cpu", "mock"])
+def test_open_in_the_exporters_own_process(
+    backend: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it returned is not freed, nor the original through it; the aspect is checked as in any other process."""
+    runtime: Runtime = request.getfixturevalue("rt" if backend == "native_cpu" else "mock")
+    pointer = runtime.memory()
+    data = ur.urIPCGetMemHandleExp(runtime.context, pointer)
+    opened = ur.urIPCOpenMemHandleExp(runtime.context, runtime.device, data)
+    assert opened != pointer
+    runtime.fill(opened, b"7", 16)
+    assert runtime.read(pointer, 16) == b"7" * 16
+    with refused(R.ERROR_INVALID_MEM_OBJECT):
+        ur.urUSMFree(runtime.context, opened)
+    with refused(R.ERROR_INVALID_ARGUMENT):
+        ur.urIPCCloseMemHandleExp(runtime.context, pointer)
+    ur.urIPCCloseMemHandleExp(runtime.context, opened)
+    assert runtime.read(pointer, 16) == b"7" * 16
+    runtime.without(monkeypatch, Aspect.ext_oneapi_ipc_memory)
+    with refused(R.ERROR_UNSUPPORTED_FEATURE):
+        ur.urIPCOpenMemHandleExp(runtime.context, runtime.device, data)
+    ur.urUSMFree(runtime.context, pointer)
 
 
 def test_each_open_has_its_close(rt: Runtime) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -53,12 +54,10 @@ class Runtime:
         return ur.urEventGetInfo(event, ur.EventInfo.COMMAND_EXECUTION_STATUS)
 
     def read(self, pointer: int, size: int) -> bytes:
-        """The bytes behind an address, copied by the queue to memory of the object face."""
-        import xpushare as xs
-
-        with xs.malloc_host(size, "native_cpu:0") as target:
-            ur.urEnqueueUSMMemcpy(self.queue, True, target.ptr, pointer, size, None)
-            return bytes(memoryview(target))
+        """The bytes behind an address, copied by the queue to ordinary memory."""
+        target = (ctypes.c_char * size)()
+        ur.urEnqueueUSMMemcpy(self.queue, True, ctypes.addressof(target), pointer, size, None)
+        return bytes(target)
 
     def fill(self, pointer: int, pattern: bytes, size: int) -> None:
         ur.urEventWait([ur.urEnqueueUSMFill(self.queue, pointer, pattern, size, [])])

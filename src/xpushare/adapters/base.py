@@ -296,6 +296,12 @@ class DriverQueue(abc.ABC):
         """Wait for everything queued. Raises `TimeoutError`, and what went wrong in the queue since the last call."""
 
     @abc.abstractmethod
+    def told(self) -> None:
+        """The program has learned what went wrong, by an event: what is queued from now on does not suffer for it.
+        `synchronize` still reports it, once.
+        """
+
+    @abc.abstractmethod
     def idle(self) -> bool:
         """Whether everything queued has finished."""
 

@@ -18,6 +18,7 @@ from xpushare._errors import (
     OutOfMemoryError,
     RouteError,
 )
+from xpushare._system import maps
 from xpushare.adapters.base import Form, Import, UsmKind
 from xpushare.core.declare import operation
 from xpushare.core.opening import Openers, import_own, opening_device, own_export
@@ -27,10 +28,12 @@ from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, READ_ONLY, Handl
 from xpushare.sharing.peers import Opener
 
 __all__ = [
+    "HostBytes",
     "Range",
     "allocate",
     "expect_kind",
     "get",
+    "host_bytes",
     "open_",
     "put",
     "slice_",
@@ -64,6 +67,30 @@ class Range(NamedTuple):
         read-only.
         """
         return self.allocation.hold(self)
+
+
+class HostBytes:
+    """Ordinary memory of this process, which nobody here allocated. Whoever queues work on it keeps it."""
+
+    host_accessible = True
+    imported = False
+    kind: UsmKind = "host"
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.address = address
+        self.nbytes = nbytes
+
+    def hold(self, piece: Any) -> tuple[object, bool]:
+        return piece, piece.read_only
+
+
+def host_bytes(address: int, nbytes: int, device: Device, context: Context) -> Range | None:
+    """Those bytes of this process, whoever allocated them; None if not all of them are there."""
+    if not maps(address, nbytes, False):
+        return None
+    read_only = not maps(address, nbytes, True)
+    found: Any = HostBytes(address, nbytes)
+    return Range(found, 0, nbytes, device, context, read_only, None, None)
 
 
 def size_argument(nbytes: int, name: str = "nbytes") -> int:
@@ -194,8 +221,13 @@ def expect_kind(handle: HandleLike, kind: str) -> Handle:
         DeviceError,
     ),
 )
-def open_(handle: HandleLike, device: DeviceLike | None = None, context: Context | None = None) -> Range:
-    """Open a handle: exactly that range, mapped here. This is cheap if this process has the allocation open already."""
+def open_(
+    handle: HandleLike, device: DeviceLike | None = None, context: Context | None = None, anew: bool = False
+) -> Range:
+    """Open a handle: exactly that range, mapped here. This is cheap if this process has the allocation open already.
+
+    `anew`: what this process allocated itself is mapped once more, at an address of its own.
+    """
     found = expect_kind(handle, "memory")
     opener, chosen, chosen_context = opener_for(found, device, context)
     fields = fields_of(found)
@@ -209,7 +241,7 @@ def open_(handle: HandleLike, device: DeviceLike | None = None, context: Context
     else:
         exported = own_export(here, found)
         allocation = exported.source
-        if opener.admit is not None:
+        if opener.admit is not None or (anew and not exported.foreign):
             lease = exported if exported.foreign else None
             export = partial(allocation.driver.export, found.read_only)
             allocation = import_own(here, found, opener, allocation, export)

@@ -100,11 +100,11 @@ class Openers:
     def on(self, device: Device, handle: Handle) -> Opener:
         """The opener for handles like this one. It is always the same object, since it is part of a cache's key."""
         abroad = device.backend != handle.backend
+        if not abroad:
+            device.require(self._aspect)
         found = self._known.get((id(device), abroad))
         if found is None:
             physical = self._aspect is Aspect.ext_oneapi_ipc_physical_memory
-            if not abroad:
-                device.require(self._aspect)
             found = Opener(
                 partial(self._make, device),
                 partial(expect_importable, device, physical) if abroad else None,
@@ -127,9 +127,10 @@ def own_export(here: Node, handle: Handle) -> Exported:
 
 
 def import_own(here: Node, handle: Handle, opener: Opener, source: Resource, export: Callable[[], Export]) -> Any:
-    """What a device of another backend makes of an object of this process."""
+    """What a device makes of an object of this process: one of another backend, or the same one once more."""
+    exporter = None if opener.admit is None else info_of(source.device).hardware
     try:
-        return here.peers.acquire_own(handle, export(), info_of(source.device).hardware, opener)
+        return here.peers.acquire_own(handle, export(), exporter, opener)
     except BaseException:
         if fields_of(handle).flags & COUNTED:
             here.table().domain.give_open(fields_of(handle).entry)

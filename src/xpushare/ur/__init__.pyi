@@ -541,7 +541,7 @@ def urEnqueueEventsWaitWithBarrierExt(
 ) -> Event:
     """As `urEnqueueEventsWaitWithBarrier`, with properties; it can signal a reusable event.
 
-    `phEvent` is an event of `urEventCreateExp`, which is signalled and returned; `None` makes a new event. It must not be an element of `phEventWaitList`, and the device of `hQueue` must answer true to `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`; UR names no result for the contrary.
+    `phEvent` is an event of `urEventCreateExp`, which is signalled and returned; `None` makes a new event. It must be of the context of `hQueue`; one with IPC cannot be signalled by a queue with profiling. It must not be an element of `phEventWaitList`, and the device of `hQueue` must answer true to `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`; UR names no result for the contrary.
 
     `URError` with the result:
 
@@ -550,6 +550,7 @@ def urEnqueueEventsWaitWithBarrierExt(
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_QUEUE`
     - `ERROR_INVALID_EVENT`
+    - `ERROR_INVALID_CONTEXT`: `phEvent` is of another context than `hQueue`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_INVALID_VALUE`
@@ -563,7 +564,7 @@ def urEnqueueEventsWaitWithBarrierExt(
 def urEnqueueUSMFill(
     hQueue: Queue, pMem: int, pPattern: bytes | bytearray | memoryview, size: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """Fills USM memory with a pattern.
+    """Fills memory with a pattern: USM memory, a mapped range, or ordinary memory of the process.
 
     The length of `pPattern` must be a power of two; UR names no result for the contrary.
 
@@ -592,7 +593,7 @@ def urEnqueueUSMFill(
 def urEnqueueUSMMemcpy(
     hQueue: Queue, blocking: bool, pDst: int, pSrc: int, size: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """Copies USM memory.
+    """Copies memory: USM memory, a mapped range, or ordinary memory of the process, which the caller keeps.
 
     `URError` with the result:
 
@@ -860,7 +861,7 @@ def urIPCOpenEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | byte
 def urIPCOpenMemHandleExp(
     hContext: Context, hDevice: Device, pIPCMemHandleData: bytes | bytearray | memoryview,
 ) -> int:
-    """The memory that handle data name, as an address in this process.
+    """The memory that handle data name, as an address in this process; another one than that of its exporter here.
 
     `URError` with the result:
 

@@ -271,7 +271,7 @@ class PhysicalMem(Counted):
 class Event(Counted):
     """`ur_event_handle_t`: a command's event, or a reusable one."""
 
-    __slots__ = ("command", "context", "profile", "queue", "reusable", "shared", "started")
+    __slots__ = ("command", "context", "failed_on", "profile", "queue", "reusable", "shared", "started")
 
     dead = Result.ERROR_INVALID_EVENT
     shared: SharedEvent
@@ -281,6 +281,8 @@ class Event(Counted):
     """The command that it stands for."""
     queue: Queue | None
     """Where that was enqueued in this process; None before the first signal."""
+    failed_on: Queue | None
+    """The same, until the program has learned by this event that the command was lost."""
     profile: Profile | None
     started: Profile | None
     """Of the marker before a command with a duration of its own."""
@@ -292,7 +294,7 @@ class Event(Counted):
         self.shared = event
         self.command = command
         self.reusable = reusable
-        self.queue = self.profile = self.started = None
+        self.queue = self.failed_on = self.profile = self.started = None
         return self
 
     @property
@@ -387,15 +389,22 @@ class Places:
 
     def find(self, address: int) -> Range:
         """From `address` to the end of what it lies in; memory that the object face allocated will do, too."""
+        found = self.known(address)
+        if found is None:
+            raise URError(
+                f"{address:#x} lies in no memory that this process allocated or reserved, or opened by urIPCOpen…",
+                result=Result.ERROR_INVALID_MEM_OBJECT,
+            )
+        return found
+
+    def known(self, address: int) -> Range | None:
+        """The same; None for other addresses."""
         exact = self.allocated.get(address)
         if exact is not None:
             return use(exact)
         allocation = self.locate(address)
         if allocation is None:
-            raise URError(
-                f"{address:#x} lies in no memory that this process allocated or reserved, or opened by urIPCOpen…",
-                result=Result.ERROR_INVALID_MEM_OBJECT,
-            )
+            return None
         start: int = allocation.address
         memory = self.allocated.get(start)
         if memory is None:

@@ -61,6 +61,8 @@ _MISSING: Final = {
     Aspect.partial_map: "cuMemMap takes no offset into physical memory",
     Aspect.enforced_read_only: "whoever holds the file descriptor of an allocation can map it writable as well",
 }
+# cuStreamCreate may not return while other streams wait for a value (seen in a process that had ended many before).
+_SPARE_STREAMS: Final = 4
 
 
 class Cuda(VirtualMemoryAdapter):
@@ -73,7 +75,7 @@ class Cuda(VirtualMemoryAdapter):
         """`api` stands in for `cuda.bindings.driver` in tests."""
         self._given = api is not None
         self._driver = Driver(api)
-        super().__init__(Engine(BACKEND, self._driver.gpus))
+        super().__init__(Engine(BACKEND, self._driver.gpus, _SPARE_STREAMS))
         self._infos: dict[str, DeviceInfo] = {}  # by uuid, of the devices that the driver runs
         self._listed: tuple[tuple[str | None, str | None], list[DeviceInfo], str] | None = None
 

@@ -67,6 +67,9 @@ class SyclQueue(DriverQueue):
         self._before()
         self._queue.synchronize(timeout)
 
+    def told(self) -> None:
+        self._queue.told()
+
     def idle(self) -> bool:
         return self._queue.idle()
 

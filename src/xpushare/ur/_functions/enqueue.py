@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 from xpushare._event import Event as SharedEvent
 from xpushare._lifecycle import use
+from xpushare._memory import memory_over
 from xpushare._result import Result
 from xpushare.adapters.base import Profile
 from xpushare.core import event as core_event
+from xpushare.core import memory as core_memory
 from xpushare.core import queue as core_queue
 from xpushare.core.memory import Range
 from xpushare.core.queue import Work
@@ -46,7 +48,7 @@ def _command(
     device, context = queue.device.shared, queue.context.shared
     shared = SharedEvent(device, context=context, enable_profiling=queue.profiling)
     event = Event.make(queue.context, shared, command, False)
-    event.queue = queue
+    event.queue = event.failed_on = queue
     opened = use(shared)
     event.profile = opened.profile
     if events:
@@ -61,8 +63,13 @@ def _command(
     return event
 
 
-def _operand(address: int, size: int) -> tuple[Range, int, int]:
-    found = _objects.places.find(address)
+def _operand(queue: Queue, address: int, size: int) -> tuple[Range, int, int]:
+    """The bytes there: of memory that is known here, else ordinary memory of this process."""
+    found = _objects.places.known(address)
+    if found is None:
+        found = core_memory.host_bytes(address, size, queue.device.shared, queue.context.shared)
+    if found is None:
+        raise URError(f"this process has no {size} bytes at {address:#x}", result=Result.ERROR_INVALID_MEM_OBJECT)
     if size > found.nbytes:
         raise URError(
             f"{size} bytes from {address:#x} on exceed the allocation, which ends after {found.nbytes}",
@@ -89,8 +96,8 @@ def _operand(address: int, size: int) -> tuple[Range, int, int]:
 def urEnqueueUSMMemcpy(
     hQueue: Queue, blocking: bool, pDst: Pointer, pSrc: Pointer, size: Size, phEventWaitList: WaitList
 ) -> Event:
-    """Copies USM memory."""
-    target, source = _operand(pDst, size), _operand(pSrc, size)
+    """Copies memory: USM memory, a mapped range, or ordinary memory of the process, which the caller keeps."""
+    target, source = _operand(hQueue, pDst, size), _operand(hQueue, pSrc, size)
     event = _command(
         hQueue, Command.USM_MEMCPY, phEventWaitList, lambda work: core_queue.copy(work, target, source, size)
     )
@@ -120,14 +127,21 @@ def urEnqueueUSMMemcpy(
     python="`queue.fill(dst, pattern, nbytes)`",
 )
 def urEnqueueUSMFill(hQueue: Queue, pMem: Pointer, pPattern: Pattern, size: Size, phEventWaitList: WaitList) -> Event:
-    """Fills USM memory with a pattern.
+    """Fills memory with a pattern: USM memory, a mapped range, or ordinary memory of the process.
 
     The length of `pPattern` must be a power of two; UR names no result for the contrary.
     """
-    target = _operand(pMem, size)
-    return _command(
-        hQueue, Command.USM_FILL, phEventWaitList, lambda work: core_queue.fill(work, target, pPattern, size)
-    )
+    target = _operand(hQueue, pMem, size)
+
+    def submit(work: Work) -> None:
+        if isinstance(target[0].allocation, core_memory.HostBytes) and hQueue.device.shared.type != "cpu":
+            staged = core_memory.allocate("host", size, hQueue.device.shared, hQueue.context.shared)
+            memoryview(memory_over(staged))[:] = pPattern * (size // len(pPattern))
+            core_queue.copy(work, target, (staged, 0, size), size)  # a device fills its own memory only
+        else:
+            core_queue.fill(work, target, pPattern, size)
+
+    return _command(hQueue, Command.USM_FILL, phEventWaitList, submit)
 
 
 @function(
@@ -170,6 +184,7 @@ def urEnqueueEventsWaitWithBarrier(hQueue: Queue, phEventWaitList: WaitList) -> 
     246,
     "INVALID_QUEUE",
     "INVALID_EVENT",
+    ("INVALID_CONTEXT", "`phEvent` is of another context than `hQueue`"),
     *_WAIT_LIST_OTHERS,
     "INVALID_VALUE",
     "OUT_OF_HOST_MEMORY",
@@ -191,7 +206,8 @@ def urEnqueueEventsWaitWithBarrierExt(
     """As `urEnqueueEventsWaitWithBarrier`, with properties; it can signal a reusable event.
 
     `phEvent` is an event of `urEventCreateExp`, which is signalled and returned; `None` makes a new event. It must
-    not be an element of `phEventWaitList`, and the device of `hQueue` must answer true to
+    be of the context of `hQueue`; one with IPC cannot be signalled by a queue with profiling. It must not be an element
+    of `phEventWaitList`, and the device of `hQueue` must answer true to
     `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`; UR names no result for the contrary.
     """
     if phEvent is None:
@@ -207,12 +223,19 @@ def urEnqueueEventsWaitWithBarrierExt(
             "`phEvent` is in `phEventWaitList`: it cannot wait for itself",
             result=Result.ERROR_INVALID_EVENT_WAIT_LIST,
         )
+    if phEvent.context is not hQueue.context:
+        raise URError(f"{phEvent!r} is of another context than {hQueue!r}", result=Result.ERROR_INVALID_CONTEXT)
     work = use(hQueue.shared)
     opened = use(phEvent.shared)
-    if hQueue.profiling and opened.profile is None and not opened.ipc_enabled and opened.handle is None:
+    if hQueue.profiling and (opened.ipc_enabled or opened.handle is not None):
+        raise URError(
+            f"{phEvent!r} is shared, and so it is not profiled: {hQueue!r} profiles what it does",
+            result=Result.ERROR_INVALID_EVENT,
+        )
+    if hQueue.profiling and opened.profile is None:
         opened = opened._replace(profile=Profile())
     _hold_back(work, phEventWaitList)
     core_queue.signal(work, opened)
     phEvent.profile = opened.profile
-    phEvent.queue = hQueue
+    phEvent.queue = phEvent.failed_on = hQueue
     return phEvent
