@@ -156,6 +156,11 @@ class ArrayHandle(Named, Closable[Parts]):
         return self._parts.memory
 
     @property
+    def handles(self) -> tuple[Handle, ...]:
+        """`handle` alone; of a tree the handles of all memory that its arrays lie in."""
+        return (self.handle,)
+
+    @property
     def event(self) -> Handle | None:
         """The handle of the event that orders the content; None if none is needed."""
         return self._parts.event

@@ -34,7 +34,7 @@ from xpushare._leaving import Stage, at_leave
 from xpushare._lifecycle import use
 from xpushare._physical_memory import PhysicalMemory
 from xpushare._share import share
-from xpushare._tree_handle import NBYTES_MAX, TreeHandle
+from xpushare._tree_handle import NBYTES_MAX
 from xpushare.core import event, memory, physical
 from xpushare.sharing import identity, node
 from xpushare.sharing.handle import NAME_LENGTH_MAX, Handle, fields_of, following
@@ -417,9 +417,7 @@ def _export(obj: Any) -> tuple[Handle | ArrayHandle, bool]:
 
 def _handles_of(handle: Handle | ArrayHandle) -> tuple[Handle, ...]:
     """The handles of the exports behind it."""
-    if isinstance(handle, TreeHandle):
-        return handle.handles
-    return (handle if isinstance(handle, Handle) else handle.handle,)
+    return (handle,) if isinstance(handle, Handle) else handle.handles
 
 
 def _withdraw(handle: Handle | ArrayHandle) -> None:
