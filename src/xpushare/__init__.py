@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _WHERE = {
-    "ArrayHandle": "_array_handle",
+    "ArrayHandle": "_tree_handle",  # which reads both kinds
     "Aspect": "_aspects",
     "Context": "_device",
     "Device": "_device",

@@ -28,6 +28,7 @@ from xpushare._elements import (
 from xpushare._errors import InvalidArgumentError
 from xpushare._lifecycle import Closable, Exportable, expect_opened, unpickles, why_unusable
 from xpushare._native import BufferBase, Span, dlpack_capsule
+from xpushare._tree_handle import TreeHandle
 from xpushare.core import memory as core
 from xpushare.core.memory import Range
 from xpushare.core.pickles import Implicit, Pickled, anew, forwards
@@ -362,7 +363,9 @@ class SharedArray(BufferBase, Closable[Range]):
 
     @property
     def handle(self) -> ArrayHandle:
-        """The handle that an attached array came by. `InvalidArgumentError` for an array that `attach` did not make."""
+        """The handle that an attached array came by: its own, or that of its tree. `InvalidArgumentError` for an array
+        that `attach` did not make.
+        """
         self._use()
         if self._handle is None:
             how = "xs.share makes one" if not self.is_imported else "its memory has: a.memory.handle"
@@ -589,7 +592,9 @@ class SharedArray(BufferBase, Closable[Range]):
 
     def _received(self, found: Range, handle: Handle) -> bytes:
         """The handle that an import came by."""
-        if self._handle is not None:
+        if isinstance(self._handle, TreeHandle):
+            self._before_host()  # its event is the tree's
+        elif self._handle is not None:
             return bytes(self._handle)
         start = found.offset + self._offset - fields_of(handle).offset
         return bytes(seal_array(handle, self._dtype, self._shape, self._strides, start))

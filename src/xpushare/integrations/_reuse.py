@@ -129,7 +129,7 @@ def attach(handle: bytes) -> xs.SharedArray:
     """The array. Host memory that is received again stays mapped for a while, although its exporter sees it closed with
     the last view.
     """
-    array = xs.attach(handle)
+    array: xs.SharedArray = xs.attach(handle)
     allocation = use(array).allocation
     if allocation.imported and array.device.backend == "native_cpu":
         fields = fields_of(xs.ArrayHandle(handle).handle)
