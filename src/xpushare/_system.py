@@ -28,6 +28,7 @@ __all__ = [
     "fstat",
     "import_mapping",
     "is_wsl",
+    "kept_mapping",
     "memfd",
     "pidfd_getfd",
     "pidfd_open",
@@ -54,6 +55,7 @@ dup = OwnedFd.copied
 memfd = OwnedFd.memfd
 fetch_mapping = Mapping.fetched
 import_mapping = Mapping.imported
+kept_mapping = Mapping.kept
 fstat = os.fstat
 pidfd_getfd = OwnedFd.fetched
 pidfd_open = OwnedFd.of_process

@@ -269,6 +269,7 @@ def counts() -> Counts:
 
     Buffers of a graphics device do not count: Intel's driver keeps those of ended queues for the next ones.
     """
+    xs.trim()
     with open("/proc/self/maps") as file:
         mapped = sum(("memfd:" in line or "/dev/" in line) and "dri/renderD" not in line for line in file)
     table = node.current().table_if_any

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from xpushare import _native
 from xpushare._aspects import Aspect
 from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, resolve, resolve_context
 from xpushare._errors import (
@@ -31,9 +33,11 @@ __all__ = [
     "allocate",
     "expect_kind",
     "get",
+    "on_trim",
     "open_",
     "put",
     "slice_",
+    "trim",
 ]
 
 FORK_ADVICE = (
@@ -102,10 +106,25 @@ def allocate(kind: UsmKind, nbytes: int, device: DeviceLike | None, context: Con
     try:
         driver = adapter_of(chosen).allocate(info_of(chosen), kind, nbytes)
     except OutOfMemoryError:
-        if table is None or not table.sweep(everything=True):
+        swept = table is not None and table.sweep(everything=True)
+        if not trim() and not swept:
             raise
         driver = adapter_of(chosen).allocate(info_of(chosen), kind, nbytes)
     return Range(Allocation(chosen, driver, kind), 0, nbytes, chosen, chosen_context, False, None, None)
+
+
+_trimmers: list[Callable[[], int]] = [_native.trim]
+
+
+def on_trim(function: Callable[[], int]) -> None:
+    """Have `trim` call `function` too, which gives back what it keeps and returns how many bytes that was."""
+    _trimmers.append(function)
+
+
+@operation("trim", raises=())
+def trim() -> int:
+    """Give back freed memory that this process keeps for later allocations; returns how many bytes that was."""
+    return sum(function() for function in _trimmers)
 
 
 @operation("memory.slice", raises=(InvalidArgumentError,))
