@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-PROGRAMS = ("handles", "kills", "cycles", "many_events", "lost_peers", "schedules", "hostile")
+PROGRAMS = ("handles", "kills", "cycles", "many_events", "lost_peers", "schedules", "hostile", "arenas")
 MOST_SECONDS = 3600  # for one program: a hang must end
 
 
