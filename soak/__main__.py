@@ -7,7 +7,7 @@ import sys
 
 from soak.common import end_on_sigterm
 
-PROGRAMS = ("handles", "kills", "cycles", "many_events", "lost_peers", "schedules", "hostile")
+PROGRAMS = ("handles", "kills", "cycles", "many_events", "lost_peers", "schedules", "hostile", "arenas")
 MOST_SECONDS = 3600  # for one program: a hang must end
 
 

@@ -150,7 +150,9 @@ class Memory(BufferBase, Exportable[Range]):
         return array_of(found, (found.nbytes,), as_dtype("uint8"), (1,), 0)
 
     def statistics(self) -> dict[str, Any]:
-        """Who shares this memory: kind, sizes, whether it is imported, and the live handles made of its allocation."""
+        """Who shares this memory: kind, sizes, whether it is imported, the live handles made of its allocation, and how
+        many bytes of freed memory this process keeps.
+        """
         from xpushare.core.statistics import memory_statistics
 
         return memory_statistics(self._use())

@@ -46,11 +46,21 @@ __all__ = ["array", "attach", "empty", "share"]
 _OPENS_MAX: Final = (1 << 31) - 1
 
 
-def empty(shape: int | tuple[int, ...], dtype: Any = float, *, device: DeviceLike = "native_cpu:0") -> SharedArray:
+def empty(
+    shape: int | tuple[int, ...],
+    dtype: Any = float,
+    *,
+    device: DeviceLike = "native_cpu:0",
+    isolated: bool = False,
+) -> SharedArray:
     """A C-ordered array in new memory on `device`, which other processes can attach once it is shared.
 
     `dtype` is a NumPy dtype or its name; bfloat16 and the float8 family have their `ml_dtypes` names. The elements are
-    zero on the host and unspecified on other devices. The array owns the memory; views and exports keep it. Raises
+    zero on the host and unspecified on other devices. The array owns the memory; views and exports keep it.
+
+    Small arrays on the host (up to 16 KiB) share allocations of 256 KiB, so that an array does not cost a file
+    descriptor. A process that opens one of them can reach the whole allocation (`handle.exposed_nbytes`), which is
+    freed with the last of its arrays. `isolated=True` gives the array an allocation of its own. Raises
     `InvalidArgumentError` (also for arrays of Python objects), `OutOfMemoryError`, `DeviceError`.
     """
     found = as_dtype(dtype)
@@ -60,7 +70,7 @@ def empty(shape: int | tuple[int, ...], dtype: Any = float, *, device: DeviceLik
     lengths = as_shape(shape)
     if len(lengths) > NDIM_MAX:
         raise InvalidArgumentError(f"an array has at most {NDIM_MAX} dimensions, not {len(lengths)}")
-    return new_array(lengths, found, Device(device))
+    return new_array(lengths, found, Device(device), isolated)
 
 
 def array(x: Any, *, dtype: Any = None, device: DeviceLike | None = None) -> SharedArray:

@@ -45,9 +45,9 @@ def is_unordered(stream: object) -> bool:
     return isinstance(stream, int) and stream == UNORDERED
 
 
-def new_array(shape: tuple[int, ...], dtype: Any, device: Device) -> SharedArray:
+def new_array(shape: tuple[int, ...], dtype: Any, device: Device, isolated: bool = True) -> SharedArray:
     nbytes = math.prod(shape) * dtype.itemsize
-    found = memory.allocate("device", max(nbytes, 1), device, None)
+    found = memory.allocate("device", max(nbytes, 1), device, None, isolated)
     return array_of(found._replace(nbytes=nbytes), shape, dtype, c_strides(shape, dtype.itemsize), 0)
 
 

@@ -274,6 +274,7 @@ def counts() -> Counts:
     """File descriptors, mappings of files, live exports of this process. `XPUSHARE_CONFORMANCE_KEPT` names files whose
     mappings do not count, since a driver keeps them for later: for a kernel driver that is only pretended.
     """
+    xs.trim()
     kept = os.environ.get(_KEPT)
     with open("/proc/self/maps") as file:
         mapped = sum(("memfd:" in line or "/dev/" in line) and not (kept and kept in line) for line in file)
