@@ -277,7 +277,7 @@ class TreeHandle(ArrayHandle):
     ) -> TreeHandle:
         self = object.__new__(cls)
         self._raw = raw
-        self._parts = self._held = Parts(memory[0], None, 0, (), (), 0, 0, b"", copied)
+        self._parts = self._held = Parts(memory[0], None, 0, (), (), 0, 0, b"", copied, True)
         self._dtype = None
         self._owner = owner
         self._memory = memory
