@@ -262,6 +262,7 @@ class TreeHandle(ArrayHandle):
     """
 
     __slots__ = ("_events", "_memory")
+    _begins = "_own"
 
     _memory: tuple[Handle, ...]
     _events: tuple[tuple[Handle, int], ...]
@@ -273,15 +274,23 @@ class TreeHandle(ArrayHandle):
         memory: tuple[Handle, ...],
         events: tuple[tuple[Handle, int], ...],
         copied: int,
-        owner: int | None = None,
     ) -> TreeHandle:
         self = object.__new__(cls)
         self._raw = raw
         self._parts = self._held = Parts(memory[0], None, 0, (), (), 0, 0, b"", copied, True)
         self._dtype = None
-        self._owner = owner
+        self._owner = None
         self._memory = memory
         self._events = events
+        return self
+
+    @classmethod
+    def _own(
+        cls, raw: bytes, memory: tuple[Handle, ...], events: tuple[tuple[Handle, int], ...], copied: int
+    ) -> TreeHandle:
+        """Of exports that were made for it, which its object owns."""
+        self = cls._of(raw, memory, events, copied)
+        self._owner = forks()
         return self
 
     @classmethod
@@ -386,7 +395,7 @@ class TreeHandle(ArrayHandle):
 
     def close(self) -> None:
         owner = self._owner
-        super().close()  # withdraws the first, and with it what nobody has open
+        ArrayHandle.close(self)  # withdraws the first, and with it what nobody has open
         table = node.current().table_if_any
         if owner is not None and owner == forks() and table is not None:
             for handle in self._memory[1:]:
@@ -447,7 +456,7 @@ def _extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> 
     return extent(shape, strides, itemsize)
 
 
-_made: Final[Callable[..., TreeHandle]] = attrgetter("_of")(TreeHandle)
+_made: Final[Callable[..., TreeHandle]] = attrgetter("_own")(TreeHandle)
 
 
 def seal_tree(
@@ -488,4 +497,4 @@ def seal_tree(
     counts = len(memory), len(events), len(arrays), len(dimensions), len(text)
     body = HEADER.pack(MAGIC, VERSION, 0, length, *counts, copied) + b"".join(parts)
     marks = tuple((mark.handle, mark.point) for mark in events)
-    return _made(body + keyed_hash(body), tuple(memory), marks, copied, forks())
+    return _made(body + keyed_hash(body), tuple(memory), marks, copied)
