@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-import harness
 import pytest
 from test_ur_arguments import GOOD, nothing
 from ur_runtime import Runtime, called_back, refused
 
+import harness
 import xpushare as xs
 from xpushare import ur
 from xpushare.core.declare import Operation
