@@ -62,6 +62,7 @@ class Queue(DeviceObject[Work]):
 
     __slots__ = ("__weakref__", "_forks", "_held")
 
+    _begins = "_hold"
     _copy_advice = "it is the order of its work. Queue(device) makes another"
     _pickle_advice = "it belongs to its process. Send an Event that it signals"
 

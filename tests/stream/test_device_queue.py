@@ -331,6 +331,33 @@ def test_operands_are_let_go_though_nobody_asks(
     until(lambda: driver.library.ss_streams() == streams)
 
 
+def test_settling_waits_for_what_another_thread_releases(
+    engine: Engine, device: Device, memory: Memory, until: Until
+) -> None:
+    releasing, go, settled = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow:
+        def __del__(self) -> None:
+            releasing.set()
+            go.wait(10)
+
+    queue = new_queue(engine, new_stream(device))
+    queue.fill(memory.address, b"a", 1, Slow())
+
+    def first() -> None:
+        until(lambda: (queue.settle(), releasing.is_set())[1])
+
+    threads = [threading.Thread(target=first), threading.Thread(target=lambda: (queue.settle(), settled.set()))]
+    threads[0].start()
+    assert releasing.wait(10)
+    threads[1].start()
+    assert not settled.wait(0.05)
+    go.set()
+    assert settled.wait(10)
+    for thread in threads:
+        thread.join()
+
+
 def test_a_teardown_waits_for_what_is_held(
     engine: Engine, device: Device, driver: ScriptedDriver, ordering: str, memory: Memory, new_slot: NewSlot
 ) -> None:

@@ -67,7 +67,8 @@ typedef struct xp_slot {
     xp_domain *d;
     xp_words *w;
     xp_roles *roles;
-    unsigned misses; /* spins in a row that did not pay */
+    int64_t credit; /* ns that spins may burn; see xp_spin */
+    unsigned sleeps, backoff; /* without credit: waits since the last spin, and the log2 of how many lie between two */
     pthread_mutex_t mu;
     uint64_t last_point, last_queue; /* of this process's submits; mu */
     uint64_t last_host;              /* the newest of them that a host function completes; mu */

@@ -40,7 +40,7 @@ class DeviceQueue(DriverQueue):
     until it has neither.
     """
 
-    def __init__(self, engine: Engine, stream: Stream) -> None:
+    def __init__(self, engine: Engine, stream: Stream, marks: Sequence[Any] = ()) -> None:
         self.number = next(queue_numbers)
         self._engine = engine
         self._stream = stream
@@ -54,8 +54,9 @@ class DeviceQueue(DriverQueue):
         self._order = threading.Lock()
         around = stream.around_calls
         self._turn: Any = self._order if around is None else _Turn(self._order, around)  # around a signal or a wait
+        self._releasing = threading.RLock()  # while operands are released; taken before `_state`
         self._state = threading.RLock()  # what follows; never held while anything blocks
-        self._marks: list[_Mark] = []  # to be used again
+        self._marks = [_Mark(mark, 0) for mark in marks]  # to be used again
         self._kept: deque[tuple[_Mark, object]] = deque()  # (mark after the operation, what it uses)
         self._kept_ever = 0  # how many there have been
         self._signalled: _Signal | None = None  # the newest signal
@@ -396,19 +397,23 @@ class DeviceQueue(DriverQueue):
 
     def _reap(self) -> None:
         """Release the operands of finished operations. Called with captures left alone."""
-        gone = []  # dropped outside the lock, since their release may call us
-        with self._state:
-            while self._kept and self._reached(self._kept[0][0]):
-                mark, keep = self._kept.popleft()
-                self._marks.append(mark)
-                gone.append(keep)
-        del gone
+        with self._releasing:
+            gone = []  # dropped outside `_state`, since their release may call us
+            with self._state:
+                while self._kept and self._reached(self._kept[0][0]):
+                    mark, keep = self._kept.popleft()
+                    self._marks.append(mark)
+                    gone.append(keep)
+            del gone
 
     def settle(self) -> None:
-        """Release the operands of finished operations; on a broken device there is nothing to ask."""
-        if self._broken is None and self._kept:
-            with self._stream.current():
-                self._reap()
+        """Release the operands of finished operations, or wait until another thread has released them; on a broken
+        device there is nothing to ask.
+        """
+        with self._releasing:
+            if self._broken is None and self._kept:
+                with self._stream.current():
+                    self._reap()
 
     def synchronize(self, timeout: float | None) -> None:
         start = time.monotonic()
@@ -501,7 +506,9 @@ class DeviceQueue(DriverQueue):
                 self._kept.clear()
             busy = bool(self._kept or self._owed or (self._released and self._unfinished()))
             self._watched = busy
-        if self._released and not busy:
+            ends = self._released and not busy
+            self._released = self._released and busy
+        if ends:
             self._end()
         return busy
 
@@ -542,16 +549,22 @@ class DeviceQueue(DriverQueue):
         if self._adopted and not (self._watched or self._marks or self._kept or self._waits):
             return  # nothing was queued on the other library's stream, so there is nothing to end
         self._released = True
+        try:
+            if not self.look_after():  # most queues have finished when they are closed
+                return
+        except XpuShareError:
+            pass  # the watch logs it
         self._watched = True
         self._engine.watch.add(self)
 
     def _end(self) -> None:
-        """The work has finished: end the marks, and the stream if it is ours. A driver may wait there for other
-        streams, and one of them may be waiting for the caller's next signal.
+        """The work has finished: keep the stream and its marks for another queue, or end them. A driver may wait there
+        for other streams, and one of them may be waiting for the caller's next signal.
         """
-        self._released = False
-        marks, self._marks = self._marks, []
-        self._engine.teardown.submit(self._device, self._stream.destroy, [each.mark for each in marks], drained=False)
+        marks = [each.mark for each in self._marks]
+        self._marks.clear()
+        if self._adopted or self._broken is not None or not self._engine.spare_streams.give(self._stream, marks):
+            self._engine.teardown.submit(self._device, self._stream.destroy, marks, drained=False)
 
 
 @dataclass(slots=True)
