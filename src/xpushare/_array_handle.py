@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from xpushare._elements import check_dtype, extent, named_by_typestr
-from xpushare._errors import InvalidArgumentError, InvalidHandleError
+from xpushare._errors import InvalidArgumentError, InvalidHandleError, Unread, XpuShareError
 from xpushare._lifecycle import Closable
 from xpushare._native import CONSTANTS, MAGICS, STRUCTS, forks
 from xpushare.core.declare import misused
@@ -115,6 +115,14 @@ class ArrayHandle(Named, Closable[Parts]):
         self._parts = self._held = parts
         self._dtype = None
         self._owner = owner
+        return self
+
+    @classmethod
+    def _make_unread(cls, raw: bytes, why: Unread) -> ArrayHandle:
+        self = object.__new__(cls)
+        self._raw = raw
+        self._dtype = self._owner = None
+        self._unread = why
         return self
 
     @classmethod
@@ -240,6 +248,8 @@ class ArrayHandle(Named, Closable[Parts]):
         return encode_text(self._raw)
 
     def __repr__(self) -> str:
+        if hasattr(self, "_unread"):
+            return f"<ArrayHandle that is none here: {self._unread}>"
         parts = self._parts
         try:
             dtype = str(self.dtype)
@@ -258,7 +268,14 @@ class ArrayHandle(Named, Closable[Parts]):
         return hash(self._raw)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ArrayHandle, (self._raw,)
+        return _unpickle, (self._raw,)
+
+
+def _unpickle(raw: bytes) -> ArrayHandle:
+    try:
+        return ArrayHandle(raw)
+    except XpuShareError as error:
+        return _make_unread(raw, Unread(error))
 
 
 class _Seal(Protocol):
@@ -280,6 +297,7 @@ class _Seal(Protocol):
 checked_parts: Final[Callable[[ArrayHandle], Parts]] = attrgetter("_checked")(ArrayHandle)
 expect_open: Final[Callable[[ArrayHandle], Parts]] = attrgetter("_use")(ArrayHandle)
 seal_array: Final[_Seal] = attrgetter("_seal")(ArrayHandle)
+_make_unread: Final[Callable[[bytes, Unread], ArrayHandle]] = attrgetter("_make_unread")(ArrayHandle)
 
 
 # By their magics, what other modules read from bytes.

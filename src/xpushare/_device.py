@@ -9,11 +9,11 @@ import sys
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any, Final, Literal, NamedTuple, final
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, final
 
 from xpushare import adapters
 from xpushare._aspects import Aspect, Support
-from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError
+from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, Unread, XpuShareError
 from xpushare.adapters.vendor import UR_BACKENDS, Vendor
 
 __all__ = [
@@ -120,8 +120,9 @@ class Device:
     `Device` starts no driver.
     """
 
-    __slots__ = ("__weakref__", "_adapter", "_aspects", "_context", "_dlpacks", "_hash", "_info", "_names")
+    __slots__ = ("__weakref__", "_adapter", "_aspects", "_context", "_dlpacks", "_hash", "_info", "_names", "_unread")
 
+    _unread: Unread  # of a pickle that names no device that is visible here: then it has its name and hash, and no more
     _names: tuple[str, bytes]  # backend and uuid, as handles name the device
     _hash: int
     _adapter: Any
@@ -147,8 +148,16 @@ class Device:
         self._context = None
         self._aspects = {}
         self._dlpacks = {}
-        self._hash = hash((info.backend, info.uuid))
         self._names = info.backend, uuid.UUID(info.uuid).bytes
+        self._hash = hash(self._names)
+        return self
+
+    @classmethod
+    def _make_unread(cls, names: tuple[str, bytes], why: Unread) -> Device:
+        self = object.__new__(cls)
+        self._names = names
+        self._hash = hash(names)
+        self._unread = why
         return self
 
     @property
@@ -229,19 +238,35 @@ class Device:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return (self.backend, self.uuid) == (other.backend, other.uuid) if isinstance(other, Device) else NotImplemented
+        return self._names == other._names if isinstance(other, Device) else NotImplemented
 
     def __hash__(self) -> int:
         return self._hash
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:  # what `_unread` leaves unset
+            if name in ("_adapter", "_aspects", "_context", "_dlpacks", "_info"):
+                self._unread.throw()
+            raise AttributeError(f"'Device' object has no attribute {name!r}", name=name, obj=self)
+
     def __repr__(self) -> str:
+        if hasattr(self, "_unread"):
+            return f"<Device of {self._names[0]} that is not visible here: {self._unread}>"
         return f"<Device {self.backend}:{self.ordinal} {self.name}>"
 
     def __str__(self) -> str:
         return f"{self.backend}:{self.ordinal}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return device_for_handle, self._names
+        return _unpickle, self._names
+
+
+def _unpickle(backend: str, device_uuid: bytes) -> Device:
+    try:
+        return device_for_handle(backend, device_uuid)
+    except XpuShareError as error:
+        return _make_unread((backend, device_uuid), Unread(error))
 
 
 DeviceLike = Device | str
@@ -255,6 +280,7 @@ info_of: Final[Callable[[Device], Any]] = attrgetter("_info")
 names_of: Final[Callable[[Device], tuple[str, bytes]]] = attrgetter("_names")
 dlpack_of: Final[Callable[[Device, str], tuple[int, int]]] = attrgetter("_dlpack")(Device)
 _make: Final[Callable[[Any, Any], Device]] = attrgetter("_make")(Device)
+_make_unread: Final[Callable[[tuple[str, bytes], Unread], Device]] = attrgetter("_make_unread")(Device)
 
 
 def known_device(adapter: Any, info: Any) -> Device:

@@ -163,6 +163,20 @@ def test_devices_compare_by_backend_and_uuid() -> None:
     assert pickle.loads(pickle.dumps(one)) == one
 
 
+def test_a_pickle_of_a_device_that_is_not_visible() -> None:
+    """Unpickling does not raise, each use does."""
+    one = xs.Device("mock:0")
+    names = uuid.UUID(one.uuid).bytes
+    altered = pickle.dumps(one, 5).replace(names, bytes(16))
+    found = pickle.loads(altered)
+    assert pickle.dumps(found, 5) == altered
+    assert found == pickle.loads(altered) != one
+    assert "may not see" in repr(found)
+    for use in lambda: found.name, lambda: xs.malloc_device(8, found), lambda: found.context, lambda: str(found):
+        with pytest.raises(xs.InvalidArgumentError, match="may not see"):
+            use()
+
+
 def test_the_uuid_is_the_same_in_every_process() -> None:
     code = "import xpushare as xs; print(xs.Device('native_cpu:0').uuid, xs.Device('mock:1').uuid)"
     found = subprocess.run(

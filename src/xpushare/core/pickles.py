@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import logging
 import math
@@ -14,7 +13,7 @@ from weakref import WeakSet
 
 from xpushare._aspects import Aspect
 from xpushare._device import Device, adapter_of, info_of
-from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError
+from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, Unread, XpuShareError
 from xpushare._leaving import Stage, at_leave
 from xpushare.core.resources import End
 from xpushare.sharing import layout, node
@@ -158,17 +157,14 @@ def wait_for_all(deadline: float) -> None:
 
 
 @final
-class Unopened:
-    """The state of an object whose pickle could not be opened: each use says why. It can be pickled on."""
+class Unopened(Unread):
+    """The state of an object whose pickle could not be opened. It can be pickled on."""
 
-    __slots__ = ("_error", "pickle")
+    __slots__ = ("pickle",)
 
     def __init__(self, error: XpuShareError, pickle: tuple[Any, ...]) -> None:
-        self._error = copy.copy(error)  # without the traceback, which holds what failed
+        super().__init__(error)
         self.pickle = pickle
-
-    def error(self) -> XpuShareError:
-        return copy.copy(self._error)
 
 
 def _after_fork() -> None:
