@@ -79,6 +79,7 @@ class HostMemory(DriverMemory):
     """A mapped memfd. Who may have to hand it out keeps the fd."""
 
     host_accessible = True
+    lasting_export = True
 
     def __init__(self, mapping: _system.Mapping, nbytes: int, fd: OwnedFd | None, inode: int) -> None:
         self._mapping: _system.Mapping | None = mapping

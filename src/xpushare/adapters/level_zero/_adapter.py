@@ -119,7 +119,17 @@ class LevelZero(VirtualMemoryAdapter):
         about = gpu.properties
         units = about.numSlices * about.numSubslicesPerSlice * about.numEUsPerSubslice
         vendor = "Intel Corporation" if about.vendorId == n.INTEL else f"PCI vendor {about.vendorId:#x}"
-        return Properties(vendor, units, total, total, bool(about.flags & n.DEVICE_INTEGRATED))
+        return Properties(
+            vendor,
+            units,
+            total,
+            total,
+            bool(about.flags & n.DEVICE_INTEGRATED),
+            vendor_id=about.vendorId,
+            device_id=about.deviceId,
+            clock_mhz=about.coreClockRate,
+            error_correction=bool(about.flags & n.DEVICE_ECC),
+        )
 
     # --- memory --------------------------------------------------------------------------------------------
 
