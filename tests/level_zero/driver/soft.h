@@ -127,7 +127,7 @@ typedef struct { /* an IPC handle: the fd first, as in Intel's drivers, then (no
     int pid, device;
     uint64_t size;
     uint32_t type;
-    char magic[12];
+    char magic[16];
 } ipc_handle;
 /* Write one into a Level Zero handle; read one, with an fd of our own for it, or -1. */
 void soft_handle(void *out, const char *magic, int fd, uint64_t size, uint64_t offset, uint32_t type);
