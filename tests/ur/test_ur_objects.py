@@ -433,6 +433,9 @@ def test_layers_serve_this_face_too(rt: Runtime, capfd: pytest.CaptureFixture[st
     finally:
         xs.enable_layers()
     traced = capfd.readouterr().err
-    assert all(f"---> {name}" in traced for name in ("malloc", "ipc.memory.get", "ipc.memory.put"))
+    assert all(f"---> {name}" in traced for name in ("urUSMDeviceAlloc", "urIPCGetMemHandleExp"))
+    length = len(data)
+    wanted = f".hContext = {id(rt.context):#x}, .pIPCMemHandleData = {{{length} bytes}}) -> UR_RESULT_SUCCESS;"
+    assert f"   <--- urIPCPutMemHandleExp({wanted}\n" in traced
     ur.urUSMFree(rt.context, rt.memory())
     assert capfd.readouterr().err == ""

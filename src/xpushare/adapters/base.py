@@ -181,6 +181,7 @@ class DriverMemory(abc.ABC):
     address: int
     nbytes: int
     host_accessible: bool  # plain loads and stores of this process reach it
+    lasting_export: bool = False  # `export(False)` says the same as long as the memory lives, and is asked once
 
     @abc.abstractmethod
     def export(self, read_only: bool) -> Export:

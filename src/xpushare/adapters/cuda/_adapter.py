@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from typing import Any, Final
 
 from xpushare._aspects import Aspect, Support
@@ -182,10 +181,8 @@ class Cuda(VirtualMemoryAdapter):
     def allocate_shared(self, info: DeviceInfo, nbytes: int) -> DriverMemory:
         return _memory.ManagedMemory(self.memory_engine, self.device(info), nbytes)
 
-    def open_own(
-        self, info: DeviceInfo, kind: int, doing: str, what: Import, description: bytes
-    ) -> tuple[int, Callable[[], object]]:
-        return _memory.open_own(self.device(info), kind, doing, what, description)
+    def open_own(self, info: DeviceInfo, kind: int, doing: str, what: Import, description: bytes) -> DriverMemory:
+        return _memory.open_own(self.memory_engine, self.device(info), kind, doing, what, description)
 
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
         """Memfds, as host memory. The VMM fds of other backends lack what `PhysicalPages` and `DeviceMemory` need to
