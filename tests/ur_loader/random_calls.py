@@ -2,8 +2,8 @@
 
 python tests/ur_loader/random_calls.py LIBRARY_OF_THE_LOADER [CALLS [SEED]]
 
-Nulls, numbers that no enumeration has, flags, sizes, handles that are stale or of another kind. Each side has objects of
-its own, which grow and go alike. Exit status 1 when a result differs.
+Nulls, numbers that no enumeration has, flags, sizes, handles that are stale or of another kind. Each side has objects
+of its own, which grow and go alike. Exit status 1 when a result differs.
 """
 
 from __future__ import annotations
@@ -257,7 +257,14 @@ class Calls:
 
 
 def _called(function: Function) -> bool:
-    if function.name in ("urAdapterGet", "urAdapterRetain", "urAdapterRelease", "urDeviceGet", "urDeviceRetain", "urDeviceRelease"):
+    if function.name in (
+        "urAdapterGet",
+        "urAdapterRetain",
+        "urAdapterRelease",
+        "urDeviceGet",
+        "urDeviceRetain",
+        "urDeviceRelease",
+    ):
         return False  # these are one object for both sides, whose references both would count
     return not any(arg.base_kind.partition(":")[0] in LEFT_OUT for arg in function.args) and "+" not in function.returns
 
@@ -275,9 +282,8 @@ def main(loader: str, count: int = 25000, seed: int = 1, say: Callable[[str], ob
     for each in differing[:20]:
         say(each)
     common = ", ".join(f"{result.name} {times}" for result, times in calls.results.most_common(12))
-    say(
-        f"{sum(calls.results.values())} calls of {len(CALLED)} functions, seed {seed}: {len(differing)} results differ; {common}"
-    )
+    count = sum(calls.results.values())
+    say(f"{count} calls of {len(CALLED)} functions, seed {seed}: {len(differing)} results differ; {common}")
     return bool(differing)
 
 

@@ -403,6 +403,22 @@ static const bool xp_ends[XP_FUNCTIONS] = {
     [57] = true, /* urVirtualMemFree */
 };
 
+/* What is answered without Python, and for which kind of handles. */
+static const struct {
+    uint8_t how, kind;
+} xp_natives[XP_FUNCTIONS] = {
+    [9] = {XP_RELEASES, 1}, /* urContextRelease */
+    [10] = {XP_RETAINS, 1}, /* urContextRetain */
+    [21] = {XP_STATUS, 3}, /* urEventGetInfo */
+    [23] = {XP_RELEASES, 3}, /* urEventRelease */
+    [24] = {XP_RETAINS, 3}, /* urEventRetain */
+    [26] = {XP_WAITS, 3}, /* urEventWait */
+    [40] = {XP_RELEASES, 4}, /* urPhysicalMemRelease */
+    [41] = {XP_RETAINS, 4}, /* urPhysicalMemRetain */
+    [50] = {XP_RELEASES, 2}, /* urQueueRelease */
+    [51] = {XP_RETAINS, 2}, /* urQueueRetain */
+};
+
 static const xp_slot urGetAdapterProcAddrTable_0[] = {
     XP_SLOT(urAdapterGet),
     XP_SLOT(urAdapterRelease),
