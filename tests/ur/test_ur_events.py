@@ -205,6 +205,34 @@ def test_what_is_enqueued_after_a_loss_was_told(rt: Runtime) -> None:
         ur.urQueueFinish(queue)
 
 
+def test_timestamps(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "native_cpu:*;mock:*")
+    mock = Runtime("mock")
+    before, same = ur.urDeviceGetGlobalTimestamps(rt.device)
+    event = ur.urEnqueueTimestampRecordingExp(rt.queue, True, None)
+    after, _ = ur.urDeviceGetGlobalTimestamps(rt.device)
+    assert before == same < times(event)[0] <= times(event)[3] < after
+    assert ur.urEventGetInfo(event, E.COMMAND_TYPE) is ur.Command.TIMESTAMP_RECORDING_EXP
+    for wrong in (
+        lambda: ur.urDeviceGetGlobalTimestamps(mock.device),
+        lambda: ur.urEnqueueTimestampRecordingExp(mock.queue, True, None),
+        lambda: ur.urEnqueueHostTaskExp(mock.queue, print, None, None, None),
+    ):
+        with refused(R.ERROR_UNSUPPORTED_FEATURE):
+            wrong()
+
+
+def test_host_tasks(rt: Runtime) -> None:
+    told: list[object] = []
+    with rt.held() as go:
+        event = ur.urEnqueueHostTaskExp(rt.queue, told.append, 1, None, None)
+        second = ur.urEnqueueHostTaskExp(rt.queue, told.append, 2, None, [event])
+        assert not told
+        go()
+    ur.urEventWait([second])
+    assert told == [1, 2]
+
+
 def test_no_profiling(rt: Runtime) -> None:
     event = ur.urEnqueueEventsWait(rt.queue, None)
     ur.urEventWait([event])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 
 import numpy as np
 import pytest
@@ -165,6 +166,105 @@ def test_host_memory_that_is_not_there(rt: Runtime) -> None:
         with refused(R.ERROR_INVALID_MEM_OBJECT):
             wrong()
     assert array.value == b"x"
+
+
+def test_rows(rt: Runtime) -> None:
+    source, target = rt.memory(), rt.memory()
+    ur.urEventWait([ur.urEnqueueUSMFill2D(rt.queue, source, 8, b"abcd", 6, 4, None)])
+    assert rt.read(source, 32) == b"abcdab\0\0cdabcd\0\0abcdab\0\0cdabcd\0\0"  # it runs on from row to row
+    ur.urEnqueueUSMMemcpy2D(rt.queue, True, target, 5, source, 8, 4, 3, [])
+    assert rt.read(target, 15) == b"abcd\0cdab\0abcd\0"
+    for wrong in (
+        lambda: ur.urEnqueueUSMMemcpy2D(rt.queue, True, target, 1 << 10, source, 8, 4, 5, None),
+        lambda: ur.urEnqueueUSMFill2D(rt.queue, source, 8, b"abcd", 6, 1000, None),
+        lambda: ur.urEnqueueUSMFill2D(rt.queue, source, 8, b"abc", 6, 4, None),
+    ):
+        with refused(R.ERROR_INVALID_SIZE):
+            wrong()
+
+
+def test_copies_without_a_queue(rt: Runtime) -> None:
+    pointer, array = rt.memory(), ctypes.create_string_buffer(b"0123456789", 10)
+    ur.urUSMContextMemcpyExp(rt.context, pointer, ctypes.addressof(array), 10)
+    assert rt.read(pointer, 10) == b"0123456789"
+    with refused(R.ERROR_INVALID_SIZE):
+        ur.urUSMContextMemcpyExp(rt.context, pointer, pointer, 8192)
+
+
+def test_hints(rt: Runtime) -> None:
+    """They complete in their order."""
+    pointer = rt.memory()
+    with rt.held() as go:
+        hints = [
+            ur.urEnqueueUSMPrefetch(rt.queue, pointer, 16, 1, None),
+            ur.urEnqueueUSMAdvise(rt.queue, pointer, 16, 1),
+        ]
+        assert {rt.status(each) for each in hints} == {ur.EventStatus.SUBMITTED}
+        go()
+    ur.urEventWait(hints)
+    with refused(R.ERROR_INVALID_SIZE):
+        ur.urEnqueueUSMAdvise(rt.queue, pointer, 4097, 1)
+    with refused(R.ERROR_INVALID_MEM_OBJECT):
+        ur.urEnqueueUSMPrefetch(rt.queue, rt.ordinary(), 16, 1, None)
+
+
+def test_registered_host_memory(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "native_cpu:*;mock:*")
+    mock = Runtime("mock")
+    address = rt.registered()
+    assert ur.urUSMGetMemAllocInfo(rt.context, address + 8, U.TYPE) is ur.USMType.HOST
+    assert ur.urUSMGetMemAllocInfo(rt.context, address + 8, U.BASE_PTR) == address
+    assert ur.urUSMGetMemAllocInfo(rt.context, address + 8, U.SIZE) == 4096
+    rt.fill(address, b"r", 16)
+    assert ctypes.string_at(address, 16) == b"r" * 16
+    for wrong, result in (
+        (lambda: ur.urUSMHostAllocRegisterExp(rt.context, address + 4095, 16, None), R.ERROR_INVALID_VALUE),
+        (lambda: ur.urUSMHostAllocRegisterExp(mock.context, mock.ordinary(), 16, None), R.ERROR_UNSUPPORTED_FEATURE),
+        (lambda: ur.urUSMFree(rt.context, address), R.ERROR_INVALID_MEM_OBJECT),
+        (lambda: ur.urIPCGetMemHandleExp(rt.context, address), R.ERROR_INVALID_ARGUMENT),
+        (lambda: ur.urUSMHostAllocUnregisterExp(rt.context, address + 8), R.ERROR_INVALID_VALUE),
+    ):
+        with refused(result):
+            wrong()
+    ur.urUSMHostAllocUnregisterExp(rt.context, address)
+    assert ur.urUSMGetMemAllocInfo(rt.context, address, U.TYPE) is ur.USMType.UNKNOWN
+
+
+def test_a_file_descriptor_of_an_allocation(rt: Runtime) -> None:
+    fd_type = ur.ExpExternalMemType.OPAQUE_FD
+    pointer = ur.urMemoryExportAllocExportableMemoryExp(rt.context, rt.device, 0, 8192, fd_type)
+    rt.fill(pointer, b"x", 8192)
+    fd = ur.urMemoryExportExportMemoryHandleExp(rt.context, rt.device, fd_type, pointer)
+    assert not os.get_inheritable(fd)
+    ur.urMemoryExportFreeExportableMemoryExp(rt.context, rt.device, pointer)
+    with mmap.mmap(fd, 8192) as mapped:
+        assert mapped[:] == b"x" * 8192
+    os.close(fd)
+    for kind in (ur.ExpExternalMemType.DMA_BUF, ur.ExpExternalMemType.WIN32_NT):
+        with refused(R.ERROR_UNSUPPORTED_FEATURE):
+            ur.urMemoryExportAllocExportableMemoryExp(rt.context, rt.device, 0, 8192, kind)
+
+
+def test_peer_access(mock: Runtime) -> None:
+    first, second = mock.devices
+    I = ur.ExpPeerInfo  # noqa: E741
+    mock.no_peer()
+    assert ur.urUsmP2PPeerAccessGetInfoExp(first, second, I.UR_PEER_ACCESS_SUPPORT) == 1
+    assert ur.urUsmP2PPeerAccessGetInfoExp(first, second, I.UR_PEER_ATOMICS_SUPPORT) == 0
+    ur.urUsmP2PEnablePeerAccessExp(first, second)
+    with refused(R.ERROR_INVALID_OPERATION):
+        ur.urUsmP2PEnablePeerAccessExp(first, second)
+    with refused(R.ERROR_INVALID_OPERATION):
+        ur.urUsmP2PDisablePeerAccessExp(second, first)
+    ur.urUsmP2PDisablePeerAccessExp(first, second)
+
+
+def test_no_peers(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "native_cpu:*;mock:*")
+    other = Runtime("mock").device
+    assert ur.urUsmP2PPeerAccessGetInfoExp(rt.device, other, ur.ExpPeerInfo.UR_PEER_ACCESS_SUPPORT) == 0
+    with refused(R.ERROR_UNSUPPORTED_FEATURE):
+        ur.urUsmP2PEnablePeerAccessExp(rt.device, other)
 
 
 # --- IPC ------------------------------------------------------------------------------------------------

@@ -141,8 +141,8 @@ def test_contexts(mock: Runtime) -> None:
     assert ur.urContextGetInfo(both, C.DEVICES) == mock.devices
     assert ur.urContextGetInfo(mock.context, C.DEVICES) == [mock.device]
     assert ur.urContextGetInfo(both, C.REFERENCE_COUNT) == 1
-    assert ur.urContextGetInfo(both, C.USM_MEMCPY2D_SUPPORT) is False
-    assert ur.urContextGetInfo(both, C.USM_FILL2D_SUPPORT) is False
+    assert ur.urContextGetInfo(both, C.USM_MEMCPY2D_SUPPORT) is True
+    assert ur.urContextGetInfo(both, C.USM_FILL2D_SUPPORT) is True
 
 
 def test_devices(rt: Runtime) -> None:
@@ -433,6 +433,9 @@ def test_layers_serve_this_face_too(rt: Runtime, capfd: pytest.CaptureFixture[st
     finally:
         xs.enable_layers()
     traced = capfd.readouterr().err
-    assert all(f"---> {name}" in traced for name in ("malloc", "ipc.memory.get", "ipc.memory.put"))
+    assert all(f"---> {name}" in traced for name in ("urUSMDeviceAlloc", "urIPCGetMemHandleExp"))
+    length = len(data)
+    wanted = f".hContext = {id(rt.context):#x}, .pIPCMemHandleData = {{{length} bytes}}) -> UR_RESULT_SUCCESS;"
+    assert f"   <--- urIPCPutMemHandleExp({wanted}\n" in traced
     ur.urUSMFree(rt.context, rt.memory())
     assert capfd.readouterr().err == ""

@@ -181,6 +181,7 @@ class DriverMemory(abc.ABC):
     address: int
     nbytes: int
     host_accessible: bool  # plain loads and stores of this process reach it
+    lasting_export: bool = False  # `export(False)` says the same as long as the memory lives, and is asked once
 
     @abc.abstractmethod
     def export(self, read_only: bool) -> Export:
@@ -366,6 +367,10 @@ class Adapter(abc.ABC):
     @abc.abstractmethod
     def reserve(self, device: DeviceInfo, nbytes: int, address: int) -> DriverRange:
         """Reserve addresses: anywhere if `address` is 0, else exactly there, or raise."""
+
+    @abc.abstractmethod
+    def reaches(self, device: DeviceInfo, peer: DeviceInfo) -> bool:
+        """Whether work on `device` can use memory of `peer`, another device of this adapter."""
 
     @abc.abstractmethod
     def queue(self, device: DeviceInfo) -> DriverQueue: ...

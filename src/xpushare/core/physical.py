@@ -87,15 +87,8 @@ def get(source: Held, context: Context | None = None, implicit: bool = False) ->
         resolve_context(source.device, context)
     what = pages.driver.export()
     table = node.current().table()
-    return table.export(
-        "physical_memory",
-        info_of(pages.device),
-        what,
-        (pages, source.lease),
-        serial=pages.serial,
-        nbytes=pages.nbytes,
-        implicit=implicit,
-    )
+    prepared = table.prepare("physical_memory", info_of(pages.device), what, pages.serial)
+    return table.export(prepared, (pages, source.lease), nbytes=pages.nbytes, implicit=implicit)
 
 
 @operation(
@@ -149,7 +142,7 @@ _openers = Openers(Aspect.ext_oneapi_ipc_physical_memory, import_on)
 )
 def put(handle: Handle | bytes | str) -> None:
     """Withdraw a handle of this process for new opens; what is open stays open."""
-    memory.put(handle, "physical_memory")
+    memory.withdraw(handle, "physical_memory")
 
 
 @final

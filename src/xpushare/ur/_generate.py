@@ -211,7 +211,7 @@ OPERATIONS_INTRODUCTION: Final = """\
 <!-- Made by `python -m xpushare.ur._generate` from the declarations in `src/xpushare/core`: not to be edited. -->
 
 This page lists everything that the package does, each operation once. `xpushare`, `xpushare.ipc` and `xpushare.ur`
-call these operations and add no rules of their own. [Layers](layers.md) wrap them, and
+call these operations and add no rules of their own. [Layers](../layers.md) wrap them, and
 [`xpushare trace`](../tracing.md) shows them by these names. The [conformance suite](../conformance.md) tests the rules
 of sharing. An argument of a wrong type may also raise `TypeError`.
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from typing import Any, Final
 
 from xpushare._aspects import Aspect, Support
@@ -174,15 +173,16 @@ class Cuda(VirtualMemoryAdapter):
         number, on_host = super().dlpack_device(device, kind)
         return number, on_host if kind == "host" else self._driver.gpu(device).ordinal
 
+    def reaches(self, device: DeviceInfo, peer: DeviceInfo) -> bool:
+        return self._driver.gpu(device).reaches(self._driver.gpu(peer).ordinal)
+
     # --- memory --------------------------------------------------------------------------------------------
 
     def allocate_shared(self, info: DeviceInfo, nbytes: int) -> DriverMemory:
         return _memory.ManagedMemory(self.memory_engine, self.device(info), nbytes)
 
-    def open_own(
-        self, info: DeviceInfo, kind: int, doing: str, what: Import, description: bytes
-    ) -> tuple[int, Callable[[], object]]:
-        return _memory.open_own(self.device(info), kind, doing, what, description)
+    def open_own(self, info: DeviceInfo, kind: int, doing: str, what: Import, description: bytes) -> DriverMemory:
+        return _memory.open_own(self.memory_engine, self.device(info), kind, doing, what, description)
 
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
         """Memfds, as host memory. The VMM fds of other backends lack what `PhysicalPages` and `DeviceMemory` need to

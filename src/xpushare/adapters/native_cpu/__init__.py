@@ -120,6 +120,9 @@ class NativeCpu(Adapter):
     def reserve(self, device: DeviceInfo, nbytes: int, address: int) -> DriverRange:
         return HostRange(self.calls, nbytes, address, self.granularity(device, False))
 
+    def reaches(self, device: DeviceInfo, peer: DeviceInfo) -> bool:
+        return True
+
     def queue(self, device: DeviceInfo) -> DriverQueue:
         return HostQueue()
 
@@ -164,7 +167,7 @@ def _cpu() -> _Cpu:
 
 
 def _sysfs(name: str) -> int:
-    """A number that the kernel lists of the first processor (of its last cache, if it has several), or 0."""
+    """A number that the kernel lists of the first processor, of its last cache if it has several; 0 if none."""
     found = sorted(glob.glob(f"/sys/devices/system/cpu/cpu0/{name}"))
     if not found:
         return 0

@@ -21,7 +21,7 @@ from xpushare.adapters.stream.engine import Engine
 from xpushare.adapters.stream.fills import Copy, Fill, fill_steps
 from xpushare.adapters.stream.hooks import Calls, Scope, Stream
 from xpushare.adapters.stream.host_memory import HostMemory
-from xpushare.timeline.loss import QUEUE_FAILED, note_failure, peer_lost
+from xpushare.timeline.loss import QUEUE_FAILED, Losses, note_failure, peer_lost
 
 __all__ = ["AdoptedQueues", "DeviceQueue"]
 
@@ -65,6 +65,7 @@ class DeviceQueue(DriverQueue):
         self._foreign: list[weakref.ref[_Dropped]] = []  # each lives while the queue waits for another library's event
         self._owed: dict[int, Slot] = {}  # by id; changed only with `_order`
         self._failures: deque[BaseException] = deque()
+        self._losses = Losses()
         self._broken: DeviceError | None = None
         self.place = 0  # of the newest operation, if `_native` may hold it
         self._dropped = range(0)  # the places of what was held when the driver refused one of the operations
@@ -299,15 +300,20 @@ class DeviceQueue(DriverQueue):
                 except ValueError as error:
                     raise InvalidArgumentError(str(error)) from None
             elif state == LOST:
+                self._native.lost(slot)
                 with self._state:
-                    self._failures.append(peer_lost(slot, point))
+                    self._meet(slot, point)
+
+    def _meet(self, slot: Slot, point: int) -> None:
+        """A wait was lost. With `_state`."""
+        if self._losses.new(slot):
+            self._failures.append(peer_lost(slot, point))
 
     def _sort_waits(self, passed: bool = False) -> None:
-        """Turn lost waits into failures, one for each slot, and forget settled waits. A lost wait holds its event until
+        """Turn lost waits into failures, one for each loss, and forget settled waits. A lost wait holds its event until
         the device is released, which it is if the stream has `passed` the wait.
         """
         with self._state:
-            lost: set[int] = set()
             for _ in range(len(self._waits)):
                 wait = self._waits.popleft()
                 slot, point = wait.slot, wait.point
@@ -319,9 +325,8 @@ class DeviceQueue(DriverQueue):
                 released = slot.released(point)
                 if state == PENDING or (waiting and not released and not passed):
                     self._waits.append(wait)
-                elif (released or state == LOST) and id(slot) not in lost:
-                    lost.add(id(slot))
-                    self._failures.append(peer_lost(slot, point))
+                elif released or state == LOST:
+                    self._meet(slot, point)
 
     def waits(self) -> list[Callable[[], bool]]:
         self._sort_waits()
@@ -412,13 +417,15 @@ class DeviceQueue(DriverQueue):
 
     def synchronize(self, timeout: float | None) -> None:
         start = time.monotonic()
+        place = self._native.handed
         if timeout == 0 and self.idle():  # a mark needs a moment even then
             self.settle()
-            self._report()
+            self._report(place)
             return
         with self._order, self._stream.current():
             self._check()
             mark = self._mark("synchronizing")
+            place = mark.place or self._native.handed
         reached = False
         try:
             nap = _NAP_FIRST
@@ -439,14 +446,17 @@ class DeviceQueue(DriverQueue):
                 self._give_back(mark)  # set anew when it is used again
             else:
                 self._keep(mark, None)  # it may still be held
-        self._report()
+        self._report(place)
 
-    def _report(self) -> None:
-        """Raise what went wrong since the last call, where the stream has finished its work."""
+    def _report(self, place: int) -> None:
+        """Raise what went wrong since the last call, where the stream has finished its work up to that place."""
         self._sort_waits(True)
         self._notice_refusal()
-        if self._failures:
-            raise self._failures.popleft()
+        failure = self._failures.popleft() if self._failures else None
+        if not self._failures:
+            self._native.told(place)
+        if failure is not None:
+            raise failure
 
     def told(self) -> None:
         pass  # only what was queued before a loss suffers for it

@@ -247,7 +247,11 @@ def _callbacks(boxes: Boxes, post: Post) -> dict[str, Callable[[int], Callable[.
     def logger(function: int) -> Callable[..., object] | None:
         return (lambda level, text, data: post(function, 0, int(level), data or 0, text.encode())) if function else None
 
-    return {"_callback_event": event, "_callback_logger": logger}
+    def host_task(function: int) -> Callable[..., object] | None:
+        """A queue's thread calls it, and goes on once it has returned."""
+        return (lambda data: ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function)(data)) if function else None
+
+    return {"_callback_event": event, "_callback_logger": logger, "_callback_host_task": host_task}
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -342,7 +346,8 @@ def _inputs(function: Function, given: tuple[Parameter, ...]) -> tuple[dict[str,
         elif family == "struct":
             made[name] = f"_read_{kind}({a})"
         elif family == "pattern":
-            made[name] = f"_pattern({a}, a{i - 1}, a{numbers['size']})"
+            filled = ["size"] if "size" in numbers else ["width", "height"]
+            made[name] = f"_pattern({a}, a{i - 1}, {' * '.join(f'a{numbers[each]}' for each in filled)})"
         elif family == "string":
             made[name] = f"_string({a})"
         elif family == "callback":
