@@ -519,14 +519,14 @@ static const struct {
 } xp_natives[XP_FUNCTIONS] = {
     [9] = {XP_RELEASES, 1}, /* urContextRelease */
     [10] = {XP_RETAINS, 1}, /* urContextRetain */
-    [21] = {XP_STATUS, 3}, /* urEventGetInfo */
-    [23] = {XP_RELEASES, 3}, /* urEventRelease */
-    [24] = {XP_RETAINS, 3}, /* urEventRetain */
-    [26] = {XP_WAITS, 3}, /* urEventWait */
-    [40] = {XP_RELEASES, 4}, /* urPhysicalMemRelease */
-    [41] = {XP_RETAINS, 4}, /* urPhysicalMemRetain */
-    [50] = {XP_RELEASES, 2}, /* urQueueRelease */
-    [51] = {XP_RETAINS, 2}, /* urQueueRetain */
+    [28] = {XP_STATUS, 3}, /* urEventGetInfo */
+    [30] = {XP_RELEASES, 3}, /* urEventRelease */
+    [31] = {XP_RETAINS, 3}, /* urEventRetain */
+    [33] = {XP_WAITS, 3}, /* urEventWait */
+    [50] = {XP_RELEASES, 4}, /* urPhysicalMemRelease */
+    [51] = {XP_RETAINS, 4}, /* urPhysicalMemRetain */
+    [60] = {XP_RELEASES, 2}, /* urQueueRelease */
+    [61] = {XP_RETAINS, 2}, /* urQueueRetain */
 };
 
 static const xp_slot urGetAdapterProcAddrTable_0[] = {

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final
 from xpushare import _leaving, _native, ur
 from xpushare._lifecycle import use
 from xpushare._result import Result
-from xpushare.core.layers import enabled_layers
+from xpushare.core.declare import layers_on
 from xpushare.ur import _structs
 from xpushare.ur._functions import FUNCTIONS, INFOS
 from xpushare.ur._objects import HANDLES, Counted
@@ -228,6 +228,7 @@ def _string_packer(text: str) -> bytes:
     return struct.pack("Q", ctypes.addressof(kept))
 
 
+_HOST_TASK: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 Post = Callable[[int, int, int, int, bytes | None], object]
 """The library's: have its own thread call a function of the program."""
 
@@ -249,7 +250,7 @@ def _callbacks(boxes: Boxes, post: Post) -> dict[str, Callable[[int], Callable[.
 
     def host_task(function: int) -> Callable[..., object] | None:
         """A queue's thread calls it, and goes on once it has returned."""
-        return (lambda data: ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function)(data)) if function else None
+        return _HOST_TASK(function) if function else None
 
     return {"_callback_event": event, "_callback_logger": logger, "_callback_host_task": host_task}
 
@@ -498,7 +499,7 @@ def start(site: str) -> list[Callable[..., int]]:
             f"this Python has another xpushare than that of the library: {LIBRARY.parents[3]}, not {site}"
         )
     library = ctypes.CDLL(str(LIBRARY))
-    if not enabled_layers():  # they see every call
+    if not layers_on:  # they see every call
         engine = ctypes.CDLL(_native.__file__)
         library.xpushare_ur_engine.argtypes = [ctypes.c_void_p] * 2
         library.xpushare_ur_engine(
