@@ -86,6 +86,19 @@ def test_info_json() -> None:
         assert support["reason"]
 
 
+def test_info_of_every_query() -> None:
+    done = command("info", "-v", "--json", "--device", "native_cpu:0")
+    [device] = json.loads(done.stdout)["devices"]
+    queries = device["queries"]
+    assert len(queries) == 193
+    assert (queries["TYPE"], queries["IPC_EVENT_SUPPORT_EXP"], queries["DEVICE_ID"]) == ("CPU", True, None)
+    assert queries["UUID"] == device["uuid"].replace("-", "")
+    assert "PROFILING_ENABLE" in queries["QUEUE_PROPERTIES"].split(" | ")
+    text = command("info", "-v", "--device", "native_cpu:0").stdout
+    assert "  MAX_WORK_ITEM_SIZES: 1 1 1\n  MAX_WORK_GROUP_SIZE: 1\n" in text
+    assert "  DEVICE_ID: not answered\n" in text
+
+
 def test_info_text() -> None:
     done = command("info")
     assert done.returncode == 0, done.stderr

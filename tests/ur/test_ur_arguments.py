@@ -13,6 +13,7 @@ import pytest
 from ur_runtime import IPC, Runtime
 
 from xpushare import ur
+from xpushare.ur._derived import UNSUPPORTED
 from xpushare.ur._objects import HANDLES
 from xpushare.ur._spec import FUNCTIONS, Arg
 
@@ -171,7 +172,14 @@ def with_argument(rt: Runtime, name: str, number: int, value: object) -> tuple[A
 
 def test_every_function_is_here() -> None:
     assert set(GOOD) == set(FUNCTIONS)
-    assert set(FUNCTIONS) == {name for name in ur.__all__ if name.startswith("ur")}
+    assert {*FUNCTIONS, *UNSUPPORTED} == {name for name in ur.__all__ if name.startswith("ur")}
+
+
+def test_the_other_functions_are_not_supported(rt: Runtime) -> None:
+    assert len(UNSUPPORTED) > 100
+    for name in UNSUPPORTED:
+        for arguments in ((), (None,), (rt.device, 0, "x")):
+            assert refusal(name, arguments) is R.ERROR_UNSUPPORTED_FEATURE
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
