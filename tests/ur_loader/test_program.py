@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from small_loader import Run, compiled, names
 
 import xpushare as xs
-from conftest import Run, compiled, names
 from xpushare import PeerLostError
 from xpushare.ur.loader import interpreter
 from xpushare.ur.loader._builds import BUILDS

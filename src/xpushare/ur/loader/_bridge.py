@@ -98,7 +98,7 @@ class Boxes:
                 self.objects[handle] = found
                 self._of[id(found)] = handle
                 number = _NUMBERS.get(found.__class__)
-                if number is not None:
+                if number is not None and found.references:
                     box = _Box.from_address(handle)
                     box.references = self._seen[handle] = found.references
                     box.event = use(found.shared).timeline.slot.engine if number == _EVENT else None
