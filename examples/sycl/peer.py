@@ -73,7 +73,9 @@ if __name__ == "__main__":
     for _ in range(int(os.environ.get("SHARE_ROUNDS", "1")) if command else 1):
         try:
             good = export(folder, command) if command else open_(folder)
-            print(f"Python {'exported' if command else 'imported'} on {DEVICE}: {'good' if good else 'WRONG'}", flush=True)
+            print(
+                f"Python {'exported' if command else 'imported'} on {DEVICE}: {'good' if good else 'WRONG'}", flush=True
+            )
         except xs.XpuShareError as error:
             good = False
             print(f"Python: {error}", flush=True)

@@ -469,6 +469,10 @@ class Slot:
         """The address of the slot; its first word is the value, for devices."""
 
     @property
+    def engine(self) -> int:
+        """What the engine's functions for other libraries (src/native/engine/outside.c) take."""
+
+    @property
     def value(self) -> int: ...
     @property
     def pending(self) -> int: ...

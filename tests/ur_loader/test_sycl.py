@@ -1,5 +1,5 @@
-"""A SYCL program, SYCL's own runtime and Unified Runtime's own loader, which scripts/ur_loader sets up: three kinds, and a
-Python peer in both directions; what the loader's layers say of it.
+"""A SYCL program on SYCL's own runtime, which scripts/ur_loader sets up: three kinds, a Python peer in both directions,
+and what the loader's layers say of it.
 """
 
 from __future__ import annotations
@@ -51,18 +51,22 @@ def test_the_loaders_layers(tmp_path: Path) -> None:
     """Validation finds nothing but what its own books lack; tracing prints arguments by name."""
     said = run(
         [str(PROGRAM), str(tmp_path)], [str(PROGRAM), str(tmp_path)],
-        UR_ENABLE_LAYERS=LAYERS, UR_LOG_VALIDATION="level:warning;output:stdout", UR_LOG_TRACING="level:info;output:stdout",
+        UR_ENABLE_LAYERS=LAYERS,
+        UR_LOG_VALIDATION="level:warning;output:stdout", UR_LOG_TRACING="level:info;output:stdout",
     )  # fmt: skip
     traced = dict(re.findall(r"<--- (ur\w+)\((.*)\) -> UR_RESULT_SUCCESS", said))
     assert re.fullmatch(
-        r"\.hContext = 0x\w+, \.hDevice = 0x\w+, \.pIPCMemHandleData = 0x\w+, \.ipcMemHandleDataSize = 256, \.ppMem = .*",
+        r"\.hContext = 0x\w+, \.hDevice = 0x\w+, \.pIPCMemHandleData = 0x\w+, "
+        r"\.ipcMemHandleDataSize = 256, \.ppMem = .*",
         traced["urIPCOpenMemHandleExp"],
     )
     opened = set(re.findall(r"urIPCOpen(?:Event|PhysMem)HandleExp\(.*= 0x\w+ \((0x\w+)\)\) ->", said))
     signalled = set(re.findall(r"urEnqueueEventsWaitWithBarrierExt\(.*\.phEvent = 0x\w+ \((0x\w+)\)\) ->", said))
     assert opened
     assert signalled
-    messages = set(re.findall(r"<VALIDATION>\[\w+\]: (.*)", said))
+    # Not those of this package's own layers, which have the same names, and name objects: SYCL ends with references to
+    # the adapter and the device.
+    messages = set(re.findall(r"<VALIDATION>\[\w+\]: ([^<\n]*)$", said, re.MULTILINE))
     not_in_its_books = {
         "There are no valid references to handle 0",  # no pool, as an allocation may have none
         *(f"There are no valid references to handle {each}" for each in opened),  # it does not count opens

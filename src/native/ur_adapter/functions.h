@@ -513,6 +513,22 @@ static const bool xp_ends[XP_FUNCTIONS] = {
     [75] = true, /* urVirtualMemFree */
 };
 
+/* What is answered without Python, and for which kind of handles. */
+static const struct {
+    uint8_t how, kind;
+} xp_natives[XP_FUNCTIONS] = {
+    [9] = {XP_RELEASES, 1}, /* urContextRelease */
+    [10] = {XP_RETAINS, 1}, /* urContextRetain */
+    [28] = {XP_STATUS, 3}, /* urEventGetInfo */
+    [30] = {XP_RELEASES, 3}, /* urEventRelease */
+    [31] = {XP_RETAINS, 3}, /* urEventRetain */
+    [33] = {XP_WAITS, 3}, /* urEventWait */
+    [50] = {XP_RELEASES, 4}, /* urPhysicalMemRelease */
+    [51] = {XP_RETAINS, 4}, /* urPhysicalMemRetain */
+    [60] = {XP_RELEASES, 2}, /* urQueueRelease */
+    [61] = {XP_RETAINS, 2}, /* urQueueRetain */
+};
+
 static const xp_slot urGetAdapterProcAddrTable_0[] = {
     XP_SLOT(urAdapterGet),
     XP_SLOT(urAdapterRelease),
