@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-__all__ = ["Stage", "at_leave"]
+__all__ = ["Stage", "at_leave", "leave"]
 
 _LINGER: Final = 10.0  # seconds, for all callbacks together
 _LAST: Final = -(1 << 30)  # of multiprocessing's finalisers, which join the feeders of its queues at -5

@@ -25,6 +25,7 @@ from xpushare.core.resources import Allocation
 from xpushare.sharing import node
 from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, READ_ONLY, Handle, HandleLike, fields_of, raw_of
 from xpushare.sharing.peers import Opener
+from xpushare.sharing.table import Prepared, Table
 
 __all__ = [
     "Range",
@@ -149,27 +150,32 @@ def get(
         )
     if allocation.foreign_process:
         raise ForkError(f"this memory {FORK_ADVICE}")
-    device = allocation.device
-    device.require(Aspect.ext_oneapi_ipc_memory)
-    return (
-        node.current()
-        .table()
-        .export(
-            "memory",
-            info_of(device),
-            allocation.driver.export(read_only),
-            allocation,
-            serial=allocation.serial,
-            offset=source.offset,
-            nbytes=source.nbytes,
-            read_only=read_only or source.read_only,
-            keep=source.lease,
-            foreign=allocation.foreign,
-            implicit=implicit,
-            opens=opens,
-            ttl=ttl,
-        )
+    table = node.current().table()
+    return table.export(
+        prepared_by(allocation, table, read_only),
+        allocation,
+        offset=source.offset,
+        nbytes=source.nbytes,
+        read_only=read_only or source.read_only,
+        keep=source.lease,
+        foreign=allocation.foreign,
+        implicit=implicit,
+        opens=opens,
+        ttl=ttl,
     )
+
+
+def prepared_by(allocation: Allocation, table: Table, read_only: bool) -> Prepared:
+    """What all exports of an allocation say; kept with it where its driver says the same each time."""
+    prepared = None if read_only else allocation.prepared
+    if prepared is None:
+        device = allocation.device
+        device.require(Aspect.ext_oneapi_ipc_memory)
+        driver = allocation.driver
+        prepared = table.prepare("memory", info_of(device), driver.export(read_only), allocation.serial)
+        if driver.lasting_export and not read_only:
+            allocation.prepared = prepared
+    return prepared
 
 
 _new: Any = tuple.__new__
