@@ -74,8 +74,12 @@ def exporting() -> None:
 def declared_errors() -> Iterator[None]:
     """The test fails when an operation raises an error of this package, or a time-out, that it does not declare."""
     import xpushare as xs
-    from xpushare.core.declare import Operation
+    from xpushare.core.declare import Operation, layers_on
     from xpushare.core.layers import operations
+
+    if layers_on:  # they wrap the operations themselves
+        yield
+        return
 
     undeclared: set[str] = set()
 

@@ -179,6 +179,7 @@ def test_foreign_memory(peer: Child) -> None:
 # --- in the exporter's own process ----------------------------------------------------------------
 
 
+@pytest.mark.misuse
 def test_memory_of_this_process(pair: Pair) -> None:
     with nothing_left():
         own = xs.malloc_device(2 * PAGE, pair[0])

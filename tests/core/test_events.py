@@ -86,6 +86,7 @@ def test_copy_between_all_kinds_of_operands(queue: xs.Queue, device: str) -> Non
         assert bytes(memoryview(memory)[16:24]) == b"\3" * 4 + b"\2" * 4
 
 
+@pytest.mark.misuse
 def test_operands_are_checked(queue: xs.Queue, device: str) -> None:
     with (
         xs.malloc_device(PAGE, device) as memory,
@@ -327,7 +328,8 @@ def test_slots_are_used_again_and_are_new_then(device: str) -> None:
 
 def test_an_event_outlives_close_for_what_is_queued(device: str, queue: xs.Queue) -> None:
     event = xs.Event(device, enable_ipc=True)
-    twin = xs.ipc.event.open(xs.ipc.event.get(event))
+    handle = xs.ipc.event.get(event)
+    twin = xs.ipc.event.open(handle)
     gate = Gate(queue)
     queue.signal(event)
     event.close()
@@ -335,6 +337,7 @@ def test_an_event_outlives_close_for_what_is_queued(device: str, queue: xs.Queue
     twin.wait(10)
     assert twin.value == 1
     twin.close()
+    xs.ipc.event.put(handle)
 
 
 def test_keyboard_interrupt_ends_every_wait(device: str) -> None:

@@ -15,6 +15,7 @@ import pytest
 from leaving_peer import HOWS
 
 import xpushare as xs
+from xpushare.sharing import node
 
 DEVICES = ["native_cpu:0", "mock:0", "mock:1"]
 LONG = {"XPUSHARE_LINGER": "600"}  # who lingers in vain fails the test
@@ -63,6 +64,15 @@ class Gate:
 
     def open(self) -> None:
         self._opened.set()
+
+
+@pytest.fixture(autouse=True)
+def _puts() -> Iterator[None]:
+    """Put what a test has exported."""
+    yield
+    table = node.current().table()
+    for each in table.exports():
+        table.put(each.handle)
 
 
 @pytest.fixture

@@ -98,6 +98,7 @@ def test_close_is_idempotent(thing: Any) -> None:
     assert "closed" in repr(thing)
 
 
+@pytest.mark.misuse
 def test_with(thing: Any) -> None:
     with pytest.raises(ZeroDivisionError), thing as entered:  # noqa: PT012 the block is what is tested
         assert entered is thing
@@ -108,6 +109,7 @@ def test_with(thing: Any) -> None:
         thing.__enter__()
 
 
+@pytest.mark.misuse
 def test_use_after_close(thing: Any) -> None:
     event = xs.Event("native_cpu:0")
     thing.close()
@@ -170,6 +172,7 @@ def test_copies_are_refused(thing: Any) -> None:
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.misuse
 def test_pickling(thing: Any, protocol: int) -> None:
     if isinstance(thing, NO_PICKLE):
         with pytest.raises(TypeError, match=f"this {type(thing).__name__} cannot be pickled: "):

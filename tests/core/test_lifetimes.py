@@ -148,6 +148,7 @@ def test_garbage_is_collected(pair: Pair, peer: Child, monkeypatch: pytest.Monke
 # --- close ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.misuse
 def test_operands_after_close() -> None:
     queue = xs.Queue("native_cpu:0")
     memory, event = xs.malloc_device(PAGE, "native_cpu:0"), xs.Event("native_cpu:0")

@@ -84,6 +84,7 @@ def test_rule_1_a_slice_of_a_slice(device: str) -> None:
 
 
 @pytest.mark.parametrize(("offset", "nbytes"), [(-1, 1), (0, PAGE + 1), (PAGE, 1), (1, PAGE), (0, -1), (2**70, 1)])
+@pytest.mark.misuse
 def test_rule_1_a_slice_lies_inside(offset: int, nbytes: int) -> None:
     with xs.malloc_device(PAGE, "native_cpu:0") as memory, pytest.raises(xs.InvalidArgumentError):
         memory.slice(offset, nbytes)
@@ -296,6 +297,7 @@ def test_rule_2_in_the_exporters_own_process(pair: Pair) -> None:
 # --- 3: refusals (the handle's own are in tests/sharing/test_handles.py) --------------------------
 
 
+@pytest.mark.misuse
 def test_rule_3_after_put(pair: Pair, peer: Child, kind: str) -> None:
     handle = peer.call(MAKERS[kind], pair[0])
     first = verbs(kind).open(handle)
@@ -493,6 +495,7 @@ def test_rule_4_every_open_of_an_event_is_a_new_object(pair: Pair, peer: Child) 
     three.close()
 
 
+@pytest.mark.misuse
 def test_rule_4_close_is_an_error_where_it_has_nothing_to_do(device: str) -> None:
     handle = exported(device)
     memory = xs.ipc.memory.open(handle)
@@ -570,6 +573,7 @@ def test_rule_5_put_leaves_what_is_open(pair: Pair, peer: Child) -> None:
 
 
 @pytest.mark.parametrize("spelling", [bytes, str, xs.ipc.Handle])
+@pytest.mark.misuse
 def test_rule_5_put_twice(kind: str, spelling: Callable[[Any], Any]) -> None:
     handle = MAKERS[kind]("native_cpu:0")
     verbs(kind).put(spelling(handle))
@@ -1003,6 +1007,7 @@ def test_rule_10_export_and_put_from_many_threads(device: str) -> None:
         assert len(set().union(*seen)) == 500
 
 
+@pytest.mark.misuse
 def test_rule_10_one_put_of_many_wins(device: str) -> None:
     handle = exported(device)
     start = threading.Barrier(8)

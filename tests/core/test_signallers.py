@@ -302,9 +302,11 @@ def test_signals_is_checked() -> None:
         with pytest.raises(xs.InvalidArgumentError, match="signals=False"):
             event.signal()
         make = xs.ipc.event.open
-        with make(xs.ipc.event.get(event), signals=True) as own:
+        handle = xs.ipc.event.get(event)
+        with make(handle, signals=True) as own:
             assert own.signal() == 1
             event.wait(0, at_least=1)
+        xs.ipc.event.put(handle)
 
 
 def test_a_wait_in_a_thread_hears_of_a_close(peer: Child, other: Child) -> None:

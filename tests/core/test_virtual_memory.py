@@ -94,6 +94,7 @@ def test_only_whole_objects_without_partial_map(
         place.map(physical, 0)
 
 
+@pytest.mark.misuse
 def test_what_is_misaligned_or_outside(device: str, granule: int, place: xs.VirtualRange) -> None:
     physical = xs.PhysicalMemory(2 * granule, device)
     total = place.nbytes
@@ -270,6 +271,7 @@ def test_queue_operations_pin_what_they_look_at(device: str, granule: int, place
         assert read_physical(physical, 2) == b"qq"
 
 
+@pytest.mark.misuse
 def test_views_outlive_the_range_object(device: str, granule: int) -> None:
     nbytes = 41 * granule
     place = xs.VirtualRange(nbytes, device)

@@ -16,11 +16,12 @@ from typing import Any, Final
 import pytest
 
 import xpushare as xs
-from xpushare.conformance import actions, harness
+from xpushare.conformance import actions, harness, silence
 from xpushare.conformance.faults import apply_named
 from xpushare.conformance.harness import Child
 from xpushare.conformance.refusals import NotRefused, check_refused
 from xpushare.conformance.rules import KIND_ASPECTS, RULES
+from xpushare.core.declare import layers_on
 from xpushare.sharing import node
 
 __all__ = ["Pair"]
@@ -59,6 +60,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "rule(number): the rule that a test checks")
+    config.addinivalue_line("markers", silence.MISUSE)
+    if layers_on:
+        config.pluginmanager.register(silence)
     runner: Any = config.getoption("--runner")
     if runner is not None:
         harness.die_with(runner)

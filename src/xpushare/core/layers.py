@@ -41,8 +41,9 @@ def _trace(operation: Operation, call: Callable[..., Any]) -> Callable[..., Any]
         from xpushare.core.recording import record
 
         return record(operation, call, os.environ[TRACE_FOLDER])
-    from xpushare.core.printing import traced
+    from xpushare.core.printing import logger, traced
 
+    logger()
     return traced(operation, call)
 
 
@@ -77,6 +78,8 @@ def _apply() -> None:
     checks.clear()
     checks.update(wanted)
     watchers[:] = [validation.misused] if wanted else []
+    if wanted:
+        validation.logger()  # opens its file now, not at some later call
     validation.track("leaks" in wanted)
     for operation in operations():
         call = operation.function

@@ -186,11 +186,11 @@ class Books:
 
     # --- what is retained
 
-    def retained(self) -> list[Record]:
-        """What was made and not given back, in the order of its making."""
+    def retained(self, objects: bool = True) -> list[Record]:
+        """What was made and not given back; without `objects`, only what does not go with a Python object."""
         gc.collect()  # what only a cycle of references holds is nobody's
         with self._lock:
-            objects = [known.record for known in self._objects.values() if known.weak() is not None]
+            alive = [known.record for known in self._objects.values() if known.weak() is not None]
             exports = {fields_of(each).generation: each for each in _exports()}
             keyed = [
                 record
@@ -203,8 +203,8 @@ class Books:
                 if (_kind_of(each), generation) not in self._keyed
             ]
             counted = set(map(id, self._counted.values()))
-            others = [record for record in objects if record.count and record.listed and id(record) not in counted]
-            return [*before, *keyed, *self._counted.values(), *others]
+            others = [record for record in alive if record.count and record.listed and id(record) not in counted]
+            return [*before, *keyed, *self._counted.values(), *(others if objects else ())]
 
     def clear(self) -> None:
         with self._lock:

@@ -86,11 +86,19 @@ def _subject(function: Function, kind: str, given: Mapping[str, Any]) -> Any:
     return None
 
 
+@cache
+def _ended() -> frozenset[str]:
+    """The kinds that can be given back."""
+    return frozenset(each.ends for each in FUNCTIONS.values())
+
+
 def _keep(function: Function, given: Mapping[str, Any], result: Any) -> None:
     """Note what a successful call made and ended. Handle data are the operations' to note."""
     from xpushare.core.validation import books
 
     made, ended = function.makes, function.ends
+    if made not in _ended():  # there is no way to give it back
+        made = ""
     if made in HANDLES:
         found = _subject(function, made, given) if result is None else result
         for each in found if isinstance(found, list) else (found,):

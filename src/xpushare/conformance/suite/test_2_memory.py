@@ -45,6 +45,7 @@ def test_mallocs(pair: Pair, malloc: str) -> None:
 
 @rule("2.2", "A size that is no positive integer is InvalidArgumentError, one that nobody has OutOfMemoryError")
 @pytest.mark.parametrize("malloc", MALLOCS)
+@pytest.mark.misuse
 def test_sizes(pair: Pair, malloc: str) -> None:
     sizes: list[Any] = [0, -1, "4", None, 1.5]
     for nbytes in sizes:
@@ -56,6 +57,7 @@ def test_sizes(pair: Pair, malloc: str) -> None:
 
 
 @rule("2.3", "A slice lies inside its memory and shares its ownership")
+@pytest.mark.misuse
 def test_slices(pair: Pair) -> None:
     memory = xs.malloc_device(NBYTES, pair.exporter)
     write_bytes(memory, PATTERN)
@@ -92,6 +94,7 @@ def test_buffers(pair: Pair, malloc: str) -> None:
 
 
 @rule("2.5", "as_array gives an array of that shape and dtype over exactly those bytes, inside the memory only")
+@pytest.mark.misuse
 def test_arrays(pair: Pair) -> None:
     with xs.malloc_device(NBYTES, pair.exporter) as memory:
         array = memory.as_array((4, 8), "int32", 64)
@@ -174,6 +177,7 @@ def resources(device: str) -> dict[str, tuple[Any, Callable[[Any], Any]]]:
 
 
 @rule("2.8", "close is idempotent, `closed` says so, and use after close is InvalidArgumentError")
+@pytest.mark.misuse
 def test_close(pair: Pair) -> None:
     for name, (thing, use) in resources(pair.exporter).items():
         assert not thing.closed, name

@@ -175,6 +175,7 @@ def test_threads_open(pair: Pair, kind: str, nothing_left: Callable[[], None]) -
 
 
 @rule("3.10b", "Many threads may export and put at once; of several puts of one handle one wins")
+@pytest.mark.misuse
 def test_threads_put(pair: Pair, kind: str, nothing_left: Callable[[], None]) -> None:
     with make(kind, pair.exporter) as thing, ThreadPoolExecutor(6) as pool:
 

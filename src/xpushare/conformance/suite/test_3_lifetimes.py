@@ -132,6 +132,7 @@ def test_failed_opens(pair: Pair, peer: Child, kind: str, nothing_left: Callable
 
 
 @rule("3.8b", "A failed get or map leaves no fd, mapping or entry behind")
+@pytest.mark.misuse
 def test_failed_gets(pair: Pair, kind: str, nothing_left: Callable[[], None]) -> None:
     context: Any = "a context"
     for _ in range(20):

@@ -45,6 +45,7 @@ def test_new_objects(pair: Pair, peer: Child, kind: str) -> None:
 
 
 @rule("3.4b", "ipc.memory.close is an error on memory that is closed or was not opened")
+@pytest.mark.misuse
 def test_close_verb(pair: Pair) -> None:
     handle = actions.export("own", "memory", pair.exporter)
     memory = xs.ipc.memory.open(handle)
@@ -136,6 +137,7 @@ def test_put_leaves_opened(pair: Pair, peer: Child, kind: str) -> None:
 
 
 @rule("3.5c", "put is an error for a handle that was put before")
+@pytest.mark.misuse
 def test_put_twice(pair: Pair, kind: str) -> None:
     for spelling in (bytes, str, xs.ipc.Handle):
         raw = xs.ipc.Handle(actions.export("thing", kind, pair.exporter))

@@ -79,6 +79,7 @@ def test_flipped_bits(pair: Pair, peer: Child, kind: str, nothing_left: Callable
 
 
 @rule("3.3c", "open refuses a handle of another kind")
+@pytest.mark.misuse
 def test_kinds(pair: Pair, peer: Child, kind: str) -> None:
     handle = peer.call(actions.export, "thing", kind, pair.exporter)
     for number, other in enumerate(KINDS, 1):
@@ -121,6 +122,7 @@ def test_boots(pair: Pair, kind: str) -> None:
 
 
 @rule("3.3g", "open refuses a handle after put")
+@pytest.mark.misuse
 def test_after_put(pair: Pair, peer: Child, kind: str, nothing_left: Callable[[], None]) -> None:
     known, never = (peer.call(actions.export, name, kind, pair.exporter) for name in ("known", "never"))
     found = [verbs(kind).open(known, device=device) for device in (pair.importer, None, None)]

@@ -104,6 +104,7 @@ def test_granularity(pair: Pair) -> None:
 
 
 @rule("4.4", "Ranges lie inside the objects")
+@pytest.mark.misuse
 def test_inside(pair: Pair) -> None:
     one = granule(pair.exporter)
     with xs.VirtualRange(2 * one, pair.exporter) as place, xs.PhysicalMemory(2 * one, pair.exporter) as pages:

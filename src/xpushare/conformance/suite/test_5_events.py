@@ -57,6 +57,7 @@ def test_copy_and_fill(pair: Pair) -> None:
 
 
 @rule("5.2", "copy and fill refuse what does not fit, is no operand, or is closed")
+@pytest.mark.misuse
 def test_refused_operands(pair: Pair) -> None:
     with (
         xs.malloc_device(NBYTES, pair.exporter) as one,
@@ -774,12 +775,14 @@ def test_clean_exit_with_queued_work(pair: Pair) -> None:
         held(pair.exporter) as gate,
     ):
         gate.queue.signal(begin)
-        child.call(_leave_work_behind, pair.importer, xs.ipc.event.get(begin), done)
+        handle = xs.ipc.event.get(begin)
+        child.call(_leave_work_behind, pair.importer, handle, done)
         release = threading.Timer(0.3, gate.release)  # the child exits by then if it does not wait
         release.start()
         assert child.exit() == 0
         release.join()
         kept["event"].wait(5, at_least=1)
+        xs.ipc.event.put(handle)
 
 
 def _leave_work_behind(device: str, begin: xs.ipc.Handle, done: bytes) -> None:

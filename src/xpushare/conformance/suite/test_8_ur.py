@@ -34,19 +34,29 @@ class Face:
 
     def __init__(self, name: str) -> None:
         wanted = xs.Device(name)
+        self.made: list[Any] = []
         self.device = next(
-            device
-            for adapter in ur.urAdapterGet()
-            for platform in ur.urPlatformGet(adapter)
-            for device in ur.urDeviceGet(platform, ur.DeviceType.ALL)
-            if ur.urDeviceGetInfo(device, ur.DeviceInfo.UUID) == _uuid(wanted)
+            device for device in self.devices() if ur.urDeviceGetInfo(device, ur.DeviceInfo.UUID) == _uuid(wanted)
         )
         self.platform = ur.urDeviceGetInfo(self.device, ur.DeviceInfo.PLATFORM)
         self.adapter = ur.urPlatformGetInfo(self.platform, ur.PlatformInfo.ADAPTER)
         self.shared = wanted
-        self.context = ur.urContextCreate([self.device], None)
-        self.queue = ur.urQueueCreate(self.context, self.device, None)
         self.allocated: list[int] = []
+        self.context = self.own(ur.urContextCreate([self.device], None))
+        self.queue = self.own(ur.urQueueCreate(self.context, self.device, None))
+
+    def devices(self) -> list[ur.Device]:
+        return [
+            self.own(device)
+            for adapter in map(self.own, ur.urAdapterGet())
+            for platform in ur.urPlatformGet(adapter)
+            for device in ur.urDeviceGet(platform, ur.DeviceType.ALL)
+        ]
+
+    def own(self, handle: Any) -> Any:
+        """The handle, of which `close` releases a reference if the test has not."""
+        self.made.append(handle)
+        return handle
 
     def has(self, aspect: Aspect) -> bool:
         return self.shared.has(aspect)
@@ -60,8 +70,8 @@ class Face:
     def granule(self) -> int:
         return ur.urVirtualMemGranularityGetInfo(self.context, self.device, 1, ur.VirtualMemGranularityInfo.MINIMUM)
 
-    def event(self, desc: ur.ExpEventDesc | None = None) -> ur.Event:
-        return ur.urEventCreateExp(self.context, self.device, desc or ur.ExpEventDesc())
+    def event(self, desc: ur.ExpEventDesc | None = None) -> Any:
+        return self.own(ur.urEventCreateExp(self.context, self.device, desc or ur.ExpEventDesc()))
 
     def signal(self, event: ur.Event, queue: ur.Queue | None = None) -> ur.Event:
         return ur.urEnqueueEventsWaitWithBarrierExt(queue or self.queue, None, None, event)
@@ -70,11 +80,11 @@ class Face:
         return ur.urEventGetInfo(event, ur.EventInfo.COMMAND_EXECUTION_STATUS)
 
     def fill(self, pointer: int, pattern: bytes, size: int) -> None:
-        ur.urEventWait([ur.urEnqueueUSMFill(self.queue, pointer, pattern, size, [])])
+        ur.urEventWait([self.own(ur.urEnqueueUSMFill(self.queue, pointer, pattern, size, []))])
 
     def read(self, pointer: int, size: int) -> bytes:
         with xs.malloc_host(size, self.shared) as host:
-            ur.urEnqueueUSMMemcpy(self.queue, True, host.ptr, pointer, size, None)
+            self.own(ur.urEnqueueUSMMemcpy(self.queue, True, host.ptr, pointer, size, None))
             with memoryview(host) as view:
                 return bytes(view)
 
@@ -82,9 +92,10 @@ class Face:
     def held(self, queue: ur.Queue) -> Generator[Callable[[], None], None, None]:
         """The queue runs nothing of what is enqueued inside, until the value is called."""
         gate = self.event(IPC_EVENT)
-        opened = xs.ipc.event.open(ur.urIPCGetEventHandleExp(gate))
+        data = ur.urIPCGetEventHandleExp(gate)
+        opened = xs.ipc.event.open(data)
         queue.shared.wait(opened, at_least=1)
-        other = ur.urQueueCreate(self.context, self.device, None)
+        other = self.own(ur.urQueueCreate(self.context, self.device, None))
 
         def release() -> None:
             if not opened.pending:
@@ -95,10 +106,15 @@ class Face:
         finally:
             release()
             ur.urQueueFinish(queue)
+            ur.urIPCPutEventHandleExp(self.context, data)
 
     def close(self) -> None:
         for pointer in self.allocated:
             ur.urUSMFree(self.context, pointer)
+        for handle in reversed(self.made):
+            release = getattr(ur, f"ur{type(handle).__name__}Release", None)  # not every kind has one
+            if release is not None and handle.references:
+                release(handle)
 
 
 def _uuid(device: xs.Device) -> bytes:
@@ -128,6 +144,15 @@ def refused(result: ur.Result, function: Callable[..., Any], *args: Any) -> None
 @pytest.fixture
 def face(pair: Pair) -> Iterator[Face]:
     found = Face(pair.exporter)
+    yield found
+    found.close()
+    gc.collect()
+
+
+@pytest.fixture
+def importing(pair: Pair) -> Iterator[Face]:
+    """The importer's device."""
+    found = Face(pair.importer)
     yield found
     found.close()
     gc.collect()
@@ -166,7 +191,7 @@ def _good(face: Face, arg: Arg) -> Any:
             return face.event()
         if not face.has(Aspect.ext_oneapi_virtual_mem):
             return None
-        return ur.urPhysicalMemCreate(face.context, face.device, face.granule, None)
+        return face.own(ur.urPhysicalMemCreate(face.context, face.device, face.granule, None))
     if family == "sequence":
         return [face.device] if name == "device" else [face.event()]
     if family == "struct":
@@ -230,6 +255,7 @@ def _expected(function: Function, arguments: dict[str, Any]) -> str | None:
 
 @rule("8.1", "Every function checks its arguments, with UR's result for each fault")
 @pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.misuse
 def test_arguments(face: Face, name: str) -> None:
     function = FUNCTIONS[name]
     if "handle:physical_mem" in {arg.base_kind for arg in function.args} and not face.has(
@@ -258,6 +284,7 @@ def test_arguments(face: Face, name: str) -> None:
 @pytest.mark.parametrize(
     "name", [name for name in FUNCTIONS if any("handle:" in arg.kind for arg in FUNCTIONS[name].args)]
 )
+@pytest.mark.misuse
 def test_dead_handles(face: Face, name: str) -> None:
     dead_context = ur.urContextCreate([face.device], None)
     ur.urContextRelease(dead_context)
@@ -271,7 +298,7 @@ def test_dead_handles(face: Face, name: str) -> None:
         "handle:event": (dead_event, R.ERROR_INVALID_EVENT),
     }
     if face.has(Aspect.ext_oneapi_virtual_mem):
-        pages = ur.urPhysicalMemCreate(face.context, face.device, face.granule, None)
+        pages = face.own(ur.urPhysicalMemCreate(face.context, face.device, face.granule, None))
         ur.urPhysicalMemRelease(pages)
         dead["handle:physical_mem"] = pages, R.ERROR_INVALID_MEM_OBJECT
     elif any(arg.base_kind == "handle:physical_mem" for arg in FUNCTIONS[name].args):
@@ -291,6 +318,7 @@ def test_dead_handles(face: Face, name: str) -> None:
 
 
 @rule("8.3", "Refused and expired handle data are ERROR_INVALID_VALUE")
+@pytest.mark.misuse
 def test_handle_data(face: Face, peer: Child, pair: Pair) -> None:
     good = peer.call(actions.export, "good", "memory", pair.exporter)
     put = peer.call(actions.export, "put", "memory", pair.exporter)
@@ -329,6 +357,7 @@ def test_handle_data(face: Face, peer: Child, pair: Pair) -> None:
 
 @pytest.mark.usefixtures("commands")
 @rule("8.4", "Addresses are those of this face: free, close and get refuse others")
+@pytest.mark.misuse
 def test_addresses(face: Face, peer: Child, pair: Pair) -> None:
     data = peer.call(actions.export, "theirs", "memory", pair.exporter, b"theirs")
     opened = ur.urIPCOpenMemHandleExp(face.context, face.device, data)
@@ -358,6 +387,7 @@ def test_addresses(face: Face, peer: Child, pair: Pair) -> None:
 
 
 @rule("8.5", "Sizes are checked against the memory: ERROR_INVALID_SIZE, ERROR_INVALID_USM_SIZE")
+@pytest.mark.misuse
 def test_sizes(face: Face) -> None:
     pointer, small = face.memory(), face.memory(64)
     queue, size = face.queue, R.ERROR_INVALID_SIZE
@@ -381,6 +411,7 @@ def test_sizes(face: Face) -> None:
 
 @pytest.mark.usefixtures("commands")
 @rule("8.6", "Virtual memory is refused as in section 4, with ERROR_INVALID_VALUE")
+@pytest.mark.misuse
 def test_virtual_memory(face: Face) -> None:
     one, context, value = face.granule, face.context, R.ERROR_INVALID_VALUE
     start = ur.urVirtualMemReserve(context, None, 4 * one)
@@ -418,8 +449,9 @@ def test_virtual_memory(face: Face) -> None:
 
 @pytest.mark.usefixtures("commands")
 @rule("8.7", "Events that cannot be shared, signalled or waited on are refused with UR's results")
+@pytest.mark.misuse
 def test_events(face: Face) -> None:
-    plain, command = face.event(), ur.urEnqueueEventsWait(face.queue, None)
+    plain, command = face.event(), face.own(ur.urEnqueueEventsWait(face.queue, None))
     assert face.status(plain) is ur.EventStatus.COMPLETE
     refused(R.ERROR_INVALID_EVENT, ur.urIPCGetEventHandleExp, plain)
     refused(R.ERROR_INVALID_EVENT, ur.urIPCGetEventHandleExp, command)
@@ -427,15 +459,18 @@ def test_events(face: Face) -> None:
     refused(R.ERROR_INVALID_EVENT_WAIT_LIST, ur.urEnqueueEventsWaitWithBarrierExt, face.queue, None, [plain], plain)
     for function in (ur.urEnqueueEventsWait, ur.urEnqueueEventsWaitWithBarrier):
         refused(R.ERROR_INVALID_EVENT_WAIT_LIST, function, face.queue, [face.context])
-        ur.urEventWait([function(face.queue, [plain, command]), function(face.queue, [])])
+        ur.urEventWait([face.own(function(face.queue, [plain, command])), face.own(function(face.queue, []))])
     if face.has(Aspect.ext_oneapi_ipc_event):
         event = face.event(IPC_EVENT)
-        opened = ur.urIPCOpenEventHandleExp(face.context, ur.urIPCGetEventHandleExp(event))
+        data = ur.urIPCGetEventHandleExp(event)
+        opened = face.own(ur.urIPCOpenEventHandleExp(face.context, data))
+        ur.urIPCPutEventHandleExp(face.context, data)
         refused(R.ERROR_INVALID_EVENT, ur.urIPCGetEventHandleExp, opened)
         with face.held(face.queue) as release:
             assert face.signal(opened) is opened
             assert face.status(event) is ur.EventStatus.SUBMITTED
-            waiting = ur.urEnqueueEventsWait(ur.urQueueCreate(face.context, face.device, None), [event])
+            other = face.own(ur.urQueueCreate(face.context, face.device, None))
+            waiting = face.own(ur.urEnqueueEventsWait(other, [event]))
             assert face.status(waiting) is ur.EventStatus.SUBMITTED
             release()
             ur.urEventWait([event, waiting])
@@ -451,14 +486,15 @@ def test_events_without_ipc(face: Face) -> None:
 
 
 @rule("8.8", "Physical memory made without ENABLE_IPC is ERROR_INVALID_ARGUMENT")
+@pytest.mark.misuse
 def test_physical_memory(face: Face) -> None:
-    pages = ur.urPhysicalMemCreate(face.context, face.device, face.granule, None)
+    pages = face.own(ur.urPhysicalMemCreate(face.context, face.device, face.granule, None))
     refused(R.ERROR_INVALID_ARGUMENT, ur.urIPCGetPhysMemHandleExp, face.context, pages)
     refused(R.ERROR_INVALID_ARGUMENT, ur.urIPCClosePhysMemHandleExp, face.context, pages)
     if face.has(Aspect.ext_oneapi_ipc_physical_memory):
-        shared = ur.urPhysicalMemCreate(face.context, face.device, face.granule, IPC_PAGES)
+        shared = face.own(ur.urPhysicalMemCreate(face.context, face.device, face.granule, IPC_PAGES))
         data = ur.urIPCGetPhysMemHandleExp(face.context, shared)
-        opened = ur.urIPCOpenPhysMemHandleExp(face.context, face.device, data)
+        opened = face.own(ur.urIPCOpenPhysMemHandleExp(face.context, face.device, data))
         assert ur.urPhysicalMemGetInfo(opened, ur.PhysicalMemInfo.SIZE) == face.granule
         ur.urIPCPutPhysMemHandleExp(face.context, ur.urIPCGetPhysMemHandleExp(face.context, opened))
         ur.urPhysicalMemRelease(shared)
@@ -470,6 +506,7 @@ def test_physical_memory(face: Face) -> None:
 
 
 @rule("8.9", "Handles are counted: they live until as many releases as there were references")
+@pytest.mark.misuse
 def test_counting(face: Face) -> None:
     kinds: list[tuple[Any, Callable[..., Any], Callable[..., Any], Callable[[], Any] | None]] = [
         (ur.urContextCreate([face.device], None), ur.urContextRetain, ur.urContextRelease, None),
@@ -479,7 +516,7 @@ def test_counting(face: Face) -> None:
     count = ur.EventInfo.REFERENCE_COUNT
     kinds.append((event, ur.urEventRetain, ur.urEventRelease, lambda: ur.urEventGetInfo(event, count)))
     if face.has(Aspect.ext_oneapi_virtual_mem):
-        pages = ur.urPhysicalMemCreate(face.context, face.device, face.granule, None)
+        pages = face.own(ur.urPhysicalMemCreate(face.context, face.device, face.granule, None))
         info = ur.PhysicalMemInfo.REFERENCE_COUNT
         kinds.append(
             (pages, ur.urPhysicalMemRetain, ur.urPhysicalMemRelease, lambda: ur.urPhysicalMemGetInfo(pages, info))
@@ -536,7 +573,7 @@ def test_queries(face: Face) -> None:
                 result = result_of(lambda ask=ask_one[info], info=info, name=name: ask(getattr(ur, info)[name]))  # type: ignore[misc]
                 assert result in good, (info, name, result)
     if face.has(Aspect.ext_oneapi_virtual_mem):
-        pages = ur.urPhysicalMemCreate(face.context, face.device, face.granule, None)
+        pages = face.own(ur.urPhysicalMemCreate(face.context, face.device, face.granule, None))
         asked = ur.PhysicalMemInfo
         values = [
             ur.urPhysicalMemGetInfo(pages, each) for each in (asked.CONTEXT, asked.DEVICE, asked.SIZE, asked.PROPERTIES)
@@ -618,8 +655,8 @@ def _ur_export_pages(device: str, size: int) -> bytes:
 @pytest.mark.usefixtures("commands")
 @rule("8.11", "Memory, physical memory and events cross processes, and both faces understand each other")
 @pytest.mark.parametrize("kind", ["memory"])
-def test_memory_across(pair: Pair, peer: Child, kind: str) -> None:
-    face = Face(pair.importer)
+def test_memory_across(pair: Pair, importing: Face, peer: Child, kind: str) -> None:
+    face = importing
     data = peer.call(_ur_export_memory, pair.exporter)
     assert xs.ipc.Handle(data).kind == kind
     pointer = ur.urIPCOpenMemHandleExp(face.context, face.device, data)
@@ -635,10 +672,10 @@ def test_memory_across(pair: Pair, peer: Child, kind: str) -> None:
 
 @rule("8.11", "Memory, physical memory and events cross processes, and both faces understand each other")
 @pytest.mark.parametrize("kind", ["physical_memory"])
-def test_pages_across(pair: Pair, peer: Child, kind: str) -> None:
-    face = Face(pair.importer)
+def test_pages_across(pair: Pair, importing: Face, peer: Child, kind: str) -> None:
+    face = importing
     data = peer.call(_ur_export_pages, pair.exporter, pair.granule)
-    pages = ur.urIPCOpenPhysMemHandleExp(face.context, face.device, data)
+    pages = face.own(ur.urIPCOpenPhysMemHandleExp(face.context, face.device, data))
     start = ur.urVirtualMemReserve(face.context, None, pair.granule)
     ur.urVirtualMemMap(face.context, start, pair.granule, pages, 0, RW)
     assert face.read(start, 8) == b"pagepage"
@@ -656,8 +693,8 @@ def verbs_open(kind: str, data: bytes, device: str) -> Any:
 
 @rule("8.11", "Memory, physical memory and events cross processes, and both faces understand each other")
 @pytest.mark.parametrize("kind", ["event"])
-def test_event_across(pair: Pair, peer: Child, kind: str) -> None:
-    face = Face(pair.importer)
+def test_event_across(pair: Pair, importing: Face, peer: Child, kind: str) -> None:
+    face = importing
     data = peer.call(_ur_export_event, pair.exporter)
     event = ur.urIPCOpenEventHandleExp(face.context, data)
     assert face.status(event) is ur.EventStatus.COMPLETE
@@ -681,7 +718,7 @@ def _ur_wait_for() -> None:
 @rule("8.12", "Profiling times are there when asked for, else ERROR_PROFILING_INFO_NOT_AVAILABLE")
 def test_profiling(face: Face) -> None:
     names = ur.ProfilingInfo
-    plain = ur.urEnqueueEventsWait(face.queue, None)
+    plain = face.own(ur.urEnqueueEventsWait(face.queue, None))
     ur.urEventWait([plain])
     for asked in names:
         refused(R.ERROR_PROFILING_INFO_NOT_AVAILABLE, ur.urEventGetProfilingInfo, plain, asked)
@@ -702,8 +739,7 @@ def test_profiling(face: Face) -> None:
 
 
 @rule("8.13", "An event whose signal was lost is ERROR_IN_EVENT_LIST_EXEC_STATUS")
-def test_lost(pair: Pair) -> None:
-    face = Face(pair.exporter)
+def test_lost(pair: Pair, face: Face) -> None:
     event = face.event(IPC_EVENT)
     data = ur.urIPCGetEventHandleExp(event)
     with Child() as child:
@@ -723,18 +759,13 @@ def test_lost(pair: Pair) -> None:
 
 @rule("8.14", "Objects of another context, or a device that is not in it, are refused")
 def test_contexts(face: Face) -> None:
-    second = ur.urContextCreate([face.device], None)
+    second = face.own(ur.urContextCreate([face.device], None))
     pointer = face.memory()
     refused(R.ERROR_INVALID_MEM_OBJECT, ur.urUSMFree, second, pointer)
-    strangers = [
-        device
-        for adapter in ur.urAdapterGet()
-        for platform in ur.urPlatformGet(adapter)
-        for device in ur.urDeviceGet(platform, ur.DeviceType.ALL)
-        if device is not face.device
-    ]
+    strangers = [device for device in face.devices() if device is not face.device]
     for stranger in strangers:
-        refused(R.ERROR_INVALID_CONTEXT, ur.urIPCGetMemHandleExp, ur.urContextCreate([stranger], None), pointer)
+        foreign = face.own(ur.urContextCreate([stranger], None))
+        refused(R.ERROR_INVALID_CONTEXT, ur.urIPCGetMemHandleExp, foreign, pointer)
         for call in (
             lambda device: ur.urQueueCreate(face.context, device, None),
             lambda device: ur.urUSMDeviceAlloc(face.context, device, None, None, 64),
