@@ -1052,6 +1052,7 @@ def mps_inside() -> None:
 
 # --- running ----------------------------------------------------------------------------------------------------------
 
+
 def trees() -> None:
     """A model's 578 tensors: as one tree, and through a queue with the reductions, against torch's queue."""
     from tree_bench import Bench

@@ -1,5 +1,5 @@
-"""Measures a model's 578 tensors from process to process: as one tree, and through a queue with the reductions installed,
-against torch's queue, in one run.
+"""Measures a model's 578 tensors from process to process: as one tree, and through a queue with the reductions
+installed, against torch's queue, in one run.
 
 python scripts/tree_bench.py [--device cuda:0] [--json FILE]
 

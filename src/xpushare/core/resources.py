@@ -11,6 +11,7 @@ from xpushare._device import Device
 from xpushare._native import Domain, Slot, forks
 from xpushare.adapters.base import DriverMemory, DriverPhysical, UsmKind
 from xpushare.sharing import node
+from xpushare.sharing.table import Prepared
 
 if TYPE_CHECKING:
     from xpushare.sharing.handle import Handle
@@ -68,9 +69,21 @@ class Resource:
 class Allocation(Resource):
     """USM memory: made here, mapped from a peer, or another library's. Found by address in this process's map."""
 
-    __slots__ = ("_serial", "address", "foreign", "handle", "host_accessible", "imported", "kind", "nbytes", "source")
+    __slots__ = (
+        "_serial",
+        "address",
+        "foreign",
+        "handle",
+        "host_accessible",
+        "imported",
+        "kind",
+        "nbytes",
+        "prepared",
+        "source",
+    )
 
     driver: DriverMemory
+    prepared: Prepared | None  # for exports by this process
 
     def __init__(
         self,
@@ -97,6 +110,7 @@ class Allocation(Resource):
         self.source = source  # what keeps foreign memory alive
         self.handle: Handle | None = None  # of an import: by which it was opened last
         self._serial = serial
+        self.prepared = None
         if own:
             node.current().allocations.add(self)
 
