@@ -560,9 +560,9 @@ class SharedArray(BufferBase, Closable[Range]):
     def _reduce(self) -> tuple[Any, ...]:
         return _reopen_array, (self._pickled(),)
 
-    def _pickled(self) -> bytes:
+    def _pickled(self, producer: object = None) -> bytes:
         """The bytes that a pickle carries: an import's handle, if its exporter lives, else that of an export by this
-        process.
+        process. The content is that of the current stream of the library that `producer` is of.
         """
         found = self._use()
         imported = found.handle
@@ -573,7 +573,7 @@ class SharedArray(BufferBase, Closable[Range]):
         if imported is not None:
             self._before_host()  # nobody else can wait for what a process that is gone had queued
         covered, first = self._covered()
-        work = work_on(found.device, None, self)
+        work = work_on(found.device, None, self if producer is None else producer)
         with Pickled.lock:
             kept = self._implicit
             if kept is None:
@@ -671,6 +671,10 @@ class _Over(Protocol):
     def __call__(self, source: Range, shape: int | tuple[int, ...], dtype: Any, offset: int = 0, /) -> SharedArray: ...
 
 
+class _PickledBy(Protocol):
+    def __call__(self, array: SharedArray, producer: object, /) -> bytes: ...
+
+
 class _Capsule(Protocol):
     def __call__(self, array: SharedArray, stream: Any, versioned: bool, immutable: bool = False) -> Any: ...
 
@@ -682,6 +686,7 @@ bytes_of: Final[Callable[[Memory], SharedArray]] = operator.attrgetter("_bytes")
 capsule_of: Final[_Capsule] = operator.attrgetter("_capsule")(SharedArray)
 covered_by: Final[Callable[[SharedArray], tuple[Range, int]]] = operator.attrgetter("_covered")(SharedArray)
 order_before: Final[Callable[[SharedArray, Work], None]] = operator.attrgetter("_before")(SharedArray)
+pickled_by: Final[_PickledBy] = operator.attrgetter("_pickled")(SharedArray)
 placed: Final[Callable[[SharedArray], tuple[Range, int]]] = operator.attrgetter("_placed")(SharedArray)
 
 

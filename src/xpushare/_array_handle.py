@@ -34,7 +34,7 @@ from xpushare.sharing.handle import (
 if TYPE_CHECKING:
     from xpushare.core.ordering import Mark
 
-__all__ = ["ArrayHandle", "Parts", "checked_parts", "expect_open", "other_messages", "possible", "seal_array"]
+__all__ = ["ArrayHandle", "Parts", "checked_parts", "expect_open", "other_messages", "seal_array"]
 
 MAGIC: Final = MAGICS["array"]
 VERSION: Final = CONSTANTS["ARRAY_VERSION"]
@@ -237,8 +237,6 @@ class ArrayHandle(Named, Closable[Parts]):
         parts = self._held or self._use()  # which raises
         if not parts.fits:
             raise InvalidHandleError(_why_unfit(parts))
-        if self.dtype.hasobject:
-            raise InvalidHandleError("the array handle says elements that are Python objects")
         return parts
 
     def __bytes__(self) -> bytes:
@@ -356,19 +354,13 @@ def _why_bad(raw: bytes) -> str:
 
 def _why_unfit(parts: Parts) -> str:
     low, high = extent(parts.shape, parts.strides, parts.itemsize)
-    if not possible(parts.shape, parts.strides, parts.itemsize):
+    nonzero = math.prod(length for length in parts.shape if length) * parts.itemsize
+    if nonzero >= _LIMIT or not all(-_LIMIT < step < _LIMIT for step in (low, high)):
         return f"the array handle says shape {parts.shape}, which no array can have"
     return (
         f"the array handle says bytes {parts.offset + low} to {parts.offset + high} of memory that has "
         f"{parts.memory.nbytes}"
     )
-
-
-@functools.lru_cache(1024)
-def possible(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
-    """Whether an array can have that shape: sizes and offsets have 63 bits."""
-    nonzero = math.prod(length for length in shape if length) * itemsize
-    return nonzero < _LIMIT and all(-_LIMIT < step < _LIMIT for step in extent(shape, strides, itemsize))
 
 
 # --- dtypes as JSON: a string, [base, shape] for sub-arrays, an object for structures

@@ -19,7 +19,6 @@ from xpushare._array_handle import (
     decode_dtype,
     encode_dtype,
     other_messages,
-    possible,
 )
 from xpushare._elements import extent
 from xpushare._errors import InvalidArgumentError, InvalidHandleError
@@ -262,8 +261,8 @@ class TreeHandle(ArrayHandle):
     """
 
     __slots__ = ("_events", "_memory")
-    _begins = "_own"
 
+    _begins = "_own"
     _memory: tuple[Handle, ...]
     _events: tuple[tuple[Handle, int], ...]
 
@@ -394,11 +393,11 @@ class TreeHandle(ArrayHandle):
         return all(handle.read_only for handle in self._memory)
 
     def close(self) -> None:
-        owner = self._owner
-        ArrayHandle.close(self)  # withdraws the first, and with it what nobody has open
+        self._held = None
+        owner, self._owner = self._owner, None
         table = node.current().table_if_any
         if owner is not None and owner == forks() and table is not None:
-            for handle in self._memory[1:]:
+            for handle in self._memory:
                 table.withdraw(handle, layout.REASON_PUT)
 
     def _checked(self) -> NoReturn:
@@ -451,9 +450,11 @@ def _read_text(text: bytes) -> tuple[list[Any], Any]:
 
 @functools.lru_cache(1024)
 def _extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, int]:
-    if any(length < 0 for length in shape) or not possible(shape, strides, itemsize):
+    low, high = extent(shape, strides, itemsize)
+    nonzero = math.prod(length for length in shape if length) * itemsize
+    if min(shape, default=0) < 0 or not (nonzero < _INT64 and low > -_INT64 and high < _INT64):
         raise InvalidHandleError(f"the tree's handle says shape {shape}, which no array can have")
-    return extent(shape, strides, itemsize)
+    return low, high
 
 
 _made: Final[Callable[..., TreeHandle]] = attrgetter("_own")(TreeHandle)

@@ -333,6 +333,7 @@ def open_(
     lease: Any = None
     if not here.is_own(fields.cookie):
         allocation, lease = here.peers.acquire(found, opener)
+        allocation.handle = found
         if fields.offset + fields.nbytes > allocation.nbytes:  # another handle of the object has opened the allocation
             raise InvalidHandleError(f"the handle does not fit what process {fields.pid} exports under it")
     else:

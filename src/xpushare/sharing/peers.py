@@ -553,12 +553,16 @@ class Peers:
 
     def maps(self, address: int) -> bool:
         """Whether `address` lies in memory that is open here."""
+        return self.mapping_at(address) is not None
+
+    def mapping_at(self, address: int) -> Any:
+        """The memory that is open here and contains `address`; None if there is none."""
         if not self._cache:
-            return False
+            return None
         with self._lock:
             opened = [known() for known in self._cache.values()]
         mapped = [found for found in opened if hasattr(found, "address")]
-        return any(each is not None and each.address <= address < each.address + each.nbytes for each in mapped)
+        return next((each for each in mapped if each and each.address <= address < each.address + each.nbytes), None)
 
     def statistics(self) -> dict[str, int]:
         return {"peers": len(self._peers), "mapped": len(self._cache)}
