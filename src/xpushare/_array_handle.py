@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hmac
 import math
 import re
 import struct
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast, final
 from xpushare._elements import check_dtype, extent, named_by_typestr
 from xpushare._errors import InvalidArgumentError, InvalidHandleError
 from xpushare._lifecycle import Closable
-from xpushare._native import forks
+from xpushare._native import CONSTANTS, MAGICS, STRUCTS, forks
+from xpushare.core.declare import misused
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import (
     KIND_NUMBERS,
@@ -27,6 +27,8 @@ from xpushare.sharing.handle import (
     fields_of,
     keyed_hash,
     raw_of,
+    sealing,
+    verified,
 )
 
 if TYPE_CHECKING:
@@ -34,24 +36,17 @@ if TYPE_CHECKING:
 
 __all__ = ["ArrayHandle", "Parts", "checked_parts", "expect_open", "seal_array"]
 
-MAGIC: Final = b"XPUSHARR"
-VERSION: Final = 1
-NDIM_MAX: Final = 64  # NumPy's, and PEP 3118's
+MAGIC: Final = MAGICS["array"]
+VERSION: Final = CONSTANTS["ARRAY_VERSION"]
+NDIM_MAX: Final = CONSTANTS["ARRAY_DIMS"]
 DTYPE_NBYTES_MAX: Final = 1 << 16
-NESTING_MAX: Final = 16
-_HAS_EVENT: Final = 1
-# magic, version, flags, length, ndim, dtype bytes, item size, reserved, offset, point, copied
-HEADER: Final = struct.Struct("<8sHHIHHIQQQQ")
 _LIMIT: Final = 1 << 63
+NESTING_MAX: Final = 16
+_HAS_EVENT: Final = CONSTANTS["ARRAY_EVENT"]
+HEADER: Final = struct.Struct("<" + "".join(code for _at, code in STRUCTS["array"].values()))
 # Compiled at their first use, as json is imported then: memory alone needs neither.
 _PLAIN: Final = r"[<>|=][biufcSUV]\d{1,10}|[<>][mM]8(\[\d{0,10}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\])?"
 _NAMED: Final = r"bfloat16|float[468]_e[a-z0-9]{1,16}|u?int[124]"  # of ml_dtypes
-
-
-@functools.cache
-def _dimensions(ndim: int) -> struct.Struct:
-    """Shape and strides."""
-    return struct.Struct(f"<{ndim}Q{ndim}q")
 
 
 class Parts(NamedTuple):
@@ -66,6 +61,7 @@ class Parts(NamedTuple):
     itemsize: int
     dtype: bytes
     copied: int
+    fits: bool  # the elements lie in the memory's range, and an array can have that shape
 
 
 @final
@@ -85,6 +81,8 @@ class ArrayHandle(Named, Closable[Parts]):
 
     __slots__ = ("__weakref__", "_dtype", "_held", "_owner", "_parts", "_raw")
 
+    _begins = "_seal"
+    _owns_export = True
     _copy_advice = "it owns its export. ArrayHandle(bytes(h)) parses it anew"
     _parts: Parts  # what it describes, also once it is closed
     _raw: bytes
@@ -137,16 +135,14 @@ class ArrayHandle(Named, Closable[Parts]):
             raise InvalidArgumentError(
                 f"the dtype's description has {len(text)} bytes; {DTYPE_NBYTES_MAX - 1} are the most"
             )
-        tail = _dimensions(ndim).pack(*shape, *strides) + text
         event, point = (None, 0) if order is None else (order.handle, order.point)
-        handles = raw_of(memory) if event is None else raw_of(memory) + raw_of(event)
-        length = HEADER.size + len(handles) + len(tail) + SEAL_NBYTES
-        flags = 0 if event is None else _HAS_EVENT
         itemsize = dtype.itemsize
-        body = HEADER.pack(MAGIC, VERSION, flags, length, ndim, len(text), itemsize, 0, offset, point, copied)
-        body += handles + tail
-        parts = Parts(memory, event, point, shape, strides, offset, itemsize, text, copied)
-        return cls._make(body + keyed_hash(body), parts, owner)
+        raw = sealing().seal_array(
+            raw_of(memory), None if event is None else raw_of(event), point, text, itemsize, shape, strides, offset,
+            copied,
+        )  # fmt: skip
+        parts = _new(Parts, (memory, event, point, shape, strides, offset, itemsize, text, copied, True))
+        return cls._make(raw, parts, owner)
 
     @property
     def handle(self) -> Handle:
@@ -218,22 +214,14 @@ class ArrayHandle(Named, Closable[Parts]):
     def _use(self) -> Parts:
         """Unlike `use`, it allows forked children: a handle is just bytes."""
         if self._held is None:
-            raise InvalidArgumentError("this ArrayHandle is closed")
+            raise misused("lifetime", InvalidArgumentError("this ArrayHandle is closed"), self)
         return self._held
 
     def _checked(self) -> Parts:
         """The content. Raises `InvalidHandleError` if the array does not lie inside the memory that it names."""
         parts = self._held or self._use()  # which raises
-        if self.dtype.hasobject:
-            raise InvalidHandleError("the array handle says elements that are Python objects")
-        low, high = extent(parts.shape, parts.strides, parts.itemsize)
-        if not _possible(parts.shape, parts.strides, parts.itemsize):
-            raise InvalidHandleError(f"the array handle says shape {parts.shape}, which no array can have")
-        if parts.offset + low < 0 or parts.offset + high > parts.memory.nbytes:
-            raise InvalidHandleError(
-                f"the array handle says bytes {parts.offset + low} to {parts.offset + high} of memory that has "
-                f"{parts.memory.nbytes}"
-            )
+        if not parts.fits:
+            raise InvalidHandleError(_why_unfit(parts))
         return parts
 
     def __bytes__(self) -> bytes:
@@ -289,58 +277,63 @@ _verified: dict[bytes, Parts] = {}
 _VERIFIED_LIMIT: Final = 1024
 
 
+_new: Any = tuple.__new__  # not by the named tuple's own `__new__`, which is slower
+
+
 def _parse(raw: bytes) -> Parts:
+    found = sealing().read_array(raw)
+    if found is None:
+        raise InvalidHandleError(_why_bad(raw))
+    memory = verified(found[0], found[1])
+    event = None if found[2] is None or found[3] is None else verified(found[2], found[3])
+    parts: Parts = _new(Parts, (memory, event, *found[4:]))
+    return parts
+
+
+def _why_bad(raw: bytes) -> str:
+    """Why `Seal.read_array` refuses these bytes. Raises what is wrong with a handle in them."""
     if len(raw) == Handle.NBYTES and raw[:8] != MAGIC:
         found = Handle(raw)
-        raise InvalidHandleError(
-            f"this is a handle of {found.kind}, not of an array: open it with ipc.{found.kind}.open"
-        )
+        return f"this is a handle of {found.kind}, not of an array: open it with ipc.{found.kind}.open"
     if len(raw) < HEADER.size + Handle.NBYTES + SEAL_NBYTES:
-        raise InvalidHandleError(f"an array handle has more than {len(raw)} bytes")
-    magic, version, flags, length, ndim, text_nbytes, itemsize, reserved, offset, point, copied = HEADER.unpack_from(
+        return f"an array handle has more than {len(raw)} bytes"
+    magic, version, flags, length, ndim, text_nbytes, _itemsize, reserved, _offset, point, _copied = HEADER.unpack_from(
         raw
     )
     if magic != MAGIC:
-        raise InvalidHandleError("these bytes are no array handle (they do not begin with XPUSHARR)")
+        return "these bytes are no array handle (they do not begin with XPUSHARR)"
     if version != VERSION:
-        raise InvalidHandleError(f"the array handle has format version {version}, this package reads version {VERSION}")
-    body = raw[:-SEAL_NBYTES]
-    if length != len(raw) or not hmac.compare_digest(keyed_hash(body), raw[-SEAL_NBYTES:]):
-        raise InvalidHandleError(
+        return f"the array handle has format version {version}, this package reads version {VERSION}"
+    if length != len(raw) or keyed_hash(raw[:-SEAL_NBYTES]) != raw[-SEAL_NBYTES:]:
+        return (
             "the array handle's seal does not fit: it was cut or altered on the way, or made with another user's key "
             "(both processes need the same XPUSHARE_KEY_FILE or XPUSHARE_RUNTIME_DIR)"
         )
     handles = 2 if flags & _HAS_EVENT else 1
     expected = HEADER.size + handles * Handle.NBYTES + 16 * ndim + text_nbytes + SEAL_NBYTES
     if flags & ~_HAS_EVENT or reserved or ndim > NDIM_MAX or length != expected:
-        raise InvalidHandleError(
+        return (
             f"the array handle says things this version does not know (flags {flags:#x}, {ndim} dimensions, "
             f"{length} bytes where {expected} are due)"
         )
-    at = HEADER.size
-    memory = Handle(raw[at : at + Handle.NBYTES])
-    if fields_of(memory).kind != KIND_NUMBERS["memory"]:
-        raise InvalidHandleError(f"the array handle names {memory.kind}, not memory")
-    at += Handle.NBYTES
-    event = None
-    if flags & _HAS_EVENT:
-        event = Handle(raw[at : at + Handle.NBYTES])
-        if fields_of(event).kind != KIND_NUMBERS["event"] or fields_of(event).cookie != fields_of(memory).cookie:
-            raise InvalidHandleError("the array handle names an event that is none of its exporter")
-        at += Handle.NBYTES
-    lengths = _dimensions(ndim).unpack_from(raw, at)
-    at += 16 * ndim
     if point >= 1 << 43:
-        raise InvalidHandleError(f"the array handle says point {point}, which no event reaches")
-    text = raw[at : at + text_nbytes]
-    return Parts(memory, event, point, lengths[:ndim], lengths[ndim:], offset, itemsize, text, copied)
+        return f"the array handle says point {point}, which no event reaches"
+    memory = Handle(raw[HEADER.size : HEADER.size + Handle.NBYTES])
+    if fields_of(memory).kind != KIND_NUMBERS["memory"]:
+        return f"the array handle names {memory.kind}, not memory"
+    Handle(raw[HEADER.size + Handle.NBYTES : HEADER.size + 2 * Handle.NBYTES])
+    return "the array handle names an event that is none of its exporter"
 
 
-@functools.lru_cache(1024)
-def _possible(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
-    """Whether an array can have that shape: sizes and offsets have 63 bits."""
-    nonzero = math.prod(length for length in shape if length) * itemsize
-    return nonzero < _LIMIT and all(-_LIMIT < step < _LIMIT for step in extent(shape, strides, itemsize))
+def _why_unfit(parts: Parts) -> str:
+    low, high = extent(parts.shape, parts.strides, parts.itemsize)
+    nonzero = math.prod(length for length in parts.shape if length) * parts.itemsize
+    if nonzero >= _LIMIT or not all(-_LIMIT < step < _LIMIT for step in (low, high)):
+        return f"the array handle says shape {parts.shape}, which no array can have"
+    return (
+        f"the array handle says bytes {parts.offset + low} to {parts.offset + high} of memory that has "
+        f"{parts.memory.nbytes}"
+    )
 
 
 # --- dtypes as JSON: a string, [base, shape] for sub-arrays, an object for structures
@@ -399,6 +392,8 @@ def _loaded(text: bytes) -> Any:
 def decode_dtype(text: bytes, itemsize: int) -> Any:
     """The dtype that `encode_dtype` described. Raises `InvalidHandleError` for any other description."""
     found = _built(_loaded(text), 0)
+    if found.hasobject:
+        raise InvalidHandleError("the array handle says elements that are Python objects")
     if found.itemsize != itemsize:
         raise InvalidHandleError(f"the array handle says items of {itemsize} bytes and a dtype of {found.itemsize}")
     return found

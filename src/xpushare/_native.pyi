@@ -207,6 +207,30 @@ class Fields:
     def reserved1(self) -> bytes: ...
 
 @final
+class Seal:
+    """The user's key, under which handles and array handles are sealed."""
+
+    def __init__(self, key: bytes) -> None: ...
+    def hash(self, data: bytes, /) -> bytes:
+        """BLAKE2b-256 of `data` under the key."""
+
+    def read(self, raw: bytes, /) -> Fields | None:
+        """What a handle says; None unless it was sealed under the key, and this version knows all that it says."""
+
+    def read_array(self, raw: bytes, /) -> tuple[Any, ...] | None:
+        """What an array handle says: memory and event (each as bytes and `Fields`; None, None: there is no event), the
+        event's point, shape, strides, offset, item size, the text of the dtype, the bytes that were copied, and whether
+        such an array can be and lies in the memory's range. None as of `read`, also for the handles in it. Neither
+        looks at the boot.
+        """
+
+    def seal_array(
+        self, memory: bytes, event: bytes | None, point: int, dtype: bytes, itemsize: int, shape: tuple[int, ...],
+        strides: tuple[int, ...], offset: int, copied: int, /,
+    ) -> bytes:  # fmt: skip
+        """An array handle with these handles in it."""
+
+@final
 class PeerTable:
     """A peer's mapped table, which opens an export in one call. It does not keep the pidfd (-1: there is none)."""
 
@@ -232,22 +256,31 @@ class PeerTable:
         """Check a handle's entry and hold it: (the hold, the entry's slot). None as in `open`."""
 
 @final
+class Template:
+    """What `OwnTable.prepare` makes. It never changes."""
+
+@final
 class OwnTable:
     """This process's own table, mapped writable. `common`: a handle without its seal, with the fields that all handles
     of this process have in common.
     """
 
     def __init__(self, mapping: Mapping, common: bytes) -> None: ...
-    def enter(
-        self, entry: int, generation: int, kind: int, flags: int, slot: int, names: bytes, object: int, offset: int,
-        nbytes: int, object_nbytes: int, exposed_nbytes: int, inode: int, fd_count: int, fds: bytes, payload: bytes,
-        device: int, since: int, within: int, /,
-    ) -> bytes:  # fmt: skip
-        """Fill in an entry, with a new nonce, and return its handle without the seal. The entry becomes live once its
-        generation is stored.
+    def prepare(
+        self, kind: int, flags: int, names: bytes, device: int, object: int, nbytes: int, exposed_nbytes: int,
+        inode: int, within: int, fd_count: int, fds: bytes, payload: bytes, /,
+    ) -> Template:  # fmt: skip
+        """What the exports of one object have in common. `names` are the backend and uuid of the device, 32 bytes, and
+        `device` is its number in the table; `fds` are int32 numbers; `within` is where the object begins in what the
+        fds stand for.
+        """
 
-        `names` are the backend and uuid of the device, 32 bytes; `fds` are int32 numbers; `within` is where the object
-        begins in what the fds stand for.
+    def enter(
+        self, seal: Seal, template: Template, entry: int, generation: int, flags: int, slot: int, offset: int,
+        nbytes: int, /,
+    ) -> tuple[bytes, Fields]:  # fmt: skip
+        """Fill in an entry, with a new nonce, now and without a deadline, and return its handle. `flags` are those of
+        the template and these. The entry becomes live once its generation is stored.
         """
 
 def check_memfd(fd: int, nbytes: int, inode: int = 0, seals: int = 0, exact: bool = False) -> None:
@@ -583,9 +616,17 @@ class StreamQueue:
         """Later work starts once the point is done or lost. If it is already, nothing is queued.
 
         If the device waits, this calls `Slot.guard` and raises its ValueError. When the point is lost, what this queue
-        signals between now and then is lost before the device is released. When a held wait is lost, `Slot.released`
-        also says so once.
+        signals between now and then is lost before the device is released, and so is what it signals later, until
+        `told`. When a held wait is lost, `Slot.released` also says so once.
         """
+
+    def lost(self, slot: Slot) -> None:
+        """A wait for a point that was lost before: what is signalled from now on is lost, with the cause of that
+        slot's newest loss, until `told`. An adopted queue ignores it, as nobody there need ask for losses.
+        """
+
+    def told(self, place: int) -> None:
+        """The user knows of the waits up to that place that were lost."""
 
     def signal(self, slot: Slot, address: int) -> tuple[int, int, int]:
         """Does `check`, then `Slot.submit` for this queue's number as a device, and queues the `store` of the point, or

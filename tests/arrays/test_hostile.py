@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import xpushare as xs
 from harness import Child
 from xpushare._array_handle import HEADER, MAGIC, VERSION
-from xpushare.sharing.handle import FIELDS, SEAL_NBYTES, keyed_hash, pack, seal
+from xpushare.sharing.handle import FIELDS, SEAL_NBYTES, Fields, handle_of, keyed_hash, pack
 
 NDIM_AT = 16
 
@@ -171,7 +171,8 @@ def test_a_memory_handle_that_lies(peer: Child, shared: xs.ArrayHandle, change: 
     if mapped:
         peer.call(_keep, bytes(shared))
     fields = {**{name: getattr(shared.handle._fields, name) for name, _ in FIELDS}, **change}
-    lying = seal(pack(**fields))
+    raw = sealed(pack(**fields))
+    lying = handle_of(raw, Fields(raw))
     nbytes = fields["nbytes"]
     count = max(1, min(nbytes // 8, 1 << 50))
     raw = built(lying, shape=(count,))

@@ -254,24 +254,34 @@ def test_own_table(table):
     names = b"mock".ljust(16, b"\0") + bytes(range(16))
     inode = os.fstat(table.fd).st_ino
     fds = struct.pack("i", table.fd)
-    wanted = (ENTRY, 6, 1, 8, 0, names, 9, 16, 100, 5000, SIZE, inode, 1, fds, b"", 2, 3, 0)
-    body = own.enter(*wanted)
-    found = n.Fields(body + bytes(32))
+    seal = n.Seal(b"key")
+    said = (1, 8, names, 2, 9, 5000, SIZE, inode, 0, 1, fds, b"")
+    template = own.prepare(*said)
+    wanted = (seal, template, ENTRY, 6, 0, 0, 16, 100)
+    raw, found = own.enter(*wanted)
     assert (found.magic, found.version, found.backend + found.device_uuid) == (b"XPUSHARE", 1, names)
     assert (found.kind, found.flags, found.entry, found.generation) == (1, 0, ENTRY, 6)
     assert (found.object, found.offset, found.nbytes, found.exposed_nbytes) == (9, 16, 100, SIZE)
-    assert own.enter(*wanted) != body, "another nonce"
-    body = own.enter(*wanted)
-    found = n.Fields(body + bytes(32))
+    assert raw[-32:] == seal.hash(raw[:-32])
+    deadline = table.mapping.address + AT["table.deadlines"] + 8 * ENTRY
+    n.store64(deadline, 1)
+    again, found = own.enter(*wanted)
+    assert again != raw, "another nonce"
+    assert n.load64(deadline) == 0, "not that of the export before"
     base = table.mapping.address + AT["table.header"] + ENTRY * AT["entry.size"]
     assert n.load64(base + AT["entry.generation"]) == 0
     assert n.load64(base + AT["entry.retired"]) == 3
     assert table.table.open(found, None, True) is None
     n.store64(base, 6)
     assert table.table.open(found, None, True)
-    for at, wrong in ((0, 1 << 18), (5, names[1:]), (13, bytes(25)), (14, bytes(129))):
+    for at, wrong in ((2, names[1:]), (10, bytes(25)), (11, bytes(129))):
         with pytest.raises(ValueError, match="entry"):
+            own.prepare(*said[:at], wrong, *said[at + 1 :])
+    for at, wrong, error in ((0, b"key", TypeError), (1, seal, ValueError), (2, 1 << 18, ValueError)):
+        with pytest.raises(error, match=r"Seal|entry"):
             own.enter(*wanted[:at], wrong, *wanted[at + 1 :])
+    with pytest.raises(TypeError):
+        n.Template()
     for mapping, text in ((n.Mapping(table.fd, SIZE), common), (table.mapping, common[1:])):
         with pytest.raises(ValueError, match="table"):
             n.OwnTable(mapping, text)

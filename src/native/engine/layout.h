@@ -13,7 +13,13 @@
 #define XP_MEMBERS 1024u
 #define XP_MASK_WORDS (XP_MEMBERS / 64u)
 
+#define XP_SEAL 32u
+#define XP_ARRAY_VERSION 1u
+#define XP_ARRAY_EVENT 1u /* in the flags of an array handle: it has an event's handle, too */
+#define XP_ARRAY_DIMS 64u /* NumPy's most, and PEP 3118's */
+
 #define XP_HANDLE_MAGIC "XPUSHARE"
+#define XP_ARRAY_MAGIC "XPUSHARR"
 #define XP_TABLE_MAGIC "XPUSHTAB"
 #define XP_COMMONS_MAGIC "XPUSHCOM"
 #define XP_REQUEST_MAGIC "XPSQ"
@@ -98,8 +104,18 @@ typedef struct {
     uint32_t entry, reserved0;
     uint8_t nonce[16];
     uint64_t object, offset, nbytes, exposed_nbytes, net_namespace;
-    uint8_t reserved1[56], seal[32];
+    uint8_t reserved1[56], seal[XP_SEAL];
 } xp_handle;
+
+/* The beginning of an array handle; the handles of memory and event, shape, strides, dtype and seal follow. */
+typedef struct {
+    uint8_t magic[8]; /* XPUSHARR */
+    uint16_t version, flags;
+    uint32_t length;
+    uint16_t ndim, text_nbytes;
+    uint32_t itemsize;
+    uint64_t reserved, offset, point, copied;
+} xp_array;
 
 typedef struct {
     char magic[8]; /* XPUSHTAB */
@@ -174,6 +190,7 @@ typedef struct {
 } xp_reply;
 
 _Static_assert(sizeof(xp_handle) == 256 && offsetof(xp_handle, seal) == 224, "handle");
+_Static_assert(sizeof(xp_array) == 56, "array handle");
 _Static_assert(sizeof(xp_entry) == 256 && offsetof(xp_entry, payload) == 128, "entry");
 _Static_assert(XP_TABLE_HEADER + XP_ENTRIES * sizeof(xp_entry) == XP_TABLE_DEADLINES, "entries fit");
 _Static_assert(XP_TABLE_DEADLINES + XP_ENTRIES * sizeof(uint64_t) == XP_TABLE_SIZE, "deadlines fit");

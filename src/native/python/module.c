@@ -21,6 +21,10 @@ static const struct {
     FIELD("handle", xp_handle, object), FIELD("handle", xp_handle, offset), FIELD("handle", xp_handle, nbytes),
     FIELD("handle", xp_handle, exposed_nbytes), FIELD("handle", xp_handle, net_namespace),
     FIELD("handle", xp_handle, reserved1), FIELD("handle", xp_handle, seal),
+    FIELD("array", xp_array, magic), FIELD("array", xp_array, version), FIELD("array", xp_array, flags),
+    FIELD("array", xp_array, length), FIELD("array", xp_array, ndim), FIELD("array", xp_array, text_nbytes),
+    FIELD("array", xp_array, itemsize), FIELD("array", xp_array, reserved), FIELD("array", xp_array, offset),
+    FIELD("array", xp_array, point), FIELD("array", xp_array, copied),
     FIELD("table", xp_table, magic), FIELD("table", xp_table, version), FIELD("table", xp_table, pid),
     FIELD("table", xp_table, cookie), FIELD("table", xp_table, pid_namespace), FIELD("table", xp_table, commons_fd),
     FIELD("table", xp_table, bell_fd), FIELD("table", xp_table, commons_inode),
@@ -69,7 +73,8 @@ static const number places[] = {
 };
 
 static const number constants[] = {
-    {"VERSION", XP_VERSION},
+    {"VERSION", XP_VERSION}, {"ARRAY_VERSION", XP_ARRAY_VERSION}, {"ARRAY_EVENT", XP_ARRAY_EVENT},
+    {"ARRAY_DIMS", XP_ARRAY_DIMS},
     {"CAUSE_DEATH", XP_CAUSE_DEATH}, {"CAUSE_QUEUE", XP_CAUSE_QUEUE}, {"CAUSE_EXIT", XP_CAUSE_EXIT},
     {"REASON_PUT", XP_REASON_PUT}, {"REASON_FREED", XP_REASON_FREED}, {"REASON_OPENS", XP_REASON_OPENS},
     {"REASON_TTL", XP_REASON_TTL}, {"REASON_PICKLE", XP_REASON_PICKLE},
@@ -86,7 +91,7 @@ static const number constants[] = {
 static const struct {
     const char *name, *value;
 } magics[] = {
-    {"handle", XP_HANDLE_MAGIC}, {"table", XP_TABLE_MAGIC}, {"commons", XP_COMMONS_MAGIC},
+    {"handle", XP_HANDLE_MAGIC}, {"array", XP_ARRAY_MAGIC}, {"table", XP_TABLE_MAGIC}, {"commons", XP_COMMONS_MAGIC},
 };
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -157,7 +162,7 @@ static int module_exec(PyObject *module)
         add_dict(module, "CONSTANTS", fill_constants) < 0 || add_dict(module, "MAGICS", fill_magics) < 0 ||
         xp_init_process(module) < 0 || xp_init_fds(module) < 0 || xp_init_memory(module) < 0 ||
         xp_init_span(module) < 0 || xp_init_dlpack(module) < 0 || xp_init_domain(module) < 0 ||
-        xp_init_peer(module) < 0 || xp_init_slot(module) < 0 || xp_init_queue(module) < 0 ||
+        xp_init_peer(module) < 0 || xp_init_seal(module) < 0 || xp_init_slot(module) < 0 || xp_init_queue(module) < 0 ||
         xp_init_warden(module) < 0 || xp_init_serve(module) < 0)
         return -1;
     return 0;
@@ -182,6 +187,8 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(s->span);
     Py_VISIT(s->queue_calls);
     Py_VISIT(s->owned_fd);
+    Py_VISIT(s->seal);
+    Py_VISIT(s->template);
     return 0;
 }
 
@@ -194,6 +201,8 @@ static int module_clear(PyObject *module)
     Py_CLEAR(s->span);
     Py_CLEAR(s->queue_calls);
     Py_CLEAR(s->owned_fd);
+    Py_CLEAR(s->seal);
+    Py_CLEAR(s->template);
     Py_CLEAR(s->held_name);
     return 0;
 }

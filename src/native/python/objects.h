@@ -10,6 +10,7 @@
 #include <structmember.h>
 
 #include "../engine/events.h"
+#include "../engine/seal.h"
 #include "../engine/table.h"
 
 #define XP_FAST(f) ((PyCFunction)(void (*)(void))(f))
@@ -38,15 +39,18 @@ PyObject *xp_dims_tuple(const int64_t *values, int n);
 
 /* The types of which C makes objects; each interpreter has its own. From a type, PyType_GetModuleState returns it. */
 typedef struct {
-    PyTypeObject *fields, *lease, *mapping, *span, *queue_calls, *owned_fd;
+    PyTypeObject *fields, *lease, *mapping, *span, *queue_calls, *owned_fd, *seal, *template;
     PyObject *held_name; /* "_held" */
 } xp_types;
 xp_types *xp_types_of(PyObject *module);
 
 /* fds.c */
 PyObject *xp_own_fd(PyTypeObject *type, int number, const char *call); /* takes it over, also where this fails */
-
 int xp_take_fd(PyObject *owned_fd); /* its number, which the caller owns from now on; -1 if it has none */
+
+/* peer.c, seal.c */
+PyObject *xp_fields_new(PyTypeObject *type, const xp_handle *h);
+const xp_key *xp_key_of(const xp_types *types, PyObject *seal); /* borrowed; NULL with TypeError */
 
 /* memory.c */
 PyObject *xp_mapping_new(PyTypeObject *type, char *base, uint64_t nbytes); /* takes over the mapped bytes */
@@ -67,6 +71,7 @@ int xp_init_span(PyObject *module);
 int xp_init_dlpack(PyObject *module);
 int xp_init_domain(PyObject *module);
 int xp_init_peer(PyObject *module);
+int xp_init_seal(PyObject *module);
 int xp_init_slot(PyObject *module);
 int xp_init_queue(PyObject *module);
 int xp_init_warden(PyObject *module);

@@ -3,6 +3,7 @@
 #include "objects.h"
 
 #include <sys/random.h>
+#include <time.h>
 
 #define BODY_NBYTES offsetof(xp_handle, seal)
 
@@ -12,6 +13,14 @@ typedef struct {
     PyObject_HEAD
     xp_handle h;
 } xp_fields;
+
+PyObject *xp_fields_new(PyTypeObject *type, const xp_handle *h)
+{
+    xp_fields *self = (xp_fields *)PyType_GenericAlloc(type, 0);
+    if (self)
+        self->h = *h;
+    return (PyObject *)self;
+}
 
 static PyObject *fields_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
@@ -29,10 +38,9 @@ static PyObject *fields_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         PyErr_Format(PyExc_ValueError, "a handle has %zu bytes, not %zd", sizeof(xp_handle), nbytes);
         return NULL;
     }
-    xp_fields *self = (xp_fields *)PyType_GenericAlloc(type, 0);
-    if (self)
-        memcpy(&self->h, bytes, sizeof self->h);
-    return (PyObject *)self;
+    xp_handle h;
+    memcpy(&h, bytes, sizeof h);
+    return xp_fields_new(type, &h);
 }
 
 static PyObject *fields_bytes(PyObject *self, void *place)
@@ -265,21 +273,32 @@ static PyType_Spec table_spec = {"xpushare._native.PeerTable", sizeof(xp_peer_ta
 typedef struct {
     PyObject_HEAD
     PyObject *mapping;
-    xp_entry *entries;
+    char *base;
     xp_handle common;
 } xp_own_table;
+
+/* Template: what the exports of one object have in common. */
+typedef struct {
+    PyObject_HEAD
+    xp_handle h;
+    xp_entry e;
+} xp_template;
+
+static PyType_Slot template_slots[] = {{0, NULL}};
+static PyType_Spec template_spec = {"xpushare._native.Template", sizeof(xp_template), 0,
+                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, template_slots};
 
 static PyObject *own_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"mapping", "common", NULL};
     const xp_types *types = PyType_GetModuleState(type);
     PyObject *mapping;
-    const char *common, *base;
+    const char *common;
     Py_ssize_t size;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!y#", names, types->mapping, &mapping, &common, &size))
         return NULL;
     uint64_t nbytes;
-    base = xp_mapping_base(mapping, &nbytes);
+    const char *base = xp_mapping_base(mapping, &nbytes);
     if (nbytes < XP_TABLE_SIZE || size != BODY_NBYTES) {
         PyErr_SetString(PyExc_ValueError, "that is no mapping of a table, or not what its handles have in common");
         return NULL;
@@ -287,7 +306,7 @@ static PyObject *own_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     xp_own_table *self = (xp_own_table *)PyType_GenericAlloc(type, 0);
     if (self) {
         self->mapping = Py_NewRef(mapping);
-        self->entries = (xp_entry *)(base + XP_TABLE_HEADER);
+        self->base = (char *)base;
         memcpy(&self->common, common, (size_t)size);
     }
     return (PyObject *)self;
@@ -299,59 +318,89 @@ static void own_dealloc(PyObject *object)
     xp_free(object);
 }
 
-static PyObject *own_enter(PyObject *object, PyObject *args)
+static PyObject *own_prepare(PyObject *object, PyObject *args)
 {
     const xp_own_table *self = (xp_own_table *)object;
-    xp_handle h = self->common;
-    unsigned entry, kind, flags, slot, device, since, fd_count;
-    unsigned long long generation, serial, offset, nbytes, total, exposed, inode, within;
+    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    unsigned kind, flags, device, fd_count;
+    unsigned long long serial, total, exposed, inode, within;
     const char *names, *fds, *payload;
     Py_ssize_t names_size, fds_size, payload_size;
-    if (!PyArg_ParseTuple(args, "IKIIIy#KKKKKKIy#y#IIK", &entry, &generation, &kind, &flags, &slot, &names, &names_size,
-                          &serial, &offset, &nbytes, &total, &exposed, &inode, &fd_count, &fds, &fds_size, &payload,
-                          &payload_size, &device, &since, &within))
+    if (!PyArg_ParseTuple(args, "IIy#IKKKKKIy#y#", &kind, &flags, &names, &names_size, &device, &serial, &total,
+                          &exposed, &inode, &within, &fd_count, &fds, &fds_size, &payload, &payload_size))
         return NULL;
-    xp_entry *e = self->entries + (entry < XP_ENTRIES ? entry : 0);
-    if (entry >= XP_ENTRIES || names_size != sizeof h.backend + sizeof h.device_uuid ||
-        fds_size > (Py_ssize_t)sizeof e->fds || payload_size > (Py_ssize_t)sizeof e->payload) {
-        PyErr_SetString(PyExc_ValueError, "no such entry");
+    if (names_size != sizeof self->common.backend + sizeof self->common.device_uuid ||
+        fds_size > (Py_ssize_t)sizeof(((xp_entry *)0)->fds) ||
+        payload_size > (Py_ssize_t)sizeof(((xp_entry *)0)->payload)) {
+        PyErr_SetString(PyExc_ValueError, "no entry says that");
         return NULL;
     }
+    xp_template *t = (xp_template *)PyType_GenericAlloc(types->template, 0);
+    if (t == NULL)
+        return NULL;
+    t->h = self->common;
+    memcpy(t->h.backend, names, (size_t)names_size); /* and the uuid behind it */
+    t->h.kind = (uint16_t)kind;
+    t->h.object = serial;
+    t->h.exposed_nbytes = exposed;
+    t->e = (xp_entry){.kind = kind, .flags = flags, .object = serial, .nbytes = total, .exposed_nbytes = exposed,
+                      .inode = inode, .fd_count = fd_count, .payload_nbytes = (uint32_t)payload_size,
+                      .offset = within, .device = device};
+    memset(t->e.fds, 0xff, sizeof t->e.fds);
+    memcpy(t->e.fds, fds, (size_t)fds_size);
+    memcpy(t->e.payload, payload, (size_t)payload_size);
+    return (PyObject *)t;
+}
+
+/* enter(seal, template, entry, generation, flags, slot, offset, nbytes) */
+static PyObject *own_enter(PyObject *object, PyObject *const *args, Py_ssize_t n)
+{
+    const xp_own_table *self = (xp_own_table *)object;
+    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    uint32_t entry, flags, slot;
+    uint64_t generation, offset, nbytes;
+    const xp_key *key = xp_arity("enter", n, 8, 8) < 0 ? NULL : xp_key_of(types, args[0]);
+    if (key == NULL || xp_as_u32(args[2], &entry) < 0 || xp_as_u64(args[3], &generation) < 0 ||
+        xp_as_u32(args[4], &flags) < 0 || xp_as_u32(args[5], &slot) < 0 || xp_as_u64(args[6], &offset) < 0 ||
+        xp_as_u64(args[7], &nbytes) < 0)
+        return NULL;
+    if (Py_TYPE(args[1]) != types->template || entry >= XP_ENTRIES) {
+        PyErr_SetString(PyExc_ValueError, "no such template or entry");
+        return NULL;
+    }
+    const xp_template *t = (const xp_template *)args[1];
+    xp_handle h = t->h;
     while (getrandom(h.nonce, sizeof h.nonce, 0) != sizeof h.nonce)
         if (errno != EINTR)
             return xp_oserror("getrandom");
-    memcpy(h.backend, names, (size_t)names_size); /* and the uuid behind it */
-    h.kind = (uint16_t)kind;
     h.flags = flags & XP_HANDLE_FLAGS;
     h.entry = entry;
     h.generation = generation;
-    h.object = serial;
     h.offset = offset;
     h.nbytes = nbytes;
-    h.exposed_nbytes = exposed;
+    xp_hash(key, &h, BODY_NBYTES, h.seal);
     /* Not live yet: the generation is stored last, and what ended the one before stays to be told. */
-    e->kind = kind;
-    e->flags = flags;
+    xp_entry *e = (xp_entry *)(self->base + XP_TABLE_HEADER) + entry;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    memcpy((char *)e + offsetof(xp_entry, kind), (const char *)&t->e + offsetof(xp_entry, kind),
+           sizeof *e - offsetof(xp_entry, kind));
+    e->flags |= flags;
     e->slot = slot;
+    e->since = (uint32_t)now.tv_sec;
     memcpy(e->nonce, h.nonce, sizeof e->nonce);
-    e->object = serial;
-    e->nbytes = total;
-    e->exposed_nbytes = exposed;
-    e->inode = inode;
-    e->fd_count = fd_count;
-    e->payload_nbytes = (uint32_t)payload_size;
-    memset(e->fds, 0xff, sizeof e->fds);
-    memcpy(e->fds, fds, (size_t)fds_size);
-    e->offset = within;
-    e->device = device;
-    e->since = since;
-    memset(e->payload, 0, sizeof e->payload);
-    memcpy(e->payload, payload, (size_t)payload_size);
-    return PyBytes_FromStringAndSize((const char *)&h, BODY_NBYTES);
+    XP_STORE((uint64_t *)(self->base + XP_TABLE_DEADLINES) + entry, 0);
+    PyObject *raw = PyBytes_FromStringAndSize((const char *)&h, sizeof h);
+    PyObject *fields = raw ? xp_fields_new(types->fields, &h) : NULL;
+    PyObject *made = fields ? PyTuple_Pack(2, raw, fields) : NULL;
+    Py_XDECREF(raw);
+    Py_XDECREF(fields);
+    return made;
 }
 
 static PyMethodDef own_methods[] = {
-    {"enter", own_enter, METH_VARARGS, NULL},
+    {"prepare", own_prepare, METH_VARARGS, NULL},
+    {"enter", XP_FAST(own_enter), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot own_slots[] = {
@@ -419,7 +468,9 @@ int xp_init_peer(PyObject *module)
 {
     if (PyModule_AddFunctions(module, functions) < 0)
         return -1;
-    if (xp_keep_type(module, &fields_spec, &xp_types_of(module)->fields) < 0)
+    xp_types *types = xp_types_of(module);
+    if (xp_keep_type(module, &fields_spec, &types->fields) < 0 ||
+        xp_keep_type(module, &template_spec, &types->template) < 0)
         return -1;
     return xp_add_type(module, &table_spec) < 0 ? -1 : xp_add_type(module, &own_spec);
 }

@@ -159,19 +159,9 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
     if context is not None:
         resolve_context(source.device, context)
     timeline = source.timeline
-    return (
-        node.current()
-        .table()
-        .export(
-            "event",
-            info_of(source.device),
-            _NO_MEMORY,
-            timeline,
-            serial=0,
-            slot=timeline.slot.index,
-            implicit=implicit,
-        )
-    )
+    table = node.current().table()
+    prepared = table.prepare("event", info_of(source.device), _NO_MEMORY, 0)
+    return table.export(prepared, timeline, slot=timeline.slot.index, implicit=implicit)
 
 
 @operation(
@@ -225,7 +215,7 @@ def open_(
 )
 def put(handle: Handle | bytes | str) -> None:
     """Withdraw a handle of this process for new opens; opened events stay valid."""
-    memory.put(handle, "event")
+    memory.withdraw(handle, "event")
 
 
 @operation("Event.signal", raises=(InvalidArgumentError, FeatureNotSupportedError))

@@ -24,13 +24,13 @@ from xpushare._errors import (
     RouteError,
 )
 from xpushare.adapters.base import Form, Import, UsmKind
-from xpushare.core.declare import operation
+from xpushare.core.declare import misused, operation
 from xpushare.core.opening import Openers, import_own, opening_device, own_export
 from xpushare.core.resources import Allocation
 from xpushare.sharing import node
 from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, READ_ONLY, Handle, HandleLike, fields_of, raw_of
 from xpushare.sharing.peers import Opener
-from xpushare.sharing.table import Table
+from xpushare.sharing.table import Prepared, Table
 
 __all__ = [
     "Range",
@@ -42,6 +42,7 @@ __all__ = [
     "put",
     "slice_",
     "trim",
+    "withdraw",
 ]
 
 FORK_ADVICE = (
@@ -93,7 +94,8 @@ def piece(what: str, total: int, offset: int, nbytes: int | None) -> tuple[int, 
     except TypeError:
         raise InvalidArgumentError(f"offset and nbytes of {what} are integers") from None
     if offset < 0 or nbytes < 0 or offset + nbytes > total:
-        raise InvalidArgumentError(f"bytes {offset} to {offset + nbytes} do not lie in {what} of {total} bytes")
+        text = f"bytes {offset} to {offset + nbytes} do not lie in {what} of {total} bytes"
+        raise misused("bounds", InvalidArgumentError(text))
     return offset, nbytes
 
 
@@ -235,27 +237,32 @@ def get(
         )
     if allocation.foreign_process:
         raise ForkError(f"this memory {FORK_ADVICE}")
-    device = allocation.device
-    device.require(Aspect.ext_oneapi_ipc_memory)
-    return (
-        node.current()
-        .table()
-        .export(
-            "memory",
-            info_of(device),
-            allocation.driver.export(read_only),
-            allocation,
-            serial=allocation.serial,
-            offset=source.offset,
-            nbytes=source.nbytes,
-            read_only=read_only or source.read_only,
-            keep=source.lease,
-            foreign=allocation.foreign,
-            implicit=implicit,
-            opens=opens,
-            ttl=ttl,
-        )
+    table = node.current().table()
+    return table.export(
+        prepared_by(allocation, table, read_only),
+        allocation,
+        offset=source.offset,
+        nbytes=source.nbytes,
+        read_only=read_only or source.read_only,
+        keep=source.lease,
+        foreign=allocation.foreign,
+        implicit=implicit,
+        opens=opens,
+        ttl=ttl,
     )
+
+
+def prepared_by(allocation: Allocation, table: Table, read_only: bool) -> Prepared:
+    """What all exports of an allocation say; kept with it where its driver says the same each time."""
+    prepared = None if read_only else allocation.prepared
+    if prepared is None:
+        device = allocation.device
+        device.require(Aspect.ext_oneapi_ipc_memory)
+        driver = allocation.driver
+        prepared = table.prepare("memory", info_of(device), driver.export(read_only), allocation.serial)
+        if driver.lasting_export and not read_only:
+            allocation.prepared = prepared
+    return prepared
 
 
 _new: Any = tuple.__new__
@@ -265,7 +272,8 @@ def expect_kind(handle: HandleLike, kind: str) -> Handle:
     """The verified handle, which must be of that kind."""
     found = handle if isinstance(handle, Handle) else Handle.__new__(Handle, handle)  # calling the type is slower
     if fields_of(found).kind != KIND_NUMBERS[kind]:
-        raise InvalidHandleError(f"this is a handle of {found.kind}, not of {kind}: open it with ipc.{found.kind}.open")
+        text = f"this is a handle of {found.kind}, not of {kind}: open it with ipc.{found.kind}.open"
+        raise misused("lifetime", InvalidHandleError(text))
     return found
 
 
@@ -340,8 +348,13 @@ def opener_for(handle: Handle, device: DeviceLike | None, context: Context | Non
     raises=(InvalidHandleError, InvalidArgumentError),
     ends="memory handle",
 )
-def put(handle: Handle | bytes | str, kind: str = "memory") -> None:
+def put(handle: Handle | bytes | str) -> None:
     """Withdraw a handle of this process for new opens; what is open stays open."""
+    withdraw(handle, "memory")
+
+
+def withdraw(handle: Handle | bytes | str, kind: str) -> None:
+    """What `put` of each kind does."""
     found = expect_kind(handle, kind)
     table = node.current().table_if_any
     if table is None:

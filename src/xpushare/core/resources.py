@@ -11,6 +11,7 @@ from xpushare._device import Device
 from xpushare._native import Domain, Slot, forks
 from xpushare.adapters.base import DriverMemory, DriverPhysical, UsmKind
 from xpushare.sharing import node
+from xpushare.sharing.table import Prepared
 
 __all__ = ["Allocation", "End", "Pages", "Resource", "Timeline", "release_slot"]
 
@@ -65,9 +66,10 @@ class Resource:
 class Allocation(Resource):
     """USM memory: made here, mapped from a peer, or another library's. Found by address in this process's map."""
 
-    __slots__ = ("_serial", "address", "foreign", "host_accessible", "imported", "kind", "nbytes", "source")
+    __slots__ = ("_serial", "address", "foreign", "host_accessible", "imported", "kind", "nbytes", "prepared", "source")
 
     driver: DriverMemory
+    prepared: Prepared | None  # for exports by this process
 
     def __init__(
         self,
@@ -93,6 +95,7 @@ class Allocation(Resource):
         self.foreign = foreign
         self.source = source  # what keeps foreign memory alive
         self._serial = serial
+        self.prepared = None
         if own:
             node.current().allocations.add(self)
 

@@ -8,17 +8,14 @@ import functools
 import struct
 import uuid
 from collections.abc import Callable
-from hmac import compare_digest
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, final
 
 from xpushare._errors import InvalidArgumentError, InvalidHandleError
-from xpushare._native import CONSTANTS, LAYOUT, MAGICS, STRUCTS, Fields
+from xpushare._native import CONSTANTS, LAYOUT, MAGICS, STRUCTS, Fields, Seal
 from xpushare.sharing import identity
-from xpushare.sharing.layout import ENTRY_COUNT
 
 __all__ = [
-    "BEGINNING",
     "FIELDS",
     "Exporter",
     "Fields",
@@ -29,12 +26,14 @@ __all__ = [
     "encode_text",
     "fields_of",
     "following",
+    "handle_of",
     "keyed_hash",
     "newest",
     "pack",
     "parse",
     "raw_of",
-    "seal",
+    "sealing",
+    "verified",
 ]
 
 MAGIC: Final = MAGICS["handle"]
@@ -45,13 +44,8 @@ READ_ONLY: Final = CONSTANTS["ENTRY_READ_ONLY"]
 COUNTED: Final = CONSTANTS["ENTRY_COUNTED"]
 PICKLED: Final = CONSTANTS["ENTRY_PICKLED"]
 NAME_LENGTH_MAX: Final = 128  # of a name that `publish` takes; no handle's text is that short
-_KNOWN_FLAGS: Final = READ_ONLY | COUNTED | PICKLED
 _NBYTES: Final = LAYOUT["handle.size"]
 SEAL_NBYTES: Final = _NBYTES - LAYOUT["handle.seal"]
-_RESERVED: Final = bytes(LAYOUT["handle.seal"] - LAYOUT["handle.reserved1"])
-BEGINNING: Final = MAGIC + VERSION.to_bytes(2, "little")
-_BODY: Final = slice(0, _NBYTES - SEAL_NBYTES)
-_SEAL: Final = slice(_NBYTES - SEAL_NBYTES, _NBYTES)
 NAMES_DEVICE: Final = slice(LAYOUT["handle.backend"], LAYOUT["handle.boot_id"])  # backend and uuid
 
 # name, struct format; in order, without gaps
@@ -73,18 +67,19 @@ def pack(**values: Any) -> bytes:
     return _STRUCT.pack(*(values.get(name, b"" if code.endswith("s") else 0) for name, code in FIELDS))
 
 
+def sealing() -> Seal:
+    """What seals under the user's key, and reads what was sealed."""
+    global _sealing
+    key = identity.user_key()
+    found = _sealing
+    if found is None or found[0] is not key:
+        found = _sealing = key, Seal(key)
+    return found[1]
+
+
 def keyed_hash(data: bytes) -> bytes:
     """BLAKE2b-256 of `data` under the user's key."""
-    global _keyed
-    key = identity.user_key()
-    if _keyed[0] is not key:
-        from hashlib import blake2b  # at the first handle: OpenSSL behind hashlib is slow to import
-
-        _keyed = (key, blake2b(digest_size=SEAL_NBYTES, key=key))
-    hashing = _keyed[1].copy()
-    hashing.update(data)
-    digest: bytes = hashing.digest()
-    return digest
+    return sealing().hash(data)
 
 
 def encode_text(raw: bytes) -> str:
@@ -105,7 +100,7 @@ def decode_text(text: str) -> bytes:
     return raw
 
 
-_keyed: tuple[bytes | None, Any] = (None, None)  # the key, and a hash object that has taken it in
+_sealing: tuple[bytes, Seal] | None = None  # of that key
 _verified: dict[bytes, Handle] = {}
 _VERIFIED_LIMIT: Final = 1024
 
@@ -238,7 +233,7 @@ class Handle(Named):
 # For the other modules of the package; no Python frame.
 fields_of: Final[Callable[[Handle], Fields]] = attrgetter("_fields")
 raw_of: Final[Callable[[Handle], bytes]] = attrgetter("_raw")
-_make: Final[Callable[[bytes, Fields], Handle]] = attrgetter("_make")(Handle)
+handle_of: Final[Callable[[bytes, Fields], Handle]] = attrgetter("_make")(Handle)  # of bytes that are one
 
 
 _N = TypeVar("_N", bound=Named)
@@ -249,7 +244,7 @@ def following(handle: _N, newest: Callable[[], Named | None]) -> _N:
     it.
     """
     found: Any = (
-        _make(raw_of(handle), fields_of(handle)) if isinstance(handle, Handle) else handle
+        handle_of(raw_of(handle), fields_of(handle)) if isinstance(handle, Handle) else handle
     )  # that one is cached
     found._newest = newest
     named: _N = found
@@ -265,41 +260,40 @@ def newest(handle: object) -> Any:
     return None if found is None or bytes(found) == bytes(handle) else found  # type: ignore[call-overload]
 
 
-def seal(body: bytes) -> Handle:
-    """Seal the bytes that `pack` or `OwnTable.enter` made, and return the handle."""
-    raw = body + keyed_hash(body)
-    return _make(raw, Fields(raw))
-
-
 def parse(raw: bytes) -> Fields:
     """What these bytes say. `InvalidHandleError` unless they are a handle of this user and boot."""
-    if len(raw) != Handle.NBYTES:
-        raise InvalidHandleError(f"a handle has {Handle.NBYTES} bytes, this has {len(raw)}")
-    fields = Fields(raw)
-    if not raw.startswith(BEGINNING):
-        if fields.magic != MAGIC:
-            raise InvalidHandleError("these bytes are no handle (they do not begin with XPUSHARE)")
-        raise InvalidHandleError(
-            f"the handle has format version {fields.version}, this package reads version {VERSION}"
-        )
-    if not compare_digest(keyed_hash(raw[_BODY]), raw[_SEAL]):
-        raise InvalidHandleError(
-            "the handle's seal does not fit: it was altered on the way, or made with another user's key "
-            "(both processes need the same XPUSHARE_KEY_FILE or XPUSHARE_RUNTIME_DIR)"
-        )
-    if (
-        fields.kind not in KINDS
-        or fields.flags & ~_KNOWN_FLAGS
-        or not fields.backend.isascii()
-        or fields.entry >= ENTRY_COUNT
-        or (fields.pid | fields.table_fd) >> 31
-        or fields.reserved0
-        or fields.reserved1 != _RESERVED
-    ):
-        raise InvalidHandleError(
-            f"the handle says things this version does not know (kind {fields.kind}, flags {fields.flags:#x}, "
-            f"backend {fields.backend!r}, entry {fields.entry}, pid {fields.pid}, fd {fields.table_fd})"
-        )
+    fields = sealing().read(raw)
+    if fields is None:
+        raise InvalidHandleError(_why_bad(raw))
+    return _of_this_boot(fields)
+
+
+def verified(raw: bytes, fields: Fields) -> Handle:
+    """The handle of bytes that `Seal` has read as a part of others. `InvalidHandleError` if it is of another boot."""
+    return handle_of(raw, _of_this_boot(fields))
+
+
+def _of_this_boot(fields: Fields) -> Fields:
     if fields.boot_id != identity.boot_id():
         raise InvalidHandleError("the handle comes from another host, or from before the last boot")
     return fields
+
+
+def _why_bad(raw: bytes) -> str:
+    """Why `Seal.read` refuses these bytes."""
+    if len(raw) != Handle.NBYTES:
+        return f"a handle has {Handle.NBYTES} bytes, this has {len(raw)}"
+    fields = Fields(raw)
+    if fields.magic != MAGIC:
+        return "these bytes are no handle (they do not begin with XPUSHARE)"
+    if fields.version != VERSION:
+        return f"the handle has format version {fields.version}, this package reads version {VERSION}"
+    if keyed_hash(raw[:-SEAL_NBYTES]) != raw[-SEAL_NBYTES:]:
+        return (
+            "the handle's seal does not fit: it was altered on the way, or made with another user's key "
+            "(both processes need the same XPUSHARE_KEY_FILE or XPUSHARE_RUNTIME_DIR)"
+        )
+    return (
+        f"the handle says things this version does not know (kind {fields.kind}, flags {fields.flags:#x}, "
+        f"backend {fields.backend!r}, entry {fields.entry}, pid {fields.pid}, fd {fields.table_fd})"
+    )

@@ -16,11 +16,11 @@ from typing import Any, Final, NamedTuple, final
 
 from xpushare import _native, _system
 from xpushare._errors import HandleExpiredError, InvalidArgumentError, OutOfMemoryError, from_os_error
-from xpushare.adapters.base import DeviceInfo, Export
+from xpushare.adapters.base import DeviceInfo, Export, OnDemand
 from xpushare.sharing import door, identity, layout
-from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, Handle, fields_of, pack, raw_of, seal
+from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, Handle, fields_of, handle_of, pack, raw_of, sealing
 
-__all__ = ["Exported", "Table", "deadline_in"]
+__all__ = ["Exported", "Prepared", "Table", "deadline_in"]
 
 _RECYCLE_TRIES: Final = 8
 _REMEMBERED: Final = 1 << 16  # ended exports whose reason is kept for the message, and for a `put` that comes later
@@ -31,6 +31,14 @@ _LOST_MANY: Final = 100
 def deadline_in(nanoseconds: int) -> int:
     """That many nanoseconds from now, as entries and the commons say it."""
     return time.monotonic_ns() + nanoseconds
+
+
+class Prepared(NamedTuple):
+    """What the exports of one object have in common."""
+
+    template: _native.Template
+    nbytes: int
+    on_demand: OnDemand | None
 
 
 @final
@@ -128,14 +136,27 @@ class Table:
             self._object += 1
             return self._object
 
+    def prepare(self, kind: str, device: DeviceInfo, what: Export, serial: int) -> Prepared:
+        """What exports of an object say, as long as `what` is so. `serial`: of `new_object`, or 0."""
+        if len(what.payload) > layout.PAYLOAD_NBYTES:
+            raise InvalidArgumentError(f"an export's payload is at most {layout.PAYLOAD_NBYTES} bytes")
+        if what.on_demand is None and len(what.fds) > layout.FDS_INLINE:
+            raise InvalidArgumentError(f"more than {layout.FDS_INLINE} fds are handed out on demand only")
+        on_demand = what.on_demand
+        flags = (layout.ENTRY_ON_DEMAND if on_demand is not None else 0) | what.form << layout.ENTRY_FORM_BIT
+        fds = () if on_demand is not None else what.fds
+        names, number = self._device(device)
+        template = self._entries.prepare(
+            KIND_NUMBERS[kind], flags, names, number, serial, what.nbytes, what.exposed_nbytes, what.inode, what.offset,
+            len(fds if on_demand is None else on_demand.objects), struct.pack(f"{len(fds)}i", *fds), what.payload,
+        )  # fmt: skip
+        return Prepared(template, what.nbytes, on_demand)
+
     def export(
         self,
-        kind: str,
-        device: DeviceInfo,
-        what: Export,
+        prepared: Prepared,
         source: Any,
         *,
-        serial: int,
         offset: int = 0,
         nbytes: int = 0,
         read_only: bool = False,
@@ -147,42 +168,31 @@ class Table:
         ttl: int | None = None,
     ) -> Handle:
         """Publish one export and make its handle; it holds `source` until `put`, or for `ttl` nanoseconds."""
-        if len(what.payload) > layout.PAYLOAD_NBYTES:
-            raise InvalidArgumentError(f"an export's payload is at most {layout.PAYLOAD_NBYTES} bytes")
-        if what.on_demand is None and len(what.fds) > layout.FDS_INLINE:
-            raise InvalidArgumentError(f"more than {layout.FDS_INLINE} fds are handed out on demand only")
-        on_demand = what.on_demand
+        template, total, on_demand = prepared
         flags = (
             (layout.ENTRY_READ_ONLY if read_only else 0)
             | (layout.ENTRY_COUNTED if opens is not None else 0)
             | (layout.ENTRY_PICKLED if implicit else 0)
-            | (layout.ENTRY_ON_DEMAND if on_demand is not None else 0)
-            | what.form << layout.ENTRY_FORM_BIT
         )
-        fds = () if on_demand is not None else what.fds
-        ended: list[Any] = []  # dropped outside the lock: their release may call us
+        ended: list[Any] | None = None  # dropped outside the lock: their release may call us
         with self._lock:
-            self._start()
-            ended += self._sweep()
+            if not self._serving:
+                self._start()
+            if self._lingering or self._ending:
+                ended = self._sweep()
             entry = self._take_entry()
             self._generation = generation = self._generation + 1
             try:  # no call comes between what takes something and the block that gives it back: one may be interrupted
-                names, number = self._device(device)
-                handle = seal(
-                    self._entries.enter(
-                        entry, generation, KIND_NUMBERS[kind], flags, slot, names, serial, offset, nbytes, what.nbytes,
-                        what.exposed_nbytes, what.inode, len(fds if on_demand is None else on_demand.objects),
-                        struct.pack(f"{len(fds)}i", *fds), what.payload, number, int(time.time()),
-                        what.offset,
-                    )
-                )  # fmt: skip
+                handle = handle_of(
+                    *self._entries.enter(sealing(), template, entry, generation, flags, slot, offset, nbytes)
+                )
                 if opens is not None or implicit:
                     self.domain.set_opens(entry, opens or 0)
                 if on_demand is not None:
                     _native.offer(entry, generation, *on_demand)
-                exported = Exported(handle, source, keep, foreign, implicit, what.nbytes)
-                self._exports[generation] = exported
-                self._set_deadline(exported, 0 if ttl is None else deadline_in(ttl))
+                exported = self._exports[generation] = Exported(handle, source, keep, foreign, implicit, total)
+                if ttl is not None:
+                    self._set_deadline(exported, deadline_in(ttl))
                 if opens is not None or ttl is not None:
                     self._ending[generation] = exported
                 _native.store64(self._entry_address(entry), generation)  # last: now it is live
@@ -193,37 +203,38 @@ class Table:
                     del self._exports[generation]
                 self._free.append(entry)
                 raise
-            return handle
+        del ended
+        return handle
 
     def _start(self) -> None:
-        if not self._serving:
-            identity.user_key()  # makes the runtime folder where there is to be one
-            try:
-                with door.opening(self.cookie) as file:
-                    _system.serve(self.address, self._fd.number, self.domain, file)
-            except OSError as error:
-                raise from_os_error(error, "starting to serve importers") from error
-            self._serving = True
+        identity.user_key()  # makes the runtime folder where there is to be one
+        try:
+            with door.opening(self.cookie) as file:
+                _system.serve(self.address, self._fd.number, self.domain, file)
+        except OSError as error:
+            raise from_os_error(error, "starting to serve importers") from error
+        self._serving = True
 
     def _entry_address(self, entry: int) -> int:
         return self.address + layout.TABLE_ENTRIES + entry * layout.ENTRY_NBYTES
 
     def _device(self, device: DeviceInfo) -> tuple[bytes, int]:
         """The bytes by which handles name the device, and 1 + its index in the table's header (0 if that is full)."""
-        found = self._devices.get((device.backend, device.uuid))
-        if found is None:
-            driver_uuid = uuid.UUID(device.driver_uuid).bytes if device.driver_uuid else b""
-            raw = layout.DEVICE.pack(
-                device.backend.encode(), uuid.UUID(device.uuid).bytes, device.pci.encode(), driver_uuid
-            )
-            names = raw[:32]
-            index = len(self._devices)
-            if index >= layout.DEVICE_COUNT:
-                return names, 0
-            at = layout.TABLE_DEVICES + index * layout.DEVICE.size
-            self._view[at : at + layout.DEVICE.size] = raw
-            found = self._devices[device.backend, device.uuid] = names, 1 + index
-        return found
+        with self._lock:
+            found = self._devices.get((device.backend, device.uuid))
+            if found is None:
+                driver_uuid = uuid.UUID(device.driver_uuid).bytes if device.driver_uuid else b""
+                raw = layout.DEVICE.pack(
+                    device.backend.encode(), uuid.UUID(device.uuid).bytes, device.pci.encode(), driver_uuid
+                )
+                names = raw[:32]
+                index = len(self._devices)
+                if index >= layout.DEVICE_COUNT:
+                    return names, 0
+                at = layout.TABLE_DEVICES + index * layout.DEVICE.size
+                self._view[at : at + layout.DEVICE.size] = raw
+                found = self._devices[device.backend, device.uuid] = names, 1 + index
+            return found
 
     def _take_entry(self) -> int:
         # Do not use an entry that a living importer still holds: its holder bit would count for another export.

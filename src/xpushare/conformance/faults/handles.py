@@ -50,28 +50,34 @@ def put_of_others() -> None:
     wrap(Table, "put", make)
 
 
-@mutant("the seal is not checked", "3.3b", "3.3e")
-def seal_ignored() -> None:
+def _read_as(corrected: Callable[[bytes, bytes], bytes]) -> None:
+    """Read every handle as if its body were `corrected(body, seal)`, and sealed."""
     from xpushare.sharing import handle
 
-    set_(handle, "compare_digest", lambda *_digests: True)
+    original = handle.parse
+
+    def parse(raw: bytes) -> Any:
+        body = corrected(raw[: -handle.SEAL_NBYTES], raw[-handle.SEAL_NBYTES :])
+        return original(body + handle.keyed_hash(body) if len(raw) == handle.Handle.NBYTES else raw)
+
+    set_(handle, "parse", parse)
+
+
+@mutant("the seal is not checked", "3.3b", "3.3e")
+def seal_ignored() -> None:
+    _read_as(lambda body, _seal: body)
 
 
 @mutant("the version is not checked", "3.3d")
 def version_ignored() -> None:
     from xpushare.sharing import handle
 
-    original = handle.parse
+    def corrected(body: bytes, seal: bytes) -> bytes:
+        if handle.keyed_hash(body) != seal:
+            return b"X" + body[1:]  # refused as before
+        return body[:8] + handle.VERSION.to_bytes(2, "little") + body[10:]
 
-    def parse(raw: bytes) -> Any:
-        beginning = handle.BEGINNING
-        set_(handle, "BEGINNING", beginning[:8])
-        try:
-            return original(raw)
-        finally:
-            set_(handle, "BEGINNING", beginning)
-
-    set_(handle, "parse", parse)
+    _read_as(corrected)
 
 
 @mutant("the boot is not checked", "3.3f")
@@ -164,14 +170,14 @@ def same_handle() -> None:
     from xpushare.sharing.table import Table
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def export(self: Any, kind: str, device: Any, what: Any, source: Any, **options: Any) -> Any:
+        def export(self: Any, prepared: Any, source: Any, **options: Any) -> Any:
             for each in self._exports.values():
                 same = each.source is source or (isinstance(source, tuple) and each.source == source)
                 if same and (fields_of(each.handle).offset, each.handle.nbytes) == (
                     options.get("offset", 0), options.get("nbytes", 0)
                 ):  # fmt: skip
                     return each.handle
-            return original(self, kind, device, what, source, **options)
+            return original(self, prepared, source, **options)
 
         return export
 

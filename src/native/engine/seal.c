@@ -1,0 +1,182 @@
+#include "seal.h"
+
+/* --- BLAKE2b ------------------------------------------------------------------------------------------------------ */
+
+static const uint64_t start[8] = {
+    0x6a09e667f3bcc908, 0xbb67ae8584caa73b, 0x3c6ef372fe94f82b, 0xa54ff53a5f1d36f1,
+    0x510e527fade682d1, 0x9b05688c2b3e6c1f, 0x1f83d9abfb41bd6b, 0x5be0cd19137e2179,
+};
+
+#define ROTATE(x, n) ((x) >> (n) | (x) << (64 - (n)))
+#define MIX(a, b, c, d, x, y)                                                                                         \
+    a += b + (x);                                                                                                     \
+    d = ROTATE(d ^ a, 32);                                                                                            \
+    c += d;                                                                                                           \
+    b = ROTATE(b ^ c, 24);                                                                                            \
+    a += b + (y);                                                                                                     \
+    d = ROTATE(d ^ a, 16);                                                                                            \
+    c += d;                                                                                                           \
+    b = ROTATE(b ^ c, 63);
+
+/* Which words of the message each round takes; the first two rounds come again at the end. */
+static const uint8_t order[12][16] = {
+    {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, {14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3},
+    {11, 8, 12, 0, 5, 2, 15, 13, 10, 14, 3, 6, 7, 1, 9, 4}, {7, 9, 3, 1, 13, 12, 11, 14, 2, 6, 5, 10, 4, 0, 15, 8},
+    {9, 0, 5, 7, 2, 4, 10, 15, 14, 1, 11, 12, 6, 8, 3, 13}, {2, 12, 6, 10, 0, 11, 8, 3, 4, 13, 7, 5, 15, 14, 1, 9},
+    {12, 5, 1, 15, 14, 13, 4, 10, 0, 7, 6, 3, 9, 2, 8, 11}, {13, 11, 7, 14, 12, 1, 3, 9, 5, 0, 15, 4, 8, 6, 2, 10},
+    {6, 15, 14, 9, 11, 3, 0, 8, 12, 2, 13, 7, 1, 4, 10, 5}, {10, 2, 8, 4, 7, 6, 1, 5, 15, 11, 9, 14, 3, 12, 13, 0},
+    {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, {14, 10, 4, 8, 9, 15, 13, 6, 1, 12, 0, 2, 11, 7, 5, 3},
+};
+
+/* `total`: bytes so far, the key's block and these included */
+static void compress(uint64_t h[8], const uint8_t *block, uint64_t total, bool last)
+{
+    uint64_t m[16];
+    memcpy(m, block, sizeof m); /* little-endian, as the rest of the layout */
+    uint64_t v[16] = {h[0],     h[1],     h[2],     h[3],     h[4],             h[5],     h[6],     h[7],
+                      start[0], start[1], start[2], start[3], start[4] ^ total, start[5], start[6], start[7]};
+    if (last)
+        v[14] = ~v[14];
+    for (unsigned round = 0; round < 12; round++) {
+        const uint8_t *w = order[round];
+        MIX(v[0], v[4], v[8], v[12], m[w[0]], m[w[1]])
+        MIX(v[1], v[5], v[9], v[13], m[w[2]], m[w[3]])
+        MIX(v[2], v[6], v[10], v[14], m[w[4]], m[w[5]])
+        MIX(v[3], v[7], v[11], v[15], m[w[6]], m[w[7]])
+        MIX(v[0], v[5], v[10], v[15], m[w[8]], m[w[9]])
+        MIX(v[1], v[6], v[11], v[12], m[w[10]], m[w[11]])
+        MIX(v[2], v[7], v[8], v[13], m[w[12]], m[w[13]])
+        MIX(v[3], v[4], v[9], v[14], m[w[14]], m[w[15]])
+    }
+    for (unsigned i = 0; i < 8; i++)
+        h[i] ^= v[i] ^ v[i + 8];
+}
+
+void xp_make_key(xp_key *k, const void *key, size_t nbytes)
+{
+    memset(k->block, 0, sizeof k->block);
+    memcpy(k->block, key, nbytes);
+    memcpy(k->fresh, start, sizeof start);
+    k->fresh[0] ^= 0x01010000 ^ (uint64_t)nbytes << 8 ^ XP_SEAL;
+    memcpy(k->keyed, k->fresh, sizeof k->keyed);
+    compress(k->keyed, k->block, sizeof k->block, false);
+}
+
+void xp_hash(const xp_key *k, const void *data, size_t nbytes, uint8_t out[XP_SEAL])
+{
+    const uint8_t *at = data;
+    uint64_t h[8], total = sizeof k->block;
+    memcpy(h, nbytes ? k->keyed : k->fresh, sizeof h);
+    for (; nbytes > sizeof k->block; nbytes -= sizeof k->block, at += sizeof k->block)
+        compress(h, at, total += sizeof k->block, false);
+    if (nbytes) {
+        uint8_t rest[sizeof k->block] = {0};
+        memcpy(rest, at, nbytes);
+        compress(h, rest, total + nbytes, true);
+    } else {
+        compress(h, k->block, total, true); /* of no data: the key's block is the last */
+    }
+    memcpy(out, h, XP_SEAL);
+}
+
+/* Takes as long for any wrong seal: nobody finds out how much of a forged one is right. */
+static bool sealed(const xp_key *k, const void *data, size_t nbytes, const uint8_t *seal)
+{
+    uint8_t right[XP_SEAL], wrong = 0;
+    xp_hash(k, data, nbytes, right);
+    for (unsigned i = 0; i < XP_SEAL; i++)
+        wrong |= right[i] ^ seal[i];
+    return wrong == 0;
+}
+
+/* --- handles ------------------------------------------------------------------------------------------------------ */
+
+bool xp_handle_good(const xp_key *k, const xp_handle *h)
+{
+    static const uint8_t nothing[sizeof h->reserved1];
+    if (memcmp(h->magic, XP_HANDLE_MAGIC, sizeof h->magic) != 0 || h->version != XP_VERSION ||
+        !sealed(k, h, offsetof(xp_handle, seal), h->seal))
+        return false;
+    uint8_t high = 0; /* the backend's name is ASCII */
+    for (unsigned i = 0; i < sizeof h->backend; i++)
+        high |= h->backend[i];
+    return h->kind >= XP_KIND_MEMORY && h->kind <= XP_KIND_EVENT && (h->flags & ~XP_HANDLE_FLAGS) == 0 &&
+           high < 0x80 && h->entry < XP_ENTRIES && (h->pid | h->table_fd) <= INT32_MAX && h->reserved0 == 0 &&
+           memcmp(h->reserved1, nothing, sizeof nothing) == 0;
+}
+
+/* --- array handles ------------------------------------------------------------------------------------------------ */
+
+static uint64_t dim_at(const void *dims, unsigned i)
+{
+    uint64_t found;
+    memcpy(&found, (const uint8_t *)dims + i * sizeof found, sizeof found);
+    return found;
+}
+
+bool xp_extent(const void *dims, unsigned ndim, uint64_t itemsize, int64_t *low, int64_t *high)
+{
+    int64_t least = 0, most = (int64_t)itemsize, step;
+    bool empty = false;
+    for (unsigned i = 0; i < ndim; i++)
+        empty |= dim_at(dims, i) == 0;
+    *low = *high = 0;
+    if (empty)
+        return true;
+    for (unsigned i = 0; i < ndim; i++) {
+        uint64_t length = dim_at(dims, i);
+        int64_t stride = (int64_t)dim_at(dims, ndim + i);
+        if (length > INT64_MAX || __builtin_mul_overflow((int64_t)length - 1, stride, &step) ||
+            (step < 0 ? __builtin_add_overflow(least, step, &least) : __builtin_add_overflow(most, step, &most)))
+            return false;
+    }
+    *low = least;
+    *high = most;
+    return true;
+}
+
+static bool fits(const xp_array_parts *a)
+{
+    int64_t low, high, nbytes = a->head.itemsize, first, last;
+    for (unsigned i = 0; i < a->head.ndim; i++) {
+        uint64_t length = dim_at(a->dims, i);
+        if (length && (length > INT64_MAX || __builtin_mul_overflow(nbytes, (int64_t)length, &nbytes)))
+            return false;
+    }
+    return a->head.offset <= INT64_MAX && xp_extent(a->dims, a->head.ndim, a->head.itemsize, &low, &high) &&
+           !__builtin_add_overflow((int64_t)a->head.offset, low, &first) && first >= 0 &&
+           !__builtin_add_overflow((int64_t)a->head.offset, high, &last) && (uint64_t)last <= a->memory.nbytes;
+}
+
+bool xp_read_array(const xp_key *k, const void *raw, size_t nbytes, xp_array_parts *a)
+{
+    const uint8_t *at = raw;
+    if (nbytes < sizeof a->head + sizeof a->memory + XP_SEAL)
+        return false;
+    memcpy(&a->head, at, sizeof a->head);
+    if (memcmp(a->head.magic, XP_ARRAY_MAGIC, sizeof a->head.magic) != 0 || a->head.version != XP_ARRAY_VERSION ||
+        a->head.length != nbytes || !sealed(k, at, nbytes - XP_SEAL, at + nbytes - XP_SEAL))
+        return false;
+    a->has_event = a->head.flags & XP_ARRAY_EVENT;
+    uint64_t handles = a->has_event ? 2 : 1;
+    if ((a->head.flags & ~XP_ARRAY_EVENT) || a->head.reserved || a->head.ndim > XP_ARRAY_DIMS ||
+        a->head.point > XP_POINT_MAX ||
+        nbytes != sizeof a->head + handles * sizeof a->memory + 16u * a->head.ndim + a->head.text_nbytes + XP_SEAL)
+        return false;
+    at += sizeof a->head;
+    memcpy(&a->memory, at, sizeof a->memory);
+    at += sizeof a->memory;
+    if (!xp_handle_good(k, &a->memory) || a->memory.kind != XP_KIND_MEMORY)
+        return false;
+    if (a->has_event) {
+        memcpy(&a->event, at, sizeof a->event);
+        at += sizeof a->event;
+        if (!xp_handle_good(k, &a->event) || a->event.kind != XP_KIND_EVENT ||
+            memcmp(a->event.cookie, a->memory.cookie, sizeof a->memory.cookie) != 0)
+            return false;
+    }
+    a->dims = at;
+    a->text = at + 16u * a->head.ndim;
+    a->fits = fits(a);
+    return true;
+}

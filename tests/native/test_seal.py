@@ -1,0 +1,53 @@
+"""The keyed hash of the engine, against Python's."""
+
+import hashlib
+
+import pytest
+
+from xpushare._native import Seal
+
+
+@pytest.mark.parametrize("key", [b"k", bytes(range(32)), bytes(64)], ids=lambda key: f"{len(key)} bytes")
+def test_it_is_blake2b(key: bytes) -> None:
+    seal = Seal(key)
+    for nbytes in (0, 1, 127, 128, 129, 224, 255, 256, 257, 1000):
+        data = bytes(i * 7 & 0xFF for i in range(nbytes))
+        assert seal.hash(data) == hashlib.blake2b(data, digest_size=32, key=key).digest()
+
+
+@pytest.mark.parametrize("key", [b"", bytes(65)], ids=lambda key: f"{len(key)} bytes")
+def test_a_key_has_1_to_64_bytes(key: bytes) -> None:
+    with pytest.raises(ValueError, match="1 to 64"):
+        Seal(key)
+
+
+def test_it_takes_bytes() -> None:
+    seal = Seal(b"k")
+    for call in seal.hash, seal.read, seal.read_array:
+        with pytest.raises(TypeError):
+            call("text")  # type: ignore[arg-type]
+    assert seal.read(b"") is seal.read_array(b"") is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"memory": b"short"}, ValueError),
+        ({"event": b"short"}, ValueError),
+        ({"strides": (8, 8)}, ValueError),
+        ({"shape": None}, ValueError),
+        ({"dtype": bytes(1 << 16)}, ValueError),
+        ({"itemsize": -1}, OverflowError),
+        ({"shape": [1]}, TypeError),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_no_array_handle_of_nonsense(changes: dict[str, object], error: type[Exception]) -> None:
+    good = {
+        "memory": bytes(256), "event": None, "point": 0, "dtype": b'"<f8"', "itemsize": 8, "shape": (1,),
+        "strides": (8,), "offset": 0, "copied": 0,
+    }  # fmt: skip
+    seal = Seal(b"k")
+    seal.seal_array(*good.values())  # type: ignore[arg-type]
+    with pytest.raises(error):
+        seal.seal_array(*{**good, **changes}.values())  # type: ignore[arg-type]
