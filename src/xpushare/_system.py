@@ -29,7 +29,7 @@ __all__ = [
     "import_mapping",
     "is_wsl",
     "kept_mapping",
-    "maps",
+    "mapped",
     "memfd",
     "pidfd_getfd",
     "pidfd_open",
@@ -151,18 +151,20 @@ def is_wsl() -> bool:
     return "microsoft" in platform.release().lower() or os.path.exists("/dev/dxg")
 
 
-def maps(address: int, nbytes: int, write: bool) -> bool:
-    """Whether this process has all of these bytes mapped, so that they can be read, or written."""
-    end = address + nbytes
+def mapped(address: int, nbytes: int) -> str:
+    """How this process can reach all of these bytes: "rw", "r", or "" if not all of them are there."""
+    end, found = address + nbytes, "rw"
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as lines:
         for line in lines:
             span, access, _ = line.split(maxsplit=2)
             first, _, last = span.partition("-")
             if int(last, 16) <= address:
                 continue
-            if int(first, 16) > address or access[write] == "-":
-                return False
+            if int(first, 16) > address or access[0] == "-":
+                return ""
+            if access[1] == "-":
+                found = "r"
             address = int(last, 16)
             if address >= end:
-                return True
-    return False
+                return found
+    return ""

@@ -23,7 +23,7 @@ from xpushare._errors import (
     OutOfMemoryError,
     RouteError,
 )
-from xpushare._system import maps
+from xpushare._system import mapped
 from xpushare.adapters.base import Form, Import, UsmKind
 from xpushare.core.declare import misused, operation
 from xpushare.core.opening import Openers, import_own, opening_device, own_export
@@ -96,11 +96,11 @@ class HostBytes:
 
 def host_bytes(address: int, nbytes: int, device: Device, context: Context) -> Range | None:
     """Those bytes of this process, whoever allocated them; None if not all of them are there."""
-    if not maps(address, nbytes, False):
+    access = mapped(address, nbytes)
+    if not access:
         return None
-    read_only = not maps(address, nbytes, True)
     found: Any = HostBytes(address, nbytes, device)
-    return Range(found, 0, nbytes, device, context, read_only, None, None)
+    return Range(found, 0, nbytes, device, context, access == "r", None, None)
 
 
 def size_argument(nbytes: int, name: str = "nbytes") -> int:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from xpushare._lifecycle import use
 from xpushare._memory import Memory, memory_over
 from xpushare._result import Result
-from xpushare._system import maps
+from xpushare._system import mapped
 from xpushare.adapters.base import UsmKind
 from xpushare.core import memory as core_memory
 from xpushare.core import queue as core_queue
@@ -208,7 +208,7 @@ def urUSMContextMemcpyExp(hContext: Context, pDst: Pointer, pSrc: Pointer, size:
 )
 def urUSMImportExp(hContext: Context, pMem: Pointer, size: Size) -> None:
     """A hint that ordinary memory of the process will be copied. Copies take it as it is: nothing is done."""
-    if not maps(pMem, size, False):
+    if not mapped(pMem, size):
         raise URError(f"this process has no {size} bytes at {pMem:#x}", result=Result.ERROR_INVALID_VALUE)
 
 
@@ -237,7 +237,8 @@ def urUSMHostAllocRegisterExp(
     places, last = _objects.places, pHostMem + size - 1
     read_only = pProperties is not None and bool(pProperties.flags & ExpUSMHostAllocRegisterFlags.READ_ONLY)
     with places.lock:
-        if not maps(pHostMem, size, not read_only) or places.locate(pHostMem) or places.locate(last):
+        there = mapped(pHostMem, size) in (("rw", "r") if read_only else ("rw",))
+        if not there or places.locate(pHostMem) or places.locate(last):
             raise URError(
                 f"{size} bytes at {pHostMem:#x} are no memory of this process, or USM memory already",
                 result=Result.ERROR_INVALID_VALUE,
