@@ -118,8 +118,9 @@ class Boxes:
         if handle in self._seen:
             found = self.objects[handle]
             with self._lock:
-                for _ in range(_Box.from_address(handle).references - found.references):
-                    found.take()
+                more = _Box.from_address(handle).references - found.references
+                for _ in range(abs(more)):
+                    found.take() if more > 0 else found.release()
                 self._seen[handle] = found.references
 
     def end(self, handle: int) -> None:
