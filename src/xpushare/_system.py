@@ -28,6 +28,7 @@ __all__ = [
     "fstat",
     "import_mapping",
     "is_wsl",
+    "kept_mapping",
     "mapped",
     "memfd",
     "pidfd_getfd",
@@ -55,6 +56,7 @@ dup = OwnedFd.copied
 memfd = OwnedFd.memfd
 fetch_mapping = Mapping.fetched
 import_mapping = Mapping.imported
+kept_mapping = Mapping.kept
 fstat = os.fstat
 pidfd_getfd = OwnedFd.fetched
 pidfd_open = OwnedFd.of_process

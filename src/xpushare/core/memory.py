@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import operator
+import os
+import threading
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+from weakref import ref
 
+from xpushare import _native
 from xpushare._aspects import Aspect
 from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, resolve, resolve_context
 from xpushare._errors import (
@@ -35,9 +40,11 @@ __all__ = [
     "expect_kind",
     "get",
     "host_bytes",
+    "on_trim",
     "open_",
     "put",
     "slice_",
+    "trim",
     "withdraw",
 ]
 
@@ -120,9 +127,50 @@ def piece(what: str, total: int, offset: int, nbytes: int | None) -> tuple[int, 
     return offset, nbytes
 
 
+class _Arena:
+    """An allocation that small arrays share. No part of it is used twice, so nobody ever finds another array at the
+    place of one that was freed. The whole is freed with the last array.
+    """
+
+    def __init__(self, allocation: Allocation) -> None:
+        self.allocation = allocation
+        self._begin = [0]  # of what is unused. Whoever takes the number out, a signal's handler too, has its turn
+
+    def take(self, nbytes: int) -> int | None:
+        """Where the next `nbytes` lie; None if they do not fit."""
+        try:
+            begin = self._begin.pop()
+        except IndexError:
+            return None
+        end = begin + -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        fits = end <= self.allocation.nbytes
+        self._begin.append(end if fits else begin)
+        return begin if fits else None
+
+
+_SMALL_NBYTES: Final = 16 << 10
+_ARENA_NBYTES: Final = 256 << 10
+_ALIGNMENT: Final = 256
+_arenas: dict[tuple[Device, UsmKind], _Arena] = {}  # of which the next small arrays are parts
+_arenas_lock = threading.RLock()  # re-entrant: for the handlers of signals
+
+
+def _after_fork() -> None:
+    global _arenas_lock
+    _arenas_lock = threading.RLock()
+    _arenas.clear()  # they are the parent's
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 @operation("malloc", raises=(InvalidArgumentError, OutOfMemoryError, FeatureNotSupportedError, DeviceError))
-def allocate(kind: UsmKind, nbytes: int, device: DeviceLike | None, context: Context | None) -> Range:
-    """Allocate USM memory of that kind. Its bytes are zero on the host, unspecified on other devices."""
+def allocate(
+    kind: UsmKind, nbytes: int, device: DeviceLike | None, context: Context | None, isolated: bool = True
+) -> Range:
+    """Allocate USM memory of that kind. Its bytes are zero on the host, unspecified on other devices. If not
+    `isolated`, little memory of the host may be a part of an allocation that it shares with other such memory.
+    """
     chosen, chosen_context = resolve(device, context)
     nbytes = size_argument(nbytes)
     if nbytes >= 1 << 62:
@@ -130,13 +178,52 @@ def allocate(kind: UsmKind, nbytes: int, device: DeviceLike | None, context: Con
     table = None if node.left else node.current().table_if_any
     if table is not None:
         table.sweep()
+    if isolated or nbytes > _SMALL_NBYTES or not adapter_of(chosen).maps_memfds:
+        return Range(_allocate(kind, nbytes, chosen, table), 0, nbytes, chosen, chosen_context, False, None, None)
+    with _arenas_lock:
+        arena = _arenas.get((chosen, kind))
+        begin = None if arena is None else arena.take(nbytes)
+        while arena is None or begin is None:
+            arena = _Arena(_allocate(kind, _ARENA_NBYTES, chosen, table))
+            begin = arena.take(nbytes)
+            _arenas[chosen, kind] = arena
+    return Range(arena.allocation, begin, nbytes, chosen, chosen_context, False, None, None)
+
+
+def _allocate(kind: UsmKind, nbytes: int, device: Device, table: Table | None) -> Allocation:
     try:
-        driver = adapter_of(chosen).allocate(info_of(chosen), kind, nbytes)
+        driver = adapter_of(device).allocate(info_of(device), kind, nbytes)
     except OutOfMemoryError:
-        if table is None or not table.sweep(everything=True):
+        swept = table is not None and table.sweep(everything=True)
+        if not trim() and not swept:
             raise
-        driver = adapter_of(chosen).allocate(info_of(chosen), kind, nbytes)
-    return Range(Allocation(chosen, driver, kind), 0, nbytes, chosen, chosen_context, False, None, None)
+        driver = adapter_of(device).allocate(info_of(device), kind, nbytes)
+    return Allocation(device, driver, kind)
+
+
+def _trim_host() -> int:
+    """Also the arenas of which no part is used, some of which are kept then."""
+    gone = 0
+    with _arenas_lock:
+        before = _native.kept_nbytes()
+        while _arenas:
+            allocation = ref(_arenas.popitem()[1].allocation)
+            gone += _ARENA_NBYTES if allocation() is None else 0
+    return gone - (_native.kept_nbytes() - before) + _native.trim()
+
+
+_trimmers: list[Callable[[], int]] = [_trim_host]
+
+
+def on_trim(function: Callable[[], int]) -> None:
+    """Have `trim` call `function` too, which gives back what it keeps and returns how many bytes that was."""
+    _trimmers.append(function)
+
+
+@operation("trim", raises=())
+def trim() -> int:
+    """Give back freed memory that this process keeps for later allocations; returns how many bytes that was."""
+    return sum(function() for function in _trimmers)
 
 
 @operation("memory.slice", raises=(InvalidArgumentError,))

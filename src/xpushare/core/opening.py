@@ -27,7 +27,16 @@ from xpushare.sharing.node import Node
 from xpushare.sharing.peers import Opener
 from xpushare.sharing.table import Exported
 
-__all__ = ["FORM_NAMES", "Openers", "event_device", "expect_importable", "import_own", "opening_device", "own_export"]
+__all__ = [
+    "FORM_NAMES",
+    "Openers",
+    "event_device",
+    "expect_importable",
+    "give_open",
+    "import_own",
+    "opening_device",
+    "own_export",
+]
 
 FORM_NAMES: Final = {
     Form.DRIVER: "the driver's own handle",
@@ -132,6 +141,16 @@ def import_own(here: Node, handle: Handle, opener: Opener, source: Resource, exp
     try:
         return here.peers.acquire_own(handle, export(), exporter, opener)
     except BaseException:
-        if fields_of(handle).flags & COUNTED:
-            here.table().domain.give_open(fields_of(handle).entry)
+        give_open(handle)
         raise
+
+
+def give_open(handle: Handle) -> None:
+    """Give back an open of a handle that came to nothing, if its opens are counted."""
+    here = node.current()
+    fields = fields_of(handle)
+    if fields.flags & COUNTED:
+        own = here.is_own(fields.cookie)
+        exporter = here.table() if own else here.peers.known(fields.cookie)
+        if exporter is not None:  # else it is gone
+            exporter.domain.give_open(fields.entry)

@@ -371,7 +371,8 @@ class Peers:
         """What `opener` made of the handle's object, now or for an earlier open, and the lease that belongs to it."""
         fields = fields_of(handle)
         cookie = fields.cookie
-        key = (cookie, fields.object, opener, fields.flags & READ_ONLY)
+        # What a pickle opened may have to be exported from here later, so it is another import.
+        key = (cookie, fields.object, opener, fields.flags & (READ_ONLY | PICKLED))
         acquired = self.acquire_known(handle, key, opener)
         if acquired is not None:
             self._count(acquired[1].peer, fields)

@@ -459,7 +459,7 @@ class DeviceQueue(DriverQueue):
             raise failure
 
     def told(self) -> None:
-        pass  # only what was queued before a loss suffers for it
+        self._native.told(max(self.place, self._native.handed))
 
     def idle(self) -> bool:
         if self._broken is not None:
