@@ -402,7 +402,7 @@ def exports_freed_memory(world: World) -> Any:
 def fills_freed_memory_that_an_import_keeps(world: World) -> Any:
     pointer = ur.urUSMDeviceAlloc(world.context, world.device, None, None, 4096)  # made
     data = ur.urIPCGetMemHandleExp(world.context, pointer)
-    opened = xs.ipc.memory.open(data)
+    opened = xs.ipc.memory.open(data)  # keeps the memory in place
     ur.urIPCPutMemHandleExp(world.context, data)
     urUSMFree(world.context, pointer)  # released
     event = urEnqueueUSMFill(world.queue, pointer, b"x", 64, [])  # here
