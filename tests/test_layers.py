@@ -58,6 +58,18 @@ class World:
         return ur.urEventCreateExp(self.context, self.device, ur.ExpEventDesc(ur.ExpEventFlags.IPC_EXP))
 
 
+def withdraw_all() -> None:
+    table = node.current().table_if_any
+    for each in table.exports() if table is not None else ():
+        table.put(each.handle)  # type: ignore[union-attr]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _alone() -> None:
+    """What the tests before have exported would be retained here."""
+    withdraw_all()
+
+
 @pytest.fixture(scope="module")
 def world() -> World:
     return World()
@@ -87,12 +99,6 @@ def layered(*names: str) -> Iterator[list[str]]:
         finally:
             del found[:]
             xs.enable_layers()
-
-
-def withdraw_all() -> None:
-    table = node.current().table_if_any
-    for each in table.exports() if table is not None else ():
-        table.put(each.handle)  # type: ignore[union-attr]
 
 
 refused = pytest.raises
