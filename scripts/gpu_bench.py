@@ -1052,10 +1052,19 @@ def mps_inside() -> None:
 
 # --- running ----------------------------------------------------------------------------------------------------------
 
+
+def trees() -> None:
+    """A model's 578 tensors: as one tree, and through a queue with the reductions, against torch's queue."""
+    from tree_bench import Bench
+
+    rows.extend({"row": f"t. {row.scenario}, {row.name}", **row.as_json()} for row in Bench("cuda:0").rows(10))
+
+
 GROUPS: Final[dict[str, tuple[Callable[[], None], int, int]]] = {  # name -> (function, GPUs, seconds)
     "events": (events, 1, 40),
     "tensors": (tensors, 1, 60),
     "opens": (opens, 1, 40),
+    "trees": (trees, 1, 90),
     "buffers": (buffers, 1, 50),
     "events_busy": (events_busy, 1, 50),
     "events_two": (events_two, 2, 60),

@@ -86,6 +86,19 @@ def test_info_json() -> None:
         assert support["reason"]
 
 
+def test_info_of_every_query() -> None:
+    done = command("info", "-v", "--json", "--device", "native_cpu:0")
+    [device] = json.loads(done.stdout)["devices"]
+    queries = device["queries"]
+    assert len(queries) == 193
+    assert (queries["TYPE"], queries["IPC_EVENT_SUPPORT_EXP"], queries["DEVICE_ID"]) == ("CPU", True, None)
+    assert queries["UUID"] == device["uuid"].replace("-", "")
+    assert "PROFILING_ENABLE" in queries["QUEUE_PROPERTIES"].split(" | ")
+    text = command("info", "-v", "--device", "native_cpu:0").stdout
+    assert "  MAX_WORK_ITEM_SIZES: 1 1 1\n  MAX_WORK_GROUP_SIZE: 1\n" in text
+    assert "  DEVICE_ID: not answered\n" in text
+
+
 def test_info_text() -> None:
     done = command("info")
     assert done.returncode == 0, done.stderr
@@ -274,6 +287,24 @@ def test_demo_says_what_it_skips() -> None:
     assert found["passed"] is True
     assert found["steps"][-1]["state"] == "skipped"
     assert "foreign_memory" in found["steps"][-1]["why"]
+
+
+@pytest.mark.parametrize("program", ["xpushare conformance --device native_cpu:0", "soak.hostile", "soak"])
+def test_terminated(tmp_path: Path, program: str) -> None:
+    """SIGTERM ends what was started and removes the folder."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", *program.split()],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    wait_until(lambda: any(tmp_path.glob("*/*")), 60, "a folder with something in it")
+    process.terminate()
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (128 + signal.SIGTERM, "")
+    assert not list(tmp_path.iterdir())
 
 
 def test_demo_interrupted(tmp_path: Path) -> None:

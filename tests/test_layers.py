@@ -408,13 +408,13 @@ def exports_freed_memory(world: World) -> Any:
 def fills_freed_memory_that_an_import_keeps(world: World) -> Any:
     pointer = ur.urUSMDeviceAlloc(world.context, world.device, None, None, 4096)  # made
     data = ur.urIPCGetMemHandleExp(world.context, pointer)
-    opened = ur.urIPCOpenMemHandleExp(world.context, world.device, data)
+    opened = xs.ipc.memory.open(data)
     ur.urIPCPutMemHandleExp(world.context, data)
     urUSMFree(world.context, pointer)  # released
     event = urEnqueueUSMFill(world.queue, pointer, b"x", 64, [])  # here
     ur.urEventWait([event])
     urEventRelease(event)
-    ur.urIPCCloseMemHandleExp(world.context, opened)
+    opened.close()
 
 
 @plant("Attempting to release nonexistent opened memory 0x…, 4096 bytes")

@@ -27,7 +27,7 @@ import xpushare as xs
 from soak.forked import Served
 from xpushare import _native
 from xpushare.sharing import node
-from xpushare.sharing.handle import FIELDS, fields_of, pack, seal
+from xpushare.sharing.handle import FIELDS, fields_of, keyed_hash, pack
 
 __all__ = ["ATTACKS", "Attacker"]
 
@@ -216,7 +216,7 @@ class Attacker(Served):
         answering = secrets.token_bytes(16)
         self._answer_at(answering)
         found.append({**own, "cookie": answering, "pid_namespace": 1})
-        return [bytes(seal(pack(**each))) for each in found]
+        return [body + keyed_hash(body) for body in (pack(**each) for each in found)]
 
     def _answer_at(self, cookie: bytes) -> None:
         """An exporter's socket that answers anything."""

@@ -28,6 +28,7 @@ from xpushare._elements import (
 from xpushare._errors import InvalidArgumentError
 from xpushare._lifecycle import Closable, Exportable, expect_opened, unpickles, why_unusable
 from xpushare._native import BufferBase, Span, dlpack_capsule
+from xpushare._tree_handle import TreeHandle
 from xpushare.core import memory as core
 from xpushare.core.memory import Range
 from xpushare.core.pickles import Implicit, Pickled, anew, forwards
@@ -149,7 +150,9 @@ class Memory(BufferBase, Exportable[Range]):
         return array_of(found, (found.nbytes,), as_dtype("uint8"), (1,), 0)
 
     def statistics(self) -> dict[str, Any]:
-        """Who shares this memory: kind, sizes, whether it is imported, and the live handles made of its allocation."""
+        """Who shares this memory: kind, sizes, whether it is imported, the live handles made of its allocation, and how
+        many bytes of freed memory this process keeps.
+        """
         from xpushare.core.statistics import memory_statistics
 
         return memory_statistics(self._use())
@@ -362,7 +365,9 @@ class SharedArray(BufferBase, Closable[Range]):
 
     @property
     def handle(self) -> ArrayHandle:
-        """The handle that an attached array came by. `InvalidArgumentError` for an array that `attach` did not make."""
+        """The handle that an attached array came by: its own, or that of its tree. `InvalidArgumentError` for an array
+        that `attach` did not make.
+        """
         self._use()
         if self._handle is None:
             how = "xs.share makes one" if not self.is_imported else "its memory has: a.memory.handle"
@@ -555,9 +560,9 @@ class SharedArray(BufferBase, Closable[Range]):
     def _reduce(self) -> tuple[Any, ...]:
         return _reopen_array, (self._pickled(),)
 
-    def _pickled(self) -> bytes:
+    def _pickled(self, producer: object = None) -> bytes:
         """The bytes that a pickle carries: an import's handle, if its exporter lives, else that of an export by this
-        process.
+        process. The content is that of the current stream of the library that `producer` is of.
         """
         found = self._use()
         imported = found.handle
@@ -568,14 +573,14 @@ class SharedArray(BufferBase, Closable[Range]):
         if imported is not None:
             self._before_host()  # nobody else can wait for what a process that is gone had queued
         covered, first = self._covered()
-        work = work_on(found.device, None, self)
+        work = work_on(found.device, None, self if producer is None else producer)
         with Pickled.lock:
             kept = self._implicit
             if kept is None:
                 events: set[Implicit] = set()  # the export holds them: it may outlive this array
                 covered = covered._replace(lease=(covered.lease, events))
                 export = partial(core.get, covered, implicit=True)
-                made = Pickled(export()) if imported is None else anew(found.device, export)
+                made = Pickled(export()) if imported is None else anew(self, found.device, export)
                 if made is None:
                     assert imported is not None
                     return self._received(found, imported)  # it has expired, as its first use will say
@@ -589,7 +594,9 @@ class SharedArray(BufferBase, Closable[Range]):
 
     def _received(self, found: Range, handle: Handle) -> bytes:
         """The handle that an import came by."""
-        if self._handle is not None:
+        if isinstance(self._handle, TreeHandle):
+            self._before_host()  # its event is the tree's
+        elif self._handle is not None:
             return bytes(self._handle)
         start = found.offset + self._offset - fields_of(handle).offset
         return bytes(seal_array(handle, self._dtype, self._shape, self._strides, start))
@@ -664,6 +671,10 @@ class _Over(Protocol):
     def __call__(self, source: Range, shape: int | tuple[int, ...], dtype: Any, offset: int = 0, /) -> SharedArray: ...
 
 
+class _PickledBy(Protocol):
+    def __call__(self, array: SharedArray, producer: object, /) -> bytes: ...
+
+
 class _Capsule(Protocol):
     def __call__(self, array: SharedArray, stream: Any, versioned: bool, immutable: bool = False) -> Any: ...
 
@@ -675,6 +686,7 @@ bytes_of: Final[Callable[[Memory], SharedArray]] = operator.attrgetter("_bytes")
 capsule_of: Final[_Capsule] = operator.attrgetter("_capsule")(SharedArray)
 covered_by: Final[Callable[[SharedArray], tuple[Range, int]]] = operator.attrgetter("_covered")(SharedArray)
 order_before: Final[Callable[[SharedArray, Work], None]] = operator.attrgetter("_before")(SharedArray)
+pickled_by: Final[_PickledBy] = operator.attrgetter("_pickled")(SharedArray)
 placed: Final[Callable[[SharedArray], tuple[Range, int]]] = operator.attrgetter("_placed")(SharedArray)
 
 

@@ -8,10 +8,10 @@ import re
 import struct
 from collections.abc import Callable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from xpushare._elements import check_dtype, extent, named_by_typestr
-from xpushare._errors import InvalidArgumentError, InvalidHandleError
+from xpushare._errors import InvalidArgumentError, InvalidHandleError, Unread, XpuShareError
 from xpushare._lifecycle import Closable
 from xpushare._native import CONSTANTS, MAGICS, STRUCTS, forks
 from xpushare.core.declare import misused
@@ -34,7 +34,7 @@ from xpushare.sharing.handle import (
 if TYPE_CHECKING:
     from xpushare.core.ordering import Mark
 
-__all__ = ["ArrayHandle", "Parts", "checked_parts", "expect_open", "seal_array"]
+__all__ = ["ArrayHandle", "Parts", "checked_parts", "expect_open", "other_messages", "seal_array"]
 
 MAGIC: Final = MAGICS["array"]
 VERSION: Final = CONSTANTS["ARRAY_VERSION"]
@@ -64,7 +64,6 @@ class Parts(NamedTuple):
     fits: bool  # the elements lie in the memory's range, and an array can have that shape
 
 
-@final
 class ArrayHandle(Named, Closable[Parts]):
     """A verified handle of an array: a memory handle, dtype, shape and strides, and the event that orders its content.
 
@@ -100,6 +99,9 @@ class ArrayHandle(Named, Closable[Parts]):
             raise InvalidArgumentError(f"an array handle is an ArrayHandle, bytes or str, not {type(handle).__name__}")
         parts = _verified.get(raw)
         if parts is None:
+            other = other_messages.get(raw[: len(MAGIC)])
+            if other is not None:
+                return other(raw)
             parts = _parse(raw)
             if len(_verified) >= _VERIFIED_LIMIT:
                 _verified.clear()
@@ -113,6 +115,14 @@ class ArrayHandle(Named, Closable[Parts]):
         self._parts = self._held = parts
         self._dtype = None
         self._owner = owner
+        return self
+
+    @classmethod
+    def _make_unread(cls, raw: bytes, why: Unread) -> ArrayHandle:
+        self = object.__new__(cls)
+        self._raw = raw
+        self._dtype = self._owner = None
+        self._unread = why
         return self
 
     @classmethod
@@ -148,6 +158,11 @@ class ArrayHandle(Named, Closable[Parts]):
     def handle(self) -> Handle:
         """The handle of the memory that the elements lie in."""
         return self._parts.memory
+
+    @property
+    def handles(self) -> tuple[Handle, ...]:
+        """`handle` alone; of a tree the handles of all memory that its arrays lie in."""
+        return (self.handle,)
 
     @property
     def event(self) -> Handle | None:
@@ -231,6 +246,8 @@ class ArrayHandle(Named, Closable[Parts]):
         return encode_text(self._raw)
 
     def __repr__(self) -> str:
+        if hasattr(self, "_unread"):
+            return f"<ArrayHandle that is none here: {self._unread}>"
         parts = self._parts
         try:
             dtype = str(self.dtype)
@@ -249,7 +266,14 @@ class ArrayHandle(Named, Closable[Parts]):
         return hash(self._raw)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ArrayHandle, (self._raw,)
+        return _unpickle, (self._raw,)
+
+
+def _unpickle(raw: bytes) -> ArrayHandle:
+    try:
+        return ArrayHandle(raw)
+    except XpuShareError as error:
+        return _make_unread(raw, Unread(error))
 
 
 class _Seal(Protocol):
@@ -271,8 +295,11 @@ class _Seal(Protocol):
 checked_parts: Final[Callable[[ArrayHandle], Parts]] = attrgetter("_checked")(ArrayHandle)
 expect_open: Final[Callable[[ArrayHandle], Parts]] = attrgetter("_use")(ArrayHandle)
 seal_array: Final[_Seal] = attrgetter("_seal")(ArrayHandle)
+_make_unread: Final[Callable[[bytes, Unread], ArrayHandle]] = attrgetter("_make_unread")(ArrayHandle)
 
 
+# By their magics, what other modules read from bytes.
+other_messages: Final[dict[bytes, Callable[[bytes], ArrayHandle]]] = {}
 _verified: dict[bytes, Parts] = {}
 _VERIFIED_LIMIT: Final = 1024
 

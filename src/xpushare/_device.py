@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any, Final, Literal, NamedTuple, final
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, final
 
 from xpushare import adapters
 from xpushare._aspects import Aspect, Support
-from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError
+from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, Unread, XpuShareError
 from xpushare.adapters.vendor import UR_BACKENDS, Vendor
 
 __all__ = [
@@ -48,7 +49,9 @@ class _Filter(NamedTuple):
         info = info_of(device)
         if self.dotted or self.backend not in ("*", info.backend):
             return False
-        return self.root in ("*", str(info.ordinal)) or _TYPES.get(self.root) == info.type
+        if self.root.isdecimal():
+            return int(self.root) == device.ordinal
+        return _TYPES.get(self.root, device.type) == device.type
 
 
 class _Selector(NamedTuple):
@@ -58,11 +61,11 @@ class _Selector(NamedTuple):
     discard: tuple[_Filter, ...]
     named: frozenset[str]
 
-    def matches(self, device: Device) -> bool:
-        for item in self.accept:
-            if item.matches(device):
-                return not any(item.matches(device) for item in self.discard)
-        return False
+    def choose(self, found: list[Device]) -> list[Device]:
+        """Of these devices those that it selects, in the order of the filters that accept them."""
+        left = [device for device in found if not any(item.matches(device) for item in self.discard)]
+        chosen = [device for item in self.accept for device in left if item.matches(device)]
+        return list(dict.fromkeys(chosen))
 
 
 def _is_backend(name: str) -> bool:
@@ -72,6 +75,9 @@ def _is_backend(name: str) -> bool:
 def _parse(text: str) -> _Selector:
     """`term(;term)*`, where a term is `[!]backend:filter(,filter)*` and a filter
     `*|number|cpu|gpu|fpga[.sub[.subsub]]`. Case does not matter.
+
+    As Unified Runtime's loader reads it: a last `;` or `,` ends nothing new, the terms that discard may stand anywhere,
+    and a filter that is neither a number nor a type (`**`, `acc`, `-1`) means every device.
     """
 
     def wrong(why: str) -> InvalidArgumentError:
@@ -81,27 +87,25 @@ def _parse(text: str) -> _Selector:
 
     accept: list[_Filter] = []
     discard: list[_Filter] = []
-    for term in text.lower().split(";"):
+    for term in text.lower().removesuffix(";").split(";"):
         body = term.strip()
         out = body.startswith("!")
         body = body[out:]
         if body.count(":") != 1:
             raise wrong(f"{term.strip()!r} needs one colon")
         backend, _, filters = body.partition(":")
-        if backend != "*" and not _is_backend(backend):
+        if not backend.startswith("*") and not _is_backend(backend):
             raise wrong(f"there is no backend {backend!r}")
-        if discard and not out:
-            raise wrong("terms that discard (!) come after those that accept")
-        for item in filters.split(","):
+        for item in filters.strip().removesuffix(",").split(","):
             parts = item.strip().split(".")
+            if not parts[0]:
+                raise wrong(f"{term.strip()!r} has an empty filter")
             if len(parts) > 3:
                 raise wrong(f"{item!r} has too many dots")
-            for part in parts:
-                if not (part == "*" or part.isdecimal() or (part in _TYPES and part is parts[0])):
-                    raise wrong(f"{item!r} is no filter")
-            (discard if out else accept).append(
-                _Filter(backend, str(int(parts[0])) if parts[0].isdecimal() else parts[0], len(parts) > 1)
-            )
+            if any(first == "*" and second != "*" for first, second in itertools.pairwise(parts)):
+                raise wrong(f"in {item!r} only a * can follow a *")
+            named = "*" if backend.startswith("*") else backend
+            (discard if out else accept).append(_Filter(named, parts[0], len(parts) > 1))
     if not accept:
         accept.append(_Filter("*", "*", False))
     return _Selector(tuple(accept), tuple(discard), frozenset(item.backend for item in accept))
@@ -116,8 +120,9 @@ class Device:
     `Device` starts no driver.
     """
 
-    __slots__ = ("__weakref__", "_adapter", "_aspects", "_context", "_dlpacks", "_hash", "_info", "_names")
+    __slots__ = ("__weakref__", "_adapter", "_aspects", "_context", "_dlpacks", "_hash", "_info", "_names", "_unread")
 
+    _unread: Unread  # of a pickle that names no device that is visible here: then it has its name and hash, and no more
     _names: tuple[str, bytes]  # backend and uuid, as handles name the device
     _hash: int
     _adapter: Any
@@ -143,8 +148,16 @@ class Device:
         self._context = None
         self._aspects = {}
         self._dlpacks = {}
-        self._hash = hash((info.backend, info.uuid))
         self._names = info.backend, uuid.UUID(info.uuid).bytes
+        self._hash = hash(self._names)
+        return self
+
+    @classmethod
+    def _make_unread(cls, names: tuple[str, bytes], why: Unread) -> Device:
+        self = object.__new__(cls)
+        self._names = names
+        self._hash = hash(names)
+        self._unread = why
         return self
 
     @property
@@ -225,19 +238,35 @@ class Device:
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return (self.backend, self.uuid) == (other.backend, other.uuid) if isinstance(other, Device) else NotImplemented
+        return self._names == other._names if isinstance(other, Device) else NotImplemented
 
     def __hash__(self) -> int:
         return self._hash
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:  # what `_unread` leaves unset
+            if name in ("_adapter", "_aspects", "_context", "_dlpacks", "_info"):
+                self._unread.throw()
+            raise AttributeError(f"'Device' object has no attribute {name!r}", name=name, obj=self)
+
     def __repr__(self) -> str:
+        if hasattr(self, "_unread"):
+            return f"<Device of {self._names[0]} that is not visible here: {self._unread}>"
         return f"<Device {self.backend}:{self.ordinal} {self.name}>"
 
     def __str__(self) -> str:
         return f"{self.backend}:{self.ordinal}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return device_for_handle, self._names
+        return _unpickle, self._names
+
+
+def _unpickle(backend: str, device_uuid: bytes) -> Device:
+    try:
+        return device_for_handle(backend, device_uuid)
+    except XpuShareError as error:
+        return _make_unread((backend, device_uuid), Unread(error))
 
 
 DeviceLike = Device | str
@@ -251,6 +280,7 @@ info_of: Final[Callable[[Device], Any]] = attrgetter("_info")
 names_of: Final[Callable[[Device], tuple[str, bytes]]] = attrgetter("_names")
 dlpack_of: Final[Callable[[Device, str], tuple[int, int]]] = attrgetter("_dlpack")(Device)
 _make: Final[Callable[[Any, Any], Device]] = attrgetter("_make")(Device)
+_make_unread: Final[Callable[[tuple[str, bytes], Unread], Device]] = attrgetter("_make_unread")(Device)
 
 
 def known_device(adapter: Any, info: Any) -> Device:
@@ -266,16 +296,19 @@ def _backend_devices(backend: str) -> list[Device]:
 
 
 def devices(selector: str | None = None) -> list[Device]:
-    """The devices of this process, in the order of their backends.
+    """The devices of this process, in the order of their backends, and of the selector's filters within one.
 
     `selector` has the grammar of `ONEAPI_DEVICE_SELECTOR`; a device must match both. Some backends (`mock`) exist only
     if one of the two names them. Starts no driver that would make a later fork unsafe. Raises `InvalidArgumentError`
     for a selector that does not parse.
     """
     selectors, backends = _choice(os.environ.get("ONEAPI_DEVICE_SELECTOR") or None, selector)
-    found = [device for backend in backends for device in _backend_devices(backend)]
-    for one in selectors:
-        found = [device for device in found if one.matches(device)]
+    found: list[Device] = []
+    for backend in backends:
+        chosen = _backend_devices(backend)
+        for one in selectors:
+            chosen = one.choose(chosen)
+        found += chosen
     return found
 
 
@@ -338,7 +371,8 @@ def _selected(text: str) -> Device:
         _expect_any()
         raise InvalidArgumentError(f"there is no {text} here. Visible: {_listing()}")
     backend, _, ordinal = text.partition(":")
-    if not _is_backend(backend):
+    numbers = all(each == "*" or each in _TYPES or each.isdecimal() for each in ordinal.split(",") if each)
+    if not _is_backend(backend) or not numbers:
         raise InvalidArgumentError(
             f"{text!r} names no device (say 'native_cpu:0', 'gpu', 'cpu' or a uuid). Visible: {_listing()}"
         )

@@ -17,8 +17,9 @@ A time-out raises the built-in `TimeoutError`, a refused buffer `BufferError`.
 
 from __future__ import annotations
 
+import copy
 import errno
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, NoReturn
 
 from xpushare._result import Result
 
@@ -32,6 +33,7 @@ __all__ = [
     "OutOfMemoryError",
     "PeerLostError",
     "RouteError",
+    "Unread",
     "XpuShareError",
     "from_os_error",
 ]
@@ -141,3 +143,18 @@ def from_os_error(error: OSError, doing: str) -> XpuShareError:
     if error.errno in (errno.ENOMEM, errno.ENOSPC):
         return OutOfMemoryError(text, native=error.errno)
     return DeviceError(text, native=error.errno)
+
+
+class Unread:
+    """Why the content of a pickle means nothing here. Unpickling never raises, so each use does."""
+
+    __slots__ = ("_error",)
+
+    def __init__(self, error: XpuShareError) -> None:
+        self._error: Final = copy.copy(error)  # without the traceback, which holds what failed
+
+    def __str__(self) -> str:
+        return str(self._error)
+
+    def throw(self) -> NoReturn:
+        raise copy.copy(self._error)

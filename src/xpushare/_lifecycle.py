@@ -115,12 +115,12 @@ class _Use(Protocol):
 
 def why_unusable(held: object) -> str:
     """What `repr` says of an object that is closed, or that could not be opened."""
-    return "closed" if held is None else f"not opened: {held.error()}" if isinstance(held, Unopened) else ""
+    return "closed" if held is None else f"not opened: {held}" if isinstance(held, Unopened) else ""
 
 
 def expect_opened(held: object) -> None:
     if isinstance(held, Unopened):
-        raise held.error()
+        held.throw()
 
 
 _UNOPENED: Final = -1  # no count of forks: what each use compares already shows that there is nothing to be used
@@ -194,7 +194,7 @@ class Exportable(DeviceObject[I]):
         with Pickled.lock:
             if self._implicit is None:
                 export = functools.partial(get, found, implicit=True)
-                made = Pickled(export()) if found.handle is None else anew(found.device, export)
+                made = Pickled(export()) if found.handle is None else anew(self, found.device, export)
                 if made is None:
                     assert found.handle is not None
                     return found.handle  # it has expired, as its first use will say

@@ -569,7 +569,7 @@ def test_an_array_over_a_lie(pair: Pair, peer: Child, what: str) -> None:
     changes, error, match = LIES[what]
 
     def share(device: str, changes: dict[str, Any]) -> bytes:
-        array = kept["array"] = xs.empty(4, "u1", device=device)
+        array = kept["array"] = xs.empty(4, "u1", device=device, isolated=True)
         handle = kept["array handle"] = xs.share(array)
         lie("memory", device, changes)
         lying, honest = (

@@ -53,6 +53,21 @@ def test_the_host_is_always_there_and_mock_only_when_selected() -> None:
         ("native_cpu:0.0", []),
         ("native_cpu:*.*", []),
         (" mock:0 ; native_cpu:* ", ["native_cpu:0", "mock:0"]),
+        # As Unified Runtime's loader reads it.
+        ("native_cpu:0;", ["native_cpu:0"]),
+        ("native_cpu:0,", ["native_cpu:0"]),
+        ("mock:0,;native_cpu:*,;", ["native_cpu:0", "mock:0"]),
+        ("mock:**", ["mock:0", "mock:1"]),
+        ("mock:acc", ["mock:0", "mock:1"]),
+        ("mock:-1", ["mock:0", "mock:1"]),
+        ("native_cpu:x", ["native_cpu:0"]),
+        ("native_cpu:cpu.cpu", []),
+        ("mock:1,*", ["mock:1", "mock:0"]),
+        ("mock:*,1", ["mock:0", "mock:1"]),
+        ("!mock:0;mock:*", ["mock:1"]),
+        ("**:cpu", ["native_cpu:0"]),
+        ("mock:*;!native_cpu:*", ["mock:0", "mock:1"]),
+        ("mock:1;!*:gpu", ["mock:1"]),
     ],
 )
 def test_the_grammar(selector: str, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,9 +78,8 @@ def test_the_grammar(selector: str, expected: list[str], monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(
     "selector",
-    ["", ":", "cuda", "native_cpu:", ":0", "native_cpu:x", "nosuch:0", "native_cpu:0:1", "native_cpu:0.0.0.0", ";",
-     "native_cpu:0;;",
-     "!native_cpu:0;native_cpu:*", "native_cpu:-1", "native_cpu:0,", "native_cpu:cpu.cpu", "native_cpu:**"],
+    ["", ":", "cuda", "native_cpu:", ":0", "nosuch:0", "native_cpu:0:1", "native_cpu:0.0.0.0", ";", "native_cpu:0;;",
+     ";native_cpu:0", "native_cpu:,", "native_cpu:0,,", "native_cpu:*.0", "native_cpu:1.*.2", "native_cpu:*.gpu"],
 )  # fmt: skip
 def test_what_is_no_selector(selector: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(xs.InvalidArgumentError, match="grammar"):
@@ -147,6 +161,20 @@ def test_devices_compare_by_backend_and_uuid() -> None:
     assert len({one, two, xs.Device("mock:0"), xs.Device("native_cpu:0")}) == 3
     assert one != "mock:0"
     assert pickle.loads(pickle.dumps(one)) == one
+
+
+def test_a_pickle_of_a_device_that_is_not_visible() -> None:
+    """Unpickling does not raise, each use does."""
+    one = xs.Device("mock:0")
+    names = uuid.UUID(one.uuid).bytes
+    altered = pickle.dumps(one, 5).replace(names, bytes(16))
+    found = pickle.loads(altered)
+    assert pickle.dumps(found, 5) == altered
+    assert found == pickle.loads(altered) != one
+    assert "may not see" in repr(found)
+    for use in lambda: found.name, lambda: xs.malloc_device(8, found), lambda: found.context, lambda: str(found):
+        with pytest.raises(xs.InvalidArgumentError, match="may not see"):
+            use()
 
 
 def test_the_uuid_is_the_same_in_every_process() -> None:

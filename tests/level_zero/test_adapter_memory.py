@@ -103,15 +103,21 @@ def test_content_reaches_another_process(read_only: bool) -> None:
         assert child.call(read_there, handle, 4, read_only) == b"here"
 
 
+def held() -> tuple[int, int]:
+    """How many descriptors are open here, and how many buffers of render nodes are mapped."""
+    level_zero().engine.teardown.settle(20)
+    with open("/proc/self/maps") as maps:
+        return len(open_fds()), sum("dri/renderD" in line for line in maps)
+
+
 def test_opening_and_closing_leaves_nothing() -> None:
     """Intel's driver closes an allocation's descriptor at its import, and that of physical memory with the memory."""
 
-    def cycle(handles: list[bytes]) -> int:
+    def cycle(handles: list[bytes]) -> tuple[int, int]:
         for _ in range(20):
             with xs.ipc.memory.open(handles[0]), xs.ipc.physical_memory.open(handles[1]):
                 pass
-        level_zero().engine.teardown.settle(20)
-        return len(open_fds())
+        return held()
 
     granule = level_zero().device(level_zero().devices()[0]).granularity(False)
     with (
@@ -121,7 +127,31 @@ def test_opening_and_closing_leaves_nothing() -> None:
     ):
         handles = [bytes(xs.ipc.memory.get(memory)), bytes(xs.ipc.physical_memory.get(physical))]
         before = child.call(cycle, handles)
-        assert child.call(cycle, handles) <= before
+        after = child.call(cycle, handles)
+        assert after[0] <= before[0]
+        assert after[1] <= before[1]
+
+
+def test_using_and_closing_leaves_nothing() -> None:
+    """Buffers that the driver itself keeps are there after the first round, and are used again."""
+
+    def cycle() -> tuple[int, int]:
+        for _ in range(5):
+            with (
+                xs.malloc_device(NBYTES, DEVICE) as memory,
+                xs.malloc_host(NBYTES, DEVICE) as host,
+                xs.Queue(DEVICE) as queue,
+            ):
+                queue.copy(memory, host)
+                queue.synchronize(20)
+            settle()
+        return held()
+
+    with Child() as child:
+        before = child.call(cycle)
+        after = child.call(cycle)
+        assert after[0] <= before[0]
+        assert after[1] <= before[1], f"{before[1]} mappings of buffers, then {after[1]}"
 
 
 def test_an_allocation_shares_its_pages_with_no_other() -> None:
@@ -187,22 +217,13 @@ def test_memory_of_another_library() -> None:
 
 
 @pytest.mark.drivers("soft", "neo")
-def test_small_memory_of_another_library_is_refused() -> None:
-    """The driver puts it beside that of others, who would be shared with it."""
+@pytest.mark.parametrize(("where", "why"), [("allocate", "beside others"), ("host", "usm_type='device'")])
+def test_memory_of_another_library_is_refused_with_advice(where: str, why: str) -> None:
+    """The driver puts small memory of a device beside that of others, who would be shared with it."""
     bare = Bare()
-    one = bare.allocate(4096)
-    assert one.value is not None
-    with pytest.raises(xs.FeatureNotSupportedError, match="beside others"):
-        xs.ipc.memory.get(Array(one.value, 4096))
-    bare("zeMemFree", bare.context, one)
-
-
-@pytest.mark.drivers("soft", "neo")
-def test_host_memory_of_another_library_is_refused_with_advice() -> None:
-    bare = Bare()
-    address = bare.host(4096)
+    address = getattr(bare, where)(4096)
     assert address.value is not None
-    with pytest.raises(xs.FeatureNotSupportedError, match="usm_type='device'"):
+    with pytest.raises(xs.FeatureNotSupportedError, match=why):
         xs.ipc.memory.get(Array(address.value, 4096))
     bare("zeMemFree", bare.context, address)
 

@@ -10,6 +10,7 @@ import re
 import string
 import struct
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -174,11 +175,26 @@ def test_pickles_as_plain_bytes(handle: Handle, protocol: int) -> None:
     assert copy.deepcopy(handle) == handle
 
 
-def test_a_pickle_is_verified_when_it_is_loaded(handle: Handle) -> None:
-    raw = bytes(handle)
-    forged = pickle.dumps(handle, 5).replace(raw, raw[:-1] + bytes([raw[-1] ^ 1]))
-    with pytest.raises(xs.InvalidHandleError):
-        pickle.loads(forged)
+@pytest.mark.parametrize("kind", ["memory", "array"])
+def test_a_pickle_is_verified_when_it_is_loaded(handle: Handle, kind: str) -> None:
+    """What it says is no handle here: unpickling does not raise, each use does."""
+    with xs.empty(3) as array, xs.share(array) as shared:
+        whole: Any = handle if kind == "memory" else shared
+        raw = bytes(whole)
+        altered = pickle.dumps(whole, 5).replace(raw, raw[:-1] + bytes([raw[-1] ^ 1]))
+        found = pickle.loads(altered)
+        assert pickle.dumps(found, 5) == altered, "it can be passed on"
+        assert "seal" in repr(found)
+        assert found == pickle.loads(altered) != whole
+        assert not hasattr(found, "unknown")
+        uses: list[Callable[[], object]] = [lambda: found.nbytes, lambda: type(whole)(bytes(found))]
+        if kind == "memory":
+            uses += [lambda: xs.ipc.memory.open(found), lambda: xs.ipc.memory.put(found), lambda: found.exporter]
+        else:
+            uses += [lambda: xs.attach(found), lambda: found.handle, lambda: found.dtype, found.__enter__]
+        for use in uses:
+            with pytest.raises(xs.InvalidHandleError, match="seal"):
+                use()
 
 
 # --- refusals -------------------------------------------------------------------------------------

@@ -59,6 +59,16 @@ def working(rt: Runtime, name: str) -> Iterator[tuple[Any, ...]]:
                 each.install(each.function)
 
 
+def call_and_wait(name: str, arguments: tuple[Any, ...]) -> Any:
+    """Call a function, and wait until it has called back, if it does."""
+    told = threading.Event()
+    kept = getattr(ur, name)(*((lambda *_: told.set()) if each is nothing else each for each in arguments))
+    if any(arg.kind == "callback:event" for arg in FUNCTIONS[name].args):
+        assert told.wait(10.0)
+        called_back()
+    return kept
+
+
 @pytest.mark.parametrize("name", DECLARED)
 def test_the_declared_operations_do_the_work(rt: Runtime, name: str) -> None:
     called: Counter[str] = Counter()
@@ -73,7 +83,7 @@ def test_the_declared_operations_do_the_work(rt: Runtime, name: str) -> None:
     with working(rt, name) as arguments:
         for each in operations():
             each.install(noting(each))
-        getattr(ur, name)(*arguments)
+        call_and_wait(name, arguments)
     assert {each.name for each in FUNCTIONS[name].operations} <= set(called)
 
 
@@ -102,6 +112,7 @@ def addresses(kind: str) -> int:
         "USM memory": len(places.allocated),
         "opened memory": sum(map(len, places.opened.values())),
         "reserved range": len(places.ranges),
+        "registered host memory": len(places.registered),
     }
     return found[kind]
 
@@ -130,13 +141,8 @@ def test_what_is_given_out_and_back(rt: Runtime, name: str) -> None:
     function = FUNCTIONS[name]
     arguments = GOOD[name](rt)
     before = census()
-    told = threading.Event()
-    arguments = tuple((lambda *_: told.set()) if each is nothing else each for each in arguments)
-    kept = getattr(ur, name)(*arguments)
+    kept = call_and_wait(name, arguments)
     ur.urQueueFinish(rt.queue)
-    if any(arg.kind == "callback:event" for arg in function.args):
-        assert told.wait(10.0)
-        called_back()
     after = census()
     for kind in KINDS:
         wanted = (kind == function.makes) * (len(kept) if type(kept) is list else 1) - (kind == function.ends)

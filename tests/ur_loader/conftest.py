@@ -1,4 +1,4 @@
-"""A small loader of the tests' own: with the names of the real one's functions, the library takes it for that build."""
+"""The small loader, as a program without Python and as a library for one that has it."""
 
 from __future__ import annotations
 
@@ -6,53 +6,20 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from small_loader import CC, Run, compiled, names
 
 from xpushare.ur.loader import LIBRARY, interpreter
-from xpushare.ur.loader._builds import BUILDS, ORDER, TABLES
-
-SOURCE = Path(__file__).with_name("loader.c")
-Run = Callable[..., "subprocess.Popen[str]"]
-
-
-def names(build: str) -> str:
-    """What stands in the tables of a build, for the loader's source."""
-    lines: list[str] = []
-    for getter in ORDER[build].split():
-        [text] = [text for builds, text in TABLES[getter].items() if build in builds.split()]
-        lines += [f'{{"{name}", "{getter}", {i}}},' for i, name in enumerate(text.split())]
-    return "\n".join(lines)
-
-
-def compiled(folder: Path, text: str, target: str, *options: str) -> Path:
-    folder.mkdir(exist_ok=True)
-    (folder / "names.h").write_text(text)
-    cc = os.environ.get("CC", "cc")
-    command = [
-        cc,
-        "-std=gnu11",
-        "-O1",
-        "-w",
-        *options,
-        f"-I{folder}",
-        str(SOURCE),
-        "-o",
-        str(folder / target),
-        "-ldl",
-        "-lpthread",
-    ]
-    subprocess.run(command, check=True, timeout=60)
-    return folder / target
+from xpushare.ur.loader._builds import BUILDS
 
 
 @pytest.fixture(scope="session")
 def library() -> Path:
     if not LIBRARY.exists():
         pytest.skip("this installation has no library for Unified Runtime's loader")
-    if shutil.which(os.environ.get("CC", "cc")) is None:
+    if shutil.which(CC) is None:
         pytest.skip("no C compiler is here")
     return LIBRARY
 

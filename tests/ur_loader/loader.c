@@ -84,6 +84,15 @@ static void *use(void *unused)
         if (memory[7] != 42)
             abort();
     }
+    uint32_t references;
+    MUST(urEnqueueEventsWait, queue, 0u, NULL, &event);
+    MUST(urEventRetain, event);
+    MUST(urEventRetain, event);
+    MUST(urEventGetInfo, event, 4u, sizeof references, &references, NULL);
+    if (references != 3)
+        abort();
+    for (; references; references--)
+        MUST(urEventRelease, event);
     if (CALL(urEventRelease, event) != 12 || CALL(urQueueFinish, event) != 3 || CALL(urEventWait, 1u, &queue) != 12)
         abort(); /* one that is stale, two of another kind */
     MUST(urUSMFree, context, memory);
@@ -95,6 +104,38 @@ uint32_t release(void) { return CALL(urContextRelease, context); }
 uint32_t finish(void *queue) { return CALL(urQueueFinish, queue); }
 static void at_exit(void) { printf("at exit %u %u\n", release(), finish(NULL)), fflush(stdout); }
 void release_at_exit(void) { atexit(at_exit); }
+
+/* A lock of the program's own: one thread calls under it, another wants it while it has Python's lock. */
+static pthread_mutex_t own = PTHREAD_MUTEX_INITIALIZER;
+static int taken, wanted;
+
+uint32_t call_under_lock(void)
+{
+    void *queue, *event;
+    uint32_t status;
+    MUST(urQueueCreate, context, device, NULL, &queue);
+    MUST(urEnqueueEventsWait, queue, 0u, NULL, &event);
+    function calls[] = {find("urEventGetInfo"), find("urEventWait"), find("urEventRetain"), find("urEventRelease"),
+                        find("urQueueRelease")};
+    pthread_mutex_lock(&own);
+    __atomic_store_n(&taken, 1, __ATOMIC_SEQ_CST);
+    while (!__atomic_load_n(&wanted, __ATOMIC_SEQ_CST))
+        usleep(1000);
+    usleep(20000); /* now the other has Python's lock and waits */
+    uint32_t result = calls[0](event, 3u, sizeof status, &status, NULL) | calls[1](1u, &event) | calls[2](event) |
+                      calls[3](event) | calls[3](event) | calls[4](queue);
+    pthread_mutex_unlock(&own);
+    return result;
+}
+
+int is_taken(void) { return __atomic_load_n(&taken, __ATOMIC_SEQ_CST); }
+
+void want_lock(void)
+{
+    __atomic_store_n(&wanted, 1, __ATOMIC_SEQ_CST);
+    pthread_mutex_lock(&own);
+    pthread_mutex_unlock(&own);
+}
 
 static void threads(void)
 {

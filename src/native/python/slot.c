@@ -361,6 +361,11 @@ static PyObject *slot_address(PyObject *self, void *Py_UNUSED(c))
     return PyLong_FromUnsignedLongLong((uintptr_t)((xp_slot_object *)self)->s->w);
 }
 
+static PyObject *slot_engine(PyObject *self, void *Py_UNUSED(c))
+{
+    return PyLong_FromUnsignedLongLong((uintptr_t)((xp_slot_object *)self)->s);
+}
+
 static PyObject *slot_value(PyObject *self, void *Py_UNUSED(c))
 {
     xp_slot *s = slot(self);
@@ -383,6 +388,7 @@ static PyGetSetDef slot_getset[] = {
     {"domain", slot_domain, NULL, NULL, NULL},
     {"index", slot_index, NULL, NULL, NULL},
     {"address", slot_address, NULL, NULL, NULL},
+    {"engine", slot_engine, NULL, NULL, NULL},
     {"value", slot_value, NULL, NULL, NULL},
     {"pending", slot_pending, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},

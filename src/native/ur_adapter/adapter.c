@@ -5,7 +5,6 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <sys/mman.h>
 
 typedef struct {
     unsigned getter, count;
@@ -31,8 +30,7 @@ static uint32_t unsupported(void) { return XP_UNSUPPORTED_FEATURE; }
 #define XP_VERSION 12 /* 0.12 */
 #define XP_MOST_SLOTS 512
 
-/* A handle's first word points to all tables, one after the other, as the loader's build has them. */
-static xp_slot dispatch[XP_MOST_SLOTS];
+xp_slot xp_dispatch[XP_MOST_SLOTS];
 
 void xp_log(const char *format, ...)
 {
@@ -60,7 +58,7 @@ static const xp_build *build_of(const void *code)
         for (size_t i = 0; i < sizeof xp_builds / sizeof *xp_builds; i++)
             if (xp_builds[i].functions == count && xp_builds[i].fingerprint == fingerprint)
                 found = &xp_builds[i];
-        xp_slot *slot = dispatch;
+        xp_slot *slot = xp_dispatch;
         for (const xp_table *table = found ? found->tables : NULL; table && table->slots; table++)
             for (unsigned k = 0; k < table->count; k++)
                 *slot++ = table->slots[k];
@@ -104,30 +102,13 @@ XP_GETTERS(XP_GETTER)
 
 uint32_t xp_answer(unsigned function, const uint64_t *words, unsigned count)
 {
-    uint32_t result = xp_python_enter();
+    uint32_t result = xp_python_over();
+    if (!result && xp_natively(xp_natives[function].how, xp_natives[function].kind, words))
+        return XP_SUCCESS;
+    result = xp_python_enter();
     if (result) /* nobody can be asked; what gives something back is done, as all of it is gone */
         return xp_ends[function] ? XP_SUCCESS : result;
     result = xp_python_call(function, words, count);
     xp_python_exit();
     return result;
-}
-
-/* --- for the bridge ----------------------------------------------------------------------------------------------- */
-
-typedef struct {
-    const xp_slot *dispatch; /* where the loader looks */
-    uint64_t unused;
-} xp_box;
-
-/* New boxes, one after the other, which are never freed: a program may hand in a handle that is long gone. NULL: no memory.
- */
-XP_EXPORT void *xpushare_ur_boxes(uint64_t count);
-void *xpushare_ur_boxes(uint64_t count)
-{
-    xp_box *made = mmap(NULL, count * sizeof *made, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (made == MAP_FAILED)
-        return NULL;
-    for (uint64_t i = 0; i < count; i++)
-        made[i].dispatch = dispatch;
-    return made;
 }

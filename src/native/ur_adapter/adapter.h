@@ -29,11 +29,24 @@ typedef struct {
 uint32_t xp_answer(unsigned function, const uint64_t *words, unsigned count);
 void xp_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+extern xp_slot xp_dispatch[]; /* all tables, one after the other, as the loader's build has them */
+
+/* --- handles.c ---------------------------------------------------------------------------------------------------- */
+enum { XP_BY_PYTHON, XP_RETAINS, XP_RELEASES, XP_STATUS, XP_WAITS };
+typedef struct xp_box xp_box;
+
+/* Answer without Python: true where it succeeded, else nothing was done. */
+bool xp_natively(unsigned how, unsigned kind, const uint64_t *words);
+xp_box *xp_take_ended(void); /* a list of those whose last reference was given up; Python's objects are to be */
+xp_box *xp_next_ended(const xp_box *box);
+
 /* --- interpreter.c ------------------------------------------------------------------------------------------------ */
 bool xp_python_start(unsigned functions); /* false: said why. Blocks; once it has failed it fails */
 /* XP_SUCCESS: it can be asked until `xp_python_exit`. Else it never can be again: it has ended, or is the parent's. */
 uint32_t xp_python_enter(void);
+uint32_t xp_python_over(void); /* the same without entering */
 void xp_python_exit(void);
+bool xp_python_end_boxes(void); /* false: there is no Python any more */
 uint32_t xp_python_call(unsigned function, const uint64_t *words, unsigned count);
 
 /* --- loader.c ----------------------------------------------------------------------------------------------------- */

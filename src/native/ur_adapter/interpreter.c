@@ -237,7 +237,7 @@ static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 static enum { NOT_STARTED, STARTED, FAILED } state;
 static int over; /* 0, or what is answered from now on */
 static unsigned within; /* calls that may ask it */
-static PyObject **functions, *leaving;
+static PyObject **functions, *leaving, *ending;
 
 static int loaded_locally(struct dl_phdr_info *info, size_t size, void *found)
 {
@@ -259,6 +259,32 @@ static bool look_up(void *where)
     return true;
 }
 
+/* With the GIL: end what the program has released for the last time. */
+static void end_boxes(void)
+{
+    for (xp_box *box = xp_take_ended(), *next; box; box = next) {
+        next = xp_next_ended(box);
+        PyObject *arguments = py.TupleNew(1), *done = NULL;
+        if (arguments && !py.TupleSetItem(arguments, 0, py.FromULL((uintptr_t)box)))
+            done = py.CallObject(ending, arguments);
+        if (!done)
+            py.ErrPrint();
+        py.DecRef(done);
+        py.DecRef(arguments);
+    }
+}
+
+bool xp_python_end_boxes(void)
+{
+    if (xp_python_enter())
+        return false;
+    int held = py.GILState_Ensure();
+    end_boxes();
+    py.GILState_Release(held);
+    xp_python_exit();
+    return true;
+}
+
 static void forked(void) { over = XP_INVALID_OPERATION; }
 
 /* A clean exit of a program that knows nothing of Python: others shall not take it for a death. */
@@ -266,6 +292,7 @@ static void *leave(void *unused)
 {
     (void)unused;
     int held = py.GILState_Ensure();
+    end_boxes();
     PyObject *done = py.CallObject(leaving, NULL);
     if (!done)
         py.ErrPrint();
@@ -312,8 +339,9 @@ static bool ask_bridge(const char *site, bool own, unsigned count)
     if (start && arguments && !py.TupleSetItem(arguments, 0, py.DecodeFS(site)))
         all = py.CallObject(start, arguments);
     leaving = all ? py.GetAttrString(module, "leave") : NULL;
+    ending = leaving ? py.GetAttrString(module, "end") : NULL;
     functions = calloc(count, sizeof *functions);
-    bool good = leaving && functions && py.ListSize(all) == (ssize_t)count;
+    bool good = ending && functions && py.ListSize(all) == (ssize_t)count;
     for (unsigned i = 0; good && i < count; i++)
         functions[i] = py.ListGetItem(all, i); /* `all` is kept */
     if (py.ErrOccurred())
@@ -376,13 +404,15 @@ void xpushare_ur_end(void)
         nanosleep(&(struct timespec){0, 1000000}, NULL);
 }
 
+uint32_t xp_python_over(void) { return (uint32_t)__atomic_load_n(&over, __ATOMIC_SEQ_CST); }
+
 uint32_t xp_python_enter(void)
 {
     __atomic_fetch_add(&within, 1, __ATOMIC_SEQ_CST);
-    int result = __atomic_load_n(&over, __ATOMIC_SEQ_CST);
+    uint32_t result = xp_python_over();
     if (result)
         xp_python_exit();
-    return (uint32_t)result;
+    return result;
 }
 
 void xp_python_exit(void) { __atomic_fetch_sub(&within, 1, __ATOMIC_SEQ_CST); }
@@ -391,6 +421,7 @@ uint32_t xp_python_call(unsigned function, const uint64_t *words, unsigned count
 {
     int held = py.GILState_Ensure();
     long result = -1;
+    end_boxes(); /* in the order in which the program called */
     PyObject *arguments = py.TupleNew(count), *answer = NULL;
     for (unsigned i = 0; arguments && i < count; i++) {
         PyObject *word = py.FromULL(words[i]);

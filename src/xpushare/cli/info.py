@@ -7,6 +7,7 @@ driver.
 from __future__ import annotations
 
 import argparse
+import enum
 import importlib.metadata
 import json
 import os
@@ -32,11 +33,12 @@ _VARIABLES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="SELECTOR", help="only these, as in ONEAPI_DEVICE_SELECTOR")
+    parser.add_argument("-v", "--verbose", action="store_true", help="every query of Unified Runtime, as urinfo -v")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
 
 
-def collect(selector: str | None = None) -> dict[str, Any]:
-    """What `info --json` prints. `InvalidArgumentError` for a selector that does not parse."""
+def collect(selector: str | None = None, verbose: bool = False) -> dict[str, Any]:
+    """What `info --json` prints, or `info -v --json`. `InvalidArgumentError` for a selector that does not parse."""
     why = native_part_missing()
     found = xpushare.devices(selector) if why is None else []
     return {
@@ -49,7 +51,7 @@ def collect(selector: str | None = None) -> dict[str, Any]:
         },
         "runtime": _runtime() if why is None else None,
         "environment": {name: os.environ[name] for name in _variables(why is None) if name in os.environ},
-        "devices": [_device(device) for device in found],
+        "devices": [_device(device) | ({"queries": _queries(device)} if verbose else {}) for device in found],
         "backends_without_devices": _missing() if why is None else {"*": str(why)},
     }
 
@@ -116,10 +118,45 @@ def _device(device: Device) -> dict[str, Any]:
     }
 
 
+def _queries(device: Device) -> dict[str, Any]:
+    """What `urDeviceGetInfo` answers, by the names of the queries; None where it does not."""
+    from xpushare import ur
+    from xpushare.ur._objects import device_of
+
+    found: dict[str, Any] = {}
+    for member in ur.DeviceInfo:
+        try:
+            found[member.name] = _shown(ur.urDeviceGetInfo(device_of(device), member))
+        except ur.URError as error:
+            if error.result is not ur.Result.ERROR_UNSUPPORTED_ENUMERATION:
+                raise
+            found[member.name] = None
+    return found
+
+
+def _shown(value: Any) -> Any:
+    """A value in the words of JSON."""
+    if isinstance(value, list):
+        return [_shown(each) for each in value]
+    if isinstance(value, enum.Flag):
+        return " | ".join(each.name or "" for each in value) or 0
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, bytes):
+        return value.hex()
+    return value if isinstance(value, int | str) else str(value)
+
+
 def _missing() -> dict[str, str]:
     """Backends of this version that have no device here, whatever the selector says, and why."""
     every = [record.backend for record in adapters.vendors() if not record.selected_only]
     return {backend: adapters.why_none(backend) for backend in every if not adapters.listed(backend)}
+
+
+def _line(value: Any) -> str:
+    if value is None:
+        return "not answered"
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _text(found: dict[str, Any]) -> str:
@@ -144,6 +181,9 @@ def _text(found: dict[str, Any]) -> str:
         width = max(map(len, device["aspects"]))
         for name, support in device["aspects"].items():
             lines.append(f"  {support['state']:<7}  {name:<{width}}  {support['reason']}")
+        if "queries" in device:
+            lines += ["", "  urDeviceGetInfo"]
+            lines += [f"  {name}: {_line(value)}" for name, value in device["queries"].items()]
     if not found["devices"]:
         lines += ["", "no device"]
     if found["backends_without_devices"]:
@@ -153,6 +193,6 @@ def _text(found: dict[str, Any]) -> str:
 
 def run(arguments: argparse.Namespace) -> int:
     """0 where there is a device, else 1."""
-    found = collect(arguments.device)
+    found = collect(arguments.device, arguments.verbose)
     print(json.dumps(found, indent=2) if arguments.json else _text(found))
     return 0 if found["devices"] else 1

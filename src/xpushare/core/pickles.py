@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import functools
+import logging
 import math
 import os
 import threading
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, final
+from weakref import WeakSet
 
 from xpushare._aspects import Aspect
 from xpushare._device import Device, adapter_of, info_of
-from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError
+from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, Unread, XpuShareError
 from xpushare._leaving import Stage, at_leave
 from xpushare.core.resources import End
 from xpushare.sharing import layout, node
@@ -24,6 +25,8 @@ __all__ = ["Implicit", "Pickled", "Unopened", "anew", "forwards", "wait_for_all"
 _GRACE: Final = "XPUSHARE_PICKLE_GRACE"
 _BYTES: Final = "XPUSHARE_PICKLE_BYTES"
 _NANOSECONDS: Final = 1_000_000_000
+_log: Final = logging.getLogger("xpushare")
+_warned: Final[WeakSet[object]] = WeakSet()  # of what cannot be exported anew; with `Pickled.lock`
 
 
 @functools.lru_cache(16)
@@ -124,13 +127,23 @@ def forwards(handle: Handle) -> bool:
     return True
 
 
-def anew(device: Device, get: Callable[[], Handle]) -> Pickled | None:
-    """An export of what was opened from a process that is gone; None where the device or its driver cannot do that."""
+def anew(source: object, device: Device, get: Callable[[], Handle]) -> Pickled | None:
+    """An export of what was opened from a process that is gone; None where the device or its driver cannot do that,
+    which the log says once for each `source`. With `Pickled.lock`.
+    """
     if node.left or not device.has(Aspect.outlives_exporter):
         return None
     try:
         return Pickled(get())
-    except (FeatureNotSupportedError, InvalidArgumentError, DeviceError):
+    except (FeatureNotSupportedError, InvalidArgumentError, DeviceError) as error:
+        if source not in _warned:
+            _warned.add(source)
+            _log.warning(
+                "the process that exported %r is gone, and it cannot be exported anew from here: %s; its pickle "
+                "carries the handle that it came by, which has expired",
+                source,
+                error,
+            )
         return None
 
 
@@ -144,17 +157,14 @@ def wait_for_all(deadline: float) -> None:
 
 
 @final
-class Unopened:
-    """The state of an object whose pickle could not be opened: each use says why. It can be pickled on."""
+class Unopened(Unread):
+    """The state of an object whose pickle could not be opened. It can be pickled on."""
 
-    __slots__ = ("_error", "pickle")
+    __slots__ = ("pickle",)
 
     def __init__(self, error: XpuShareError, pickle: tuple[Any, ...]) -> None:
-        self._error = copy.copy(error)  # without the traceback, which holds what failed
+        super().__init__(error)
         self.pickle = pickle
-
-    def error(self) -> XpuShareError:
-        return copy.copy(self._error)
 
 
 def _after_fork() -> None:

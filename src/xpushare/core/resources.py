@@ -5,13 +5,16 @@ dropped.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from xpushare._device import Device
 from xpushare._native import Domain, Slot, forks
 from xpushare.adapters.base import DriverMemory, DriverPhysical, UsmKind
 from xpushare.sharing import node
 from xpushare.sharing.table import Prepared
+
+if TYPE_CHECKING:
+    from xpushare.sharing.handle import Handle
 
 __all__ = ["Allocation", "End", "Pages", "Resource", "Timeline", "release_slot"]
 
@@ -66,7 +69,18 @@ class Resource:
 class Allocation(Resource):
     """USM memory: made here, mapped from a peer, or another library's. Found by address in this process's map."""
 
-    __slots__ = ("_serial", "address", "foreign", "host_accessible", "imported", "kind", "nbytes", "prepared", "source")
+    __slots__ = (
+        "_serial",
+        "address",
+        "foreign",
+        "handle",
+        "host_accessible",
+        "imported",
+        "kind",
+        "nbytes",
+        "prepared",
+        "source",
+    )
 
     driver: DriverMemory
     prepared: Prepared | None  # for exports by this process
@@ -94,6 +108,7 @@ class Allocation(Resource):
         self.imported = imported
         self.foreign = foreign
         self.source = source  # what keeps foreign memory alive
+        self.handle: Handle | None = None  # of an import: by which it was opened last
         self._serial = serial
         self.prepared = None
         if own:

@@ -345,7 +345,8 @@ def _noting_closed(tracked: Tracked) -> Callable[..., Any]:
         if by_program():
             books.released(thing)
             if tracked.owns_export:
-                books.end("memory handle", fields_of(thing.handle).generation)
+                for handle in thing.handles:
+                    books.end("memory handle", fields_of(handle).generation)
         tracked.close.plain(thing)
 
     return closing

@@ -9,9 +9,9 @@ import struct
 import uuid
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, final
 
-from xpushare._errors import InvalidArgumentError, InvalidHandleError
+from xpushare._errors import InvalidArgumentError, InvalidHandleError, Unread, XpuShareError
 from xpushare._native import CONSTANTS, LAYOUT, MAGICS, STRUCTS, Fields, Seal
 from xpushare.sharing import identity
 
@@ -113,12 +113,20 @@ def _backend(field: bytes) -> str:
 class Named:
     """A handle that may have been looked up by a name, and then follows it: see `following`."""
 
-    __slots__ = ("_newest",)
+    __slots__ = ("_newest", "_unread")
 
     _newest: Callable[[], Named | None]
+    _unread: Unread  # of a pickle's content that is no handle here: then it has bytes, and no more
 
     def __bytes__(self) -> bytes:
         raise NotImplementedError
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:  # what `_unread` leaves unset
+            if name in ("_fields", "_parts", "_held"):
+                self._unread.throw()
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
 
 HandleLike: TypeAlias = Named | bytes | bytearray | memoryview | str  # of what `lookup` gives, the kind is not known
@@ -168,6 +176,13 @@ class Handle(Named):
         self._fields = fields
         return self
 
+    @classmethod
+    def _make_unread(cls, raw: bytes, why: Unread) -> Handle:
+        self = object.__new__(cls)
+        self._raw = raw
+        self._unread = why
+        return self
+
     @property
     def kind(self) -> str:
         """ "memory", "physical_memory" or "event"."""
@@ -209,6 +224,8 @@ class Handle(Named):
         return encode_text(self._raw)
 
     def __repr__(self) -> str:
+        if hasattr(self, "_unread"):
+            return f"<Handle that is none here: {self._unread}>"
         access = " read-only" if self.read_only else ""
         size = f" {self.nbytes} bytes{access}" if self.kind != "event" else ""
         fields = self._fields
@@ -221,7 +238,7 @@ class Handle(Named):
         return hash(self._raw)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Handle, (self._raw,)
+        return _unpickle, (self._raw,)
 
     def __copy__(self) -> Handle:
         return self
@@ -230,10 +247,18 @@ class Handle(Named):
         return self
 
 
+def _unpickle(raw: bytes) -> Handle:
+    try:
+        return Handle(raw)
+    except XpuShareError as error:
+        return _make_unread(raw, Unread(error))
+
+
 # For the other modules of the package; no Python frame.
 fields_of: Final[Callable[[Handle], Fields]] = attrgetter("_fields")
 raw_of: Final[Callable[[Handle], bytes]] = attrgetter("_raw")
 handle_of: Final[Callable[[bytes, Fields], Handle]] = attrgetter("_make")(Handle)  # of bytes that are one
+_make_unread: Final[Callable[[bytes, Unread], Handle]] = attrgetter("_make_unread")(Handle)
 
 
 _N = TypeVar("_N", bound=Named)

@@ -7,8 +7,9 @@
 
 Arguments are the C function's inputs in their order: an array and its count are one sequence, null is `None`, a struct
 is a dataclass, an enumeration is an `IntEnum` or any int. Outputs are returned. A failure raises `URError`, whose
-`result` is a `Result`. docs/ur-reference.md lists every function; type checkers read `__init__.pyi`. Both are made from
-the declarations in `_functions` (`python -m xpushare.ur._generate`).
+`result` is a `Result`. The functions that this package has no use for answer `ERROR_UNSUPPORTED_FEATURE`.
+docs/ur-reference.md lists every function; type checkers read `__init__.pyi`. Both are made from the declarations in
+`_functions` (`python -m xpushare.ur._generate`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 from xpushare._result import Result
 from xpushare.ur import _enums, _layers, _structs
-from xpushare.ur._derived import build
+from xpushare.ur._derived import build, unsupported
 from xpushare.ur._error import URError
 from xpushare.ur._objects import Adapter, Context, Device, Event, PhysicalMem, Platform, Queue
 
@@ -32,6 +33,7 @@ _public: dict[str, Any] = {
         each.__name__: each for each in (Adapter, Context, Device, Event, PhysicalMem, Platform, Queue, Result, URError)
     },
     **_functions,
+    **unsupported(),
 }
 globals().update(_public)
 

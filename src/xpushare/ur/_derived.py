@@ -20,8 +20,9 @@ from xpushare.ur._error import URError, fail, out_of_memory
 from xpushare.ur._functions import FUNCTIONS, INFOS
 from xpushare.ur._objects import HANDLES, Counted
 from xpushare.ur._spec import Arg, Function
+from xpushare.ur.loader._builds import BUILDS, TABLES
 
-__all__ = ["CALLBACKS", "annotation", "build", "documentation", "result_annotation"]
+__all__ = ["CALLBACKS", "UNSUPPORTED", "annotation", "build", "documentation", "result_annotation", "unsupported"]
 
 # --- what a wrapper calls where an argument is not what it should be ------------------------------
 
@@ -158,7 +159,7 @@ def _decoders(info: str) -> dict[int, Callable[[Any], Any]]:
 
 
 CALLBACKS: Final[Mapping[str, str]] = MappingProxyType(
-    {"logger": "LoggerLevel, str, object", "event": "Event, ExecutionInfo, object"}
+    {"logger": "LoggerLevel, str, object", "event": "Event, ExecutionInfo, object", "host_task": "object"}
 )
 """What a callback is called with: the name in its kind -> the types."""
 
@@ -356,3 +357,35 @@ def _build(function: Function) -> Callable[..., Any]:
 def build() -> dict[str, Callable[..., Any]]:
     """All functions by name."""
     return {name: _build(function) for name, function in FUNCTIONS.items()}
+
+
+# --- the functions that are not supported ----------------------------------------------------------
+
+UNSUPPORTED: Final = tuple(
+    sorted(
+        {
+            name
+            for layouts in TABLES.values()
+            for builds, names in layouts.items()
+            if BUILDS[0] in builds.split()
+            for name in names.split()
+        }
+        - FUNCTIONS.keys()
+    )
+)
+"""Unified Runtime's other functions, by name."""
+
+
+def _answer_unsupported(name: str) -> Callable[..., NoReturn]:
+    def answer(*_arguments: object) -> NoReturn:
+        _refuse(Result.ERROR_UNSUPPORTED_FEATURE, f"{name}: xpushare does not support this function")
+
+    answer.__name__ = answer.__qualname__ = name
+    answer.__module__ = "xpushare.ur"
+    answer.__doc__ = "Not supported: `URError` with the result `ERROR_UNSUPPORTED_FEATURE`, whatever the arguments are."
+    return answer
+
+
+def unsupported() -> dict[str, Callable[..., NoReturn]]:
+    """Those of `UNSUPPORTED`."""
+    return {name: _answer_unsupported(name) for name in UNSUPPORTED}

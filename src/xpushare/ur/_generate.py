@@ -17,7 +17,7 @@ from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, Xpu
 from xpushare.core.declare import Operation
 from xpushare.core.layers import operations
 from xpushare.ur import _enums, _structs
-from xpushare.ur._derived import annotation, documentation, result_annotation
+from xpushare.ur._derived import UNSUPPORTED, annotation, documentation, result_annotation
 from xpushare.ur._functions import FUNCTIONS, INFOS
 from xpushare.ur._objects import HANDLES
 from xpushare.ur._spec import Function, functions_of
@@ -115,7 +115,7 @@ def stub() -> str:
         "# ruff: noqa: E501",
         "# fmt: off",
         "from collections.abc import Callable, Sequence",
-        "from typing import Any, Literal, overload",
+        "from typing import Any, Literal, NoReturn, overload",
         "",
         *_reimports("_result", ["Result"]),
         *_reimports("ur._enums", ENUMERATIONS),
@@ -125,6 +125,7 @@ def stub() -> str:
     ]
     for name in sorted(FUNCTIONS):
         lines += ["", *_function(FUNCTIONS[name])]
+    lines += ["", *(f"def {name}(*arguments: object) -> NoReturn: ..." for name in UNSUPPORTED)]
     return "\n".join(lines) + "\n"
 
 
@@ -191,7 +192,9 @@ def reference() -> str:
     lines = [INTRODUCTION]
     for name in sorted(FUNCTIONS):
         lines += [*_section(FUNCTIONS[name]), ""]
-    lines += ["## Queries", ""]
+    lines += ["## Not supported", "", "These answer `ERROR_UNSUPPORTED_FEATURE`, whatever the arguments are:", ""]
+    lines += [f"`{name}`{',' if name != UNSUPPORTED[-1] else '.'}" for name in UNSUPPORTED]
+    lines += ["", "## Queries", ""]
     for info, declared in sorted(INFOS.items()):
         lines += [f"### `{info}`", "", "| query | number | answer |", "|---|---|---|"]
         numbers = declared.enumeration.__members__

@@ -127,7 +127,7 @@ typedef struct { /* an IPC handle: the fd first, as in Intel's drivers, then (no
     int pid, device;
     uint64_t size;
     uint32_t type;
-    char magic[12];
+    char magic[16];
 } ipc_handle;
 /* Write one into a Level Zero handle; read one, with an fd of our own for it, or -1. */
 void soft_handle(void *out, const char *magic, int fd, uint64_t size, uint64_t offset, uint32_t type);
@@ -162,6 +162,7 @@ typedef struct {
     uint64_t *external, completion, increment; /* of an external synchronization or aggregate storage */
     _Atomic uint64_t *counter;                 /* the page of the last signaller, as mapped here */
     int counter_pid, counter_fd, mapped_fd;
+    int signal_fd; /* the counter of the list that signalled it here last */
 } event;
 
 typedef struct { /* what a wait waits for, as known when it was called */

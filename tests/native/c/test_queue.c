@@ -195,7 +195,10 @@ static void test_a_death_loses_what_is_held(void)
     EQUAL(ss_calls("store64"), stores);
     EQUAL(XP_LOAD(&ours->w->blame), other.pid);
     EQUAL(signal_by(q, ours), 21);
-    EQUAL(wait_for(ours, 21, XP_FOREVER), XP_DONE);
+    EQUAL(wait_for(ours, 21, XP_FOREVER), XP_LOST);
+    xp_queue_told(q.queue, xp_queue_handed(q.queue));
+    EQUAL(signal_by(q, ours), 22);
+    EQUAL(wait_for(ours, 22, XP_FOREVER), XP_DONE);
     EQUAL(word, 7); /* other work was done */
     end_queue(q);
     detach(gone);

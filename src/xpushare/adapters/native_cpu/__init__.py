@@ -100,7 +100,7 @@ class NativeCpu(Adapter):
         return max(1 << 21, page) if recommended else page
 
     def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory:
-        return HostMemory.allocate(self.calls, nbytes)
+        return HostMemory.allocate(self.calls, nbytes, keep=True)
 
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
         return HostMemory.imported(self.calls, what)
@@ -119,6 +119,9 @@ class NativeCpu(Adapter):
 
     def reserve(self, device: DeviceInfo, nbytes: int, address: int) -> DriverRange:
         return HostRange(self.calls, nbytes, address, self.granularity(device, False))
+
+    def reaches(self, device: DeviceInfo, peer: DeviceInfo) -> bool:
+        return True
 
     def queue(self, device: DeviceInfo) -> DriverQueue:
         return HostQueue()

@@ -205,6 +205,9 @@ def _good(face: Face, arg: Arg) -> Any:
         "flags": 0,
         "bytes": bytes(256),
         "pattern": b"x",
+        "string": "text",
+        "callback": print,
+        "data": None,
     }
     return values[family]
 
@@ -212,12 +215,12 @@ def _good(face: Face, arg: Arg) -> Any:
 def _faults(arg: Arg) -> list[Any]:
     """Arguments that one of the checks may refuse."""
     family, _, name = arg.base_kind.partition(":")
-    if family in ("handle", "bytes"):
+    if family in ("handle", "bytes", "string", "callback"):
         return [None]
     if family == "sequence":
         return [None, [], [None]]
     if family in ("enum", "flags"):
-        return [-1 if family == "enum" else 1 << 31, 0x7FFFFFFF]
+        return [-1 if family == "enum" else 1 << 31, 0x7FFFFFFF, max(getattr(ur, name))]
     if family == "struct":
         cls = getattr(ur, name)
         found: list[Any] = [None, cls(flags=1 << 31) if name != "USMDesc" else cls(hints=1 << 31)]
@@ -232,7 +235,7 @@ def _faults(arg: Arg) -> list[Any]:
         if name == "ExpEventDesc":
             found.append(cls(ur.ExpEventFlags.IPC_EXP | ur.ExpEventFlags.ENABLE_PROFILING))
         return found
-    others: dict[str, list[Any]] = {"pointer": [None, 0], "size": [0], "pattern": [None, b"", b"x" * 65, b"xyz"]}
+    others: dict[str, list[Any]] = {"pointer": [None, 0], "size": [0, 3], "pattern": [None, b"", b"x" * 65, b"xyz"]}
     return others.get(family, [])
 
 

@@ -13,22 +13,23 @@ import logging
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-from xpushare import _leaving, ur
+from xpushare import _leaving, _native, ur
+from xpushare._lifecycle import use
 from xpushare._result import Result
+from xpushare.core.declare import layers_on
 from xpushare.ur import _structs
 from xpushare.ur._functions import FUNCTIONS, INFOS
-from xpushare.ur._objects import Counted
+from xpushare.ur._objects import HANDLES, Counted
 from xpushare.ur._spec import Arg, Function
 from xpushare.ur.loader import LIBRARY
-from xpushare.ur.loader._tables import NUMBERED, Parameter, parameters
+from xpushare.ur.loader._tables import COUNTED, NUMBERED, Parameter, parameters
 
 __all__ = ["leave", "start", "wrapper"]
 
 _log: Final = logging.getLogger("xpushare.ur")
 _BOXES: Final = 4096  # how many are made at a time
-_BOX: Final = 16
 _HANDLE_NBYTES: Final = 256
 _MOST: Final = 1 << 20  # bytes of a pattern or of data that are looked at
 
@@ -45,14 +46,38 @@ class _Stale:
 STALE: Final = _Stale()
 
 
-class Boxes:
-    """Which handle stands for which object."""
+class _Box(ctypes.Structure):
+    """`xp_box` of the library: a handle points to one."""
 
-    def __init__(self, make: Callable[[int], int]) -> None:
+    _fields_: ClassVar = [
+        ("dispatch", ctypes.c_void_p),
+        ("kind", ctypes.c_uint32),
+        ("references", ctypes.c_int32),
+        ("event", ctypes.c_void_p),
+        ("next", ctypes.c_void_p),
+    ]
+
+
+_BOX: Final = ctypes.sizeof(_Box)
+_EVENT: Final = 1 + COUNTED.index("event")
+_NUMBERS: Final = {HANDLES[kind]: number for number, kind in enumerate(COUNTED, 1)}
+
+
+class Boxes:
+    """Which handle stands for which object.
+
+    Of the kinds in `COUNTED` the library counts the references in the box, without Python; an object here has those
+    that Python knows of, and one at least while its handle lives.
+    """
+
+    def __init__(self, make: Callable[[int], int], count: Callable[[int, int], object]) -> None:
         self._make = make  # many boxes, one after the other
+        self._count = count  # adds to the references of one
         self._lock = threading.Lock()
         self._next = self._end = 0
+        self._made: list[int] = []  # where those that were made at a time begin
         self._of: dict[int, int] = {}  # by identity; `objects` keeps them alive
+        self._seen: dict[int, int] = {}  # the references of counted objects that their boxes have counted, by handle
         self.objects: dict[int, Any] = {}
 
     def put(self, found: Any) -> int:
@@ -67,22 +92,63 @@ class Boxes:
                     if not self._next:
                         raise MemoryError
                     self._end = self._next + _BOXES * _BOX
+                    self._made.append(self._next)
                 handle = self._next
                 self._next += _BOX
                 self.objects[handle] = found
                 self._of[id(found)] = handle
+                number = _NUMBERS.get(found.__class__)
+                if number is not None and found.references:
+                    box = _Box.from_address(handle)
+                    box.references = self._seen[handle] = found.references
+                    box.event = use(found.shared).timeline.slot.engine if number == _EVENT else None
+                    box.kind = number
+            self._tell(handle, found)
             return handle
+
+    def _tell(self, handle: int, found: Any) -> None:
+        """Count in the box what Python's count has become."""
+        seen = self._seen.get(handle, found.references)
+        if found.references != seen:
+            self._count(handle, found.references - seen)
+            self._seen[handle] = found.references
+
+    def learn(self, handle: int) -> None:
+        """Count here what the library has counted: before Python tells how many references there are, or ends one."""
+        if handle in self._seen:
+            found = self.objects[handle]
+            with self._lock:
+                for _ in range(_Box.from_address(handle).references - found.references):
+                    found.take()
+                self._seen[handle] = found.references
+
+    def end(self, handle: int) -> None:
+        """The program gave up the last reference of a box."""
+        with self._lock:
+            found: Counted = self.objects.pop(handle)
+            del self._of[id(found)], self._seen[handle]
+        while found.references:
+            found.release()
 
     def get(self, handle: int) -> Any:
         return self.objects.get(handle, STALE) if handle else None
 
+    def known(self, handle: int) -> bool:
+        """Whether it is a handle, or was one."""
+        return any(begin <= handle < begin + _BOXES * _BOX for begin in self._made)
+
     def drop(self, *given: Any) -> None:
         """Forget those that were released for the last time."""
         for each in given:
-            if isinstance(each, Counted) and not each.references:
-                with self._lock:
-                    handle = self._of.pop(id(each), 0)
-                    self.objects.pop(handle, None)
+            handle = self._of.get(id(each))
+            if handle is None or not isinstance(each, Counted):
+                continue
+            with self._lock:
+                self._tell(handle, each)
+                if not each.references:
+                    del self._of[id(each)], self.objects[handle]
+                    if self._seen.pop(handle, None) is not None:
+                        _Box.from_address(handle).kind = 0
 
 
 # --- what wrappers call ---------------------------------------------------------------------------
@@ -110,8 +176,11 @@ def _optional_list(boxes: Boxes, count: int, address: int) -> tuple[Any, ...]:
 
 
 def _in_out(boxes: Boxes, address: int) -> Any:
-    """What comes out through `address` may also be given: one that is no handle of ours was never written."""
-    return boxes.objects.get(struct.unpack("Q", ctypes.string_at(address, 8))[0]) if address else None
+    """What comes out through `address` may also be given; what is no handle of ours was never written."""
+    if not address:
+        return None
+    (handle,) = struct.unpack("Q", ctypes.string_at(address, 8))
+    return boxes.get(handle) if boxes.known(handle) else None
 
 
 def _pattern(address: int, nbytes: int, size: int) -> bytes | None:
@@ -159,6 +228,7 @@ def _string_packer(text: str) -> bytes:
     return struct.pack("Q", ctypes.addressof(kept))
 
 
+_HOST_TASK: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 Post = Callable[[int, int, int, int, bytes | None], object]
 """The library's: have its own thread call a function of the program."""
 
@@ -178,7 +248,11 @@ def _callbacks(boxes: Boxes, post: Post) -> dict[str, Callable[[int], Callable[.
     def logger(function: int) -> Callable[..., object] | None:
         return (lambda level, text, data: post(function, 0, int(level), data or 0, text.encode())) if function else None
 
-    return {"_callback_event": event, "_callback_logger": logger}
+    def host_task(function: int) -> Callable[..., object] | None:
+        """A queue's thread calls it, and goes on once it has returned."""
+        return _HOST_TASK(function) if function else None
+
+    return {"_callback_event": event, "_callback_logger": logger, "_callback_host_task": host_task}
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -273,7 +347,8 @@ def _inputs(function: Function, given: tuple[Parameter, ...]) -> tuple[dict[str,
         elif family == "struct":
             made[name] = f"_read_{kind}({a})"
         elif family == "pattern":
-            made[name] = f"_pattern({a}, a{i - 1}, a{numbers['size']})"
+            filled = ["size"] if "size" in numbers else ["width", "height"]
+            made[name] = f"_pattern({a}, a{i - 1}, {' * '.join(f'a{numbers[each]}' for each in filled)})"
         elif family == "string":
             made[name] = f"_string({a})"
         elif family == "callback":
@@ -359,6 +434,9 @@ def wrapper(function: Function, boxes: Boxes, post: Post) -> Callable[..., int]:
     lines = [f"def {function.name}({', '.join(words)}):", "    try:"]
     lines += [f"        {line}" for line in _checks(function, given, outputs)]
     lines += [f"        h_{name} = {expression}" for name, expression in made.items()]
+    if function.ends or function.returns.startswith("info:"):
+        handles = [i for i, each in enumerate(given) if each.passed == "handle"]
+        lines += [f"        _learn(a{i})" for i in handles]
     lines += [f"        _value = _function({', '.join(f'h_{arg.name}' for arg in function.args)})"]
     lines += [f"        {line}" for line in _answers(function, given, outputs)]
     lines += ["    except _URError as error: return int(error.result)", "    return 0", ""]
@@ -377,6 +455,7 @@ def wrapper(function: Function, boxes: Boxes, post: Post) -> Callable[..., int]:
         "_function": getattr(ur, function.name),
         "_get": boxes.objects.get,
         "_given": _given,
+        "_learn": boxes.learn,
         "_pack_count": struct.Struct("I").pack,
         "_pack_size": struct.Struct("Q").pack,
     }
@@ -398,6 +477,21 @@ def wrapper(function: Function, boxes: Boxes, post: Post) -> Callable[..., int]:
 # --- start and end --------------------------------------------------------------------------------
 
 
+def _boxes(library: ctypes.CDLL) -> Boxes:
+    make, count = library.xpushare_ur_boxes, library.xpushare_ur_count
+    make.restype, make.argtypes = ctypes.c_void_p, [ctypes.c_uint64]
+    count.restype, count.argtypes = None, [ctypes.c_void_p, ctypes.c_int32]
+    return Boxes(lambda number: make(number) or 0, count)
+
+
+boxes: Final = _boxes(ctypes.CDLL(str(LIBRARY)))
+
+
+def end(handle: int) -> None:
+    """The program gave up the last reference of a handle, some time ago."""
+    boxes.end(handle)
+
+
 def start(site: str) -> list[Callable[..., int]]:
     """The wrappers in the order of `NUMBERED`. The library calls this once; it lies in the package in `site`."""
     if not LIBRARY.parents[3].samefile(site):
@@ -405,9 +499,12 @@ def start(site: str) -> list[Callable[..., int]]:
             f"this Python has another xpushare than that of the library: {LIBRARY.parents[3]}, not {site}"
         )
     library = ctypes.CDLL(str(LIBRARY))
-    library.xpushare_ur_boxes.restype = ctypes.c_void_p
-    library.xpushare_ur_boxes.argtypes = [ctypes.c_uint64]
-    boxes = Boxes(lambda count: library.xpushare_ur_boxes(count) or 0)
+    if not layers_on:  # they see every call
+        engine = ctypes.CDLL(_native.__file__)
+        library.xpushare_ur_engine.argtypes = [ctypes.c_void_p] * 2
+        library.xpushare_ur_engine(
+            *(ctypes.cast(each, ctypes.c_void_p) for each in (engine.xp_newest_state, engine.xp_newest_wait))
+        )
     atexit.register(library.xpushare_ur_end)
     library.xpushare_ur_post.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_uint32, ctypes.c_void_p, ctypes.c_char_p]
     return [wrapper(FUNCTIONS[name], boxes, library.xpushare_ur_post) for name in NUMBERED]

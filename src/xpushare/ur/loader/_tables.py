@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from xpushare.ur._functions import FUNCTIONS
+from xpushare.ur._objects import HANDLES
 from xpushare.ur._spec import Function
 from xpushare.ur.loader._builds import BUILDS, OF_THE_LOADER, ORDER, PROTOTYPES, TABLES
 
-__all__ = ["NUMBERED", "Parameter", "parameters", "tables"]
+__all__ = ["COUNTED", "NUMBERED", "Parameter", "parameters", "tables"]
 
 NUMBERED: Final = sorted(FUNCTIONS.keys() - OF_THE_LOADER.split())
 """The functions by the numbers that the library knows them by."""
@@ -54,6 +55,26 @@ def parameters(function: str) -> tuple[Parameter, ...]:
     return _PARAMETERS[function]
 
 
+COUNTED: Final = tuple(kind for kind in HANDLES if kind not in ("adapter", "platform", "device"))
+"""The kinds of handles whose references the library counts, by their numbers from 1 on."""
+
+
+def _native(function: Function) -> tuple[str, str] | None:
+    """How the library answers without Python, and for which kind of handle; None: it does not."""
+    kinds = [arg.base_kind.partition(":") for arg in function.args]
+    family, _, kind = kinds[0] if kinds else ("", "", "")
+    if family == "handle" and kind in COUNTED:
+        if function.name == f"ur{HANDLES[kind].__name__}Retain":
+            return "XP_RETAINS", kind
+        if function.name == f"ur{HANDLES[kind].__name__}Release":
+            return "XP_RELEASES", kind
+    if function.returns == "info:EventInfo":
+        return "XP_STATUS", kind
+    if family == "sequence" and [each.name for each in function.operations] == ["Event.wait"]:
+        return "XP_WAITS", kind
+    return None
+
+
 def _fingerprint(names: list[str]) -> int:
     """What the library computes over the names in a loader: the sum of their 64-bit FNV-1a hashes."""
     total = 0
@@ -90,6 +111,12 @@ def tables() -> str:
     lines += ["/* Gives something back: answered as done where nothing can be asked any more. */"]
     lines += ["static const bool xp_ends[XP_FUNCTIONS] = {"]
     lines += [f"    [{number}] = true, /* {name} */" for number, name in enumerate(NUMBERED) if FUNCTIONS[name].ends]
+    lines += ["};", ""]
+    lines += ["/* What is answered without Python, and for which kind of handles. */"]
+    lines += ["static const struct {", "    uint8_t how, kind;", "} xp_natives[XP_FUNCTIONS] = {"]
+    for number, name in enumerate(NUMBERED):
+        if native := _native(FUNCTIONS[name]):
+            lines += [f"    [{number}] = {{{native[0]}, {1 + COUNTED.index(native[1])}}}, /* {name} */"]
     lines += ["};", ""]
     known: dict[tuple[str, str], str] = {}
     for getter, layouts in TABLES.items():

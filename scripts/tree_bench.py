@@ -1,0 +1,171 @@
+"""Measures a model's 578 tensors from process to process: as one tree, and through a queue with the reductions
+installed, against torch's queue, in one run.
+
+python scripts/tree_bench.py [--device cuda:0] [--json FILE]
+
+The shapes are those of a model of 1.5 billion parameters (GPT-2 XL, bfloat16: 3.1 GB); on the host its width is an
+eighth, and the tensors lie in shared memory of the kind that each side sends without a copy. The clock runs from the
+call until the receiver has tensors and has read the first element of one. "New": the tensors are new, and nobody has
+them open. "Again": the receiver has them open. The ways take turns; medians with quartiles, in microseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import multiprocessing
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import xpushare as xs
+from xpushare.bench.measure import Row, alternate, compare, machine
+from xpushare.bench.report import table
+
+LAYERS: Final = 48
+WAYS: Final = ("tree", "reductions", "torch")
+OTHER: Final = "torch.multiprocessing queue"
+WANTED: Final = {("tree", "new"): 2.5, ("tree", "again"): 5.0, ("reductions", "new"): 1.5, ("reductions", "again"): 1.5}
+
+
+def shapes(width: int) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {"wte.weight": (50257, width), "wpe.weight": (1024, width)}
+    for layer in range(LAYERS):
+        for name, inner, outer in (
+            ("ln_1", 0, width), ("attn.c_attn", width, 3 * width), ("attn.c_proj", width, width),
+            ("ln_2", 0, width), ("mlp.c_fc", width, 4 * width), ("mlp.c_proj", 4 * width, width),
+        ):  # fmt: skip
+            found[f"h.{layer}.{name}.weight"] = (inner, outer) if inner else (outer,)
+            found[f"h.{layer}.{name}.bias"] = (outer,)
+    return found
+
+
+def model(device: str, way: str, value: int) -> dict[str, Any]:
+    """New tensors. On a GPU the allocator's cache is emptied before, so that the driver has to open them."""
+    import torch
+
+    if device.startswith("cuda"):
+        torch.cuda.empty_cache()
+        made = {name: torch.empty(shape, dtype=torch.bfloat16, device="cuda") for name, shape in shapes(1600).items()}
+        for tensor in made.values():
+            tensor.fill_(value)
+        torch.cuda.synchronize()
+        return made
+    made = {}
+    nbytes = sum(-(-4 * torch.Size(shape).numel() // 64) * 64 for shape in shapes(200).values())
+    slab = None if way == "torch" else xs.malloc_host(nbytes)
+    at = 0
+    for name, shape in shapes(200).items():
+        if slab is None:
+            made[name] = torch.empty(shape).share_memory_()
+        else:
+            made[name] = torch.from_dlpack(slab.as_array(shape, "f4", at))
+            at += -(-made[name].nbytes // 64) * 64
+        made[name].view(-1)[:1] = value
+    return made
+
+
+def receive(pipe: Any, queue: Any) -> None:
+    """The other process: says the first element of the newest model."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.zeros(1, device="cuda")
+    held: Any = None
+    pipe.send_bytes(b"ready")
+    while (asked := pipe.recv_bytes()) != b"end":
+        if asked == b"drop":
+            held = None
+            gc.collect()
+            pipe.send_bytes(b"dropped")
+            continue
+        found = queue.get() if asked == b"queue" else xs.attach(asked, like=torch)
+        pipe.send_bytes(b"%d" % int(found["h.7.ln_1.bias"][0].item()))
+        held = found
+        del found
+    del held
+
+
+class Bench:
+    """Two processes, and one model of each way that goes again and again."""
+
+    def __init__(self, device: str) -> None:
+        import torch.multiprocessing as tmp
+
+        self._device = device
+        context = tmp.get_context("spawn")
+        self._queue = context.Queue()
+        self._pipe, there = multiprocessing.Pipe()
+        self._child = context.Process(target=receive, args=(there, self._queue), daemon=True)
+        self._child.start()
+        self._pipe.recv_bytes()
+        self._number = 0
+
+    def _send(self, way: str, state: Any, expected: int) -> float:
+        """Microseconds of one hand-over."""
+        from xpushare.integrations import torch as reductions
+
+        handle: Any = None
+        if way == "reductions":
+            reductions.install()
+        start = time.perf_counter_ns()
+        if way == "tree":
+            handle = xs.share(state)
+            self._pipe.send_bytes(bytes(handle))
+        else:
+            self._queue.put(state)
+            self._pipe.send_bytes(b"queue")
+        value = int(self._pipe.recv_bytes())
+        took = (time.perf_counter_ns() - start) / 1000
+        reductions.uninstall()
+        if handle is not None:
+            handle.close()
+        if value != expected:
+            raise RuntimeError(f"{value} was read instead of {expected}")
+        return took
+
+    def drop(self) -> None:
+        self._pipe.send_bytes(b"drop")
+        self._pipe.recv_bytes()
+
+    def new(self, way: str) -> float:
+        self._number = self._number % 100 + 1
+        state = model(self._device, way, self._number)
+        took = self._send(way, state, self._number)
+        self.drop()
+        return took
+
+    def rows(self, rounds: int) -> list[Row]:
+        found: dict[tuple[str, str], list[float]] = {}
+        for way, samples in zip(WAYS, alternate(rounds, *(lambda w=way: self.new(w) for way in WAYS)), strict=True):
+            found[way, "new"] = samples
+        for way in WAYS:  # one after the other: the receiver holds one model
+            state = model(self._device, way, 7)
+            found[way, "again"] = [self._send(way, state, 7) for _ in range(rounds + 3)][3:]
+            self.drop()
+            del state
+        self._pipe.send_bytes(b"end")
+        self._child.join(30)
+        return [
+            compare(f"{way}, 578 tensors", when, found[way, when], OTHER, found["torch", when],
+                    most=1 / wanted, wanted=f"{wanted:g}x faster")
+            for (way, when), wanted in WANTED.items()
+        ]  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="native_cpu:0", help="native_cpu:0 or cuda:0")
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--json", metavar="FILE", help="write the figures there, too")
+    arguments = parser.parse_args()
+    found = Bench(arguments.device).rows(arguments.rounds)
+    print(table(machine(), found, {}))
+    if arguments.json:
+        report = {"machine": machine(), "device": arguments.device, "rows": [row.as_json() for row in found]}
+        Path(arguments.json).write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+/* What libraries beside this one may ask of an event, from any thread and without Python: the newest point known now. */
+#include "events.h"
+
+#define XP_OUTSIDE __attribute__((visibility("default")))
+#define SPIN_NS 50000
+
+XP_OUTSIDE int xp_newest_state(xp_slot *s);
+XP_OUTSIDE int xp_newest_wait(xp_slot *s);
+
+static uint64_t newest(const xp_slot *s) { return XP_LOAD(&s->w->pending) >> 21; }
+
+/* A state, or -1 where the slot may not be used any more. */
+int xp_newest_state(xp_slot *s)
+{
+    if (xp_slot_wrong(s))
+        return -1;
+    uint64_t point = newest(s), now;
+    int rc, state = xp_full_state(s, point, false);
+    if (state != XP_PENDING)
+        return state;
+    now = xp_now();
+    return xp_sleep(s, point, now, now, &rc); /* does not sleep, but sees deaths, and has them noticed from now on */
+}
+
+/* The same once it is pending no more. */
+int xp_newest_wait(xp_slot *s)
+{
+    if (xp_slot_wrong(s))
+        return -1;
+    xp_slot_ref(s);
+    uint64_t point = newest(s), start = xp_now();
+    int rc, state = xp_full_state(s, point, false);
+    if (state == XP_PENDING)
+        state = xp_spin(s, point, start, XP_FOREVER, SPIN_NS);
+    while (state == XP_PENDING && !xp_slot_wrong(s))
+        state = xp_sleep(s, point, start, XP_FOREVER, &rc);
+    xp_slot_unref(s);
+    return state == XP_PENDING ? -1 : state;
+}

@@ -1,0 +1,199 @@
+"""What the reductions of arrays have in common: one export for each allocation that a message names, and no copies.
+
+`multiprocessing` pickles with `ForkingPickler`. Within one message the arrays of an allocation are pieces of one
+`Block`, which is pickled once.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, Final
+
+import xpushare as xs
+from xpushare import arrays
+from xpushare._array import array_of, pickled_by, placed
+from xpushare._elements import as_dtype
+from xpushare._lifecycle import use
+from xpushare.arrays import Located
+from xpushare.core.memory import Range
+from xpushare.core.resources import Allocation
+from xpushare.sharing import node
+from xpushare.sharing.handle import fields_of
+
+__all__ = ["Block", "Sent", "block_of", "install", "piece_of", "sent", "uninstall"]
+
+Reduction = Callable[[Any], Any]
+_BYTE: Final = as_dtype("uint8")
+_REFUSALS: Final = (xs.FeatureNotSupportedError, xs.InvalidArgumentError)
+
+
+class Block:
+    """An allocation, or of an import what its handle covers, for the arrays of one message. At the other end it is a
+    `SharedArray` of bytes.
+    """
+
+    __slots__ = ("_array", "_holds", "_raw")
+
+    def __init__(self, place: Range, holds: list[Any], producer: Any) -> None:
+        self._holds = holds
+        self._array = array_of(place, (place.nbytes,), _BYTE, (1,), 0)
+        self._raw = pickled_by(self._array, producer)  # now: what cannot be exported goes its library's way
+
+    def hold(self, keep: Any) -> None:
+        """Hold what is sent of the block, too."""
+        self._holds.append(keep)
+
+    def __reduce__(self) -> Any:
+        return _reopen, (self._raw,)
+
+
+def _reopen(raw: bytes) -> xs.SharedArray:
+    array: xs.SharedArray = xs.attach(raw)
+    return array
+
+
+class _Message(threading.local):
+    """The message that this thread pickles."""
+
+    blocks: dict[int, Block] | None = None  # by the allocation's id, which the block holds
+
+
+_message = _Message()
+
+
+def _place(address: int, nbytes: int, backend: str | None, keep: Any) -> tuple[Range, list[Any]] | None:
+    """The allocation that these bytes lie in, or of an import what its handle covers, and the list of what an export
+    of it holds; None for memory that no other process can reach.
+    """
+    here = node.current()
+    imported = here.peers.mapping_at(address)
+    holds: list[Any] = []
+    if imported is None:
+        try:
+            found = arrays.range_at(Located(address, nbytes, False, backend), keep)
+        except _REFUSALS:
+            return None
+        return found._replace(offset=0, nbytes=found.allocation.nbytes, lease=holds), holds
+    if not isinstance(imported, Allocation) or imported.handle is None:
+        return None
+    fields, device = fields_of(imported.handle), imported.device
+    read_only = imported.handle.read_only
+    place = Range(imported, fields.offset, fields.nbytes, device, device.context, read_only, imported.handle, None)
+    return place, holds
+
+
+def block_of(address: int, nbytes: int, backend: str | None, keep: Any) -> tuple[Block, int] | None:
+    """The block of the message, and the offset in it; None for memory that no other process can reach, for its
+    library's own way. `keep`: what holds the memory; its library's stream produces it. `backend`: as in `Located`.
+    """
+    blocks = _message.blocks
+    if blocks is None or not nbytes:
+        return None
+    found = _place(address, nbytes, backend, keep)
+    if found is None:
+        return None
+    place = found[0]
+    at = address - place.address
+    if not 0 <= at <= place.nbytes - nbytes:
+        return None
+    block = blocks.get(id(place.allocation))
+    if block is None:
+        try:
+            block = blocks[id(place.allocation)] = Block(*found, keep)
+        except _REFUSALS:
+            return None
+    block.hold(keep)
+    return block, at
+
+
+class Sent:
+    """An array for one message, exported by itself. At the other end it is a `SharedArray`."""
+
+    __slots__ = ("_array", "_raw")
+
+    def __init__(self, array: xs.SharedArray, producer: Any) -> None:
+        self._array = array
+        self._raw = pickled_by(array, producer)
+
+    def __reduce__(self) -> Any:
+        return _reopen, (self._raw,)
+
+
+def sent(array: Any) -> Sent | None:
+    """What goes in the place of another library's array; None for memory that no other process can reach, and for what
+    has none to show.
+    """
+    try:
+        found = arrays.describe(array)
+        where = found.located()
+        placed = _place(where.address, where.nbytes, where.backend, array) if where.nbytes else None
+        if placed is None:
+            return None
+        place, holds = placed
+        at = found.address - place.address
+        if not 0 <= where.address - place.address <= place.nbytes - where.nbytes:
+            return None
+        holds.append(array)
+        read_only = place.read_only or found.read_only
+        whole = array_of(place._replace(read_only=read_only), found.shape, found.dtype, found.strides, at)
+        return Sent(whole, array)
+    except _REFUSALS:
+        return None
+
+
+def piece_of(array: xs.SharedArray, offset: int, nbytes: int) -> xs.SharedArray:
+    """So many bytes of a received block; it does not wait for the producer's stream."""
+    place, first = placed(array)
+    if offset < 0 or nbytes < 0 or offset + nbytes > array.nbytes:
+        raise xs.InvalidArgumentError(f"the message names bytes {offset} to {offset + nbytes} of {array.nbytes}")
+    return array_of(use(array)._replace(offset=place.offset + first + offset, nbytes=nbytes), (nbytes,), _BYTE, (1,), 0)
+
+
+# --- registering
+
+_lock = threading.RLock()
+_registered: dict[str, dict[type, Reduction | None]] = {}  # by library: what its types had before
+
+
+_plain_dump: Final[Any] = pickle.Pickler.dump
+
+
+def _dump(self: Any, obj: Any) -> Any:
+    outer, _message.blocks = _message.blocks, {}
+    try:
+        return _plain_dump(self, obj)
+    finally:
+        _message.blocks = outer
+
+
+def _table() -> dict[type, Reduction]:
+    table: dict[type, Reduction] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]  # there is no getter
+    return table
+
+
+def install(library: str, reductions: dict[type, Callable[[Reduction | None], Reduction]]) -> None:
+    """Register, for each type, what its factory makes of the reduction before (None: there was none). Idempotent."""
+    with _lock:
+        if library in _registered:
+            return
+        table = _table()
+        _registered[library] = {kind: table.get(kind) for kind in reductions}
+        for kind, make in reductions.items():
+            ForkingPickler.register(kind, make(table.get(kind)))
+        ForkingPickler.dump = _dump  # type: ignore[method-assign]
+
+
+def uninstall(library: str) -> None:
+    """Register again what was there before. Idempotent."""
+    with _lock:
+        table = _table()
+        for kind, before in _registered.pop(library, {}).items():
+            if before is None:
+                table.pop(kind, None)
+            else:
+                table[kind] = before
+        if not _registered and vars(ForkingPickler).get("dump") is _dump:
+            del ForkingPickler.dump

@@ -1,0 +1,50 @@
+"""JAX arrays through `multiprocessing` by handle: `xpushare.integrations.jax.install()`."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import xpushare as xs
+from xpushare.integrations import _reductions as common
+
+__all__ = ["install", "uninstall"]
+
+jax: Any = importlib.import_module("jax")  # type checkers take `import jax` for this module where it is missing
+_dlpack: Any = importlib.import_module("jax.dlpack")
+
+
+def install() -> None:
+    """Let JAX arrays go by handle, without a copy, through every `multiprocessing` queue, pipe, pool and process
+    argument.
+
+    This holds for arrays on one device whose memory can be shared, and for arrays of the host that lie in memory of
+    this package. Everything else goes JAX's way, by value. The memory is held until the receiver has dropped the array;
+    a message that nobody receives holds it for XPUSHARE_PICKLE_GRACE seconds. The receiver needs this package, but need
+    not call this. Starts JAX's backend. Idempotent.
+    """
+    common.install("jax", {type(jax.numpy.zeros(1)): _Reduction})
+
+
+def uninstall() -> None:
+    """Register what was there before. Idempotent."""
+    common.uninstall("jax")
+
+
+class _Reduction:
+    """Reduces arrays; `before` is another package's reduction, if there is one."""
+
+    def __init__(self, before: Any) -> None:
+        self._before = before
+
+    def __call__(self, array: Any) -> Any:
+        found = None
+        if array.is_fully_addressable and len(array.devices()) == 1 and not array.weak_type:
+            found = common.sent(array)
+        if found is not None:
+            return _rebuild, (found,)
+        return array.__reduce__() if self._before is None else self._before(array)
+
+
+def _rebuild(array: xs.SharedArray) -> Any:
+    return _dlpack.from_dlpack(array)

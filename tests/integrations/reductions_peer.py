@@ -1,0 +1,81 @@
+"""What the other process does in the tests of the reductions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def serve(inbox: Any, answers: Any, library: str | None) -> None:
+    """Do what is asked until None comes: (function's name, what it gets)."""
+    import importlib
+
+    if library is not None:
+        importlib.import_module(f"xpushare.integrations.{library}").install()
+    kept: list[Any] = []
+    while (asked := inbox.get()) is not None:
+        name, thing = asked
+        del asked
+        try:
+            answers.put(globals()[name](thing, kept))
+        except Exception as error:
+            answers.put(error)
+        del thing
+
+
+def add_one(thing: Any, _kept: Any) -> list[float]:
+    """Write into the first; say what is in all."""
+    things = list(thing.values()) if isinstance(thing, dict) else thing
+    things[0].data.add_(1)
+    return [float(each.detach().flatten()[0]) for each in things]
+
+
+def described(thing: Any, _kept: Any) -> list[Any]:
+    return [
+        (
+            type(each).__name__,
+            tuple(each.shape),
+            each.stride(),
+            each.storage_offset(),
+            each.untyped_storage().nbytes(),
+            each.requires_grad,
+            str(each.dtype),
+            each.grad is None,
+        )
+        for each in thing
+    ]
+
+
+def storages(thing: Any, _kept: Any) -> int:
+    return len({each.untyped_storage()._cdata for each in thing})
+
+
+def keep(thing: Any, kept: Any) -> bool:
+    kept.append(thing)
+    return kept[0][0].untyped_storage()._cdata == thing[0].untyped_storage()._cdata
+
+
+def forget(_thing: Any, kept: Any) -> int:
+    kept.clear()
+    return mappings(None, None)
+
+
+def mappings(_thing: Any, _kept: Any) -> int:
+    import gc
+
+    gc.collect()
+    with open("/proc/self/maps") as file:
+        return sum("memfd:xpushare" in line for line in file)
+
+
+def passed_on(thing: Any, _kept: Any) -> Any:
+    return thing[1:3]
+
+
+def content(thing: Any, _kept: Any) -> Any:
+    import numpy as np
+
+    return [np.asarray(each).tolist() for each in thing]
+
+
+def again(thing: Any, _kept: Any) -> Any:
+    return thing

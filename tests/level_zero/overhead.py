@@ -1,0 +1,130 @@
+"""What this package costs over bare calls by ctypes: open and close of another process's memory, signal and wait.
+`scripts/level_zero overhead` runs it on each driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import time
+from collections.abc import Callable
+from ctypes import byref, c_uint64, c_void_p
+from typing import Final
+
+from bare import Bare
+
+import xpushare as xs
+from harness import Child, kept
+from xpushare import _native, adapters
+from xpushare.adapters.level_zero import _bindings as ze
+from xpushare.adapters.level_zero._adapter import LevelZero
+from xpushare.bench.measure import alternate, spread
+
+DEVICE: Final = "level_zero:0"
+NBYTES: Final = 8 << 20
+SAMPLES: Final = 100
+SECOND: Final = 10**9  # nanoseconds
+
+
+def level_zero() -> LevelZero:
+    found = adapters.adapter("level_zero")
+    assert isinstance(found, LevelZero)
+    return found
+
+
+def export() -> tuple[str, int, int]:
+    """A handle of memory of this process; its pid, and the descriptor of as much memory for who opens it by hand."""
+    kept["memory"] = xs.malloc_device(NBYTES, DEVICE)
+    kept["other"] = level_zero().allocate(level_zero().devices()[0], "device", NBYTES)
+    return str(xs.ipc.memory.get(kept["memory"])), os.getpid(), kept["other"].export(False).fds[0]
+
+
+class ByHand:
+    """The same, by as few calls as it takes."""
+
+    def __init__(self, pid: int, fd: int) -> None:
+        self._pid, self._fd = pid, fd
+        self._bare = bare = Bare()
+        self._list, self._event = c_void_p(), c_void_p()
+        ordinal = 1 if os.environ["XPUSHARE_LEVEL_ZERO"] == "neo" else 0
+        queue = ze.ze_command_queue_desc_t(ordinal=ordinal, flags=2, mode=2)  # in-order, asynchronous
+        bare("zeCommandListCreateImmediate", bare.context, bare.device, byref(queue), byref(self._list))
+        event = ze.ze_event_counter_based_desc_t(flags=1 | 4, signal=4, wait=4)  # immediate, visible to the host
+        bare("zeEventCounterBasedCreate", bare.context, bare.device, byref(event), byref(self._event))
+        self._wait = ctypes.CDLL(ze.LIBRARY).zeEventHostSynchronize
+        self._wait.argtypes = (c_void_p, c_uint64)
+        self._callback = ze.HOST_FUNCTION(lambda _data: None)
+        self._function = ctypes.cast(self._callback, c_void_p)
+
+    def open_and_close(self) -> None:
+        bare, context = self._bare, self._bare.context
+        pidfd = os.pidfd_open(self._pid)
+        fd = _native.pidfd_getfd(pidfd, self._fd)
+        os.close(pidfd)
+        physical, address = c_void_p(), c_void_p()
+        given = ze.ze_external_memory_import_fd_t(flags=2, fd=fd)
+        memory = ze.ze_physical_mem_desc_t(given, flags=1, size=NBYTES)
+        bare("zePhysicalMemCreate", context, bare.device, byref(memory), byref(physical))
+        bare("zeVirtualMemReserve", context, None, NBYTES, byref(address))
+        bare("zeVirtualMemMap", context, address, NBYTES, physical, 0, 0)
+        bare("zeVirtualMemSetAccessAttribute", context, address, NBYTES, 1)
+        bare("zeVirtualMemUnmap", context, address, NBYTES)
+        bare("zeVirtualMemFree", context, address, NBYTES)
+        bare("zePhysicalMemDestroy", context, physical)
+        with contextlib.suppress(OSError):
+            os.close(fd)  # Intel's driver has
+
+    def signal_and_wait(self) -> None:
+        self._bare("zeCommandListAppendSignalEvent", self._list, self._event)
+        assert self._wait(self._event, 10 * SECOND) == 0
+
+    def host_function(self) -> None:
+        """What completes a point on drivers whose devices cannot store it."""
+        self._bare("zeCommandListAppendHostFunction", self._list, self._function, None, None, None, 0, None)
+        self._bare("zeCommandListHostSynchronize", self._list, 10 * SECOND)
+
+
+def timed(call: Callable[[], object]) -> Callable[[], float]:
+    """Samples of `call` in us. What it leaves to a thread is over before the next one."""
+
+    def sample() -> float:
+        start = time.perf_counter_ns()
+        call()
+        took = (time.perf_counter_ns() - start) / 1000
+        level_zero().engine.teardown.settle(10)
+        return took
+
+    return sample
+
+
+def show(name: str, ours: Callable[[], object], theirs: Callable[[], object]) -> None:
+    """A line about both, which take turns."""
+    found = [spread(samples) for samples in alternate(SAMPLES, timed(ours), timed(theirs))]
+    texts = [f"{each.median:.1f} ({each.low:.1f} to {each.high:.1f})" for each in found]
+    print(f"{name:34}{texts[0]:>26}{texts[1]:>26}{found[0].median / found[1].median:8.2f}", flush=True)
+
+
+def main() -> None:
+    with Child() as child, xs.Queue(DEVICE) as queue, xs.Event(DEVICE, enable_ipc=True) as event:
+        handle, pid, fd = child.call(export)
+        by_hand = ByHand(pid, fd)
+
+        def signal_and_wait() -> None:
+            queue.signal(event)
+            event.wait(10)
+
+        def open_and_close() -> None:
+            xs.ipc.memory.open(handle).close()
+
+        print(f"{'us, median and quartiles':34}{'this package':>26}{'bare calls':>26}{'ratio':>8}")
+        show("open and close", open_and_close, by_hand.open_and_close)
+        with xs.ipc.memory.open(handle):
+            show("  of what is open already", open_and_close, by_hand.open_and_close)
+        show("signal and wait", signal_and_wait, by_hand.signal_and_wait)
+        if not level_zero().device(level_zero().devices()[0]).words.store:
+            show("  bare: by a host function, too", signal_and_wait, by_hand.host_function)
+
+
+if __name__ == "__main__":
+    main()
