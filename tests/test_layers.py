@@ -58,6 +58,18 @@ class World:
         return ur.urEventCreateExp(self.context, self.device, ur.ExpEventDesc(ur.ExpEventFlags.IPC_EXP))
 
 
+def withdraw_all() -> None:
+    table = node.current().table_if_any
+    for each in table.exports() if table is not None else ():
+        table.put(each.handle)  # type: ignore[union-attr]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _alone() -> None:
+    """What the tests before have exported would be retained here."""
+    withdraw_all()
+
+
 @pytest.fixture(scope="module")
 def world() -> World:
     return World()
@@ -87,12 +99,6 @@ def layered(*names: str) -> Iterator[list[str]]:
         finally:
             del found[:]
             xs.enable_layers()
-
-
-def withdraw_all() -> None:
-    table = node.current().table_if_any
-    for each in table.exports() if table is not None else ():
-        table.put(each.handle)  # type: ignore[union-attr]
 
 
 refused = pytest.raises
@@ -826,3 +832,48 @@ def test_every_function_is_covered_by_its_declaration() -> None:
             continue
         kinds = [arg.base_kind for arg in function.args]
         assert f"handle:{kind}" in kinds or "pointer" in kinds, function.name
+
+
+def test_the_plugin_fails_tests_that_layers_tell_of(tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(
+        textwrap.dedent("""
+        import pytest
+        import xpushare as xs
+
+
+        def overrun():
+            with xs.malloc_device(8, "native_cpu:0") as memory, pytest.raises(xs.InvalidArgumentError):
+                memory.slice(0, 9)
+
+
+        def test_overruns():
+            overrun()
+
+
+        @pytest.mark.misuse
+        def test_overruns_on_purpose():
+            overrun()
+
+
+        def test_leaves_an_export():
+            with xs.malloc_device(8, "native_cpu:0") as memory:
+                xs.ipc.memory.get(memory)
+
+
+        def test_is_right():
+            with xs.malloc_device(8, "native_cpu:0") as memory:
+                xs.ipc.memory.put(xs.ipc.memory.get(memory))
+        """)
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "xpushare.conformance.silence"]
+    paths = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)
+    done = subprocess.run(
+        [*command, "--rootdir", str(tmp_path), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT * 2,
+    )
+    assert "4 passed, 2 errors" in done.stdout, done.stdout
+    assert "the layers tell of ['bytes 0 to 9 do not lie in memory of 8 bytes']" in done.stdout
+    assert "the test has not given back ['memory handle <Handle memory 8 bytes" in done.stdout

@@ -8,7 +8,6 @@ the wrapper, too. The declarations in `xpushare.ur` say which functions of Unifi
 from __future__ import annotations
 
 import functools
-import inspect
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,10 +40,6 @@ def _call(*arguments: Any, _wrapper: Callable[..., Any], **options: Any) -> Any:
     return _wrapper(*arguments, **options)
 
 
-async def _call_async(*arguments: Any, _wrapper: Callable[..., Any], **options: Any) -> Any:
-    return await _wrapper(*arguments, **options)
-
-
 @final
 class Point:
     """A function that layers can wrap, for all its callers."""
@@ -71,9 +66,8 @@ class Point:
             function.__kwdefaults__ = self._keywords
             function.__dict__.pop("__wrapped__", None)
             return
-        code = _call_async if inspect.iscoroutinefunction(self.plain) else _call
         function.__kwdefaults__ = {**(self._keywords or {}), "_wrapper": wrapper}
-        function.__code__ = code.__code__
+        function.__code__ = _call.__code__  # of a coroutine function, too: its wrapper returns a coroutine
         function.__dict__["__wrapped__"] = self.plain  # for its signature
 
 

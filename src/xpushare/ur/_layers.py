@@ -71,7 +71,16 @@ def _layered(function: Function, call: Callable[..., Any]) -> Callable[..., Any]
 # --- the books
 
 
-_ADDRESSES: Final = "USM memory", "opened memory", "reserved range"
+@cache
+def _ended() -> frozenset[str]:
+    """The kinds that can be given back."""
+    return frozenset(each.ends for each in FUNCTIONS.values())
+
+
+@cache
+def _addresses() -> frozenset[str]:
+    """Those that are addresses."""
+    return frozenset(kind for kind in _ended() if kind and kind not in HANDLES and not kind.endswith(" handle"))
 
 
 def _name(handle: Counted) -> str:
@@ -84,12 +93,6 @@ def _subject(function: Function, kind: str, given: Mapping[str, Any]) -> Any:
         if arg.base_kind == (f"handle:{kind}" if kind in HANDLES else "pointer"):
             return given.get(arg.name)
     return None
-
-
-@cache
-def _ended() -> frozenset[str]:
-    """The kinds that can be given back."""
-    return frozenset(each.ends for each in FUNCTIONS.values())
 
 
 def _keep(function: Function, given: Mapping[str, Any], result: Any) -> None:
@@ -137,9 +140,9 @@ def _check_lifetime(function: Function, given: Mapping[str, Any]) -> bool:
     for arg in function.args:
         value = given.get(arg.name)
         family, _, kind = arg.base_kind.partition(":")
-        if value is None or kind == "usm_pool":
+        if value is None:
             continue
-        if family in ("handle", "sequence"):
+        if family in ("handle", "sequence") and kind in HANDLES:
             for each in value if isinstance(value, list | tuple) else (value,):
                 if each is None or (type(each) is HANDLES[kind] and each.references):
                     continue
@@ -151,7 +154,7 @@ def _check_lifetime(function: Function, given: Mapping[str, Any]) -> bool:
                 else:
                     tell(f"{verb} `{arg.name}`, a {type(each).__name__}, which is no {kind}")
         elif family == "pointer" and isinstance(value, int) and value:
-            found |= _check_release(function, value) if function.ends in _ADDRESSES else _check_gone(value)
+            found |= _check_release(function, value) if function.ends in _addresses() else _check_gone(value)
     return found
 
 
@@ -171,7 +174,7 @@ def _check_addresses(function: Function, given: Mapping[str, Any]) -> None:
     """Before a call: tell of addresses that were released, but are still in use by a queue, or by an export."""
     from xpushare.core.validation import books, tell
 
-    if function.ends in _ADDRESSES:
+    if function.ends in _addresses():
         return
     for arg in function.args:
         address = given.get(arg.name)
@@ -182,7 +185,7 @@ def _check_addresses(function: Function, given: Mapping[str, Any]) -> None:
             if not _mapped(address):
                 _check_gone(address)
             continue
-        for kind in _ADDRESSES:
+        for kind in _addresses():
             record = books.keyed(kind, place.address)
             if record is not None and not record.count and record.owner() is place:
                 tell(f"{_USE} {record.what}, which {address:#x} lies in", record)
@@ -204,7 +207,7 @@ def _check_gone(address: int) -> bool:
 
     if _objects.places.locate(address) is not None:
         return False
-    record = books.covering(_ADDRESSES, address)
+    record = books.covering(_addresses(), address)
     if record is None or record.count:
         return False
     tell(f"{_USE} {record.what}, which {address:#x} lies in", record)
@@ -226,7 +229,7 @@ def _check_bounds(function: Function, given: Mapping[str, Any], error: URError) 
         if place is None:
             continue
         left = place.address + place.nbytes - address
-        record = books.covering(_ADDRESSES, address)
+        record = books.covering(_addresses(), address)
         name = f"`{arg.name}` {address:#x}" + (f" in {record.what}" if record is not None else "")
         if isinstance(size, int):
             if size > left:
