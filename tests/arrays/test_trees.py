@@ -31,7 +31,9 @@ class Layer(typing.NamedTuple):
 
 
 def filled(value: float, shape: Any = 4, dtype: Any = "f8") -> xs.SharedArray:
-    array = xs.empty(shape, dtype)
+    kind = np.dtype(dtype)
+    lengths = (shape,) if isinstance(shape, int) else shape
+    array = xs.malloc_host(math.prod(lengths) * kind.itemsize).as_array(lengths, kind)  # an allocation of its own
     np.asarray(array)[...] = value
     return array
 
