@@ -7,9 +7,9 @@ import operator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xpushare import adapters, arrays
-from xpushare._array import Memory, SharedArray, array_of, bytes_of, covered_by, open_array
+from xpushare._array import Memory, SharedArray, array_of, bytes_of, covered_by, described, open_array
 from xpushare._array_handle import NDIM_MAX, ArrayHandle, checked_parts, seal_array
-from xpushare._device import Device
+from xpushare._device import Device, adapter_of
 from xpushare._elements import as_dtype, as_shape, c_strides, check_dtype, extent
 from xpushare._errors import FeatureNotSupportedError, HandleExpiredError, InvalidArgumentError
 from xpushare._lifecycle import use
@@ -167,9 +167,9 @@ def share(
     The export holds the array's memory until the returned handle's `close()` or the end of this process, or until
     `opens` or `ttl` end it. With neither, losing the handle without closing it is a `ResourceWarning`.
     """
-    count = _opens_argument(opens)
-    limit = _ttl_argument(ttl)
-    own = _own(array)
+    count = None if opens is None else _opens_argument(opens)
+    limit = None if ttl is None else _ttl_argument(ttl)
+    own = array if type(array) is SharedArray else _own(array)
     found: arrays.Described | None = None
     copied = 0
     if own is not None:
@@ -189,8 +189,11 @@ def share(
                 raise
             source, copied = _copied(array, found, stream)
     work = None
-    if stream != _UNORDERED:
-        device = source.covered.device
+    device = source.covered.device
+    ordered = stream != _UNORDERED
+    if stream is None and found is None:  # an array of ours is written by whatever works on its device
+        ordered = adapter_of(device).has_streams
+    if ordered:
         work = work_on(device, _native_stream(stream, found, array, device), array)
         if work is not None and not isinstance(stream, Queue) and not copied and work.driver.idle():
             work = None  # the content is there: readers have nothing to wait for
@@ -202,9 +205,7 @@ def share(
     return handle
 
 
-def _opens_argument(opens: int | None) -> int | None:
-    if opens is None:
-        return None
+def _opens_argument(opens: int) -> int:
     try:
         count = operator.index(opens)
     except TypeError:
@@ -214,10 +215,8 @@ def _opens_argument(opens: int | None) -> int | None:
     return count
 
 
-def _ttl_argument(ttl: float | None) -> int | None:
+def _ttl_argument(ttl: float) -> int:
     """In nanoseconds."""
-    if ttl is None:
-        return None
     try:
         nanoseconds = float(ttl) * 1e9
     except (TypeError, ValueError):
@@ -225,6 +224,9 @@ def _ttl_argument(ttl: float | None) -> int | None:
     if not 0 < nanoseconds < 1 << 62:
         raise InvalidArgumentError(f"ttl is a number of seconds, more than 0, not {ttl}")
     return max(int(nanoseconds), 1)
+
+
+_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
 
 
 class _Source(NamedTuple):
@@ -249,7 +251,8 @@ def _own(array: Any) -> SharedArray | None:
 
 
 def _whole(array: SharedArray) -> _Source:
-    return _Source(*covered_by(array), array.shape, array.strides, array.dtype)
+    source: _Source = _new(_Source, described(array))
+    return source
 
 
 def _in_place(array: Any, found: arrays.Described, dtype: Any) -> _Source:
