@@ -328,6 +328,14 @@ class BufferBase:
     def _span(self) -> Span: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
+def dlpack_view(
+    array: Any, api: object, /
+) -> tuple[int, tuple[int, int], tuple[int, int, int], tuple[int, ...], tuple[int, ...] | None] | None:
+    """What an array says of itself by DLPack's C exchange API, the capsule that its type has: address, device, dtype,
+    shape, and strides in elements (None: C order). Nothing is asked of its streams. None where the API has no such
+    view, or refuses the array.
+    """
+
 def dlpack_capsule(
     owner: object,
     address: int,
