@@ -46,7 +46,7 @@ def test_help_names_every_command() -> None:
     assert done.returncode == 0
     for name in cli.COMMANDS:
         assert f"\n    {name}" in done.stdout
-        module = import_module(f"xpushare.cli.{name}")
+        module = import_module(cli.module_of(name))
         assert command(name, "--help").stdout.startswith(f"usage: xpushare {name}")
         assert len((module.__doc__ or "").partition("\n")[0]) > 10
 

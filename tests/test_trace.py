@@ -436,8 +436,7 @@ def test_two_processes_of_one_pid_and_a_line_cut_short(tmp_path: Path) -> None:
 
 
 def wrappers() -> list[str]:
-    return [each.name for each in layers.operations()
-            if getattr(sys.modules[each.function.__module__], each.function.__name__) is not each.function]  # fmt: skip
+    return [each.name for each in layers.operations() if each.point.wrapped]
 
 
 def test_off_it_is_not_there() -> None:

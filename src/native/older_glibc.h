@@ -15,11 +15,11 @@
 
 #ifdef __x86_64__
 #define XP_FIRST "GLIBC_2.2.5"
-#define XP_SETCLOCK "GLIBC_2.3.3"
+#define XP_SECOND "GLIBC_2.3.3"
 #define XP_STAT_VERSION 1
 #else
 #define XP_FIRST "GLIBC_2.17"
-#define XP_SETCLOCK "GLIBC_2.17"
+#define XP_SECOND "GLIBC_2.17"
 #define XP_STAT_VERSION 0
 #endif
 
@@ -29,7 +29,13 @@ XP_VERSION_OF(pthread_create, XP_FIRST);
 XP_VERSION_OF(pthread_detach, XP_FIRST);
 XP_VERSION_OF(pthread_join, XP_FIRST);
 XP_VERSION_OF(pthread_once, XP_FIRST);
-XP_VERSION_OF(pthread_condattr_setclock, XP_SETCLOCK);
+XP_VERSION_OF(pthread_condattr_setclock, XP_SECOND);
+XP_VERSION_OF(pthread_timedjoin_np, XP_SECOND);
+XP_VERSION_OF(dlopen, XP_FIRST);
+XP_VERSION_OF(dlclose, XP_FIRST);
+XP_VERSION_OF(dlsym, XP_FIRST);
+XP_VERSION_OF(dladdr, XP_FIRST);
+XP_VERSION_OF(dladdr1, XP_SECOND);
 
 extern int __fxstat(int version, int fd, struct stat *found);
 extern int __xstat(int version, const char *path, struct stat *found);

@@ -95,6 +95,7 @@ class Memory(BufferBase, Exportable[Range]):
 
     __slots__ = ("_forks", "_held", "_implicit", "_pinned")
 
+    _begins = "_make"
     _kind = "memory"
     _copy_advice = "it is the memory. Use slice(), or Queue.copy into a new allocation"
     _pinned: Range | None
@@ -224,6 +225,7 @@ class SharedArray(BufferBase, Closable[Range]):
         "_strides",
     )
 
+    _begins = "_make"
     _copy_advice = "it is the memory. numpy.array(a) makes a private copy"
     _shape: tuple[int, ...]
     _strides: tuple[int, ...]

@@ -14,6 +14,7 @@ from xpushare._elements import check_dtype, extent, named_by_typestr
 from xpushare._errors import InvalidArgumentError, InvalidHandleError
 from xpushare._lifecycle import Closable
 from xpushare._native import CONSTANTS, MAGICS, STRUCTS, forks
+from xpushare.core.declare import misused
 from xpushare.sharing import identity, layout, node
 from xpushare.sharing.handle import (
     KIND_NUMBERS,
@@ -79,6 +80,8 @@ class ArrayHandle(Named, Closable[Parts]):
 
     __slots__ = ("__weakref__", "_dtype", "_held", "_owner", "_parts", "_raw")
 
+    _begins = "_seal"
+    _owns_export = True
     _copy_advice = "it owns its export. ArrayHandle(bytes(h)) parses it anew"
     _parts: Parts  # what it describes, also once it is closed
     _raw: bytes
@@ -212,7 +215,7 @@ class ArrayHandle(Named, Closable[Parts]):
     def _use(self) -> Parts:
         """Unlike `use`, it allows forked children: a handle is just bytes."""
         if self._held is None:
-            raise InvalidArgumentError("this ArrayHandle is closed")
+            raise misused("lifetime", InvalidArgumentError("this ArrayHandle is closed"), self)
         return self._held
 
     def _checked(self) -> Parts:

@@ -36,6 +36,7 @@ class Event(Exportable[Opened]):
 
     __slots__ = ("__weakref__", "_forks", "_held", "_implicit", "_natives")
 
+    _begins = "_hold"
     _kind = "event"
     _copy_advice = "open its handle for another object over the same state"
     _natives: tuple[Resource, ...]  # driver events that were handed out

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-__all__ = ["Stage", "at_leave"]
+__all__ = ["Stage", "at_leave", "leave"]
 
 _LINGER: Final = 10.0  # seconds, for all callbacks together
 _LAST: Final = -(1 << 30)  # of multiprocessing's finalisers, which join the feeders of its queues at -5
@@ -28,10 +28,11 @@ class Stage(enum.IntEnum):
     """What a callback does; the stages come in this order."""
 
     WITHDRAW = 0  # others find no more of this process than they know
-    FINISH = 1  # queues finish their work
-    LINGER = 2  # others open what was sent to them
-    LEAVE = 3  # this process shares nothing any more
-    STOP = 4  # what works in this process stops
+    REPORT = 1  # the leak layer tells what the program has left
+    FINISH = 2  # queues finish their work
+    LINGER = 3  # others open what was sent to them
+    LEAVE = 4  # this process shares nothing any more
+    STOP = 5  # what works in this process stops
 
 
 _callbacks: dict[Callable[[float], object], Stage] = {}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Proto
 
 from xpushare._errors import ForkError, InvalidArgumentError, XpuShareError
 from xpushare._native import forks
+from xpushare.core.declare import misused, tracked
 from xpushare.core.memory import FORK_ADVICE
 from xpushare.core.pickles import Pickled, Unopened, anew, forwards
 
@@ -58,12 +59,22 @@ class Closable(Generic[S]):
     _forks: int  # of the resource that it holds: how often this line of processes had forked when that was made
     _copy_advice: ClassVar[str]
     _pickle_advice: ClassVar[str]  # of a class that cannot be pickled
+    _begins: ClassVar[str]  # the method that makes an object, or gives it its state
+    _owns_export: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        """Let the layers note the objects of the class."""
+        super().__init_subclass__()
+        begins = getattr(cls, "_begins", None)
+        if begins is not None:
+            found = cls.__dict__[begins]
+            tracked(getattr(found, "__func__", found), cls.__dict__["close"], cls._owns_export)
 
     def _use(self) -> S:
         """What it holds. `InvalidArgumentError` once it is closed, `ForkError` in a forked child of its process."""
         found = self._held
         if found is None:
-            raise InvalidArgumentError(f"this {type(self).__name__} is closed")
+            raise misused("lifetime", InvalidArgumentError(f"this {type(self).__name__} is closed"), self)
         if self._forks != forks():
             expect_opened(found)
             raise ForkError(f"this {type(self).__name__} {FORK_ADVICE}")

@@ -418,7 +418,7 @@ def _withdraw(handle: Handle | ArrayHandle) -> None:
     if isinstance(handle, ArrayHandle):
         handle.close()
     else:
-        memory.put(handle, handle.kind)
+        memory.withdraw(handle, handle.kind)
 
 
 # --- waiting

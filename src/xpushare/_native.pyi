@@ -82,8 +82,8 @@ def store64(address: int, value: int) -> None: ...
 def futex_wait(address: int, expected: int, timeout: float | None = None, spin: float = 0.0) -> bool:
     """Wait until the 32-bit word differs from `expected` or somebody wakes it; False on time-out.
 
-    First spins for at most `spin` seconds, but not if sched_getaffinity(2) allows only one CPU. Signals run their
-    Python handlers (so `KeyboardInterrupt` works), and the wait goes on.
+    First spins for at most `spin` seconds, but not on a machine with one CPU. Signals run their Python handlers (so
+    `KeyboardInterrupt` works), and the wait goes on.
     """
 
 def futex_wake(address: int, count: int = 2**31 - 1) -> int: ...
@@ -612,9 +612,17 @@ class StreamQueue:
         """Later work starts once the point is done or lost. If it is already, nothing is queued.
 
         If the device waits, this calls `Slot.guard` and raises its ValueError. When the point is lost, what this queue
-        signals between now and then is lost before the device is released. When a held wait is lost, `Slot.released`
-        also says so once.
+        signals between now and then is lost before the device is released, and so is what it signals later, until
+        `told`. When a held wait is lost, `Slot.released` also says so once.
         """
+
+    def lost(self, slot: Slot) -> None:
+        """A wait for a point that was lost before: what is signalled from now on is lost, with the cause of that
+        slot's newest loss, until `told`. An adopted queue ignores it, as nobody there need ask for losses.
+        """
+
+    def told(self, place: int) -> None:
+        """The user knows of the waits up to that place that were lost."""
 
     def signal(self, slot: Slot, address: int) -> tuple[int, int, int]:
         """Does `check`, then `Slot.submit` for this queue's number as a device, and queues the `store` of the point, or

@@ -36,6 +36,7 @@ class PhysicalMemory(Exportable[Held]):
 
     __slots__ = ("__weakref__", "_forks", "_held", "_implicit")
 
+    _begins = "_hold"
     _kind = "physical_memory"
     _copy_advice = "it is the memory. Open its handle for another object over the same pages"
 
@@ -112,6 +113,7 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
 
     __slots__ = ("_forks", "_held")
 
+    _begins = "__init__"
     _copy_advice = "it is the addresses. Map the PhysicalMemory in another range"
     _pickle_advice = "addresses belong to their process. Send the PhysicalMemory"
 

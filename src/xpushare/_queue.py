@@ -62,6 +62,7 @@ class Queue(DeviceObject[Work]):
 
     __slots__ = ("__weakref__", "_forks", "_held")
 
+    _begins = "_hold"
     _copy_advice = "it is the order of its work. Queue(device) makes another"
     _pickle_advice = "it belongs to its process. Send an Event that it signals"
 
@@ -121,8 +122,9 @@ class Queue(DeviceObject[Work]):
     def synchronize(self, timeout: float | None = None) -> None:
         """Wait until everything queued has finished.
 
-        Raises `TimeoutError` after `timeout` seconds, `PeerLostError` once for each wait that a loss released, the
-        exception of a submitted callable, and `DeviceError`. (urQueueFinish)
+        Raises `TimeoutError` after `timeout` seconds, `PeerLostError` once for each loss that a wait met, the exception
+        of a submitted callable, and `DeviceError`. Until then, what is signalled behind a lost wait is lost, too.
+        (urQueueFinish)
         """
         core.synchronize(self._use(), timeout)
 

@@ -503,6 +503,27 @@ def test_captures_are_refused(cuda: Cuda, gpu: DeviceInfo, driver: ScriptedDrive
     assert "cuStreamDestroy" not in driver.calls
 
 
+def test_no_stream_is_made_while_a_queue_waits(
+    cuda: Cuda, gpu: DeviceInfo, driver: ScriptedDriver, slot: _native.Slot
+) -> None:
+    memory = cuda.allocate(gpu, "host", 4096)
+    waiting = cuda.queue(gpu)
+    waiting.wait(slot, 1)
+    driver.calls.clear()
+    for _ in range(20):
+        queue = cuda.queue(gpu)
+        queue.fill(memory.address, b"a", 1, None)
+        queue.synchronize(5)
+        queue.release()
+    assert "cuMemsetD8Async" in driver.calls
+    assert "cuStreamCreate" not in driver.calls
+    assert "cuStreamDestroy" not in driver.calls
+    slot.signal()
+    waiting.synchronize(5)
+    waiting.release()
+    memory.release()
+
+
 @pytest.mark.parametrize("pattern", [b"a", b"ab", b"abcd", b"abcdefgh"])
 @pytest.mark.parametrize("shift", [0, 1])
 def test_fills_have_three_widths(cuda: Cuda, gpu: DeviceInfo, pattern: bytes, shift: int) -> None:

@@ -386,6 +386,7 @@ def test_signals_behind_a_lost_wait_never_reach_the_driver(peers, make, driver, 
     assert queue.native.drain(5)
     assert (driver.calls("store64"), driver.calls("host")) == (stores, hosts)
     assert not queue.native.late(ours)
+    queue.native.told(queue.native.handed)
     assert queue.signal(ours) == 4
     assert ours.wait(4, 5) == n.DONE
     assert queue.native.failure() is None
@@ -407,6 +408,7 @@ def test_a_loss_waits_for_the_queues_own_earlier_point(peers, make, driver, orde
     assert (ours.wait(1, 5), ours.wait(2, 5)) == (n.DONE, n.LOST)
     assert queue.native.drain(5)
     assert n.load64(ours.address) in (1, 2)
+    queue.native.told(queue.native.handed)
     assert queue.signal(ours) == 3
     assert ours.wait(3, 5) == n.DONE
     assert n.load64(ours.address) == 3
@@ -475,6 +477,7 @@ def test_losses_while_others_queue_and_drain(make, driver):
         thread.join()
     assert not errors
     assert queue.native.drain(10)
+    queue.native.told(queue.native.handed)
     for slot in slots:
         assert slot.wait(slot.pending, 5) != n.PENDING
         assert not slot.owes()

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from native_peer import AT, n, store32, until
+from native_peer import AT, load32, n, store32, until
 
 
 def sleeping(exporter, index):
@@ -428,6 +428,19 @@ def test_hostile_words(exporter, event):
     store32(exporter.domain.address + AT["commons.entries_used"], 2**32 - 1)
     store32(exporter.domain.address + AT["commons.members"] + 64 * 5, 77)
     assert exporter.domain.reap() == 1
+
+
+def test_many_dead_members_are_reaped_a_few_at_a_time(exporter):
+    """A peer makes up all of them, and entries to look through for each: no caller does all that in one call."""
+    domain = exporter.domain
+    members = [domain.address + AT["commons.members"] + index * AT["member.size"] for index in range(1, 1024)]
+    for each in members:
+        store32(each, 1)
+    store32(domain.address + AT["commons.entries_used"], 2**32 - 1)
+    found = [until(domain.reap) for _ in range(4)]  # the first of them makes the kernel find the pages
+    assert max(found) < 100
+    store32(domain.address + AT["commons.entries_used"], 0)
+    until(lambda: domain.reap() >= 0 and not any(map(load32, members)))
 
 
 def test_idle_warden_sleeps(peers, event):

@@ -79,7 +79,10 @@ def test_what_is_signalled_behind_a_lost_wait_is_lost(peers, make, device):
     assert queue.landed(ours)
     assert not queue.late(ours)
     assert queue.signal(ours, ours.address) == (4, 0, 0)
-    assert ours.wait(4, 5) == n.DONE
+    assert ours.wait(4, 5) == n.LOST  # nobody was told
+    queue.told(queue.handed)
+    assert queue.signal(ours, ours.address) == (5, 0, 0)
+    assert ours.wait(5, 5) == n.DONE
     assert device.calls[-1] == "host"
     assert ours.state(1) == n.DONE  # healed
 

@@ -209,6 +209,49 @@ def test_signals_behind_a_lost_wait_are_lost(
     until(lambda: not queue._owed and not queue._native.late(behind))
 
 
+@pytest.mark.parametrize("before", [False, True])
+def test_signals_are_lost_until_the_loss_is_told(
+    engine: Engine, device: Device, ordering: str, new_slot: NewSlot, until: Until, before: bool
+) -> None:
+    queue, other = (new_queue(engine, new_stream(device, ordering)) for _ in range(2))
+    lost, behind, gate = (new_slot() for _ in range(3))
+    lost.submit(99)
+    if before:
+        lost.fail(2)
+    queue.wait(lost, 1)
+    if not before:
+        lost.fail(2)
+        until(queue.idle)
+    assert queue.signal(behind, None) == 1
+    assert behind.wait(1, 5) == _native.LOST
+    other.wait(gate, 1)
+    assert other.signal(behind, None) == 2
+    assert queue.signal(behind, None) == 3, "that has to wait for another signaller's"
+    assert behind.wait(3, 0.01) == _native.PENDING
+    gate.signal()
+    assert [behind.wait(point, 5) for point in (2, 3)] == [_native.DONE, _native.LOST]
+    with pytest.raises(xs.PeerLostError):
+        queue.synchronize(5)
+    assert queue.signal(behind, None) == 4
+    queue.wait(lost, 1)
+    queue.synchronize(5)  # once per loss
+    assert behind.wait(4, 5) == _native.DONE
+    assert queue.signal(behind, None) == 5
+    assert behind.wait(5, 5) == _native.DONE
+
+
+def test_nobody_asks_another_librarys_queue_for_losses(engine: Engine, device: Device, new_slot: NewSlot) -> None:
+    queue = new_queue(engine, new_stream(device, owner=MockStream()))
+    lost, behind = new_slot(), new_slot()
+    lost.submit(99)
+    lost.fail(2)
+    queue.wait(lost, 1)
+    assert queue.signal(behind, None) == 1
+    assert behind.wait(1, 5) == _native.DONE
+    with pytest.raises(xs.PeerLostError):
+        queue.synchronize(5)
+
+
 def test_the_host_completes_what_takes_its_turn(
     engine: Engine, device: Device, ordering: str, new_slot: NewSlot, until: Until
 ) -> None:
@@ -286,6 +329,33 @@ def test_operands_are_let_go_though_nobody_asks(
     gate.signal()
     until(lambda: Keep.gone)
     until(lambda: driver.library.ss_streams() == streams)
+
+
+def test_settling_waits_for_what_another_thread_releases(
+    engine: Engine, device: Device, memory: Memory, until: Until
+) -> None:
+    releasing, go, settled = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow:
+        def __del__(self) -> None:
+            releasing.set()
+            go.wait(10)
+
+    queue = new_queue(engine, new_stream(device))
+    queue.fill(memory.address, b"a", 1, Slow())
+
+    def first() -> None:
+        until(lambda: (queue.settle(), releasing.is_set())[1])
+
+    threads = [threading.Thread(target=first), threading.Thread(target=lambda: (queue.settle(), settled.set()))]
+    threads[0].start()
+    assert releasing.wait(10)
+    threads[1].start()
+    assert not settled.wait(0.05)
+    go.set()
+    assert settled.wait(10)
+    for thread in threads:
+        thread.join()
 
 
 def test_a_teardown_waits_for_what_is_held(

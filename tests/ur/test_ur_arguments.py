@@ -21,10 +21,20 @@ W = ur.VirtualMemAccessFlags.READ_WRITE
 GOOD: dict[str, Callable[[Runtime], tuple[Any, ...]]] = {
     "urAdapterGet": lambda _rt: (),
     "urAdapterGetInfo": lambda rt: (rt.adapter, ur.AdapterInfo.BACKEND),
+    "urAdapterRetain": lambda rt: (rt.adapter,),
+    "urAdapterRelease": lambda rt: (rt.adapter,),
+    "urAdapterGetLastError": lambda rt: (rt.adapter,),
+    "urAdapterSetLoggerCallback": lambda rt: (rt.adapter, print, None, ur.LoggerLevel.QUIET),
+    "urAdapterSetLoggerCallbackLevel": lambda rt: (rt.adapter, ur.LoggerLevel.QUIET),
+    "urPlatformGetApiVersion": lambda rt: (rt.platform,),
+    "urPlatformGetBackendOption": lambda rt: (rt.platform, "-O2"),
     "urPlatformGet": lambda rt: (rt.adapter,),
     "urPlatformGetInfo": lambda rt: (rt.platform, ur.PlatformInfo.NAME),
     "urDeviceGet": lambda rt: (rt.platform, ur.DeviceType.CPU),
     "urDeviceGetInfo": lambda rt: (rt.device, ur.DeviceInfo.UUID),
+    "urDeviceGetSelected": lambda rt: (rt.platform, ur.DeviceType.CPU),
+    "urDeviceRetain": lambda rt: (rt.device,),
+    "urDeviceRelease": lambda rt: (rt.device,),
     "urContextCreate": lambda rt: ([rt.device], ur.ContextProperties()),
     "urContextGetInfo": lambda rt: (rt.context, ur.ContextInfo.DEVICES),
     "urContextRetain": lambda rt: (rt.context,),
@@ -37,6 +47,8 @@ GOOD: dict[str, Callable[[Runtime], tuple[Any, ...]]] = {
     "urQueueCreate": lambda rt: (rt.context, rt.device, ur.QueueProperties()),
     "urQueueRetain": lambda rt: (rt.queue,),
     "urQueueRelease": lambda rt: (ur.urQueueCreate(rt.context, rt.device, None),),
+    "urQueueGetInfo": lambda rt: (rt.queue, ur.QueueInfo.DEVICE),
+    "urQueueFlush": lambda rt: (rt.queue,),
     "urQueueFinish": lambda rt: (rt.queue,),
     "urEnqueueUSMMemcpy": lambda rt: (rt.queue, True, rt.memory(), rt.memory(), 64, [rt.event()]),
     "urEnqueueUSMFill": lambda rt: (rt.queue, rt.memory(), b"abcd", 64, [rt.event()]),
@@ -55,6 +67,7 @@ GOOD: dict[str, Callable[[Runtime], tuple[Any, ...]]] = {
     "urEventGetInfo": lambda rt: (rt.event(), ur.EventInfo.CONTEXT),
     "urEventGetProfilingInfo": lambda rt: (profiled(rt), ur.ProfilingInfo.COMMAND_END),
     "urEventWait": lambda rt: ([rt.event()],),
+    "urEventSetCallback": lambda rt: (rt.event(), ur.ExecutionInfo.COMPLETE, nothing, None),
     "urEventRetain": lambda rt: (rt.event(),),
     "urEventRelease": lambda rt: (rt.event(),),
     "urEnqueueEventsWait": lambda rt: (rt.queue, [rt.event()]),
@@ -86,6 +99,10 @@ GOOD: dict[str, Callable[[Runtime], tuple[Any, ...]]] = {
     "urIPCPutEventHandleExp": lambda rt: (rt.context, ur.urIPCGetEventHandleExp(rt.event())),
     "urIPCOpenEventHandleExp": lambda rt: (rt.context, ur.urIPCGetEventHandleExp(rt.event())),
 }  # fmt: skip
+
+
+def nothing(*_arguments: object) -> None:
+    """A callback."""
 
 
 def profiled(rt: Runtime) -> ur.Event:
@@ -150,6 +167,12 @@ def test_success(rt: Runtime, name: str) -> None:
     elif kind == "bytes":
         assert type(value) is bytes
         assert len(value) == 256
+    elif kind.startswith("enum:"):
+        assert type(value) is getattr(ur, kind[5:])
+    elif kind == "string":
+        assert type(value) is str
+    elif "+" in kind:
+        assert [type(each) for each in value] == [{"string": str, "int32": int}[part] for part in kind.split("+")]
     else:
         assert kind.startswith("info:")
         assert value is not None
@@ -182,7 +205,7 @@ def test_null(rt: Runtime, name: str, number: int) -> None:
         expected = R.ERROR_INVALID_ARGUMENT
     elif family == "handle":
         expected = R.ERROR_INVALID_NULL_HANDLE
-    elif family in ("pointer", "bytes", "pattern", "sequence", "struct"):
+    elif family in ("pointer", "bytes", "pattern", "sequence", "struct", "string", "callback"):
         expected = R.ERROR_INVALID_NULL_POINTER
     elif family in ("enum", "flags"):
         expected = R.ERROR_INVALID_ENUMERATION
@@ -218,6 +241,10 @@ def released(rt: Runtime, kind: str) -> Any:
         ur.urQueueRelease(found := ur.urQueueCreate(rt.context, rt.device, None))
     elif kind == "event":
         ur.urEventRelease(found := rt.event())
+    elif kind == "adapter":
+        found = rt.adapter
+        while found.references:
+            ur.urAdapterRelease(found)
     else:
         ur.urPhysicalMemRelease(found := rt.physical())
     assert "released" in repr(found)
@@ -227,10 +254,10 @@ def released(rt: Runtime, kind: str) -> Any:
 @pytest.mark.parametrize(("name", "number"), chosen("handle"))
 def test_released_handle(rt: Runtime, name: str, number: int) -> None:
     kind = case(name, number).base_kind.removeprefix("handle:")
-    if kind in ("context", "queue", "event", "physical_mem"):
-        assert refusal(name, with_argument(rt, name, number, released(rt, kind))) is DEAD[kind]
-    else:
-        assert not hasattr(ur, f"ur{kind.capitalize()}Release")  # these live as long as the process
+    if kind not in ("platform", "device", "usm_pool"):  # these live as long as the process
+        arguments = list(GOOD[name](rt))
+        arguments[number] = released(rt, kind)
+        assert refusal(name, tuple(arguments)) is DEAD[kind]
 
 
 @pytest.mark.parametrize(("name", "number"), chosen("sequence"))
@@ -368,6 +395,12 @@ def test_handle_data_that_are_refused(rt: Runtime, name: str, number: int) -> No
             assert refusal(name, with_argument(rt, name, number, data)) is R.ERROR_INVALID_VALUE
 
 
+@pytest.mark.parametrize(("name", "number"), chosen("string", "callback"))
+def test_strings_and_callbacks(rt: Runtime, name: str, number: int) -> None:
+    for wrong in (5, b"text", object(), [1, 2]):
+        assert refusal(name, with_argument(rt, name, number, wrong)) is R.ERROR_INVALID_ARGUMENT
+
+
 def test_booleans(rt: Runtime) -> None:
     arguments = GOOD["urEnqueueUSMMemcpy"](rt)
     for blocking in (0, 1, 2, Index(1)):
@@ -435,7 +468,7 @@ def test_nonsense_of_all_kinds(rt: Runtime, name: str) -> None:
             call(name, tuple(choose([each, choose(pool), each]) for each in good))
         except ur.URError:
             refused += 1
-        if not (rt.context.references and rt.queue.references):
+        if not (rt.context.references and rt.queue.references and rt.adapter.references):
             rt.context, rt.queue = (fresh := Runtime()).context, fresh.queue
     assert refused or not good
     ur.urQueueFinish(rt.queue)

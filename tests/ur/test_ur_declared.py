@@ -5,14 +5,15 @@ and which errors operations raise.
 from __future__ import annotations
 
 import gc
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
-from test_ur_arguments import GOOD
-from ur_runtime import Runtime, refused
+from test_ur_arguments import GOOD, nothing
+from ur_runtime import Runtime, called_back, refused
 
 import xpushare as xs
 from xpushare import ur
@@ -129,8 +130,13 @@ def test_what_is_given_out_and_back(rt: Runtime, name: str) -> None:
     function = FUNCTIONS[name]
     arguments = GOOD[name](rt)
     before = census()
+    told = threading.Event()
+    arguments = tuple((lambda *_: told.set()) if each is nothing else each for each in arguments)
     kept = getattr(ur, name)(*arguments)
     ur.urQueueFinish(rt.queue)
+    if any(arg.kind == "callback:event" for arg in function.args):
+        assert told.wait(10.0)
+        called_back()
     after = census()
     for kind in KINDS:
         wanted = (kind == function.makes) * (len(kept) if type(kept) is list else 1) - (kind == function.ends)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import threading
+from queue import SimpleQueue
 
 import pytest
-from ur_runtime import IPC_EVENT, Runtime, refused
+from ur_runtime import IPC_EVENT, Runtime, called_back, refused
 
 import xpushare as xs
 from xpushare import ur
@@ -245,3 +247,42 @@ def test_nothing_leaks(rt: Runtime, no_fd_leak: None) -> None:  # noqa: ARG001
         ur.urIPCPutEventHandleExp(rt.context, data)
         ur.urEventRelease(opened)
         ur.urEventRelease(event)
+
+
+def test_callbacks(rt: Runtime) -> None:
+    told: SimpleQueue[tuple[object, ...]] = SimpleQueue()
+    notify = lambda *arguments: told.put((*arguments, threading.current_thread().name))  # noqa: E731
+    I = ur.ExecutionInfo  # noqa: E741
+    with rt.held() as go:
+        event = ur.urEnqueueEventsWait(rt.queue, None)
+        ur.urEventSetCallback(event, I.COMPLETE, notify, "complete")
+        ur.urEventSetCallback(event, I.RUNNING, notify, "running")
+        assert event.references == 3
+        ur.urEventRelease(event)
+        ur.urEventSetCallback(event, I.SUBMITTED, notify, "submitted")
+        assert told.get(timeout=10.0) == (event, I.SUBMITTED, "submitted", "xpushare-callbacks")
+        assert told.empty()
+        go()
+    assert {told.get(timeout=10.0)[1:3] for _ in range(2)} == {(I.COMPLETE, "complete"), (I.RUNNING, "running")}
+    called_back()
+    assert not event.references
+    with refused(R.ERROR_UNSUPPORTED_ENUMERATION):
+        ur.urEventSetCallback(rt.event(), I.QUEUED, notify, None)
+
+
+def test_a_callback_that_fails_and_one_of_a_lost_command(rt: Runtime, caplog: pytest.LogCaptureFixture) -> None:
+    told: SimpleQueue[object] = SimpleQueue()
+
+    def fail(*_arguments: object) -> None:
+        raise ZeroDivisionError("a test says so")
+
+    ur.urEventSetCallback(rt.event(), ur.ExecutionInfo.COMPLETE, fail, None)
+    rt.queue.shared.submit(fail)
+    event = ur.urEnqueueEventsWait(rt.queue, None)
+    ur.urEventSetCallback(event, ur.ExecutionInfo.COMPLETE, lambda event, *_: told.put(event), None)
+    assert told.get(timeout=10.0) is event
+    assert rt.status(event) is ur.EventStatus.ERROR
+    called_back()
+    assert "a test says so" in caplog.text
+    with pytest.raises(ZeroDivisionError):
+        ur.urQueueFinish(rt.queue)

@@ -25,6 +25,7 @@ GENERATED = (
     "docs/ur-reference.md",
     "docs/reference/operations.md",
     "docs/reference/aspects.md",
+    "src/native/ur_adapter/functions.h",
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import uuid
@@ -12,6 +13,9 @@ from ur_runtime import Runtime, refused
 import xpushare as xs
 from xpushare import ur
 from xpushare._aspects import Aspect
+from xpushare._device import adapter_of
+from xpushare.adapters.base import Properties
+from xpushare.adapters.mock import driver
 from xpushare.ur._spec import INFOS
 
 R = ur.Result
@@ -26,6 +30,86 @@ def test_adapters(rt: Runtime) -> None:
     assert ur.urAdapterGetInfo(rt.adapter, ur.AdapterInfo.BACKEND) is ur.Backend.NATIVE_CPU
     assert ur.urAdapterGetInfo(rt.adapter, ur.AdapterInfo.VERSION) == 1
     assert {each.backend for each in ur.urAdapterGet()} == {each.backend for each in xs.devices()}
+
+
+def test_references_to_adapters_and_devices(rt: Runtime) -> None:
+    count = lambda: ur.urAdapterGetInfo(rt.adapter, ur.AdapterInfo.REFERENCE_COUNT)  # noqa: E731
+    before = count()
+    ur.urAdapterRetain(rt.adapter)
+    assert count() == before + 1
+    for _ in range(before + 1):
+        ur.urAdapterRelease(rt.adapter)
+    with refused(R.ERROR_INVALID_VALUE):
+        ur.urAdapterRelease(rt.adapter)
+    with refused(R.ERROR_INVALID_VALUE):
+        ur.urPlatformGet(rt.adapter)
+    assert rt.adapter in ur.urAdapterGet()
+    assert count() == 1
+
+    taken = ur.urDeviceGetInfo(rt.device, D.REFERENCE_COUNT) - 1
+    ur.urDeviceRetain(rt.device)
+    for _ in range(taken + 1):
+        ur.urDeviceRelease(rt.device)
+    with refused(R.ERROR_INVALID_DEVICE):
+        ur.urDeviceRelease(rt.device)
+    assert ur.urDeviceGetInfo(rt.device, D.REFERENCE_COUNT) == 1
+
+
+def test_the_last_error_of_a_thread(mock: Runtime) -> None:
+    told: list[tuple[str, int]] = []
+    ask = threading.Thread(target=lambda: told.append(ur.urAdapterGetLastError(mock.adapter)))
+    start = mock.reserve()
+    driver().fail("range_map", xs.DeviceError("the test says so", native=4))
+    with refused(R.ERROR_ADAPTER_SPECIFIC):
+        ur.urVirtualMemMap(mock.context, start, mock.granule, mock.physical(), 0, 2)
+    message, number = ur.urAdapterGetLastError(mock.adapter)
+    assert "the test says so" in message
+    assert number == 4
+    ask.start()
+    ask.join()
+    assert told == [("", 0)]
+
+
+def test_the_log_goes_to_a_callback(rt: Runtime) -> None:
+    log = logging.getLogger("xpushare")
+    told: list[object] = []
+    ur.urAdapterSetLoggerCallback(rt.adapter, lambda *message: told.append(message), 7, ur.LoggerLevel.WARN)
+    log.warning("a %s", "warning")
+    log.info("too little")
+    assert told == [(ur.LoggerLevel.WARN, "a warning", 7)]
+    ur.urAdapterSetLoggerCallbackLevel(rt.adapter, ur.LoggerLevel.INFO)
+    log.info("enough")
+    assert told[1:] == [(ur.LoggerLevel.INFO, "enough", 7)]
+    ur.urAdapterSetLoggerCallback(rt.adapter, lambda *message: told.append(message), 8, ur.LoggerLevel.ERROR)
+    log.critical("it replaces the other")
+    assert told[2:] == [(ur.LoggerLevel.ERROR, "it replaces the other", 8)]
+    ur.urAdapterSetLoggerCallbackLevel(rt.adapter, ur.LoggerLevel.QUIET)
+    log.critical("nobody hears it")
+    assert len(told) == 3
+
+
+def test_the_platform_says(rt: Runtime) -> None:
+    assert ur.urPlatformGetApiVersion(rt.platform) == 12
+    assert ur.urPlatformGetBackendOption(rt.platform, "-O3") == ""
+    with refused(R.ERROR_INVALID_VALUE):
+        ur.urPlatformGetBackendOption(rt.platform, "-no-such-option")
+
+
+def test_queue_info(rt: Runtime) -> None:
+    Q = ur.QueueInfo
+    queue = ur.urQueueCreate(rt.context, rt.device, ur.QueueProperties(ur.QueueFlags.PROFILING_ENABLE))
+    assert ur.urQueueGetInfo(queue, Q.CONTEXT) is rt.context
+    assert ur.urQueueGetInfo(queue, Q.DEVICE) is rt.device
+    assert ur.urQueueGetInfo(queue, Q.FLAGS) is ur.QueueFlags.PROFILING_ENABLE
+    assert ur.urQueueGetInfo(queue, Q.REFERENCE_COUNT) == 1
+    assert ur.urQueueGetInfo(queue, Q.EMPTY) is True
+    with rt.held(queue):
+        assert ur.urQueueGetInfo(queue, Q.EMPTY) is False
+        ur.urQueueFlush(queue)
+    with refused(R.ERROR_INVALID_QUEUE):
+        ur.urQueueGetInfo(queue, Q.SIZE)
+    with refused(R.ERROR_UNSUPPORTED_ENUMERATION):
+        ur.urQueueGetInfo(queue, Q.DEVICE_DEFAULT)
 
 
 def test_selector(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +221,7 @@ def answer(runtime: Runtime, member: D) -> object:
 
 @pytest.mark.parametrize("backend", ["native_cpu", "mock"])
 def test_every_device_query(backend: str, request: pytest.FixtureRequest) -> None:
-    """Answered with the class that the declaration says, or ERROR_UNSUPPORTED_ENUMERATION."""
+    """Answered with the class that the declaration says; optional ones also with ERROR_UNSUPPORTED_ENUMERATION."""
     runtime: Runtime = request.getfixturevalue("rt" if backend == "native_cpu" else "mock")
     answered = set()
     for member in D:
@@ -145,9 +229,28 @@ def test_every_device_query(backend: str, request: pytest.FixtureRequest) -> Non
         if value is not UNANSWERED:
             answered.add(member.name)
             assert isinstance(value, expected_class(INFOS["DeviceInfo"].kinds[member.name])), member
-    assert {"TYPE", "NAME", "UUID", "PLATFORM", "QUEUE_PROPERTIES", "IPC_MEMORY_SUPPORT_EXP"} <= answered
-    if backend == "native_cpu":
-        assert len(answered) > 80
+    assert len(D) - len(INFOS["DeviceInfo"].optional) == 162
+    assert {member.name for member in D} - answered <= INFOS["DeviceInfo"].optional
+
+
+def test_what_the_driver_does_not_say(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mandatory query then has UR's least value; an optional one is not answered."""
+    about = Properties("a vendor", 1, 1 << 30, 1 << 29, True)
+    adapter = type(adapter_of(rt.device.shared))
+    monkeypatch.setattr(adapter, "properties", lambda _self, _device: about)
+    assert ur.urDeviceGetInfo(rt.device, D.MAX_WORK_ITEM_SIZES) == [1, 1, 1]
+    assert ur.urDeviceGetInfo(rt.device, D.MAX_WORK_GROUP_SIZE) == 1
+    assert ur.urDeviceGetInfo(rt.device, D.GLOBAL_MEM_CACHE_TYPE) is ur.DeviceMemCacheType.NONE
+    assert ur.urDeviceGetInfo(rt.device, D.LOCAL_MEM_TYPE) is ur.DeviceLocalMemType.NONE
+    for member in (D.DEVICE_ID, D.MEMORY_BUS_WIDTH, D.PCI_ADDRESS, D.MAX_REGISTERS_PER_WORK_GROUP):
+        assert answer(rt, member) is UNANSWERED
+    about = about._replace(
+        group_items=1024, group_sizes=(1024, 1024, 64), sub_group_sizes=(32,), device_id=7, local_nbytes=1 << 15
+    )
+    assert ur.urDeviceGetInfo(rt.device, D.MAX_WORK_ITEM_SIZES) == [1024, 1024, 64]
+    assert ur.urDeviceGetInfo(rt.device, D.MAX_NUM_SUB_GROUPS) == 32
+    assert ur.urDeviceGetInfo(rt.device, D.DEVICE_ID) == 7
+    assert ur.urDeviceGetInfo(rt.device, D.LOCAL_MEM_TYPE) is ur.DeviceLocalMemType.LOCAL
 
 
 def test_optional_queries_of_memory(rt: Runtime) -> None:
@@ -330,6 +433,9 @@ def test_layers_serve_this_face_too(rt: Runtime, capfd: pytest.CaptureFixture[st
     finally:
         xs.enable_layers()
     traced = capfd.readouterr().err
-    assert all(f"---> {name}" in traced for name in ("malloc", "ipc.memory.get", "ipc.memory.put"))
+    assert all(f"---> {name}" in traced for name in ("urUSMDeviceAlloc", "urIPCGetMemHandleExp"))
+    length = len(data)
+    wanted = f".hContext = {id(rt.context):#x}, .pIPCMemHandleData = {{{length} bytes}}) -> UR_RESULT_SUCCESS;"
+    assert f"   <--- urIPCPutMemHandleExp({wanted}\n" in traced
     ur.urUSMFree(rt.context, rt.memory())
     assert capfd.readouterr().err == ""

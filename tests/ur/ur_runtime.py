@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ import pytest
 from xpushare import ur
 from xpushare._aspects import Aspect, Support
 from xpushare.ur import _objects
+from xpushare.ur._callbacks import call_soon
 
 IPC = ur.PhysicalMemProperties(ur.PhysicalMemFlags.ENABLE_IPC)
 IPC_EVENT = ur.ExpEventDesc(ur.ExpEventFlags.IPC_EXP)
@@ -79,6 +81,13 @@ class Runtime:
         monkeypatch.setitem(self.device.shared._aspects, aspect, Support("no", "a test says so"))
 
 
+def called_back() -> None:
+    """Return once the thread of the callbacks has come to the end of what it had to call."""
+    done = threading.Event()
+    call_soon(done.set)
+    assert done.wait(10.0)
+
+
 def leave_nothing() -> None:
     """Close whatever a test left, and forget it."""
     places = _objects.places
@@ -87,6 +96,11 @@ def leave_nothing() -> None:
     for found in places.ranges.values():
         found.close()
     _objects.places = _objects.Places()
+    for adapter in _objects.adapters():
+        if adapter.log is not None:
+            adapter.log.close()
+            adapter.log = None
+    logging.getLogger("xpushare").setLevel(logging.NOTSET)
 
 
 class refused:

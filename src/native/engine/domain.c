@@ -13,8 +13,10 @@
  * process has ended. Wait for that, but not for ever: an exec drops the lock, too, and the pid in the member record may
  * be a lie. */
 #define DYING_NS 300000000u
-/* A peer can make up a thousand dead members, and slots without number to sweep. So rest after each long sweep. */
-#define SWEEP_LONG_NS 10000000u
+/* A peer can make up a thousand dead members, and slots and entries without number to sweep for each, while callers
+ * wait for d->mu. So sweep for no longer than that at once, in one sweep or in many, and in the long run for that part
+ * of the time. */
+#define SWEEP_BURST_NS 10000000u
 #define SWEEP_REST 5u
 
 pthread_mutex_t xp_mu = PTHREAD_MUTEX_INITIALIZER;
@@ -48,6 +50,16 @@ static uint64_t pid_namespace(void)
 
 enum life { LIVING, DYING, DEAD, NOBODY };
 
+/* For so long whoever is not living is taken for what it was found to be: waiters look again and again, and a peer can
+ * make up a thousand members. */
+#define VERDICT_NS 50000000u
+
+static enum life judged(xp_domain *d, uint32_t m, enum life life, uint64_t since, uint64_t now)
+{
+    d->verdicts[m] = (xp_verdict){.until = now + VERDICT_NS, .since = since, .life = life};
+    return life;
+}
+
 static enum life life_of(xp_domain *d, uint32_t m, int *pid)
 {
     *pid = 0;
@@ -55,13 +67,18 @@ static enum life life_of(xp_domain *d, uint32_t m, int *pid)
         *pid = m == d->member ? getpid() : 0;
         return LIVING;
     }
+    xp_member *record = xp_member_at(d, m);
+    const xp_verdict *last = &d->verdicts[m];
+    bool nobody = XP_LOAD(&record->state) == 0;
+    uint64_t now = xp_now(), since = XP_RELAXED(&record->attached_ns);
+    if (now < last->until && since == last->since && nobody == (last->life == NOBODY))
+        return (enum life)last->life; /* nobody else has come to the index */
     if (xp_lock_holder(d->fd, XP_LIFE_BYTE + (int64_t)m, pid) != 0) {
         d->dying_since[m] = 0;
         return LIVING;
     }
-    xp_member *record = xp_member_at(d, m);
-    if (XP_LOAD(&record->state) == 0)
-        return NOBODY;
+    if (nobody)
+        return judged(d, m, NOBODY, since, now);
     int pidfd = d->pidfds[m], mine = -1;
     int declared = (int)XP_RELAXED(&record->pid);
     if (pidfd < 0 && declared > 0 && XP_RELAXED(&record->pid_namespace) == pid_namespace())
@@ -70,10 +87,9 @@ static enum life life_of(xp_domain *d, uint32_t m, int *pid)
     bool ended = pidfd < 0 || lie || xp_pidfd_readable(pidfd);
     if (mine >= 0)
         close(mine);
-    uint64_t now = xp_now();
     if (!ended && d->dying_since[m] == 0)
         d->dying_since[m] = now;
-    return ended || now - d->dying_since[m] > DYING_NS ? DEAD : DYING;
+    return judged(d, m, ended || now - d->dying_since[m] > DYING_NS ? DEAD : DYING, since, now);
 }
 
 bool xp_alive(xp_domain *d, uint32_t m)
@@ -148,6 +164,16 @@ static bool sweep(xp_domain *d, uint32_t m, uint32_t cause)
     return all;
 }
 
+static bool may_sweep(const xp_domain *d) { return d->sweep_at <= xp_now() + SWEEP_BURST_NS * SWEEP_REST; }
+
+static bool sweep_dead(xp_domain *d, uint32_t m)
+{
+    uint64_t start = xp_now();
+    bool all = sweep(d, m, XP_CAUSE_DEATH);
+    d->sweep_at = (d->sweep_at > start ? d->sweep_at : start) + (xp_now() - start) * SWEEP_REST;
+    return all;
+}
+
 int xp_reap(xp_domain *d, uint32_t m, bool sure)
 {
     if (m == d->member || d->fd < 0)
@@ -159,18 +185,14 @@ int xp_reap(xp_domain *d, uint32_t m, bool sure)
         return 0;
     }
     /* The life byte stays free meanwhile, so that everybody still sees the dead member as dead. */
-    uint64_t start = xp_now();
-    if ((life == DYING && !sure) || start < d->sweep_at || xp_lock(d->fd, XP_REAP_BYTE + (int64_t)m, true) != 0) {
+    if ((life == DYING && !sure) || !may_sweep(d) || xp_lock(d->fd, XP_REAP_BYTE + (int64_t)m, true) != 0) {
         xp_set(d->retry, m);
         return -1;
     }
     int reaped = 0;
     xp_member *record = xp_member_at(d, m);
     if (xp_lock_holder(d->fd, XP_LIFE_BYTE + (int64_t)m, &pid) == 0 && XP_LOAD(&record->state) != 0) {
-        bool all = sweep(d, m, XP_CAUSE_DEATH);
-        uint64_t took = xp_now() - start;
-        if (took > SWEEP_LONG_NS)
-            d->sweep_at = start + took * SWEEP_REST;
+        bool all = sweep_dead(d, m);
         if (all)
             XP_STORE(&record->state, 0);
         reaped = all ? 1 : -1;
@@ -198,7 +220,7 @@ static int claim(xp_domain *d, uint32_t m)
         return rc == EAGAIN ? 0 : -1;
     }
     enum life life = life_of(d, m, &pid);
-    if ((life == DEAD && sweep(d, m, XP_CAUSE_DEATH)) || life == NOBODY) {
+    if ((life == DEAD && may_sweep(d) && sweep_dead(d, m)) || life == NOBODY) {
         xp_member *record = xp_member_at(d, m);
         XP_STORE(&record->state, 0);
         rc = xp_lock(d->fd, XP_LIFE_BYTE + (int64_t)m, true);

@@ -18,6 +18,11 @@
 #define XP_LEAVING 4
 #define XP_TRIES (1 << 20) /* of a compare-and-swap that a hostile peer may disturb for ever */
 
+typedef struct { /* whether a member lives, as it was found last, and of whom that is */
+    uint64_t until, since;
+    int life;
+} xp_verdict;
+
 typedef struct xp_domain {
     unsigned refs, born; /* born: fork count at its making */
     int left;            /* no member any more (or not yet): XP_LEFT, XP_ROBBED, XP_LEAVING */
@@ -40,7 +45,8 @@ typedef struct xp_domain {
     uint64_t retry[XP_MASK_WORDS];   /* dead, but not reaped yet */
     int pidfds[XP_MEMBERS], pids[XP_MEMBERS]; /* of whom is watched */
     uint64_t dying_since[XP_MEMBERS];
-    uint64_t sweep_at; /* no reaping before */
+    xp_verdict verdicts[XP_MEMBERS];
+    uint64_t sweep_at; /* when the sweeps so far will be paid for with rest; mu */
     uint32_t attached_below; /* this process was never attached to a slot at or above it; mu */
     /* owner only: slots */
     uint32_t next_slot, released_at, released_count; /* a ring of released indices */
@@ -61,7 +67,8 @@ typedef struct xp_slot {
     xp_domain *d;
     xp_words *w;
     xp_roles *roles;
-    unsigned misses; /* spins in a row that did not pay */
+    int64_t credit; /* ns that spins may burn; see xp_spin */
+    unsigned sleeps, backoff; /* without credit: waits since the last spin, and the log2 of how many lie between two */
     pthread_mutex_t mu;
     uint64_t last_point, last_queue; /* of this process's submits; mu */
     uint64_t last_host;              /* the newest of them that a host function completes; mu */

@@ -32,18 +32,13 @@ uint64_t xp_now(void)
 
 bool xp_may_spin(void)
 {
-    /* The answer is kept for a second: affinity changes seldom and asking costs as much as a short wait. */
-    static uint64_t fresh_until;
-    static int answer;
-    uint64_t now = xp_now();
-    if (now >= XP_RELAXED(&fresh_until)) {
-        cpu_set_t set;
-        /* EINVAL: more CPUs than the set has */
-        int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 2;
-        XP_STORE_RELAXED(&answer, n);
-        XP_STORE_RELAXED(&fresh_until, now + 1000000000u);
+    static int answer; /* 0: not asked yet */
+    int cpus = XP_RELAXED(&answer);
+    if (cpus == 0) {
+        cpus = (int)sysconf(_SC_NPROCESSORS_ONLN);
+        XP_STORE_RELAXED(&answer, cpus > 0 ? cpus : 2);
     }
-    return XP_RELAXED(&answer) > 1;
+    return cpus != 1;
 }
 
 int xp_futex_wait(uint32_t *word, uint32_t expected, uint64_t timeout_ns)

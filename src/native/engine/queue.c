@@ -163,6 +163,11 @@ struct xp_queue {
     uint32_t held, drained; /* how many operations; a futex word */
     uint64_t failed_at;
     int64_t failed;
+    /* The newest lost wait, if the user was not told of it: what is signalled behind it is lost. An adopted queue has
+     * none, since its users need not ask us. */
+    uint64_t lost_at, told;
+    uint32_t lost;
+    uint64_t lost_pid;
 };
 
 static void completion_unref(completion *c)
@@ -419,6 +424,29 @@ uint32_t *xp_queue_drained(xp_queue *q) { return &q->drained; }
 
 /* --- losing ------------------------------------------------------------------------------------------------------- */
 
+/* A wait at that place is lost. With q->mu. */
+static void spoil(xp_queue *q, uint64_t at, uint32_t cause, uint64_t pid)
+{
+    if (q->adopted || at <= q->told || at <= q->lost_at)
+        return;
+    q->lost_at = at;
+    q->lost = cause;
+    q->lost_pid = pid;
+}
+
+static void spoil_by(xp_queue *q, xp_slot *s, uint64_t at)
+{
+    uint32_t cause = XP_RELAXED(&s->w->cause);
+    spoil(q, at, cause ? cause : XP_CAUSE_DEATH, XP_RELAXED(&s->w->blame));
+}
+
+void xp_queue_told(xp_queue *q, uint64_t at)
+{
+    pthread_mutex_lock(&q->mu);
+    q->told = q->told > at ? q->told : at;
+    pthread_mutex_unlock(&q->mu);
+}
+
 /* Lose the held signals. A signal that cannot be lost now, since an earlier point of its event is outstanding, is lost
  * when its turn comes. With q->mu. */
 static void lose_held(xp_queue *q, uint32_t cause, uint64_t pid)
@@ -455,6 +483,7 @@ bool xp_queue_lose(xp_queue *q, uint64_t at, uint32_t cause, uint64_t pid)
         }
     }
     lose_held(q, cause, pid); /* held signals come after every wait that the device has */
+    spoil(q, at, cause, pid);
     pthread_mutex_unlock(&q->mu);
     return all;
 }
@@ -624,6 +653,7 @@ static int64_t held_wait(xp_queue *q, operation *op, bool *again)
         uint32_t cause = XP_RELAXED(&s->w->cause);
         pthread_mutex_lock(&q->mu);
         lose_held(q, cause ? cause : XP_CAUSE_DEATH, XP_RELAXED(&s->w->blame));
+        spoil_by(q, s, op->at);
         pthread_mutex_unlock(&q->mu);
         pthread_mutex_lock(&xp_mu);
         xp_note_released(s, op->point);
@@ -766,6 +796,13 @@ static int64_t begin(xp_queue *q)
 
 /* --- operations --------------------------------------------------------------------------------------------------- */
 
+void xp_queue_lost(xp_queue *q, xp_slot *s)
+{
+    pthread_mutex_lock(&q->mu);
+    spoil_by(q, s, ++q->at);
+    pthread_mutex_unlock(&q->mu);
+}
+
 int xp_queue_wait(xp_queue *q, xp_slot *s, uint64_t address, uint64_t point, int64_t *code)
 {
     int rc = 0;
@@ -793,7 +830,11 @@ int xp_queue_wait(xp_queue *q, xp_slot *s, uint64_t address, uint64_t point, int
         } else {
             rc = -1;
         }
+    } else {
+        rc = 1;
     }
+    if (rc == 1 && settled(s, point) == XP_LOST)
+        xp_queue_lost(q, s);
     pthread_mutex_unlock(&q->order);
     return rc;
 }
@@ -806,14 +847,15 @@ static void signal_now(xp_queue *q, xp_slot *s, uint64_t address, xp_signalled *
     completion *c = NULL;
     bool alone = q->first == NULL;
     pthread_mutex_lock(&q->mu); /* a loss finds every point of ours that is submitted in the list */
-    bool listed = XP_LOAD(&q->waits) != 0;
+    uint32_t lost = q->lost_at > q->told ? q->lost : 0;
+    bool listed = lost || XP_LOAD(&q->waits) != 0;
     done->memory = (!holds || have_spares(q)) && (!listed || make_room(q));
     if (done->memory)
         done->wrong = xp_submit(s, q->number, q->calls->store.count != 0, &done->point, &done->after, &host);
     uint64_t point = done->point;
     if (point) {
         holds = holds && (!alone || done->after);
-        if (!host && host_completes(q, point)) {
+        if (!host && (lost || host_completes(q, point))) {
             host = true;
             note_host(s, point);
         }
@@ -822,6 +864,8 @@ static void signal_now(xp_queue *q, xp_slot *s, uint64_t address, xp_signalled *
                 append(q, take_spare(q, 0, HELD_WAIT, s, address, done->after));
             operation *op = take_spare(q, 1, HELD_SIGNAL, s, address, point);
             op->host = host;
+            op->lost = lost;
+            op->pid = q->lost_pid;
             append(q, op);
             done->after = 0; /* the queue sees to it */
         } else if (host && (c = completion_new(s, point)) == NULL) {
@@ -829,6 +873,10 @@ static void signal_now(xp_queue *q, xp_slot *s, uint64_t address, xp_signalled *
             done->memory = false;
         } else {
             uint64_t at = ++q->at;
+            if (c) {
+                c->lost = lost;
+                c->pid = q->lost_pid;
+            }
             if (listed)
                 add_record(q, s, point, at, c);
         }

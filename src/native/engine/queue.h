@@ -81,6 +81,7 @@ bool xp_queue_forked(const xp_queue *queue);
 
 /* All of these may block in the driver. */
 int64_t xp_queue_check(xp_queue *queue);
+/* A lost wait loses what is signalled behind it, until `xp_queue_told`. */
 int xp_queue_wait(xp_queue *queue, xp_slot *s, uint64_t address, uint64_t point, int64_t *code); /* as xp_guard, 0 or 1 */
 void xp_queue_signal(xp_queue *queue, xp_slot *s, uint64_t address, xp_signalled *done);
 bool xp_queue_finish(xp_queue *queue, xp_slot *s, uint64_t point, int64_t *code); /* false: no memory */
@@ -90,6 +91,8 @@ void xp_queue_unsure(xp_queue *queue);
 bool xp_queue_submit(xp_queue *queue, const xp_call *calls, uint32_t count, uint64_t *at, int64_t *code);
 
 /* None of these blocks. */
+void xp_queue_lost(xp_queue *queue, xp_slot *s); /* a wait for a point of that event that is lost already */
+void xp_queue_told(xp_queue *queue, uint64_t at); /* the user knows of the losses up to that place */
 uint64_t xp_queue_handed(xp_queue *queue);
 uint32_t xp_queue_held(xp_queue *queue);
 bool xp_queue_failure(xp_queue *queue, uint64_t *at, int64_t *code);

@@ -6,6 +6,8 @@
 
 #define INSTANT (1ull << 20)
 #define MEMBER(word) ((uint32_t)((word) & 0xfffff))
+#define FIRST_CREDIT_NS 200000
+#define LEAST_BACKOFF 4u /* a spin in 16 waits */
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
@@ -311,6 +313,8 @@ xp_slot *xp_attach(xp_domain *d, uint32_t index, int role, xp_error *error)
     d->attached_below = d->attached_below > index ? d->attached_below : index + 1;
     pthread_mutex_unlock(&d->mu);
     s->refs = 1;
+    s->credit = FIRST_CREDIT_NS;
+    s->backoff = LEAST_BACKOFF;
     s->index = index;
     s->role = role;
     s->d = d;
@@ -494,16 +498,43 @@ int xp_sleep(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, int *rc)
     return state_of(&v, point);
 }
 
-/* After several misses in a row, spin only briefly: the other side is slow, or needs the CPU that the spin occupies.
- * Now and then a full spin finds out whether that has changed. */
+/* A spin that sees the point saves a sleep and a wake. One that does not has burnt time, on a crowded machine that of the
+ * process that is to signal. So what spins burn must not exceed what they save. A slot without credit sleeps at once, and
+ * probes ever more rarely whether spins pay again. Both sides may sleep, so a probe is as long as a spin. */
+#define SAVED_NS 8000
+#define SLICE_NS 1000000u /* who was away for so long had to share the CPU */
+#define MOST_BACKOFF 10u
+
+static uint64_t spin_budget(xp_slot *s, uint64_t full)
+{
+    int64_t credit = XP_RELAXED(&s->credit);
+    if (credit > 0)
+        return (uint64_t)credit < full ? (uint64_t)credit : full;
+    unsigned sleeps = XP_RELAXED(&s->sleeps) + 1, backoff = XP_RELAXED(&s->backoff);
+    bool probe = sleeps >> backoff;
+    XP_STORE_RELAXED(&s->sleeps, probe ? 0 : sleeps);
+    if (probe && backoff < MOST_BACKOFF)
+        XP_STORE_RELAXED(&s->backoff, backoff + 2);
+    return probe ? full : 0;
+}
+
+/* Threads that wait at the same time may overwrite each other's sums: that changes how long spins are, nothing else. */
 int xp_spin(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, uint64_t full)
 {
-    if (full == 0 || !xp_may_spin())
+    uint64_t budget = full && xp_may_spin() ? spin_budget(s, full) : 0;
+    if (budget == 0)
         return XP_PENDING;
-    unsigned misses = XP_RELAXED(&s->misses);
-    uint64_t until = start + (misses % 64 < 4 ? full >> misses % 64 * 2 : 0);
-    int state = spin_for(s, point, until < end ? until : end);
-    XP_STORE_RELAXED(&s->misses, state == XP_PENDING ? misses + 1 : 0);
+    int state = spin_for(s, point, end - start < budget ? end : start + budget);
+    int64_t spent = (int64_t)(xp_now() - start), most = 4 * (int64_t)full, credit = XP_RELAXED(&s->credit);
+    if (state != XP_PENDING && spent <= (int64_t)budget) {
+        credit += SAVED_NS;
+        credit = credit > 2 * spent ? credit : 2 * spent; /* enough for another one as long */
+        XP_STORE_RELAXED(&s->backoff, credit < most ? XP_RELAXED(&s->backoff) : LEAST_BACKOFF);
+    } else { /* or it was seen after another process had its turn, as after a sleep */
+        credit -= spent;
+        XP_STORE_RELAXED(&s->backoff, spent < SLICE_NS ? XP_RELAXED(&s->backoff) : MOST_BACKOFF);
+    }
+    XP_STORE_RELAXED(&s->credit, credit < 0 ? 0 : credit > most ? most : credit);
     return state;
 }
 

@@ -90,6 +90,8 @@ int xp_watch(xp_domain *d, uint32_t m)
 {
     if (m == d->member || d->fd < 0 || xp_bit(d->watched, m))
         return XP_WATCHED;
+    if (!xp_alive(d, m))
+        return xp_reap(d, m, false) < 0 ? XP_RETRY : XP_WATCHED;
     for (int i = 0; i < 8; i++) {
         int pid, again;
         if (xp_lock_holder(d->fd, XP_LIFE_BYTE + (int64_t)m, &pid) <= 0)

@@ -54,7 +54,7 @@ static inline bool xp_failed(xp_error *e, int code, const char *what)
     "this process has left, as it does at its exit: register atexit functions after the first use of xpushare"
 extern unsigned xp_fork_count; /* read with XP_RELAXED */
 uint64_t xp_now(void);         /* CLOCK_MONOTONIC in ns */
-bool xp_may_spin(void);        /* this process may use more than one CPU */
+bool xp_may_spin(void);        /* somebody may run on another CPU meanwhile */
 int xp_futex_wait(uint32_t *word, uint32_t expected, uint64_t timeout_ns); /* 0 or errno: EAGAIN, EINTR, ETIMEDOUT */
 int xp_futex_wake(uint32_t *word, int count);
 /* `fd`, or -1 with its errno kept, above 2: where a process began without stdio, anybody's print goes to 0, 1 and 2. */

@@ -349,6 +349,26 @@ static PyObject *queue_failure(PyObject *self, PyObject *Py_UNUSED(a))
     return Py_BuildValue("(KL)", (unsigned long long)at, (long long)code);
 }
 
+static PyObject *queue_lost(PyObject *self, PyObject *slot)
+{
+    xp_queue *queue = queue_of(self);
+    xp_slot *s = queue ? xp_slot_of(slot) : NULL;
+    if (s == NULL)
+        return NULL;
+    xp_queue_lost(queue, s);
+    Py_RETURN_NONE;
+}
+
+static PyObject *queue_told(PyObject *self, PyObject *o)
+{
+    uint64_t at;
+    xp_queue *queue = queue_of(self);
+    if (queue == NULL || xp_as_u64(o, &at) < 0)
+        return NULL;
+    xp_queue_told(queue, at);
+    Py_RETURN_NONE;
+}
+
 static PyObject *queue_handed(PyObject *self, void *Py_UNUSED(c))
 {
     xp_queue *queue = queue_of(self);
@@ -407,6 +427,8 @@ static PyMethodDef queue_methods[] = {
     {"unsure", queue_unsure, METH_O, NULL},
     {"drain", queue_drain, METH_VARARGS, NULL},
     {"failure", queue_failure, METH_NOARGS, NULL},
+    {"lost", queue_lost, METH_O, NULL},
+    {"told", queue_told, METH_O, NULL},
     {"late", queue_late, METH_O, NULL},
     {"landed", queue_landed, METH_O, NULL},
     {NULL, NULL, 0, NULL},

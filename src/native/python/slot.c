@@ -212,14 +212,14 @@ static PyObject *wait_slow(PyObject *self, xp_slot *s, uint64_t point, uint64_t 
 {
     uint64_t start = xp_now(), end = timeout == XP_FOREVER ? XP_FOREVER : start + timeout;
     uint64_t full = spin > 0 ? (uint64_t)(spin < 1 ? spin * 1e9 : 1e9) : 0;
-    int state;
-    Py_BEGIN_ALLOW_THREADS
-    state = xp_spin(s, point, start, end, full);
-    Py_END_ALLOW_THREADS
-    while (state == XP_PENDING) { /* even if no time is left to sleep, so that deaths are seen */
-        int rc;
+    int state = XP_PENDING;
+    for (bool first = true; state == XP_PENDING; first = false) { /* even if no time is left to sleep, so that deaths are seen */
+        int rc = 0;
         Py_BEGIN_ALLOW_THREADS
-        state = xp_sleep(s, point, start, end, &rc);
+        if (first)
+            state = xp_spin(s, point, start, end, full);
+        if (state == XP_PENDING)
+            state = xp_sleep(s, point, start, end, &rc);
         Py_END_ALLOW_THREADS
         if (rc && rc != EAGAIN && rc != EINTR && rc != ETIMEDOUT)
             return xp_oserror_of(rc, "futex");

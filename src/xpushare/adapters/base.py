@@ -109,13 +109,28 @@ class DeviceInfo:
 
 
 class Properties(NamedTuple):
-    """What the driver says about a device."""
+    """What the driver says about a device; 0, or nothing, where it does not say."""
 
     vendor: str
     compute_units: int
     memory_nbytes: int
     free_nbytes: int
     integrated: bool  # the device has no memory of its own
+    vendor_id: int = 0  # on the PCI bus
+    device_id: int = 0
+    clock_mhz: int = 0
+    memory_clock_mhz: int = 0
+    memory_bus_bits: int = 0
+    error_correction: bool = False
+    cache_nbytes: int = 0  # the last cache before the memory
+    cache_line_nbytes: int = 0
+    local_nbytes: int = 0  # of the memory that a work-group shares
+    constant_nbytes: int = 0
+    registers: int = 0  # of a work-group
+    group_items: int = 0  # work-items of a work-group
+    group_sizes: tuple[int, ...] = ()  # the same along each dimension; x first
+    grid_sizes: tuple[int, ...] = ()  # work-groups along each dimension
+    sub_group_sizes: tuple[int, ...] = ()
 
 
 class Export(NamedTuple):

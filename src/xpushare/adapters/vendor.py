@@ -7,6 +7,8 @@ no tables of vendors. Importing a record starts no driver and loads no binding.
 
 from __future__ import annotations
 
+import _ctypes
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 if TYPE_CHECKING:
     from xpushare.adapters.base import Adapter, DeviceInfo, UsmKind
 
-__all__ = ["DLPACK_NAMES", "UR_BACKENDS", "ArrayInterface", "Check", "DLPackType", "Vendor"]
+__all__ = ["DLPACK_NAMES", "UR_BACKENDS", "ArrayInterface", "Check", "DLPackType", "Vendor", "library_loaded"]
 
 # Unified Runtime's names for ONEAPI_DEVICE_SELECTOR: selectors may contain them even if there is no adapter for them.
 UR_BACKENDS: Final = frozenset({"level_zero", "opencl", "cuda", "hip", "native_cpu", "offload"})
@@ -39,6 +41,21 @@ DLPACK_NAMES: Final = {
     17: "kDLMAIA",
     18: "kDLTrn",
 }
+
+
+_loaded: Final[set[str]] = set()  # libraries that were found in this process; they never leave
+
+
+def library_loaded(name: str) -> bool:
+    """Whether somebody in this process has loaded a library."""
+    if name not in _loaded:
+        try:
+            handle = _ctypes.dlopen(name, os.RTLD_NOLOAD | os.RTLD_LAZY)
+        except OSError:
+            return False
+        _ctypes.dlclose(handle)
+        _loaded.add(name)
+    return True
 
 
 class Check(NamedTuple):

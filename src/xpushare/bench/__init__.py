@@ -20,6 +20,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "import_time": imports.import_time,
     "two_cpus": events.two_cpus,
     "one_cpu": events.one_cpu,
+    "crowded": events.crowded,
     "waiting": events.waiting,
     "map_unmap": virtual.map_unmap,
     "faces": calls.faces,

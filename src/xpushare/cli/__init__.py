@@ -1,8 +1,8 @@
 """The commands: `xpushare <command>`, also `python -m xpushare <command>`.
 
-A command is one module here, named in `COMMANDS`: its docstring's first line is its help, `add_arguments(parser)`
-declares its arguments, `run(arguments)` does the work and returns the exit status: 0 good, 1 the command's own
-failure, 2 wrong usage.
+A command is one module here (`_` for `-`), named in `COMMANDS`: its docstring's first line is its help,
+`add_arguments(parser)` declares its arguments, `run(arguments)` does the work and returns the exit status: 0 good, 1
+the command's own failure, 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Final
 import xpushare
 from xpushare import FeatureNotSupportedError
 
-__all__ = ["COMMANDS", "main", "native_part_missing"]
+__all__ = ["COMMANDS", "main", "module_of", "native_part_missing"]
 
 _WITHOUT_NATIVE_PART: Final = ("info",)
-COMMANDS: Final = ("demo", "info", "doctor", "ls", "bench", "trace", "conformance")
+COMMANDS: Final = ("demo", "info", "doctor", "ls", "bench", "trace", "conformance", "ur-adapter")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -33,7 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="command", required=True)
     missing = native_part_missing()
     for name in COMMANDS:
-        module = import_module(f"xpushare.cli.{name}") if missing is None or name in _WITHOUT_NATIVE_PART else None
+        module = import_module(module_of(name)) if missing is None or name in _WITHOUT_NATIVE_PART else None
         text = _docstring(name) if module is None else module.__doc__ or ""
         summary, _, rest = text.partition("\n")
         command = commands.add_parser(
@@ -51,6 +51,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def module_of(command: str) -> str:
+    """The name of a command's module."""
+    return f"xpushare.cli.{command.replace('-', '_')}"
+
+
 def native_part_missing() -> FeatureNotSupportedError | None:
     """What says why it is not there; None where it is."""
     try:
@@ -62,7 +67,7 @@ def native_part_missing() -> FeatureNotSupportedError | None:
 
 def _docstring(name: str) -> str:
     """Of a command's module that cannot be imported."""
-    spec = find_spec(f"xpushare.cli.{name}")
+    spec = find_spec(module_of(name))
     assert spec is not None
     assert spec.origin is not None
     with open(spec.origin, encoding="utf-8") as file:

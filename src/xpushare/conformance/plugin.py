@@ -7,6 +7,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import json
+import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ __all__ = ["Pair"]
 
 _UNSUPPORTED: Final = pytest.StashKey[tuple[str, str]]()
 _RESULTS: Final = pytest.StashKey[Any]()
+_STDERR: Final = pytest.StashKey[int]()
 
 
 class RuleTimeout(AssertionError):
@@ -62,12 +64,14 @@ def pytest_configure(config: pytest.Config) -> None:
     apply_named()
     path = config.getoption("--results")
     config.stash[_RESULTS] = open(path, "w", buffering=1) if path else None  # noqa: SIM115 closed in unconfigure
+    config.stash[_STDERR] = os.dup(2)  # before pytest captures it
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     stream = config.stash.get(_RESULTS, None)
     if stream is not None:
         stream.close()
+    os.close(config.stash[_STDERR])
 
 
 def _tell(config: pytest.Config, **event: Any) -> None:
@@ -119,7 +123,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     _tell(item.config, event="started", rule=_number(item), part=_part(item))
     limit: Any = item.config.getoption("--rule-timeout")
     previous = signal.signal(signal.SIGALRM, _overdue)
-    faulthandler.dump_traceback_later(limit * 2, exit=True)  # a wait that not even a signal ends
+    # A wait that not even a signal ends: the stacks go to the runner, which reports them.
+    faulthandler.dump_traceback_later(limit * 2, exit=True, file=item.config.stash[_STDERR])
     signal.setitimer(signal.ITIMER_REAL, limit, 1.0)
     try:
         return (yield)

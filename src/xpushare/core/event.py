@@ -215,7 +215,7 @@ def open_(
 )
 def put(handle: Handle | bytes | str) -> None:
     """Withdraw a handle of this process for new opens; opened events stay valid."""
-    memory.put(handle, "event")
+    memory.withdraw(handle, "event")
 
 
 @operation("Event.signal", raises=(InvalidArgumentError, FeatureNotSupportedError))

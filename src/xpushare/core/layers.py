@@ -5,29 +5,27 @@ wrappers, so they cost nothing.
 from __future__ import annotations
 
 import functools
+import logging
 import os
-import sys
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
 from xpushare._errors import InvalidArgumentError
-from xpushare.core.declare import OPERATIONS, Operation
+from xpushare.core.declare import OPERATIONS, Operation, add_face, layers_changed, layers_on, watchers
 
-__all__ = ["LAYERS", "TRACE_FOLDER", "enable_layers", "enabled_layers", "live", "operations"]
+__all__ = ["LAYERS", "TRACE_FOLDER", "TRACING", "enable_layers", "operations", "print_retained", "records_calls"]
 
-LAYERS: Final = (
-    "UR_LAYER_PARAMETER_VALIDATION",
-    "UR_LAYER_BOUNDS_CHECKING",
-    "UR_LAYER_LEAK_CHECKING",
-    "UR_LAYER_LIFETIME_VALIDATION",
-    "UR_LAYER_FULL_VALIDATION",
-    "UR_LAYER_TRACING",
-)
+_CHECKS: Final = {
+    "UR_LAYER_PARAMETER_VALIDATION": (),  # which is always on
+    "UR_LAYER_BOUNDS_CHECKING": ("bounds",),
+    "UR_LAYER_LEAK_CHECKING": ("leaks",),
+    "UR_LAYER_LIFETIME_VALIDATION": ("lifetime", "leaks"),  # as in Unified Runtime, it implies leak checking
+    "UR_LAYER_FULL_VALIDATION": ("bounds", "leaks", "lifetime"),
+}
+TRACING: Final = "UR_LAYER_TRACING"
+LAYERS: Final = (*_CHECKS, TRACING)
+_log: Final = logging.getLogger("xpushare")
 TRACE_FOLDER: Final = "XPUSHARE_TRACE_FOLDER"  # set by `xpushare trace`: tracing writes files there instead of text
-
-_enabled: set[str] = set()
-_live: Counter[str] = Counter()
 
 
 def operations() -> list[Operation]:
@@ -39,86 +37,82 @@ def operations() -> list[Operation]:
 
 
 def _trace(operation: Operation, call: Callable[..., Any]) -> Callable[..., Any]:
-    folder = os.environ.get(TRACE_FOLDER)
-    if folder:
+    if records_calls():
         from xpushare.core.recording import record
 
-        return record(operation, call, folder)
+        return record(operation, call, os.environ[TRACE_FOLDER])
+    from xpushare.core.printing import traced
 
-    @functools.wraps(operation.function)
-    def traced(*arguments: Any, **options: Any) -> Any:
-        shown = ", ".join([*map(repr, arguments), *(f"{name}={value!r}" for name, value in options.items())])
-        _log("TRACING", "INFO", f"---> {operation.name}")
-        try:
-            result = call(*arguments, **options)
-        except BaseException as error:
-            _log("TRACING", "INFO", f"<--- {operation.name}({shown}) raised {type(error).__name__}: {error}")
-            raise
-        _log("TRACING", "INFO", f"<--- {operation.name}({shown}) -> {result!r}")
-        return result
-
-    return traced
+    return traced(operation, call)
 
 
-def _count(operation: Operation, call: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(operation.function)
-    def counted(*arguments: Any, **options: Any) -> Any:
-        result = call(*arguments, **options)
-        if operation.makes:
-            _live[operation.makes] += 1
-        if operation.ends:
-            _live[operation.ends] -= 1
-        return result
-
-    return counted
+def records_calls() -> bool:
+    """Whether tracing records calls for `xpushare trace`, instead of writing text."""
+    return bool(os.environ.get(TRACE_FOLDER))
 
 
-def _log(name: str, level: str, text: str) -> None:
-    print(f"<{name}>[{level}]: {text}", file=sys.stderr)
+# --- switching them on and off
 
 
-def live() -> dict[str, int]:
-    """With leak checking on: what was made since then and has not been released."""
-    return {kind: count for kind, count in _live.items() if count}
+def print_retained() -> int:
+    """Write what is retained now and where it was made, if leak checking is on; returns how much that is."""
+    from xpushare.core import validation
+
+    return validation.print_retained() if "leaks" in validation.checks else 0
 
 
-def enabled_layers() -> frozenset[str]:
-    return frozenset(_enabled)
+def _apply() -> None:
+    """Wrap what the layers that are on need, and nothing else."""
+    if not layers_on and not watchers:
+        for operation in operations():
+            operation.install(operation.function)
+        return
+    from xpushare.core import validation
 
-
-def enable_layers(*names: str) -> None:
-    """Switch on layers, by Unified Runtime's names; `enable_layers()` switches all of them off. Raises
-    `InvalidArgumentError` for other names.
-
-    The environment variable `UR_ENABLE_LAYERS` also switches layers on; it has their names, separated by commas.
-    Parameter validation is always on.
-    """
-    unknown = [name for name in names if name not in LAYERS]
-    if unknown:
-        raise InvalidArgumentError(f"there is no layer {unknown[0]!r}; they are {', '.join(LAYERS)}")
-    wanted = set(names)
-    if "UR_LAYER_FULL_VALIDATION" in wanted:
-        wanted |= {name for name in LAYERS if name != "UR_LAYER_TRACING"}
-    _enabled.clear()
-    _enabled.update(wanted)
+    wanted = {check for name in layers_on for check in _CHECKS.get(name, ())}
+    checks = validation.checks
+    if "leaks" in checks and "leaks" not in wanted:
+        validation.print_retained()
+        validation.books.clear()
+    checks.clear()
+    checks.update(wanted)
+    watchers[:] = [validation.misused] if wanted else []
+    validation.track("leaks" in wanted)
     for operation in operations():
-        call: Callable[..., Any] = operation.function
-        if wanted & {"UR_LAYER_LEAK_CHECKING", "UR_LAYER_LIFETIME_VALIDATION"}:
-            call = _count(operation, call)
-        if "UR_LAYER_TRACING" in wanted:
+        call = operation.function
+        if "leaks" in wanted:
+            call = validation.validated(operation, call)
+        if TRACING in layers_on:
             call = _trace(operation, call)
         operation.install(call)
 
 
-_environment_read = False
+def enable_layers(*names: str) -> None:
+    """Switch on these layers, by Unified Runtime's names, and all others off; `enable_layers()` switches all of them
+    off. Raises `InvalidArgumentError` for other names.
+
+    The environment variable `UR_ENABLE_LAYERS` also switches layers on; it has their names, separated by commas. What
+    the layers find goes to stderr, or where `UR_LOG_VALIDATION` and `UR_LOGTRACING` say. Leak checking tells what is
+    retained when it is switched off, and at the exit of the process. Parameter validation is always on.
+    """
+    unknown = [name for name in names if name not in LAYERS]
+    if unknown:
+        raise InvalidArgumentError(f"there is no layer {unknown[0]!r}; they are {', '.join(LAYERS)}")
+    layers_on[:] = [name for name in LAYERS if name in names]
+    _faces_added()
+    layers_changed()
+
+
+@functools.cache
+def _faces_added() -> None:
+    """Once: the layers apply to operations, and to what is tracked, from now on."""
+    add_face(_apply)
 
 
 def from_environment() -> None:
-    """Switch on the layers that `UR_ENABLE_LAYERS` names, once."""
-    global _environment_read
-    if _environment_read:
-        return
-    _environment_read = True
-    names = [name.strip() for name in os.environ.get("UR_ENABLE_LAYERS", "").split(",")]
-    if any(names):
-        enable_layers(*filter(None, names))
+    """Switch on the layers that `UR_ENABLE_LAYERS` names, at the import of the package."""
+    names = {name.strip() for name in os.environ.get("UR_ENABLE_LAYERS", "").split(",")} - {""}
+    for name in sorted(names.difference(LAYERS)):
+        _log.warning("UR_ENABLE_LAYERS: there is no layer %r here; they are %s", name, ", ".join(LAYERS))
+    if names & set(LAYERS):
+        enable_layers(*names.intersection(LAYERS))

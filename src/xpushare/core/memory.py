@@ -19,7 +19,7 @@ from xpushare._errors import (
     RouteError,
 )
 from xpushare.adapters.base import Form, Import, UsmKind
-from xpushare.core.declare import operation
+from xpushare.core.declare import misused, operation
 from xpushare.core.opening import Openers, import_own, opening_device, own_export
 from xpushare.core.resources import Allocation
 from xpushare.sharing import node
@@ -35,6 +35,7 @@ __all__ = [
     "open_",
     "put",
     "slice_",
+    "withdraw",
 ]
 
 FORK_ADVICE = (
@@ -86,7 +87,8 @@ def piece(what: str, total: int, offset: int, nbytes: int | None) -> tuple[int, 
     except TypeError:
         raise InvalidArgumentError(f"offset and nbytes of {what} are integers") from None
     if offset < 0 or nbytes < 0 or offset + nbytes > total:
-        raise InvalidArgumentError(f"bytes {offset} to {offset + nbytes} do not lie in {what} of {total} bytes")
+        text = f"bytes {offset} to {offset + nbytes} do not lie in {what} of {total} bytes"
+        raise misused("bounds", InvalidArgumentError(text))
     return offset, nbytes
 
 
@@ -183,7 +185,8 @@ def expect_kind(handle: HandleLike, kind: str) -> Handle:
     """The verified handle, which must be of that kind."""
     found = handle if type(handle) is Handle else Handle.__new__(Handle, handle)  # calling the type is slower
     if fields_of(found).kind != KIND_NUMBERS[kind]:
-        raise InvalidHandleError(f"this is a handle of {found.kind}, not of {kind}: open it with ipc.{found.kind}.open")
+        text = f"this is a handle of {found.kind}, not of {kind}: open it with ipc.{found.kind}.open"
+        raise misused("lifetime", InvalidHandleError(text))
     return found
 
 
@@ -258,8 +261,13 @@ def opener_for(handle: Handle, device: DeviceLike | None, context: Context | Non
     raises=(InvalidHandleError, InvalidArgumentError),
     ends="memory handle",
 )
-def put(handle: Handle | bytes | str, kind: str = "memory") -> None:
+def put(handle: Handle | bytes | str) -> None:
     """Withdraw a handle of this process for new opens; what is open stays open."""
+    withdraw(handle, "memory")
+
+
+def withdraw(handle: Handle | bytes | str, kind: str) -> None:
+    """What `put` of each kind does."""
     found = expect_kind(handle, kind)
     table = node.current().table_if_any
     if table is None:

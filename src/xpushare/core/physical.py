@@ -142,7 +142,7 @@ _openers = Openers(Aspect.ext_oneapi_ipc_physical_memory, import_on)
 )
 def put(handle: Handle | bytes | str) -> None:
     """Withdraw a handle of this process for new opens; what is open stays open."""
-    memory.put(handle, "physical_memory")
+    memory.withdraw(handle, "physical_memory")
 
 
 @final
@@ -310,22 +310,31 @@ def map_(reserved: Reserved, source: Held, at: int, offset: int, nbytes: int | N
         reserved.mapped.insert(place, Mapped(at, nbytes, wanted, source))
 
 
-def expect_free(reserved: Reserved, found: list[Mapped]) -> None:
-    """Raise unless nothing looks at these mappings. Operations that have finished are asked to release them first."""
-    if any(mapped.pins for mapped in found):
+def settle(reserved: Reserved, at: int, nbytes: int) -> None:
+    """Have operations that have finished release these mappings. Not with the range's lock, which another thread that
+    is releasing them needs.
+    """
+    with reserved.lock:
+        pinned = any(mapped.pins for mapped in reserved.whole(at, nbytes))
+    if pinned:
         adapter_of(reserved.device).settle()
-        if any(mapped.pins for mapped in found):
-            raise InvalidArgumentError(
-                "arrays, buffers or unfinished queue operations still look at these bytes: drop them first"
-            )
+
+
+def expect_free(found: list[Mapped]) -> None:
+    """Raise unless nothing looks at these mappings."""
+    if any(mapped.pins for mapped in found):
+        raise InvalidArgumentError(
+            "arrays, buffers or unfinished queue operations still look at these bytes: drop them first"
+        )
 
 
 @operation("VirtualRange.unmap", raises=(InvalidArgumentError, OutOfMemoryError, DeviceError))
 def unmap(reserved: Reserved, at: int, nbytes: int) -> None:
     """Unmap one or several whole mappings; refused while a buffer or an unfinished queue operation looks at them."""
+    settle(reserved, at, nbytes)
     with reserved.lock:
         found = reserved.whole(at, nbytes)
-        expect_free(reserved, found)
+        expect_free(found)
         for mapped in found:
             reserved.driver.unmap(mapped.at, mapped.nbytes)
             place = bisect_right(reserved.starts, mapped.at) - 1
@@ -336,10 +345,12 @@ def unmap(reserved: Reserved, at: int, nbytes: int) -> None:
 def set_access(reserved: Reserved, at: int, nbytes: int, access: str) -> None:
     """Change the access of one or several whole mappings."""
     wanted = access_argument(access)
+    if wanted != "rw":
+        settle(reserved, at, nbytes)
     with reserved.lock:
         found = reserved.whole(at, nbytes)
         if wanted != "rw":
-            expect_free(reserved, found)
+            expect_free(found)
         for mapped in found:
             reserved.driver.set_access(mapped.at, mapped.nbytes, wanted)
             mapped.access = wanted

@@ -31,7 +31,7 @@ from xpushare.core.physical import Held
 from xpushare.core.resources import Resource
 from xpushare.sharing.handle import Handle, fields_of
 
-__all__ = ["record"]
+__all__ = ["brief", "record"]
 
 _TEXT_MAX: Final = 200
 _NAME_MAX: Final = 64
@@ -128,7 +128,7 @@ def handle_key(handle: Handle) -> str:
     return f"{fields.cookie.hex()}/{fields.generation}"
 
 
-def _brief(value: Any) -> Any:
+def brief(value: Any) -> Any:
     """What to show of an argument or a result. Never the `repr` of a user's object: that may run anything."""
     if value is None or isinstance(value, bool):
         return value
@@ -152,7 +152,7 @@ def _brief(value: Any) -> Any:
     if isinstance(value, Resource):
         return f"{type(value).__name__} on {value.device}"
     if isinstance(value, tuple | list):
-        return [_brief(each) for each in value[:_ITEMS_MAX]]
+        return [brief(each) for each in value[:_ITEMS_MAX]]
     return getattr(value, "__qualname__", None) or type(value).__qualname__
 
 
@@ -162,7 +162,7 @@ def _arguments(operation: Operation) -> Callable[[tuple[Any, ...], dict[str, Any
 
     def described(values: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
         given = {**dict(zip(names, values, strict=False)), **options}
-        found = {name: _brief(value) for name, value in given.items() if value is not None and value is not False}
+        found = {name: brief(value) for name, value in given.items() if value is not None and value is not False}
         if waits and given.get("at_least") is None and not given["event"].timeline.foreign_process:
             found["at_least"] = given["event"].timeline.slot.pending
         return found
@@ -171,7 +171,7 @@ def _arguments(operation: Operation) -> Callable[[tuple[Any, ...], dict[str, Any
 
 
 def _result(operation: Operation, value: Any) -> dict[str, Any]:
-    found = {} if value is None else {"result": _brief(value)}
+    found = {} if value is None else {"result": brief(value)}
     handle = value if isinstance(value, Handle) else getattr(value, "handle", None)
     if isinstance(handle, Handle) and operation.name.endswith((".get", ".open")):
         found["handle"] = handle_key(handle)

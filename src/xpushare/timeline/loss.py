@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, final
+from weakref import WeakKeyDictionary
 
 from xpushare._errors import PeerLostError
-from xpushare._native import CONSTANTS, LAYOUT, Domain, Slot, Span
+from xpushare._native import CONSTANTS, LAYOUT, Domain, Slot, Span, load64
 
-__all__ = ["QUEUE_FAILED", "note_failure", "peer_lost"]
+__all__ = ["QUEUE_FAILED", "Losses", "note_failure", "peer_lost"]
 
 QUEUE_FAILED: Final = CONSTANTS["CAUSE_QUEUE"]
 _CAUSES: Final = {
@@ -19,6 +20,7 @@ _MEMBER_NBYTES: Final = LAYOUT["member.size"]
 _PID_AT: Final = LAYOUT["member.pid"]
 _TEXT_AT: Final = LAYOUT["member.text"]
 _TEXT_NBYTES: Final = _MEMBER_NBYTES - _TEXT_AT
+_LOST_AT: Final = LAYOUT["slot.lost"]  # the word that tells the newest loss
 
 
 def _member(domain: Domain, index: int) -> Span:
@@ -54,3 +56,21 @@ def peer_lost(slot: Slot, point: int) -> PeerLostError:
             if int.from_bytes(record[_PID_AT : _PID_AT + 4], "little") == pid:
                 text = _printable(bytes(record[_TEXT_AT:]).partition(b"\0")[0])
     return PeerLostError(f"point {point} of the event is lost: {who} {how}" + (f" ({text})" if text else ""))
+
+
+@final
+class Losses:
+    """The losses that a queue has met."""
+
+    __slots__ = ("_met",)
+
+    def __init__(self) -> None:
+        self._met: WeakKeyDictionary[Slot, int] = WeakKeyDictionary()  # the newest loss of each event
+
+    def new(self, slot: Slot) -> bool:
+        """Whether the queue meets that slot's newest loss for the first time."""
+        loss = load64(slot.address + _LOST_AT)
+        if self._met.get(slot) == loss:
+            return False
+        self._met[slot] = loss
+        return True

@@ -1,11 +1,12 @@
 # Made by `python -m xpushare.ur._generate` from `_functions`: not to be edited.
 # ruff: noqa: E501
 # fmt: off
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
 
 from xpushare._result import Result as Result
 from xpushare.ur._enums import AdapterInfo as AdapterInfo
+from xpushare.ur._enums import ApiVersion as ApiVersion
 from xpushare.ur._enums import Backend as Backend
 from xpushare.ur._enums import Command as Command
 from xpushare.ur._enums import ContextFlags as ContextFlags
@@ -23,10 +24,12 @@ from xpushare.ur._enums import DeviceType as DeviceType
 from xpushare.ur._enums import DeviceUSMAccessCapabilityFlags as DeviceUSMAccessCapabilityFlags
 from xpushare.ur._enums import EventInfo as EventInfo
 from xpushare.ur._enums import EventStatus as EventStatus
+from xpushare.ur._enums import ExecutionInfo as ExecutionInfo
 from xpushare.ur._enums import ExpDevice2DBlockArrayCapabilityFlags as ExpDevice2DBlockArrayCapabilityFlags
 from xpushare.ur._enums import ExpEnqueueExtFlags as ExpEnqueueExtFlags
 from xpushare.ur._enums import ExpEventFlags as ExpEventFlags
 from xpushare.ur._enums import KernelLaunchPropertiesFlags as KernelLaunchPropertiesFlags
+from xpushare.ur._enums import LoggerLevel as LoggerLevel
 from xpushare.ur._enums import MemoryOrderCapabilityFlags as MemoryOrderCapabilityFlags
 from xpushare.ur._enums import MemoryScopeCapabilityFlags as MemoryScopeCapabilityFlags
 from xpushare.ur._enums import PhysicalMemFlags as PhysicalMemFlags
@@ -34,6 +37,7 @@ from xpushare.ur._enums import PhysicalMemInfo as PhysicalMemInfo
 from xpushare.ur._enums import PlatformInfo as PlatformInfo
 from xpushare.ur._enums import ProfilingInfo as ProfilingInfo
 from xpushare.ur._enums import QueueFlags as QueueFlags
+from xpushare.ur._enums import QueueInfo as QueueInfo
 from xpushare.ur._enums import USMAdviceFlags as USMAdviceFlags
 from xpushare.ur._enums import USMAllocInfo as USMAllocInfo
 from xpushare.ur._enums import USMDeviceMemFlags as USMDeviceMemFlags
@@ -89,6 +93,70 @@ def urAdapterGetInfo(hAdapter: Adapter, propName: int) -> Any:
     - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
     - `ERROR_OUT_OF_RESOURCES`
     - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urAdapterGetLastError(hAdapter: Adapter) -> tuple[str, int]:
+    """The message and the number of the driver's error behind this thread's last `ERROR_ADAPTER_SPECIFIC`.
+
+    They are empty and 0 while there was none.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urAdapterRelease(hAdapter: Adapter) -> None:
+    """Gives up a reference to an adapter. What was made of it stays; `urAdapterGet` gives out the adapter again.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urAdapterRetain(hAdapter: Adapter) -> None:
+    """Takes a reference to an adapter.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urAdapterSetLoggerCallback(
+    hAdapter: Adapter, pfnLoggerCallback: Callable[[LoggerLevel, str, object], object], pUserData: object, level: LoggerLevel | int,
+) -> None:
+    """Passes the log on to a function, from `level` on; it takes the place of an earlier one of this adapter.
+
+    Any thread may call it, as `pfnLoggerCallback(level, message, pUserData)`. The adapters share one log, the Python logger `xpushare`, whose level is lowered as far as `level` needs.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pfnLoggerCallback` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
+    - `ERROR_INVALID_ENUMERATION`: `level` is not in the range up to `LoggerLevel.QUIET`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urAdapterSetLoggerCallbackLevel(hAdapter: Adapter, level: LoggerLevel | int) -> None:
+    """Changes the level from which on `urAdapterSetLoggerCallback` passes messages on; nothing without a callback.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
+    - `ERROR_INVALID_ENUMERATION`: `level` is not in the range up to `LoggerLevel.QUIET`
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -392,6 +460,44 @@ def urDeviceGetInfo(hDevice: Device, propName: int) -> Any:
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
+def urDeviceGetSelected(hPlatform: Platform, DeviceType: DeviceType | int) -> list[Device]:
+    """The devices of a platform that are of a type and that `ONEAPI_DEVICE_SELECTOR` selects, with a reference taken.
+
+    Here `urDeviceGet` answers no others either: what the variable leaves out does not exist for this process.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
+    - `ERROR_INVALID_ENUMERATION`: `DeviceType` is not in the range up to `DeviceType.CUSTOM`
+    - `ERROR_INVALID_VALUE`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urDeviceRelease(hDevice: Device) -> None:
+    """Gives up a reference to a device. The process keeps one: a device lives as long as the process.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_INVALID_DEVICE`: all references that were taken have been given up
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urDeviceRetain(hDevice: Device) -> None:
+    """Takes a reference to a device.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
 def urEnqueueEventsWait(hQueue: Queue, phEventWaitList: Sequence[Event] | None) -> Event:
     """A command that completes after the events, or after all commands before it if there are none.
 
@@ -611,6 +717,25 @@ def urEventRetain(hEvent: Event) -> None:
     - `ERROR_INVALID_EVENT`
     - `ERROR_OUT_OF_RESOURCES`
     - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEventSetCallback(
+    hEvent: Event, execStatus: ExecutionInfo | int, pfnNotify: Callable[[Event, ExecutionInfo, object], object], pUserData: object,
+) -> None:
+    """Has a function called once the command behind an event is in a state, or past it.
+
+    One thread calls all such functions, as `pfnNotify(hEvent, execStatus, pUserData)`. The event is retained until then. The function is called if the command is lost, too: ask the event. `RUNNING` is told with `COMPLETE`.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pfnNotify` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
+    - `ERROR_INVALID_ENUMERATION`: `execStatus` is not in the range up to `ExecutionInfo.QUEUED`
+    - `ERROR_UNSUPPORTED_ENUMERATION`: `execStatus` is `ExecutionInfo.QUEUED`, in which every event begins
+    - `ERROR_INVALID_EVENT`
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -899,6 +1024,30 @@ def urPlatformGet(hAdapter: Adapter) -> list[Platform]:
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
+def urPlatformGetApiVersion(hPlatform: Platform) -> ApiVersion:
+    """The version of Unified Runtime's interface.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urPlatformGetBackendOption(hPlatform: Platform, pFrontendOption: str) -> str:
+    """The platform's compiler option for one of a frontend: none, as there is no compiler here.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pFrontendOption` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
+    - `ERROR_INVALID_VALUE`: `pFrontendOption` is no option of a compiler's frontend
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
 @overload
 def urPlatformGetInfo(
     hPlatform: Platform,
@@ -961,6 +1110,68 @@ def urQueueFinish(hQueue: Queue) -> None:
     - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
     - `ERROR_INVALID_QUEUE`
     - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urQueueFlush(hQueue: Queue) -> None:
+    """Issues the commands of a queue to its device.
+
+    A command goes to the device when it is enqueued, or once the wait before it that holds it back is over, so that nothing is left to be done.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_QUEUE`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+@overload
+def urQueueGetInfo(
+    hQueue: Queue,
+    propName: Literal[QueueInfo.CONTEXT],
+) -> Context: ...
+@overload
+def urQueueGetInfo(
+    hQueue: Queue,
+    propName: Literal[QueueInfo.DEVICE],
+) -> Device: ...
+@overload
+def urQueueGetInfo(
+    hQueue: Queue,
+    propName: Literal[QueueInfo.DEVICE_DEFAULT],
+) -> Queue: ...
+@overload
+def urQueueGetInfo(
+    hQueue: Queue,
+    propName: Literal[QueueInfo.FLAGS],
+) -> QueueFlags: ...
+@overload
+def urQueueGetInfo(
+    hQueue: Queue,
+    propName: Literal[QueueInfo.REFERENCE_COUNT, QueueInfo.SIZE],
+) -> int: ...
+@overload
+def urQueueGetInfo(
+    hQueue: Queue,
+    propName: Literal[QueueInfo.EMPTY],
+) -> bool: ...
+@overload
+def urQueueGetInfo(hQueue: Queue, propName: int) -> Any:
+    """Asks about a queue.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `QueueInfo.EMPTY`
+    - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
+    - `ERROR_INVALID_QUEUE`: `propName` is `QueueInfo.SIZE`: no queue here is on a device
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`

@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum, IntFlag
+from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
 from xpushare._errors import XpuShareError
@@ -20,7 +21,7 @@ from xpushare.ur._functions import FUNCTIONS, INFOS
 from xpushare.ur._objects import HANDLES, Counted
 from xpushare.ur._spec import Arg, Function
 
-__all__ = ["annotation", "build", "documentation", "result_annotation"]
+__all__ = ["CALLBACKS", "annotation", "build", "documentation", "result_annotation"]
 
 # --- what a wrapper calls where an argument is not what it should be ------------------------------
 
@@ -60,6 +61,25 @@ def _bytes(value: Any, name: str) -> bytes | None:
         return bytes(memoryview(value))
     except TypeError:
         _refuse(Result.ERROR_INVALID_ARGUMENT, f"`{name}` is bytes, not {type(value).__name__}")
+
+
+def _uint32(value: Any, name: str) -> int:
+    number = _number(value, name)
+    if not 0 <= number < 1 << 32:
+        _refuse(Result.ERROR_INVALID_VALUE, f"`{name}` has 32 bits, {number} does not fit")
+    return number
+
+
+def _string(value: Any, name: str) -> str | None:
+    if value is not None and not isinstance(value, str):
+        _refuse(Result.ERROR_INVALID_ARGUMENT, f"`{name}` is a str, not {type(value).__name__}")
+    return value
+
+
+def _callback(value: Any, name: str) -> Any:
+    if value is not None and not callable(value):
+        _refuse(Result.ERROR_INVALID_ARGUMENT, f"`{name}` is callable, a {type(value).__name__} is not")
+    return value
 
 
 def _sequence(value: Any, name: str) -> tuple[Any, ...]:
@@ -137,11 +157,18 @@ def _decoders(info: str) -> dict[int, Callable[[Any], Any]]:
     return {member: decoder for member, decoder in found.items() if decoder is not None}
 
 
+CALLBACKS: Final[Mapping[str, str]] = MappingProxyType(
+    {"logger": "LoggerLevel, str, object", "event": "Event, ExecutionInfo, object"}
+)
+"""What a callback is called with: the name in its kind -> the types."""
+
 # --- signatures -----------------------------------------------------------------------------------
 
 
 def annotation(kind: str) -> str:
     """The type of an argument or a result of that kind, for people and type checkers."""
+    if "+" in kind:
+        return f"tuple[{', '.join(map(annotation, kind.split('+')))}]"
     base = kind.removesuffix("?")
     family, _, name = base.partition(":")
     if base.endswith("]"):
@@ -156,6 +183,8 @@ def annotation(kind: str) -> str:
         text = f"{name} | int"
     elif family == "info":
         text = "Any"
+    elif family == "callback":
+        text = f"Callable[[{CALLBACKS[name]}], object]"
     else:
         text = {
             "bool": "bool",
@@ -163,8 +192,9 @@ def annotation(kind: str) -> str:
             "bytes": "bytes | bytearray | memoryview",
             "pattern": "bytes | bytearray | memoryview",
             "None": "None",
+            "data": "object",
         }.get(base, "int")
-    return f"{text} | None" if kind.endswith("?") and text != "None" else text
+    return f"{text} | None" if kind.endswith("?") and text not in ("None", "object") else text
 
 
 def result_annotation(kind: str) -> str:
@@ -194,6 +224,10 @@ def _convert(arg: Arg) -> Iterator[str]:
         yield f"if {name}.__class__ is not int or not 0 <= {name} < {1 << 64}: {name} = _pointer({name}, {name!r})"
     elif family == "size":
         yield f"if {name}.__class__ is not int or not 0 <= {name} < {1 << 64}: {name} = _size({name}, {name!r})"
+    elif family == "uint32":
+        yield f"if {name}.__class__ is not int or not 0 <= {name} < {1 << 32}: {name} = _uint32({name}, {name!r})"
+    elif family in ("string", "callback"):
+        yield f"{name} = _{family}({name}, {name!r})"
     elif family == "bool":
         yield f"if {name}.__class__ is not bool: {name} = _number({name}, {name!r}) != 0"
     elif family in ("bytes", "pattern"):
@@ -281,7 +315,8 @@ def _member_result(function: Function) -> Result:
 _HELPERS: Final[dict[str, Callable[..., Any]]] = {
     each.__name__: each
     for each in (
-        _bytes, _dead, _elsewhere, _enumeration, _member, _number, _pointer, _pool, _refuse, _sequence, _size, _struct,
+        _bytes, _callback, _dead, _elsewhere, _enumeration, _member, _number, _pointer, _pool, _refuse, _sequence,
+        _size, _string, _struct, _uint32,
     )
 }  # fmt: skip
 
@@ -294,6 +329,7 @@ def _build(function: Function) -> Callable[..., Any]:
     scope: dict[str, Any] = {
         "__name__": "xpushare.ur",
         "Any": Any,
+        "Callable": Callable,
         "Sequence": Sequence,
         "invalid_bits": _enums.invalid_bits,
         **classes,

@@ -16,6 +16,7 @@ from typing import Final
 __all__ = [
     "INVALID_BITS",
     "AdapterInfo",
+    "ApiVersion",
     "Backend",
     "Command",
     "ContextFlags",
@@ -33,10 +34,12 @@ __all__ = [
     "DeviceUSMAccessCapabilityFlags",
     "EventInfo",
     "EventStatus",
+    "ExecutionInfo",
     "ExpDevice2DBlockArrayCapabilityFlags",
     "ExpEnqueueExtFlags",
     "ExpEventFlags",
     "KernelLaunchPropertiesFlags",
+    "LoggerLevel",
     "MemoryOrderCapabilityFlags",
     "MemoryScopeCapabilityFlags",
     "PhysicalMemFlags",
@@ -44,6 +47,7 @@ __all__ = [
     "PlatformInfo",
     "ProfilingInfo",
     "QueueFlags",
+    "QueueInfo",
     "USMAdviceFlags",
     "USMAllocInfo",
     "USMDeviceMemFlags",
@@ -74,6 +78,31 @@ class AdapterInfo(IntEnum):
     BACKEND = 0
     REFERENCE_COUNT = 1
     VERSION = 2
+
+
+class LoggerLevel(IntEnum):
+    """`ur_logger_level_t`: From which level on `urAdapterSetLoggerCallback` passes messages on."""
+
+    DEBUG = 0
+    INFO = 1
+    WARN = 2
+    ERROR = 3
+    QUIET = 4
+
+
+class ApiVersion(IntEnum):
+    """`ur_api_version_t`: What `urPlatformGetApiVersion` answers: the major number times 65536 plus the minor one.
+
+    UR calls `VERSION_0_12` just `0_12`; Python's names cannot start with a digit.
+    """
+
+    VERSION_0_6 = 6
+    VERSION_0_7 = 7
+    VERSION_0_8 = 8
+    VERSION_0_9 = 9
+    VERSION_0_10 = 10
+    VERSION_0_11 = 11
+    VERSION_0_12 = 12
 
 
 class PlatformInfo(IntEnum):
@@ -369,6 +398,18 @@ class ContextInfo(IntEnum):
     USM_FILL2D_SUPPORT = 4
 
 
+class QueueInfo(IntEnum):
+    """`ur_queue_info_t`: What `urQueueGetInfo` can be asked."""
+
+    CONTEXT = 0
+    DEVICE = 1
+    DEVICE_DEFAULT = 2
+    FLAGS = 3
+    REFERENCE_COUNT = 4
+    SIZE = 5
+    EMPTY = 6
+
+
 class PhysicalMemInfo(IntEnum):
     """`ur_physical_mem_info_t`: What `urPhysicalMemGetInfo` can be asked."""
 
@@ -397,6 +438,15 @@ class EventStatus(IntEnum):
     SUBMITTED = 2
     QUEUED = 3
     ERROR = 4
+
+
+class ExecutionInfo(IntEnum):
+    """`ur_execution_info_t`: The states for which `urEventSetCallback` can be asked to call back."""
+
+    COMPLETE = 0
+    RUNNING = 1
+    SUBMITTED = 2
+    QUEUED = 3
 
 
 class ProfilingInfo(IntEnum):

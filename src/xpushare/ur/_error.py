@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from xpushare._errors import XpuShareError
 from xpushare._result import Result
 
-__all__ = ["URError", "fail", "out_of_memory"]
+__all__ = ["URError", "fail", "last_error", "out_of_memory"]
+
+_last: Final = threading.local()
+
+
+def last_error() -> tuple[str, int]:
+    """The message and the driver's number of this thread's last `ERROR_ADAPTER_SPECIFIC`; empty and 0 before any."""
+    found: tuple[str, int] = getattr(_last, "error", ("", 0))
+    return found
 
 
 class URError(XpuShareError):
@@ -25,9 +34,12 @@ def fail(function: str, error: XpuShareError, results: Mapping[Result, Result]) 
     """Raise `error` as `function` answers it; `results` are the codes that this function has for a general one."""
     if isinstance(error, URError):
         raise URError(f"{function}: {error.message}", result=error.result) from None
+    result = results.get(error.result, error.result)
+    if result is Result.ERROR_ADAPTER_SPECIFIC:
+        _last.error = error.message, error.native or 0
     raise URError(
         f"{function}: {error.message}",
-        result=results.get(error.result, error.result),
+        result=result,
         native=error.native,
         reasons=error.reasons,
     ) from error

@@ -1,6 +1,7 @@
-"""Writes what is generated from the declarations: the stub for type checkers and the pages on functions and operations.
+"""Writes what is generated from the declarations: the stub for type checkers, the pages on functions and operations,
+and the tables of the library that Unified Runtime's loader loads.
 
-python -m xpushare.ur._generate            writes __init__.pyi here and the pages in docs of the checkout
+python -m xpushare.ur._generate            writes __init__.pyi here, and the others where the checkout has them
 python -m xpushare.ur._generate --check    exit status 1 when one is stale
 """
 
@@ -20,6 +21,7 @@ from xpushare.ur._derived import annotation, documentation, result_annotation
 from xpushare.ur._functions import FUNCTIONS, INFOS
 from xpushare.ur._objects import HANDLES
 from xpushare.ur._spec import Function, functions_of
+from xpushare.ur.loader._tables import tables
 
 __all__ = ["aspects_page", "main", "operations_page", "reference", "stub", "targets"]
 
@@ -112,7 +114,7 @@ def stub() -> str:
         "# Made by `python -m xpushare.ur._generate` from `_functions`: not to be edited.",
         "# ruff: noqa: E501",
         "# fmt: off",
-        "from collections.abc import Sequence",
+        "from collections.abc import Callable, Sequence",
         "from typing import Any, Literal, overload",
         "",
         *_reimports("_result", ["Result"]),
@@ -209,7 +211,7 @@ OPERATIONS_INTRODUCTION: Final = """\
 <!-- Made by `python -m xpushare.ur._generate` from the declarations in `src/xpushare/core`: not to be edited. -->
 
 This page lists everything that the package does, each operation once. `xpushare`, `xpushare.ipc` and `xpushare.ur`
-call these operations and add no rules of their own. [Layers](layers.md) wrap them, and
+call these operations and add no rules of their own. [Layers](../layers.md) wrap them, and
 [`xpushare trace`](../tracing.md) shows them by these names. The [conformance suite](../conformance.md) tests the rules
 of sharing. An argument of a wrong type may also raise `TypeError`.
 """
@@ -254,12 +256,14 @@ def aspects_page() -> str:
 def targets() -> dict[Path, str]:
     """The generated files of a checkout and what they should contain."""
     here = Path(__file__).resolve()
-    docs = here.parents[3] / "docs"
+    checkout = here.parents[3]
+    docs = checkout / "docs"
     return {
         here.with_name("__init__.pyi"): stub(),
         docs / "ur-reference.md": reference(),
         docs / "reference" / "operations.md": operations_page(),
         docs / "reference" / "aspects.md": aspects_page(),
+        checkout / "src" / "native" / "ur_adapter" / "functions.h": tables(),
     }
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from xpushare._physical_memory import PhysicalMemory, VirtualRange
     from xpushare._queue import Queue as WorkQueue
     from xpushare.adapters.base import Profile
+    from xpushare.ur._callbacks import LogSink
     from xpushare.ur._enums import Command
 
 __all__ = [
@@ -55,6 +56,8 @@ class Counted:
     references: int
     dead: ClassVar[Result]
     """What a function answers that is given a dead one, or something else."""
+    least: ClassVar[int] = 0
+    """References that the process itself holds, which cannot be given up."""
 
     @property
     def backend(self) -> str:
@@ -82,7 +85,7 @@ class Counted:
 
     def release(self) -> None:
         with _lock:
-            if not self.references:
+            if self.references <= self.least:
                 raise URError(f"{self!r} was released before", result=self.dead)
             self.references -= 1
             last = not self.references
@@ -107,17 +110,19 @@ class Counted:
 class Adapter(Counted):
     """`ur_adapter_handle_t`: who drives the devices of one backend."""
 
-    __slots__ = ("_backend", "platform")
+    __slots__ = ("_backend", "log", "platform")
 
     dead = Result.ERROR_INVALID_VALUE
     _backend: str
     platform: Platform
+    log: LogSink | None
 
     @classmethod
     def make(cls, backend: str) -> Adapter:
         self = cls._new()
         self._backend = backend
         self.references = 0
+        self.log = None
         self.platform = Platform.make(self)
         return self
 
@@ -153,6 +158,7 @@ class Device(Counted):
     __slots__ = ("platform", "shared")
 
     dead = Result.ERROR_INVALID_DEVICE
+    least = 1  # a device lives as long as the process
     shared: SharedDevice
     platform: Platform
 
@@ -200,20 +206,23 @@ class Context(Counted):
 class Queue(Counted):
     """`ur_queue_handle_t`: an in-order queue."""
 
-    __slots__ = ("context", "device", "profiling", "shared")
+    __slots__ = ("context", "device", "flags", "profiling", "shared")
 
     dead = Result.ERROR_INVALID_QUEUE
     shared: WorkQueue
     context: Context
     device: Device
+    flags: int
+    """As it was made."""
     profiling: bool
 
     @classmethod
-    def make(cls, context: Context, device: Device, queue: WorkQueue, profiling: bool) -> Queue:
+    def make(cls, context: Context, device: Device, queue: WorkQueue, flags: int, profiling: bool) -> Queue:
         self = cls._new()
         self.context = context
         self.device = device
         self.shared = queue
+        self.flags = flags
         self.profiling = profiling
         return self
 

@@ -13,6 +13,10 @@ say what an argument is:
 | `Pointer`, `NullablePointer` | `pointer`, `pointer?` | an address, `int` of 64 bits; 0 is null, as `None` is |
 | `Size` | `size` | `int` of 64 bits, not negative |
 | `bool` | `bool` | `bool` |
+| `Uint32` | `uint32` | `int` of 32 bits, not negative |
+| `String` | `string` | `str`; a C string |
+| `LoggerCallback`, `EventCallback` | `callback:X` | a callable: `ur_logger_callback_t`, `ur_event_callback_t` |
+| `UserData` | `data?` | any object, handed to a callback; `void *`, which may be null |
 | `bytes` | `bytes` | bytes-like; a pointer to data together with the size of it, where UR takes the size |
 | `Pattern` | `pattern` | bytes-like; `pPattern` and `patternSize` |
 | an `IntEnum` of `_enums` | `enum:X` | `int`, answered as class `X` |
@@ -22,6 +26,7 @@ say what an argument is:
 | `WaitList` | `sequence:event?` | the same; empty is UR's null with count 0 |
 | `X | None` | the kind of `X`, and `?` | `None` is allowed |
 | `list[X]` (a result) | the kind of `X`, and `[]` | a list |
+| `tuple[X, Y]` (a result) | the kinds, with `+` | a tuple: several outputs, in their order |
 
 The values of info queries have the kinds `uint32`, `int32`, `uint64`, `string` and `K[3]`, too; an `Info` says which. A
 function whose last argument is `propName` answers `info:X`: a value whose kind the `Info` of that enumeration tells.
@@ -56,14 +61,21 @@ __all__ = [
     "Arg",
     "Check",
     "Error",
+    "EventCallback",
     "Function",
     "Info",
+    "Int32",
+    "LoggerCallback",
     "NullablePointer",
     "Pattern",
     "Pointer",
     "Pool",
     "Rule",
     "Size",
+    "String",
+    "Uint32",
+    "Uint64",
+    "UserData",
     "WaitList",
     "function",
     "functions_of",
@@ -76,6 +88,13 @@ Pointer = Annotated[int, "pointer"]
 NullablePointer = Annotated[int, "pointer?"]
 Size = Annotated[int, "size"]
 Pattern = Annotated[bytes, "pattern"]
+Int32 = Annotated[int, "int32"]
+Uint32 = Annotated[int, "uint32"]
+Uint64 = Annotated[int, "uint64"]
+String = Annotated[str, "string"]
+LoggerCallback = Annotated[Callable[[_enums.LoggerLevel, str, object], object], "callback:logger"]
+EventCallback = Annotated[Callable[[Event, _enums.ExecutionInfo, object], object], "callback:event"]
+UserData = Annotated[object, "data?"]
 Pool = Annotated[None, "handle:usm_pool?"]
 WaitList = Annotated[tuple[Event, ...], "sequence:event?"]
 
@@ -266,6 +285,8 @@ def _kind(annotation: Any) -> str:
         return f"{_kind(parts[0])}?"
     if origin is list:
         return f"{_kind(parts[0])}[]"
+    if origin is tuple and parts[-1] is not Ellipsis:
+        return "+".join(map(_kind, parts))
     if origin is tuple:
         return f"sequence:{_HANDLE_KINDS[parts[0]]}"
     if annotation in _HANDLE_KINDS:
@@ -319,7 +340,9 @@ def function(
             for arg in args
             if not arg.optional
             and arg.name not in unchecked
-            and arg.kind.startswith(("handle:", "pointer", "struct:", "sequence:", "bytes", "pattern"))
+            and arg.kind.startswith(
+                ("handle:", "pointer", "struct:", "sequence:", "bytes", "pattern", "string", "callback:")
+            )
         ]
         all_rules = (
             *(_null_rule(arg) for arg in nullable if not arg.kind.startswith("handle:")),

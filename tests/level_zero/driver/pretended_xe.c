@@ -1,7 +1,7 @@
 /* LD_PRELOAD: a pretended Linux "xe" kernel driver with one or more Battlemage GPUs, enough for Intel's own Level Zero
  * driver to start, allocate, share, map and run. Buffer objects are memfds. Each exec queue is a thread that walks the
- * batches submitted to it and performs copies, fills of the copy engine, stores, atomics and semaphore waits. Kernels do
- * not run: what the driver does by a kernel leaves its memory as it was.
+ * batches submitted to it and performs copies, fills of the copy engine, stores, atomics and semaphore waits. Kernels
+ * do not run: what the driver does by a kernel leaves its memory as it was.
  *
  * Environment: PRETENDED_XE_DEVICES=n (default: 1), PRETENDED_XE_TRACE=1 (ioctls) or 2 (commands, too), to stderr. */
 #define _GNU_SOURCE
@@ -111,7 +111,7 @@ static int invalid(void)
     return -1;
 }
 
-/* --- the command streamer ------------------------------------------------------------------------------------------- */
+/* --- the command streamer ----------------------------------------------------------------------------------------- */
 
 static void *reach(uint32_t vm, uint64_t address, uint64_t size) /* NULL where nothing is bound */
 {
@@ -395,7 +395,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* --- what the device says of itself --------------------------------------------------------------------------------- */
+/* --- what the device says of itself ------------------------------------------------------------------------------- */
 
 static int answer(struct drm_xe_device_query *query, const void *data, size_t size)
 {
@@ -495,7 +495,7 @@ static int device_query(struct drm_xe_device_query *query)
     }
 }
 
-/* --- buffer objects and bindings ------------------------------------------------------------------------------------ */
+/* --- buffer objects and bindings ---------------------------------------------------------------------------------- */
 
 /* A handle of the kernel's is no file descriptor of the process. So those that stand for handles lie in the table of a
  * thread that shares its table with no other, where they are reached by their links. */
@@ -685,7 +685,7 @@ static int bind_all(struct drm_xe_vm_bind *request)
     return 0;
 }
 
-/* --- queues --------------------------------------------------------------------------------------------------------- */
+/* --- queues ------------------------------------------------------------------------------------------------------- */
 
 static int create_queue(struct drm_xe_exec_queue_create *request)
 {
@@ -754,7 +754,7 @@ static int wait_fence(const struct drm_xe_wait_user_fence *wait)
     return 0;
 }
 
-/* --- system calls --------------------------------------------------------------------------------------------------- */
+/* --- system calls ------------------------------------------------------------------------------------------------- */
 
 static int general_ioctl(unsigned number, void *argument) /* those that all graphics drivers have */
 {

@@ -1,6 +1,6 @@
-/* A software driver for Level Zero: device memory is memfds, and a thread runs what is appended to command lists. Built as
- * a driver it runs under the real loader (ZE_ENABLE_ALT_DRIVERS). Built with STAND_IN it takes the loader's place: its
- * functions carry the loader's names. It copies what Intel's driver was seen to do, its traps too:
+/* A software driver for Level Zero: device memory is memfds, and a thread runs what is appended to command lists. Built
+ * as a driver it runs under the real loader (ZE_ENABLE_ALT_DRIVERS). Built with STAND_IN it takes the loader's place:
+ * its functions carry the loader's names. It copies what Intel's driver was seen to do, its traps too:
  *   - device addresses lie in the upper half, and the host cannot use them;
  *   - small allocations share one memfd, which their IPC handles give away whole;
  *   - the fds that it hands out are its own, the same ones at each call; whoever closes one breaks the driver;
@@ -38,7 +38,7 @@
 #define POOLED ((size_t)2 << 20)         /* of the buffer that small allocations share */
 #define HIGH UINT64_C(0xffff800000000000) /* where device addresses begin */
 
-/* --- objects and the books: soft_books.c --------------------------------------------------------------------------- */
+/* --- objects and the books: soft_books.c -------------------------------------------------------------------------- */
 
 enum kind { CONTEXT, MEMORY, OPENED, SYSTEM, PHYSICAL, RESERVATION, MAPPING, EVENT_POOL, EVENT, LIST, KINDS };
 
@@ -76,10 +76,10 @@ EXPORTED int softze_books(char *out, size_t size);        /* all that is left, a
 EXPORTED void softze_fail(const char *function, int nth, uint32_t result); /* call `nth` from now on (0: each) fails */
 EXPORTED void softze_stall(const char *function, int milliseconds);        /* each call takes so long */
 EXPORTED int softze_calls(const char *function);          /* since the last reset */
-EXPORTED const char *softze_called(int index);            /* the names of functions called so far; NULL after the last */
+EXPORTED const char *softze_called(int index);            /* the names of functions called so far; then NULL */
 EXPORTED void softze_reset(void);                         /* no failure, no stall, no count, no violation */
 
-/* --- memory: soft_memory.c, soft_ranges.c --------------------------------------------------------------------------- */
+/* --- memory: soft_memory.c, soft_ranges.c ------------------------------------------------------------------------- */
 
 int soft_memfd(size_t size);   /* entered in the books, as all fds; -1 on failure */
 int soft_dup(int fd);
@@ -129,10 +129,11 @@ typedef struct { /* an IPC handle: the fd first, as in Intel's drivers, then (no
     uint32_t type;
     char magic[12];
 } ipc_handle;
-void soft_handle(ipc_handle *out, const char *magic, int fd, uint64_t size, uint64_t offset);
-int soft_opened(const ipc_handle *handle, const char *magic); /* an fd of our own, or -1 */
+/* Write one into a Level Zero handle; read one, with an fd of our own for it, or -1. */
+void soft_handle(void *out, const char *magic, int fd, uint64_t size, uint64_t offset, uint32_t type);
+int soft_opened(const void *handle, const char *magic, ipc_handle *out);
 
-/* --- events and command lists: soft_events.c, soft_lists.c ---------------------------------------------------------- */
+/* --- events and command lists: soft_events.c, soft_lists.c -------------------------------------------------------- */
 
 typedef struct { /* of an event in a pool: in the pool's memfd */
     _Atomic uint64_t state, start, end, unused[5];
@@ -185,7 +186,7 @@ point soft_point(event *e);
 bool soft_reached(point p, bool narrow);
 void soft_count(event *e, list *l, uint64_t value); /* e stands for that value of the list's counter from now on */
 
-/* --- the driver's own functions beyond the official headers ---------------------------------------------------------- */
+/* --- the driver's own functions beyond the official headers ------------------------------------------------------- */
 
 typedef struct {
     uint32_t action, scope;

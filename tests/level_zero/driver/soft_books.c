@@ -15,8 +15,9 @@ static const char *const newer[] = {
     "zeMemGetFileDescriptorFromIpcHandleExp", "zeMemGetIpcHandleWithProperties", "zePhysicalMemGetProperties",
     "zeEventPoolPutIpcHandle", "zeEventCounterBasedCreate", "zeEventCounterBasedGetIpcHandle",
     "zeEventCounterBasedOpenIpcHandle", "zeEventCounterBasedCloseIpcHandle", "zeEventCounterBasedGetDeviceAddress",
-    "zeEventGetCounterBasedFlags", "zeDeviceGetCounterBasedEventMaxValue", "zeDeviceSynchronize", "zeCommandListAppendHostFunction",
-    "zeCommandListAppendMemoryCopyWithParameters", "zeCommandListAppendMemoryFillWithParameters"};
+    "zeEventGetCounterBasedFlags", "zeDeviceGetCounterBasedEventMaxValue", "zeDeviceSynchronize",
+    "zeCommandListAppendHostFunction", "zeCommandListAppendMemoryCopyWithParameters",
+    "zeCommandListAppendMemoryFillWithParameters"};
 
 typedef struct entry {
     struct entry *next;
@@ -185,7 +186,7 @@ uint64_t soft_now(void)
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-/* --- for tests ------------------------------------------------------------------------------------------------------ */
+/* --- for tests ---------------------------------------------------------------------------------------------------- */
 
 extern int soft_fds; /* soft_memory.c */
 

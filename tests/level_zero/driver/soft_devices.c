@@ -23,7 +23,6 @@ int soft_index(ze_device_handle_t device)
 ze_result_t zeInit(ze_init_flags_t flags)
 {
     ENTER();
-    (void)flags;
     return ZE_RESULT_SUCCESS;
 }
 
@@ -55,7 +54,6 @@ ze_result_t zeInitDrivers(uint32_t *count, ze_driver_handle_t *out, ze_init_driv
 ze_result_t zeDriverGetApiVersion(ze_driver_handle_t handle, ze_api_version_t *out)
 {
     ENTER();
-    (void)handle;
     *out = (ze_api_version_t)(soft_old() ? ZE_MAKE_VERSION(1, 3) : ZE_MAKE_VERSION(1, 17));
     return ZE_RESULT_SUCCESS;
 }
@@ -63,7 +61,6 @@ ze_result_t zeDriverGetApiVersion(ze_driver_handle_t handle, ze_api_version_t *o
 ze_result_t zeDriverGetProperties(ze_driver_handle_t handle, ze_driver_properties_t *out)
 {
     ENTER();
-    (void)handle;
     memset(&out->uuid, 7, sizeof out->uuid);
     out->driverVersion = soft_old() ? 0x01030000 | 20000 : 0x01000000 | 39122;
     return ZE_RESULT_SUCCESS;
@@ -72,7 +69,6 @@ ze_result_t zeDriverGetProperties(ze_driver_handle_t handle, ze_driver_propertie
 ze_result_t zeDriverGetIpcProperties(ze_driver_handle_t handle, ze_driver_ipc_properties_t *out)
 {
     ENTER();
-    (void)handle;
     out->flags = ZE_IPC_PROPERTY_FLAG_MEMORY | (soft_old() ? 0 : ZE_IPC_PROPERTY_FLAG_EVENT_POOL);
     return ZE_RESULT_SUCCESS;
 }
@@ -81,7 +77,6 @@ ze_result_t zeDriverGetExtensionProperties(ze_driver_handle_t handle, uint32_t *
                                            ze_driver_extension_properties_t *out)
 {
     ENTER();
-    (void)handle;
     static const ze_driver_extension_properties_t known[] = {
         {"ZE_extension_external_memmap_sysmem", ZE_MAKE_VERSION(1, 0)},
         {"ZE_intel_experimental_command_list_memory_sync", ZE_MAKE_VERSION(1, 0)}};
@@ -99,7 +94,6 @@ ze_result_t zeDriverGetExtensionProperties(ze_driver_handle_t handle, uint32_t *
 ze_result_t zeDriverGetExtensionFunctionAddress(ze_driver_handle_t handle, const char *name, void **out)
 {
     ENTER();
-    (void)handle;
     static const struct {
         const char *name;
         void *function;
@@ -123,7 +117,6 @@ ze_result_t zeDriverGetExtensionFunctionAddress(ze_driver_handle_t handle, const
 
 ze_context_handle_t zeDriverGetDefaultContext(ze_driver_handle_t handle)
 {
-    (void)handle;
     if (soft_enter(__func__))
         return NULL;
     soft_lock();
@@ -133,19 +126,17 @@ ze_context_handle_t zeDriverGetDefaultContext(ze_driver_handle_t handle)
     return (ze_context_handle_t)default_context;
 }
 
-/* --- devices -------------------------------------------------------------------------------------------------------- */
+/* --- devices ------------------------------------------------------------------------------------------------------ */
 
 ze_result_t zeDeviceGet(ze_driver_handle_t handle, uint32_t *count, ze_device_handle_t *out)
 {
     ENTER();
-    (void)handle;
     return give(count, (void **)out, devices, sizeof *devices, (uint32_t)soft_devices());
 }
 
 ze_result_t zeDeviceGetSubDevices(ze_device_handle_t handle, uint32_t *count, ze_device_handle_t *out)
 {
     ENTER();
-    (void)handle, (void)out;
     *count = 0;
     return ZE_RESULT_SUCCESS;
 }
@@ -153,7 +144,6 @@ ze_result_t zeDeviceGetSubDevices(ze_device_handle_t handle, uint32_t *count, ze
 ze_result_t zeDeviceGetRootDevice(ze_device_handle_t handle, ze_device_handle_t *out)
 {
     ENTER();
-    (void)handle;
     *out = NULL;
     return ZE_RESULT_SUCCESS;
 }
@@ -205,7 +195,6 @@ ze_result_t zeDeviceGetCommandQueueGroupProperties(ze_device_handle_t handle, ui
                                                    ze_command_queue_group_properties_t *out)
 {
     ENTER();
-    (void)handle;
     if (out && *count) {
         out->flags = ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE | ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COPY;
         out->maxMemoryFillPatternSize = 128;
@@ -218,7 +207,6 @@ ze_result_t zeDeviceGetCommandQueueGroupProperties(ze_device_handle_t handle, ui
 ze_result_t zeDeviceGetMemoryProperties(ze_device_handle_t handle, uint32_t *count, ze_device_memory_properties_t *out)
 {
     ENTER();
-    (void)handle;
     if (out && *count) {
         out->flags = 0;
         out->maxClockRate = 1000;
@@ -233,7 +221,6 @@ ze_result_t zeDeviceGetMemoryProperties(ze_device_handle_t handle, uint32_t *cou
 ze_result_t zeDeviceGetMemoryAccessProperties(ze_device_handle_t handle, ze_device_memory_access_properties_t *out)
 {
     ENTER();
-    (void)handle;
     const ze_memory_access_cap_flags_t both = ZE_MEMORY_ACCESS_CAP_FLAG_RW | ZE_MEMORY_ACCESS_CAP_FLAG_ATOMIC;
     out->hostAllocCapabilities = out->deviceAllocCapabilities = both;
     out->sharedSingleDeviceAllocCapabilities = out->sharedCrossDeviceAllocCapabilities = both;
@@ -244,7 +231,6 @@ ze_result_t zeDeviceGetMemoryAccessProperties(ze_device_handle_t handle, ze_devi
 ze_result_t zeDeviceGetExternalMemoryProperties(ze_device_handle_t handle, ze_device_external_memory_properties_t *out)
 {
     ENTER();
-    (void)handle;
     out->memoryAllocationImportTypes = out->memoryAllocationExportTypes =
         ZE_EXTERNAL_MEMORY_TYPE_FLAG_OPAQUE_FD | ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF;
     out->imageImportTypes = out->imageExportTypes = 0;
@@ -254,7 +240,6 @@ ze_result_t zeDeviceGetExternalMemoryProperties(ze_device_handle_t handle, ze_de
 ze_result_t zeDeviceGetP2PProperties(ze_device_handle_t one, ze_device_handle_t other, ze_device_p2p_properties_t *out)
 {
     ENTER();
-    (void)one, (void)other;
     out->flags = ZE_DEVICE_P2P_PROPERTY_FLAG_ACCESS | ZE_DEVICE_P2P_PROPERTY_FLAG_ATOMICS;
     return ZE_RESULT_SUCCESS;
 }
@@ -262,7 +247,6 @@ ze_result_t zeDeviceGetP2PProperties(ze_device_handle_t one, ze_device_handle_t 
 ze_result_t zeDeviceCanAccessPeer(ze_device_handle_t one, ze_device_handle_t other, ze_bool_t *out)
 {
     ENTER();
-    (void)one, (void)other;
     *out = 1;
     return ZE_RESULT_SUCCESS;
 }
@@ -270,14 +254,12 @@ ze_result_t zeDeviceCanAccessPeer(ze_device_handle_t one, ze_device_handle_t oth
 ze_result_t zeDeviceGetStatus(ze_device_handle_t handle)
 {
     ENTER();
-    (void)handle;
     return ZE_RESULT_SUCCESS;
 }
 
 ze_result_t zeDeviceGetGlobalTimestamps(ze_device_handle_t handle, uint64_t *host, uint64_t *device)
 {
     ENTER();
-    (void)handle;
     *host = *device = soft_now();
     return ZE_RESULT_SUCCESS;
 }
@@ -285,17 +267,15 @@ ze_result_t zeDeviceGetGlobalTimestamps(ze_device_handle_t handle, uint64_t *hos
 ze_result_t zeDeviceGetCounterBasedEventMaxValue(ze_device_handle_t handle, uint64_t *out)
 {
     ENTER();
-    (void)handle;
     *out = soft_narrow() ? UINT32_MAX : INT64_MAX;
     return ZE_RESULT_SUCCESS;
 }
 
-/* --- contexts ------------------------------------------------------------------------------------------------------- */
+/* --- contexts ----------------------------------------------------------------------------------------------------- */
 
 ze_result_t zeContextCreate(ze_driver_handle_t handle, const ze_context_desc_t *desc, ze_context_handle_t *out)
 {
     ENTER();
-    (void)handle, (void)desc;
     *out = soft_new(CONTEXT, sizeof(object));
     return ZE_RESULT_SUCCESS;
 }
@@ -304,7 +284,6 @@ ze_result_t zeContextCreateEx(ze_driver_handle_t handle, const ze_context_desc_t
                               ze_device_handle_t *which, ze_context_handle_t *out)
 {
     ENTER();
-    (void)number, (void)which;
     return zeContextCreate(handle, desc, out);
 }
 
@@ -327,13 +306,11 @@ ze_result_t zeContextGetStatus(ze_context_handle_t handle)
 ze_result_t zeContextMakeMemoryResident(ze_context_handle_t handle, ze_device_handle_t device, void *at, size_t size)
 {
     ENTER();
-    (void)handle, (void)device;
     return soft_reachable(at, size) ? ZE_RESULT_SUCCESS : ZE_RESULT_ERROR_INVALID_ARGUMENT;
 }
 
 ze_result_t zeContextEvictMemory(ze_context_handle_t handle, ze_device_handle_t device, void *at, size_t size)
 {
     ENTER();
-    (void)handle, (void)device, (void)at, (void)size;
     return ZE_RESULT_SUCCESS;
 }

@@ -1,4 +1,4 @@
-/* The software driver's events: of pools, and counter-based ones, which stand for a value of a command list's counter. */
+/* The software driver's events: of pools, and counter-based ones, which stand for a value of a list's counter. */
 #include "soft.h"
 #include <sched.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 #define PAGE ((size_t)4096)
 
-/* --- pools ---------------------------------------------------------------------------------------------------------- */
+/* --- pools -------------------------------------------------------------------------------------------------------- */
 
 static ze_result_t enter_pool(int fd, uint32_t count, uint32_t flags, bool opened, ze_event_pool_handle_t *out)
 {
@@ -31,7 +31,6 @@ ze_result_t zeEventPoolCreate(ze_context_handle_t context, const ze_event_pool_d
                               ze_device_handle_t *devices, ze_event_pool_handle_t *out)
 {
     ENTER();
-    (void)context, (void)number, (void)devices;
     if (!desc->count)
         return ZE_RESULT_ERROR_INVALID_SIZE;
     return enter_pool(soft_memfd(desc->count * sizeof(slot)), desc->count, desc->flags, false, out);
@@ -60,10 +59,7 @@ ze_result_t zeEventPoolGetIpcHandle(ze_event_pool_handle_t handle, ze_ipc_event_
     event_pool *p = soft_live(handle, EVENT_POOL);
     if (!p || !(p->flags & ZE_EVENT_POOL_FLAG_IPC))
         return ZE_RESULT_ERROR_INVALID_ARGUMENT;
-    ipc_handle made;
-    soft_handle(&made, "softze pool", p->fd, p->count, p->flags);
-    memset(out, 0, sizeof *out);
-    memcpy(out, &made, sizeof made);
+    soft_handle(out, "softze pool", p->fd, p->count, p->flags, 0);
     return ZE_RESULT_SUCCESS;
 }
 
@@ -71,10 +67,9 @@ ze_result_t zeEventPoolOpenIpcHandle(ze_context_handle_t context, ze_ipc_event_p
                                      ze_event_pool_handle_t *out)
 {
     ENTER();
-    (void)context;
     ipc_handle got;
-    memcpy(&got, &handle, sizeof got);
-    return enter_pool(soft_opened(&got, "softze pool"), (uint32_t)got.size, (uint32_t)got.offset, true, out);
+    int fd = soft_opened(&handle, "softze pool", &got);
+    return enter_pool(fd, (uint32_t)got.size, (uint32_t)got.offset, true, out);
 }
 
 ze_result_t zeEventPoolCloseIpcHandle(ze_event_pool_handle_t handle)
@@ -86,7 +81,6 @@ ze_result_t zeEventPoolCloseIpcHandle(ze_event_pool_handle_t handle)
 ze_result_t zeEventPoolPutIpcHandle(ze_context_handle_t context, ze_ipc_event_pool_handle_t handle)
 {
     ENTER();
-    (void)context, (void)handle;
     return ZE_RESULT_SUCCESS;
 }
 
@@ -107,7 +101,7 @@ ze_result_t zeEventCreate(ze_event_pool_handle_t handle, const ze_event_desc_t *
     return ZE_RESULT_SUCCESS;
 }
 
-/* --- counter-based events ------------------------------------------------------------------------------------------- */
+/* --- counter-based events ----------------------------------------------------------------------------------------- */
 
 static ze_result_t enter_event(int fd, uint32_t flags, uint32_t signal, uint32_t wait, bool opened, event **out)
 {
@@ -133,7 +127,6 @@ ze_result_t zeEventCounterBasedCreate(ze_context_handle_t context, ze_device_han
                                       const ze_event_counter_based_desc_t *desc, ze_event_handle_t *out)
 {
     ENTER();
-    (void)device;
     const uint32_t stamps = ZE_EVENT_COUNTER_BASED_FLAG_DEVICE_TIMESTAMP | ZE_EVENT_COUNTER_BASED_FLAG_HOST_TIMESTAMP;
     uint32_t flags = desc ? desc->flags : 0;
     if (!soft_live(context, CONTEXT))
@@ -155,7 +148,8 @@ ze_result_t zeEventCounterBasedCreate(ze_context_handle_t context, ze_device_han
     if (storage && (!storage->incrementValue || !soft_reachable(storage->deviceAddress, 8)))
         return ZE_RESULT_ERROR_INVALID_ARGUMENT;
     event *e;
-    ze_result_t result = enter_event(soft_memfd(PAGE), flags, desc ? desc->signal : 0, desc ? desc->wait : 0, false, &e);
+    ze_result_t result =
+        enter_event(soft_memfd(PAGE), flags, desc ? desc->signal : 0, desc ? desc->wait : 0, false, &e);
     if (result)
         return result;
     if (sync) {
@@ -177,10 +171,7 @@ ze_result_t zeEventCounterBasedGetIpcHandle(ze_event_handle_t handle, ze_ipc_eve
     event *e = soft_live(handle, EVENT);
     if (!e || !e->counter_based || !(e->flags & ZE_EVENT_COUNTER_BASED_FLAG_IPC) || e->external)
         return ZE_RESULT_ERROR_INVALID_ARGUMENT;
-    ipc_handle made;
-    soft_handle(&made, "softze event", e->fd, e->signal | (uint64_t)e->wait << 32, e->flags);
-    memset(out, 0, sizeof *out);
-    memcpy(out, &made, sizeof made);
+    soft_handle(out, "softze event", e->fd, e->signal | (uint64_t)e->wait << 32, e->flags, 0);
     return ZE_RESULT_SUCCESS;
 }
 
@@ -188,12 +179,11 @@ ze_result_t zeEventCounterBasedOpenIpcHandle(ze_context_handle_t context, ze_ipc
                                              ze_event_handle_t *out)
 {
     ENTER();
-    (void)context;
     ipc_handle got;
-    memcpy(&got, &handle, sizeof got);
+    int fd = soft_opened(&handle, "softze event", &got);
     event *e;
-    ze_result_t result = enter_event(soft_opened(&got, "softze event"), (uint32_t)got.offset, (uint32_t)got.size,
-                                     (uint32_t)(got.size >> 32), true, &e);
+    ze_result_t result =
+        enter_event(fd, (uint32_t)got.offset, (uint32_t)got.size, (uint32_t)(got.size >> 32), true, &e);
     if (!result)
         *out = (ze_event_handle_t)e;
     return result;
@@ -259,7 +249,7 @@ void soft_count(event *e, list *l, uint64_t value)
     soft_unlock();
 }
 
-/* --- state ---------------------------------------------------------------------------------------------------------- */
+/* --- state -------------------------------------------------------------------------------------------------------- */
 
 point soft_point(event *e)
 {

@@ -1,5 +1,5 @@
-/* The software driver's immediate command lists. Lists of one device and index share a hardware queue: a thread that does
- * one thing after the other, whichever list it came by. */
+/* The software driver's immediate command lists. Lists of one device and index share a hardware queue: a thread that
+ * does one thing after the other, whichever list it came by. */
 #include "soft.h"
 #include <sched.h>
 #include <stdlib.h>
@@ -152,7 +152,7 @@ static ze_result_t drain(list *l, uint64_t timeout)
     return ZE_RESULT_SUCCESS;
 }
 
-/* --- creation ------------------------------------------------------------------------------------------------------- */
+/* --- creation ----------------------------------------------------------------------------------------------------- */
 
 static struct hardware *attach(int device, uint32_t index)
 {
@@ -236,7 +236,7 @@ ze_result_t zeCommandListDestroy(ze_command_list_handle_t handle)
     return ZE_RESULT_SUCCESS;
 }
 
-/* --- what is appended ----------------------------------------------------------------------------------------------- */
+/* --- what is appended --------------------------------------------------------------------------------------------- */
 
 static ze_result_t before(list *l, uint32_t number, ze_event_handle_t *events)
 {
@@ -288,7 +288,8 @@ ze_result_t zeCommandListAppendMemoryCopy(ze_command_list_handle_t handle, void 
 {
     ENTER();
     /* The host's own pages may be copied, too; addresses of the device must be known. */
-    if (((uintptr_t)to >= HIGH && !soft_reachable(to, size)) || ((uintptr_t)from >= HIGH && !soft_reachable(from, size)))
+    if (((uintptr_t)to >= HIGH && !soft_reachable(to, size)) ||
+        ((uintptr_t)from >= HIGH && !soft_reachable(from, size)))
         return ZE_RESULT_ERROR_INVALID_ARGUMENT;
     operation o = {.kind = COPY, .to = soft_host(to), .from = soft_host(from), .size = size};
     return append(handle, o, signal, number, waits);
@@ -299,7 +300,6 @@ ze_result_t zeCommandListAppendMemoryCopyWithParameters(ze_command_list_handle_t
                                                         uint32_t number, ze_event_handle_t *waits)
 {
     ENTER();
-    (void)next;
     return zeCommandListAppendMemoryCopy(handle, to, from, size, signal, number, waits);
 }
 
@@ -323,7 +323,6 @@ ze_result_t zeCommandListAppendMemoryFillWithParameters(ze_command_list_handle_t
                                                         ze_event_handle_t *waits)
 {
     ENTER();
-    (void)next;
     return zeCommandListAppendMemoryFill(handle, to, pattern, pattern_size, size, signal, number, waits);
 }
 
@@ -374,7 +373,6 @@ ze_result_t zeCommandListAppendHostFunction(ze_command_list_handle_t handle, ze_
                                             ze_event_handle_t *waits)
 {
     ENTER();
-    (void)next;
     return append(handle, (operation){.kind = CALL, .function = function, .to = data}, signal, number, waits);
 }
 
@@ -407,7 +405,6 @@ ze_result_t zexCommandListAppendWriteToMemory(ze_command_list_handle_t handle, w
                                               uint64_t value)
 {
     ENTER();
-    (void)desc;
     if (!soft_reachable(at, 8))
         return ZE_RESULT_ERROR_INVALID_ARGUMENT;
     return append(handle, (operation){.kind = STORE, .to = soft_host(at), .value = value}, NULL, 0, NULL);
@@ -429,7 +426,7 @@ ze_result_t zeDeviceSynchronize(ze_device_handle_t device)
     return ZE_RESULT_SUCCESS;
 }
 
-/* --- the state of a list -------------------------------------------------------------------------------------------- */
+/* --- the state of a list ------------------------------------------------------------------------------------------ */
 
 ze_result_t zeCommandListHostSynchronize(ze_command_list_handle_t handle, uint64_t timeout)
 {
@@ -438,47 +435,18 @@ ze_result_t zeCommandListHostSynchronize(ze_command_list_handle_t handle, uint64
     return l ? drain(l, timeout) : ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
 }
 
-ze_result_t zeCommandListGetDeviceHandle(ze_command_list_handle_t handle, ze_device_handle_t *out)
-{
-    ENTER();
-    list *l = soft_live(handle, LIST);
-    if (l)
-        *out = l->device;
-    return l ? ZE_RESULT_SUCCESS : ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
-}
+#define ANSWERS(function, type, answer)                                                                                \
+    ze_result_t function(ze_command_list_handle_t handle, type *out)                                                   \
+    {                                                                                                                  \
+        ENTER();                                                                                                       \
+        list *l = soft_live(handle, LIST);                                                                             \
+        if (l)                                                                                                         \
+            *out = answer;                                                                                             \
+        return l ? ZE_RESULT_SUCCESS : ZE_RESULT_ERROR_INVALID_NULL_HANDLE;                                            \
+    }
 
-ze_result_t zeCommandListGetContextHandle(ze_command_list_handle_t handle, ze_context_handle_t *out)
-{
-    ENTER();
-    list *l = soft_live(handle, LIST);
-    if (l)
-        *out = l->context;
-    return l ? ZE_RESULT_SUCCESS : ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
-}
-
-ze_result_t zeCommandListGetOrdinal(ze_command_list_handle_t handle, uint32_t *out)
-{
-    ENTER();
-    list *l = soft_live(handle, LIST);
-    if (l)
-        *out = l->ordinal;
-    return l ? ZE_RESULT_SUCCESS : ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
-}
-
-ze_result_t zeCommandListImmediateGetIndex(ze_command_list_handle_t handle, uint32_t *out)
-{
-    ENTER();
-    list *l = soft_live(handle, LIST);
-    if (l)
-        *out = l->index;
-    return l ? ZE_RESULT_SUCCESS : ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
-}
-
-ze_result_t zeCommandListIsImmediate(ze_command_list_handle_t handle, ze_bool_t *out)
-{
-    ENTER();
-    list *l = soft_live(handle, LIST);
-    if (l)
-        *out = 1;
-    return l ? ZE_RESULT_SUCCESS : ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
-}
+ANSWERS(zeCommandListGetDeviceHandle, ze_device_handle_t, l->device)
+ANSWERS(zeCommandListGetContextHandle, ze_context_handle_t, l->context)
+ANSWERS(zeCommandListGetOrdinal, uint32_t, l->ordinal)
+ANSWERS(zeCommandListImmediateGetIndex, uint32_t, l->index)
+ANSWERS(zeCommandListIsImmediate, ze_bool_t, 1)

@@ -27,7 +27,7 @@ uint64_t soft_id(void)
     return __atomic_add_fetch(&ids, 1, __ATOMIC_RELAXED);
 }
 
-/* --- fds ------------------------------------------------------------------------------------------------------------ */
+/* --- fds ---------------------------------------------------------------------------------------------------------- */
 
 static int counted(int fd)
 {
@@ -85,7 +85,7 @@ bool soft_same(int fd, ino_t inode)
     return same;
 }
 
-/* --- addresses ------------------------------------------------------------------------------------------------------ */
+/* --- addresses ---------------------------------------------------------------------------------------------------- */
 
 void *soft_address(const memory *m)
 {
@@ -154,7 +154,7 @@ char *soft_place(size_t size, size_t alignment, int fd, size_t offset, int prote
     return at;
 }
 
-/* --- allocations ---------------------------------------------------------------------------------------------------- */
+/* --- allocations -------------------------------------------------------------------------------------------------- */
 
 static memory *enter(enum kind kind, char *host, size_t size, int fd, size_t offset, ze_memory_type_t type,
                      ze_device_handle_t device)
@@ -273,7 +273,6 @@ ze_result_t zeMemAllocShared(ze_context_handle_t context, const ze_device_mem_al
                              ze_device_handle_t device, void **out)
 {
     ENTER();
-    (void)host_desc;
     return allocate(context, device_desc->pNext, size, alignment, ZE_MEMORY_TYPE_SHARED, device, out);
 }
 
@@ -306,14 +305,12 @@ static ze_result_t release(void *address, bool opened)
 ze_result_t zeMemFree(ze_context_handle_t context, void *address)
 {
     ENTER();
-    (void)context;
     return release(address, false);
 }
 
 ze_result_t zeMemFreeExt(ze_context_handle_t context, const ze_memory_free_ext_desc_t *desc, void *address)
 {
     ENTER();
-    (void)context, (void)desc;
     return release(address, false);
 }
 
@@ -321,7 +318,6 @@ ze_result_t zeMemGetAllocProperties(ze_context_handle_t context, const void *add
                                     ze_memory_allocation_properties_t *out, ze_device_handle_t *device)
 {
     ENTER();
-    (void)context;
     soft_lock();
     memory *m = soft_find(address);
     out->type = m ? m->type : ZE_MEMORY_TYPE_UNKNOWN;
@@ -339,7 +335,6 @@ ze_result_t zeMemGetAllocProperties(ze_context_handle_t context, const void *add
 ze_result_t zeMemGetAddressRange(ze_context_handle_t context, const void *address, void **base, size_t *size)
 {
     ENTER();
-    (void)context;
     soft_lock();
     memory *m = soft_find(address);
     if (m && base)
@@ -350,42 +345,35 @@ ze_result_t zeMemGetAddressRange(ze_context_handle_t context, const void *addres
     return m ? ZE_RESULT_SUCCESS : ZE_RESULT_ERROR_UNKNOWN;
 }
 
-/* --- IPC handles ---------------------------------------------------------------------------------------------------- */
+/* --- IPC handles -------------------------------------------------------------------------------------------------- */
 
-void soft_handle(ipc_handle *out, const char *magic, int fd, uint64_t size, uint64_t offset)
+_Static_assert(sizeof(ipc_handle) <= sizeof(ze_ipc_mem_handle_t), "it lies in a handle of Level Zero's");
+
+void soft_handle(void *out, const char *magic, int fd, uint64_t size, uint64_t offset, uint32_t type)
 {
-    memset(out, 0, sizeof *out);
-    out->fd = fd;
-    out->pid = soft_old() ? 0 : getpid();
-    out->size = size;
-    out->offset = offset;
-    strcpy(out->magic, magic);
+    ipc_handle made = {.fd = fd, .pid = soft_old() ? 0 : getpid(), .size = size, .offset = offset, .type = type};
+    strcpy(made.magic, magic);
+    memset(out, 0, sizeof(ze_ipc_mem_handle_t));
+    memcpy(out, &made, sizeof made);
 }
 
-int soft_opened(const ipc_handle *handle, const char *magic)
+int soft_opened(const void *handle, const char *magic, ipc_handle *out)
 {
+    memcpy(out, handle, sizeof *out);
     /* A bare fd of an older driver was received by the program itself: it is this process's. */
-    return strcmp(handle->magic, magic) ? -1 : soft_fetch(handle->pid ? handle->pid : getpid(), handle->fd);
+    return strcmp(out->magic, magic) ? -1 : soft_fetch(out->pid ? out->pid : getpid(), out->fd);
 }
 
 ze_result_t zeMemGetIpcHandle(ze_context_handle_t context, const void *address, ze_ipc_mem_handle_t *out)
 {
     ENTER();
-    (void)context;
-    ipc_handle handle;
     soft_lock();
     memory *m = soft_find(address);
     bool shareable = m && m->fd >= 0;
-    if (shareable) {
-        soft_handle(&handle, "softze mem", m->fd, m->pool ? POOLED : m->size, m->offset);
-        handle.type = m->type;
-    }
+    if (shareable)
+        soft_handle(out, "softze mem", m->fd, m->pool ? POOLED : m->size, m->offset, m->type);
     soft_unlock();
-    if (!shareable)
-        return ZE_RESULT_ERROR_INVALID_ARGUMENT;
-    memset(out, 0, sizeof *out);
-    memcpy(out, &handle, sizeof handle);
-    return ZE_RESULT_SUCCESS;
+    return shareable ? ZE_RESULT_SUCCESS : ZE_RESULT_ERROR_INVALID_ARGUMENT;
 }
 
 ze_result_t zeMemGetIpcHandleWithProperties(ze_context_handle_t context, const void *address, void *next,
@@ -402,12 +390,10 @@ ze_result_t zeMemOpenIpcHandle(ze_context_handle_t context, ze_device_handle_t d
                                ze_ipc_memory_flags_t flags, void **out)
 {
     ENTER();
-    (void)flags;
-    ipc_handle got;
-    memcpy(&got, &handle, sizeof got);
     if (!soft_live(context, CONTEXT))
         return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
-    int fd = soft_opened(&got, "softze mem");
+    ipc_handle got;
+    int fd = soft_opened(&handle, "softze mem", &got);
     if (fd < 0)
         return ZE_RESULT_ERROR_INVALID_ARGUMENT;
     char *host = soft_place(got.size, GRANULE, fd, 0, PROT_READ | PROT_WRITE);
@@ -424,7 +410,6 @@ ze_result_t zeMemOpenIpcHandle(ze_context_handle_t context, ze_device_handle_t d
 ze_result_t zeMemCloseIpcHandle(ze_context_handle_t context, const void *address)
 {
     ENTER();
-    (void)context;
     soft_lock();
     memory *m = soft_find(address);
     void *begin = m ? soft_address(m) : (void *)address;
@@ -435,7 +420,6 @@ ze_result_t zeMemCloseIpcHandle(ze_context_handle_t context, const void *address
 ze_result_t zeMemPutIpcHandle(ze_context_handle_t context, ze_ipc_mem_handle_t handle)
 {
     ENTER();
-    (void)context, (void)handle;
     return ZE_RESULT_SUCCESS;
 }
 
@@ -443,34 +427,27 @@ ze_result_t zeMemGetFileDescriptorFromIpcHandleExp(ze_context_handle_t context, 
                                                    uint64_t *out)
 {
     ENTER();
-    (void)context;
-    ipc_handle got;
-    memcpy(&got, &handle, sizeof got);
-    *out = (uint64_t)got.fd;
+    int fd;
+    memcpy(&fd, &handle, sizeof fd); /* it comes first */
+    *out = (uint64_t)fd;
     return ZE_RESULT_SUCCESS;
 }
 
 ze_result_t zeMemGetIpcHandleFromFileDescriptorExp(ze_context_handle_t context, uint64_t fd, ze_ipc_mem_handle_t *out)
 {
     ENTER();
-    (void)context;
     struct stat status;
     if (fstat((int)fd, &status))
         return ZE_RESULT_ERROR_INVALID_ARGUMENT;
-    ipc_handle handle;
-    soft_handle(&handle, "softze mem", (int)fd, (uint64_t)status.st_size, 0);
-    handle.type = ZE_MEMORY_TYPE_DEVICE;
-    memset(out, 0, sizeof *out);
-    memcpy(out, &handle, sizeof handle);
+    soft_handle(out, "softze mem", (int)fd, (uint64_t)status.st_size, 0, ZE_MEMORY_TYPE_DEVICE);
     return ZE_RESULT_SUCCESS;
 }
 
-/* --- pages of the program ------------------------------------------------------------------------------------------- */
+/* --- pages of the program ----------------------------------------------------------------------------------------- */
 
 ze_result_t zexDriverImportExternalPointer(ze_driver_handle_t driver, void *address, size_t size)
 {
     ENTER();
-    (void)driver;
     soft_lock();
     bool taken = soft_find(address);
     if (!taken)
@@ -482,7 +459,6 @@ ze_result_t zexDriverImportExternalPointer(ze_driver_handle_t driver, void *addr
 ze_result_t zexDriverReleaseImportedPointer(ze_driver_handle_t driver, void *address)
 {
     ENTER();
-    (void)driver;
     soft_lock();
     memory *m = soft_find(address);
     bool imported = m && m->head.kind == SYSTEM;
@@ -495,7 +471,6 @@ ze_result_t zexDriverReleaseImportedPointer(ze_driver_handle_t driver, void *add
 ze_result_t zexDriverGetHostPointerBaseAddress(ze_driver_handle_t driver, void *address, void **base)
 {
     ENTER();
-    (void)driver;
     soft_lock();
     memory *m = soft_find(address);
     if (m && base)

@@ -31,7 +31,6 @@ ze_result_t zePhysicalMemCreate(ze_context_handle_t context, ze_device_handle_t 
 ze_result_t zePhysicalMemDestroy(ze_context_handle_t context, ze_physical_mem_handle_t handle)
 {
     ENTER();
-    (void)context;
     physical *p = soft_live(handle, PHYSICAL);
     if (!p)
         return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
@@ -45,7 +44,6 @@ ze_result_t zePhysicalMemGetProperties(ze_context_handle_t context, ze_physical_
                                        ze_physical_mem_properties_t *out)
 {
     ENTER();
-    (void)context;
     physical *p = soft_live(handle, PHYSICAL);
     if (!p)
         return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
@@ -63,7 +61,6 @@ ze_result_t zePhysicalMemGetProperties(ze_context_handle_t context, ze_physical_
 ze_result_t zeVirtualMemQueryPageSize(ze_context_handle_t context, ze_device_handle_t device, size_t size, size_t *out)
 {
     ENTER();
-    (void)context, (void)device, (void)size;
     *out = GRANULE;
     return ZE_RESULT_SUCCESS;
 }
@@ -117,7 +114,6 @@ static memory *mapping_in(const void *address, size_t size) /* any that overlaps
 ze_result_t zeVirtualMemFree(ze_context_handle_t context, const void *address, size_t size)
 {
     ENTER();
-    (void)context;
     soft_lock();
     memory *m = reservation_of(address, size);
     bool whole = m && m->host == soft_host(address) && m->size == size;
@@ -144,7 +140,6 @@ ze_result_t zeVirtualMemMap(ze_context_handle_t context, const void *address, si
                             ze_physical_mem_handle_t handle, size_t offset, ze_memory_access_attribute_t access)
 {
     ENTER();
-    (void)context;
     physical *p = soft_live(handle, PHYSICAL);
     if (!p)
         return ZE_RESULT_ERROR_INVALID_NULL_HANDLE;
@@ -177,7 +172,6 @@ ze_result_t zeVirtualMemMap(ze_context_handle_t context, const void *address, si
 ze_result_t zeVirtualMemUnmap(ze_context_handle_t context, const void *address, size_t size)
 {
     ENTER();
-    (void)context;
     soft_lock();
     memory *m = mapping_in(address, size);
     bool whole = m && m->host == soft_host(address) && m->size == size;
@@ -194,7 +188,6 @@ ze_result_t zeVirtualMemSetAccessAttribute(ze_context_handle_t context, const vo
                                            ze_memory_access_attribute_t access)
 {
     ENTER();
-    (void)context;
     soft_lock();
     memory *m = mapping_in(address, size);
     if (m) {
@@ -210,7 +203,6 @@ ze_result_t zeVirtualMemGetAccessAttribute(ze_context_handle_t context, const vo
                                            ze_memory_access_attribute_t *access, size_t *out)
 {
     ENTER();
-    (void)context;
     soft_lock();
     memory *m = mapping_in(address, size);
     if (!m)

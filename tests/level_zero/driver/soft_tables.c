@@ -42,7 +42,8 @@ TABLE(EventPool, ze_event_pool_dditable_t, ENTRY(zeEventPool, Create), ENTRY(zeE
       NEWER(zeEventPool, PutIpcHandle))
 TABLE(Event, ze_event_dditable_t, ENTRY(zeEvent, Create), ENTRY(zeEvent, Destroy), ENTRY(zeEvent, HostSignal),
       ENTRY(zeEvent, HostReset), ENTRY(zeEvent, HostSynchronize), ENTRY(zeEvent, QueryStatus),
-      ENTRY(zeEvent, QueryKernelTimestamp), NEWER(zeEvent, CounterBasedCreate), NEWER(zeEvent, CounterBasedGetIpcHandle),
+      ENTRY(zeEvent, QueryKernelTimestamp), NEWER(zeEvent, CounterBasedCreate),
+      NEWER(zeEvent, CounterBasedGetIpcHandle),
       NEWER(zeEvent, CounterBasedOpenIpcHandle), NEWER(zeEvent, CounterBasedCloseIpcHandle),
       NEWER(zeEvent, CounterBasedGetDeviceAddress), NEWER(zeEvent, GetCounterBasedFlags))
 TABLE(CommandList, ze_command_list_dditable_t, ENTRY(zeCommandList, CreateImmediate), ENTRY(zeCommandList, Destroy),
@@ -58,7 +59,6 @@ TABLE(CommandList, ze_command_list_dditable_t, ENTRY(zeCommandList, CreateImmedi
 
 ze_result_t zelLoaderTranslateHandle(uint32_t type, void *from, void **to)
 {
-    (void)type;
     *to = from;
     return ZE_RESULT_SUCCESS;
 }

@@ -1,5 +1,5 @@
-/* What the software driver uses of Level Zero, declared from the specification: for where the official headers cannot be
- * had. test_declarations.py compares it with those where they can. */
+/* What the software driver uses of Level Zero, declared from the specification: for where the official headers cannot
+ * be had. test_declarations.py compares it with those where they can. */
 #ifndef ZE_SUBSET_H
 #define ZE_SUBSET_H
 #include <stddef.h>

@@ -1,6 +1,9 @@
 /* Points: submitted, complete, lost, waited for; and what a hostile peer may store. */
 #include "support.h"
 
+#include <sched.h>
+#include <time.h>
+
 static xp_domain *d;
 static xp_slot *s;
 
@@ -174,6 +177,57 @@ static void *wait_all(void *arg)
     return NULL;
 }
 
+static uint64_t cpu_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static int spin(uint64_t point, uint64_t full)
+{
+    uint64_t start = xp_now();
+    return xp_spin(s, point, start, XP_FOREVER, full);
+}
+
+static void test_spins_have_to_pay(void)
+{
+    uint64_t point, full = 1000000, before;
+    set_up();
+    before = cpu_ns();
+    for (int i = 0; i < 60; i++) { /* a lucky spin now and then does not pay for the others */
+        CHECK(xp_signal(s, &point) == NULL);
+        spin(point, full);
+        for (int j = 0; j < 15; j++)
+            EQUAL(spin(point + 1, full), XP_PENDING);
+    }
+    CHECK(cpu_ns() - before < 20 * full);
+    for (int i = 0; i < 2000; i++) /* where they pay, they come back */
+        spin(point, full);
+    EQUAL(spin(point, full), XP_DONE);
+    before = xp_now();
+    EQUAL(spin(point + 1, full), XP_PENDING);
+    CHECK(xp_now() - before >= full);
+    tear_down();
+}
+
+static void test_a_pinned_process_spins(void)
+{
+    cpu_set_t all, one;
+    if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
+        return;
+    CHECK(sched_getaffinity(0, sizeof all, &all) == 0);
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
+    set_up();
+    uint64_t before = xp_now();
+    EQUAL(spin(1, 20000), XP_PENDING);
+    CHECK(xp_now() - before >= 20000);
+    tear_down();
+    CHECK(sched_setaffinity(0, sizeof all, &all) == 0);
+}
+
 static void *notify_all(void *arg)
 {
     (void)arg;
@@ -300,6 +354,8 @@ int main(void)
     RUN(test_a_release_is_final);
     RUN(test_guards);
     RUN(test_hostile_words);
+    RUN(test_spins_have_to_pay);
+    RUN(test_a_pinned_process_spins);
     RUN(test_threads_signal_and_wait);
     RUN(test_threads_share_an_event);
     return 0;

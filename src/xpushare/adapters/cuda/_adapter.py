@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from typing import Any, Final
 
 from xpushare._aspects import Aspect, Support
@@ -61,6 +60,8 @@ _MISSING: Final = {
     Aspect.partial_map: "cuMemMap takes no offset into physical memory",
     Aspect.enforced_read_only: "whoever holds the file descriptor of an allocation can map it writable as well",
 }
+# cuStreamCreate may not return while other streams wait for a value (seen in a process that had ended many before).
+_SPARE_STREAMS: Final = 4
 
 
 class Cuda(VirtualMemoryAdapter):
@@ -73,7 +74,7 @@ class Cuda(VirtualMemoryAdapter):
         """`api` stands in for `cuda.bindings.driver` in tests."""
         self._given = api is not None
         self._driver = Driver(api)
-        super().__init__(Engine(BACKEND, self._driver.gpus))
+        super().__init__(Engine(BACKEND, self._driver.gpus, _SPARE_STREAMS))
         self._infos: dict[str, DeviceInfo] = {}  # by uuid, of the devices that the driver runs
         self._listed: tuple[tuple[str | None, str | None], list[DeviceInfo], str] | None = None
 
@@ -144,8 +145,29 @@ class Cuda(VirtualMemoryAdapter):
         gpu = self._driver.gpu(device)
         with gpu.context.current():
             free, total = self._driver("asking for the memory", "cuMemGetInfo")
-        integrated = bool(gpu.attribute(Attribute.INTEGRATED))
-        return Properties("NVIDIA Corporation", gpu.attribute(Attribute.MULTIPROCESSOR_COUNT), total, free, integrated)
+        ask = gpu.attribute
+        block = (Attribute.MAX_BLOCK_DIM_X, Attribute.MAX_BLOCK_DIM_Y, Attribute.MAX_BLOCK_DIM_Z)
+        grid = (Attribute.MAX_GRID_DIM_X, Attribute.MAX_GRID_DIM_Y, Attribute.MAX_GRID_DIM_Z)
+        return Properties(
+            "NVIDIA Corporation",
+            ask(Attribute.MULTIPROCESSOR_COUNT),
+            total,
+            free,
+            bool(ask(Attribute.INTEGRATED)),
+            vendor_id=0x10DE,
+            clock_mhz=ask(Attribute.CLOCK_RATE) // 1000,
+            memory_clock_mhz=ask(Attribute.MEMORY_CLOCK_RATE) // 1000,
+            memory_bus_bits=ask(Attribute.GLOBAL_MEMORY_BUS_WIDTH),
+            error_correction=bool(ask(Attribute.ECC_ENABLED)),
+            cache_nbytes=ask(Attribute.L2_CACHE_SIZE),
+            local_nbytes=ask(Attribute.MAX_SHARED_MEMORY_PER_BLOCK),
+            constant_nbytes=ask(Attribute.TOTAL_CONSTANT_MEMORY),
+            registers=ask(Attribute.MAX_REGISTERS_PER_BLOCK),
+            group_items=ask(Attribute.MAX_THREADS_PER_BLOCK),
+            group_sizes=tuple(map(ask, block)),
+            grid_sizes=tuple(map(ask, grid)),
+            sub_group_sizes=(ask(Attribute.WARP_SIZE),),
+        )
 
     def dlpack_device(self, device: DeviceInfo, kind: UsmKind) -> tuple[int, int]:
         number, on_host = super().dlpack_device(device, kind)
@@ -156,10 +178,8 @@ class Cuda(VirtualMemoryAdapter):
     def allocate_shared(self, info: DeviceInfo, nbytes: int) -> DriverMemory:
         return _memory.ManagedMemory(self.memory_engine, self.device(info), nbytes)
 
-    def open_own(
-        self, info: DeviceInfo, kind: int, doing: str, what: Import, description: bytes
-    ) -> tuple[int, Callable[[], object]]:
-        return _memory.open_own(self.device(info), kind, doing, what, description)
+    def open_own(self, info: DeviceInfo, kind: int, doing: str, what: Import, description: bytes) -> DriverMemory:
+        return _memory.open_own(self.memory_engine, self.device(info), kind, doing, what, description)
 
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
         """Memfds, as host memory. The VMM fds of other backends lack what `PhysicalPages` and `DeviceMemory` need to

@@ -12,19 +12,15 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Final, final
 
-from xpushare import _native, _system
-from xpushare._errors import (
-    FeatureNotSupportedError,
-    ForkError,
-    InvalidArgumentError,
-    InvalidHandleError,
-    XpuShareError,
-)
+from xpushare import _native
+from xpushare._errors import FeatureNotSupportedError, InvalidHandleError, XpuShareError
 from xpushare._native import Mapping, forks
-from xpushare.adapters.base import Access, DeviceInfo, Form, OnDemand
+from xpushare.adapters.base import Access, Form, OnDemand
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._numbers import Attribute, Error, Pointer
 from xpushare.adapters.cuda._protocols import INSTALL
+from xpushare.adapters.host.memory import page_of_memfd
+from xpushare.adapters.stream.driver import ProcessDriver
 from xpushare.adapters.stream.hooks import Codes, Feature, QueueCalls
 
 __all__ = ["Context", "Driver", "Gpu", "struct_bytes", "struct_from"]
@@ -40,10 +36,6 @@ _STREAM_FUNCTIONS: Final = (
 )
 _CHANNELS: Final = 8  # what the driver makes where nobody says
 _CHANNELS_MOST: Final = 32
-_FORKED: Final = (
-    "CUDA was started before this process was forked, and cannot be used in the child: start it with the spawn or "
-    "forkserver method"
-)
 CODES: Final = Codes(
     out_of_memory=frozenset({Error.OUT_OF_MEMORY}),
     unsupported=frozenset({Error.NOT_SUPPORTED}),
@@ -92,26 +84,18 @@ def _channels() -> int:
 
 
 @final
-class Driver:
+class Driver(ProcessDriver["Gpu"]):
     """Calls the driver. `api` (the binding's module) is there once `start` has returned."""
 
     def __init__(self, api: Any = None) -> None:
+        super().__init__("CUDA", "CUDA_VISIBLE_DEVICES")
         self._given = api
-        self._lock = threading.Lock()
-        self._forks: int | None = None
-        self._gpus: dict[str, Gpu] = {}
-        self._ordered: list[Gpu] = []
         self.api: Any = None
         self.relaxed_mode: Any = None
         self._pointer_attributes: dict[int, Any] = {}
         self._functions: dict[str, int] | None = None  # addresses
         self.channels = _CHANNELS
         self.legacy: dict[int, tuple[Gpu, int, int]] = {}  # buffer id -> cudaMalloc allocation of another library
-
-    @property
-    def started(self) -> bool:
-        """Started in this very process."""
-        return self._forks is not None and self._forks == forks()
 
     def binding(self) -> Any:
         """The binding's module. This does not start the driver."""
@@ -122,44 +106,35 @@ class Driver:
                 raise FeatureNotSupportedError(f"cuda-bindings cannot be imported ({error}): {INSTALL}") from error
         return self._given
 
-    def start(self) -> None:
-        """Load and initialise the driver once; a forked child is refused."""
-        if self._forks is not None:
-            if self._forks != forks():
-                raise ForkError(_FORKED)
-            return
-        with self._lock:
-            if self._forks is not None:
-                return
-            api = self.binding()
-            try:
-                code = int(api.cuInit(0)[0])
-            except RuntimeError as error:  # the binding's DynamicLibNotFoundError
-                raise FeatureNotSupportedError(f"starting CUDA: libcuda.so.1 cannot be loaded: {error}") from error
-            if code == Error.NOT_INITIALIZED and forks():
-                raise ForkError(_FORKED)
-            self.api = api
-            self.channels = _channels()
-            try:
-                if code:
-                    raise self.error("starting CUDA", "cuInit", code)
-                self._gpus = self._enumerate()
-                self._ordered = sorted(self._gpus.values(), key=lambda gpu: gpu.ordinal)
-                self.relaxed_mode = api.CUstreamCaptureMode(n.CAPTURE_MODE_RELAXED)
-            except BaseException:
-                self.api = None
-                raise
-            self._forks = forks()
+    def _start(self) -> list[Gpu]:
+        api = self.binding()
+        try:
+            code = int(api.cuInit(0)[0])
+        except RuntimeError as error:  # the binding's DynamicLibNotFoundError
+            raise FeatureNotSupportedError(f"starting CUDA: libcuda.so.1 cannot be loaded: {error}") from error
+        if code == Error.NOT_INITIALIZED and forks():
+            raise self.forked()
+        self.api = api
+        self.channels = _channels()
+        try:
+            if code:
+                raise self.error("starting CUDA", "cuInit", code)
+            found = self._enumerate()
+            self.relaxed_mode = api.CUstreamCaptureMode(n.CAPTURE_MODE_RELAXED)
+        except BaseException:
+            self.api = None
+            raise
+        return found
 
-    def _enumerate(self) -> dict[str, Gpu]:
+    def _enumerate(self) -> list[Gpu]:
         doing = "listing the devices"
         # Before CUDA 13 the plain name does not tell MIG instances apart.
         get_uuid = "cuDeviceGetUuid_v2" if hasattr(self.api, "cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
-        found: dict[str, Gpu] = {}
+        found: list[Gpu] = []
         for ordinal in range(int(self(doing, "cuDeviceGetCount"))):
             handle = self(doing, "cuDeviceGet", ordinal)
             name = str(uuid.UUID(bytes=struct_bytes(self(doing, get_uuid, handle), 16)))
-            found[name] = Gpu(self, ordinal, handle, name)
+            found.append(Gpu(self, ordinal, handle, name))
         return found
 
     def __call__(self, doing: str, name: str, *arguments: Any) -> Any:
@@ -185,24 +160,6 @@ class Driver:
         except ValueError:  # this version of the binding does not know the code
             text = "an error that cuda-bindings does not know"
         return CODES.error(doing, name, text, code)
-
-    def gpus(self) -> list[Gpu]:
-        if self._forks != forks():  # in most calls it has started
-            self.start()
-        return self._ordered
-
-    def gpu(self, device: DeviceInfo) -> Gpu:
-        """The driver's device with that uuid, whatever its ordinal was when it was listed."""
-        if self._forks != forks():
-            self.start()
-        found = self._gpus.get(device.uuid)
-        if found is None:
-            visible = ", ".join(f"{gpu.ordinal} is {gpu.uuid}" for gpu in self.gpus()) or "none"
-            raise InvalidArgumentError(
-                f"the CUDA driver does not let this process use GPU {device.uuid} (of its devices: {visible}); a "
-                "container or a job manager hides it, or CUDA_VISIBLE_DEVICES was changed after the devices were listed"
-            )
-        return found
 
     def by_ordinal(self, ordinal: int) -> Gpu:
         return self.gpus()[ordinal]
@@ -421,16 +378,13 @@ class Gpu:
         memory (all measured).
         """
         doing = f"waiting for the work on {self}"
-        nbytes = _system.page_nbytes()
         with self.current():
             page, self._page = self._page, None
             if page is None:
-                fd = _system.memfd("xpushare-page")
-                _system.resize(fd.number, nbytes)
-                page = _system.Mapping(fd.number, nbytes)
-                self.driver(doing, "cuMemHostRegister", page.address, nbytes, 0)
+                page = page_of_memfd()
+                self.driver(doing, "cuMemHostRegister", page.address, page.nbytes, 0)
             self.driver(doing, "cuMemHostUnregister", page.address)
-            self.driver(doing, "cuMemHostRegister", page.address, nbytes, 0)
+            self.driver(doing, "cuMemHostRegister", page.address, page.nbytes, 0)
             self._page = page
 
     def reach(self, doing: str, address: int, nbytes: int, read_only: bool) -> None:

@@ -50,14 +50,15 @@ class ManagedMemory(Mapped):
 # --- imports ------------------------------------------------------------------------------------------------
 
 
-def open_own(gpu: Gpu, kind: int, doing: str, what: Import, description: bytes) -> tuple[int, Callable[[], object]]:
-    """Map a peer's legacy or pool memory. Returns the address, and what closes it."""
+def open_own(engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, description: bytes) -> DriverMemory:
+    """Map a peer's legacy or pool memory."""
     if kind not in (_LEGACY, _POOL) or len(description) < 64:
         raise InvalidHandleError(f"{doing}: this version does not know the kind of the exporter's memory ({kind})")
     if what.read_only:
         raise FeatureNotSupportedError(f"{doing}: memory of this kind cannot be mapped read-only")
     with gpu.current():
-        return (_open_legacy if kind == _LEGACY else _open_pool)(gpu, doing, what, description[:64])
+        address, close = (_open_legacy if kind == _LEGACY else _open_pool)(gpu, doing, what, description[:64])
+    return Mapped(engine, gpu, address, what.nbytes, close)
 
 
 def _check_range(gpu: Gpu, doing: str, address: int, nbytes: int) -> None:

@@ -6,33 +6,23 @@ Imports no driver and no binding, so anybody may import it.
 
 from __future__ import annotations
 
-import _ctypes
 import ctypes
-import os
 import sys
 from typing import Final, NamedTuple
 
 from xpushare._errors import InvalidArgumentError
 from xpushare.adapters.cuda import _numbers as n
+from xpushare.adapters.vendor import library_loaded
 
 __all__ = ["BACKEND", "INSTALL", "RawStream", "current_stream", "event_of", "in_use_here", "stream_of"]
 
 BACKEND: Final = "cuda"
 INSTALL: Final = "install the binding with: pip install 'xpushare[cuda]'"
-_loaded: list[bool] = []  # libcuda was found in this process; it never leaves
 
 
 def in_use_here() -> bool:
     """Whether somebody in this process has loaded libcuda. If not, no pointer and no stream here is CUDA's."""
-    if _loaded:
-        return True
-    try:
-        handle = _ctypes.dlopen("libcuda.so.1", os.RTLD_NOLOAD | os.RTLD_LAZY)
-    except OSError:
-        return False
-    _ctypes.dlclose(handle)
-    _loaded.append(True)
-    return True
+    return library_loaded("libcuda.so.1")
 
 
 class RawStream(NamedTuple):

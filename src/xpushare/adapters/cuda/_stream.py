@@ -62,6 +62,7 @@ class Stream:
     def create(cls, context: Context, doing: str) -> Stream:
         context.gpu.queue_calls()  # or fails before there is a stream
         with context.current():
+            context.check(doing)  # makes its own stream now, not while queues wait
             return cls(context, context.driver(doing, "cuStreamCreate", n.STREAM_NON_BLOCKING), None)
 
     def identity(self) -> Hashable | None:

@@ -11,7 +11,7 @@ from xpushare._errors import FeatureNotSupportedError, InvalidHandleError, XpuSh
 from xpushare._fds import OwnedFd
 from xpushare.adapters.base import Access, DriverMemory, DriverPhysical, DriverRange, Export, Form, Import
 
-__all__ = ["Calls", "HostMemory", "HostPhysical", "HostRange", "check_imported", "memfd_of", "pages"]
+__all__ = ["Calls", "HostMemory", "HostPhysical", "HostRange", "check_imported", "memfd_of", "page_of_memfd", "pages"]
 
 _new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
 _PROTECTION = {"none": 0, "r": 1, "rw": 2}
@@ -37,6 +37,17 @@ def pages(nbytes: int) -> int:
     """Bytes of the whole pages that hold `nbytes`."""
     page = _system.page_nbytes()
     return max(page, (nbytes + page - 1) // page * page)
+
+
+def page_of_memfd() -> Any:
+    """One mapped page, for a driver to try something on."""
+    nbytes = _system.page_nbytes()
+    fd = _system.memfd("xpushare-page")
+    try:
+        _system.resize(fd.number, nbytes)
+        return _system.Mapping(fd.number, nbytes)
+    finally:
+        fd.close()
 
 
 def memfd_of(calls: Calls, doing: str, name: str, nbytes: int) -> OwnedFd:

@@ -11,18 +11,16 @@ from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 from xpushare import _native
 from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, OutOfMemoryError, PeerLostError
 from xpushare.adapters.base import DriverQueue, NativeEvent, Profile
-from xpushare.timeline.loss import QUEUE_FAILED, note_failure, peer_lost
+from xpushare.timeline.loss import QUEUE_FAILED, Losses, note_failure, peer_lost
 
 __all__ = ["HostQueue", "queue_numbers"]
 
 _call: Final[Callable[[Any], Any]] = operator.call
 queue_numbers = itertools.count(1)
-_LOST_AT = _native.LAYOUT["slot.lost"]  # the word that tells the newest loss
 
 
 class HostQueue(DriverQueue):
@@ -41,7 +39,7 @@ class HostQueue(DriverQueue):
         self._working = threading.Lock()  # taken for good by the thread that does the work
         self._worker = 0  # its identity
         self._failures: deque[BaseException] = deque()
-        self._told: WeakKeyDictionary[_native.Slot, int] = WeakKeyDictionary()  # the loss of an event last reported
+        self._losses = Losses()
         self._spoiled: BaseException | None = None  # a loss since the last `synchronize`, reported or not
         self._waits: tuple[_native.Slot, int] | None = None  # what it waits for now
 
@@ -124,9 +122,7 @@ class HostQueue(DriverQueue):
         if state != _native.LOST:
             return
         self._spoiled = peer_lost(slot, point)
-        loss = _native.load64(slot.address + _LOST_AT)
-        if self._told.get(slot) != loss:  # once per loss and queue
-            self._told[slot] = loss
+        if self._losses.new(slot):
             self._failures.append(self._spoiled)
 
     def wait_native(self, event: Any, keep: object) -> None:

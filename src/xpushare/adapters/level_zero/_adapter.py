@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any, Final
 
 from xpushare._aspects import Aspect, Support
-from xpushare._errors import FeatureNotSupportedError, XpuShareError
+from xpushare._errors import DeviceError, FeatureNotSupportedError, XpuShareError
 from xpushare._leaving import Stage, at_leave
 from xpushare.adapters.base import (
     DeviceInfo,
@@ -28,8 +27,7 @@ from xpushare.adapters.level_zero._listing import VARIABLES, info, list_devices
 from xpushare.adapters.level_zero._protocols import BACKEND, in_use_here, sycl_queue_of
 from xpushare.adapters.level_zero._samples import Samples
 from xpushare.adapters.level_zero._stream import Stream
-from xpushare.adapters.level_zero._sycl import SyclQueue
-from xpushare.adapters.stream import payload
+from xpushare.adapters.stream.host_ordered import HostOrderedQueue
 from xpushare.adapters.virtual_memory.adapter import VirtualMemoryAdapter
 from xpushare.adapters.virtual_memory.engine import Engine
 
@@ -105,21 +103,15 @@ class LevelZero(VirtualMemoryAdapter):
 
     def _support(self, gpu: Gpu, aspect: Aspect) -> Support:
         if aspect in _EVENTS:
-            words = gpu.words
-            if words.lacking:
-                return Support("no", f"the driver lacks {words.lacking}")
-            how = f"queues wait on the device ({words.wait_bits} bits)" if words.wait else "queues hold what waits"
-            return Support("yes", words.slower or f"tried: the device stores points, {how}")
-        if aspect is Aspect.ext_oneapi_ipc_physical_memory:
-            lacking = gpu.lacks_physical_ipc()
-            return Support("no", lacking) if lacking else Support("yes", "the driver exports physical memory")
-        if aspect is Aspect.ext_oneapi_virtual_mem:
-            return Support("yes", f"the driver has pages of {gpu.granularity(False)} bytes")
-        lacking = gpu.lacking("shareable memory")
-        if lacking:
-            return Support("no", lacking)
-        how = "by file descriptor" if gpu.shares_by_fd else "by its IPC handles, which begin with a file descriptor"
-        return Support("yes", f"the driver says that it exports allocations {how}")
+            lacking, how = gpu.words.lacking, gpu.words.how()
+        elif aspect is Aspect.ext_oneapi_ipc_physical_memory:
+            lacking, how = gpu.lacks_physical_ipc(), "the driver exports physical memory"
+        elif aspect is Aspect.ext_oneapi_virtual_mem:
+            lacking, how = "", f"the driver has pages of {gpu.granularity(False)} bytes"
+        else:
+            lacking = gpu.lacking("shareable memory")
+            how = f"the driver says that it exports allocations {gpu.how_shared()}"
+        return Support("no", f"the driver lacks {lacking}") if lacking else Support("yes", how)
 
     def properties(self, device: DeviceInfo) -> Properties:
         gpu = self._driver.gpu(device)
@@ -127,7 +119,17 @@ class LevelZero(VirtualMemoryAdapter):
         about = gpu.properties
         units = about.numSlices * about.numSubslicesPerSlice * about.numEUsPerSubslice
         vendor = "Intel Corporation" if about.vendorId == n.INTEL else f"PCI vendor {about.vendorId:#x}"
-        return Properties(vendor, units, total, total, bool(about.flags & n.DEVICE_INTEGRATED))
+        return Properties(
+            vendor,
+            units,
+            total,
+            total,
+            bool(about.flags & n.DEVICE_INTEGRATED),
+            vendor_id=about.vendorId,
+            device_id=about.deviceId,
+            clock_mhz=about.coreClockRate,
+            error_correction=bool(about.flags & n.DEVICE_ECC),
+        )
 
     # --- memory --------------------------------------------------------------------------------------------
 
@@ -142,17 +144,7 @@ class LevelZero(VirtualMemoryAdapter):
     def allocate_shared(self, info: DeviceInfo, nbytes: int) -> DriverMemory:
         return _memory.allocate_private(self.memory_engine, self.device(info), "shared", nbytes)
 
-    def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
-        if what.read_only and what.exporter is None:
-            kind, own = payload.read_head("opening memory of another process", what)
-            found = _memory.import_read_only(self.memory_engine, self.device(device), what, kind, own)
-            if found is not None:
-                return found
-        return super().import_memory(device, what)
-
-    def open_own(
-        self, info: DeviceInfo, kind: int, doing: str, what: Import, description: bytes
-    ) -> tuple[int, Callable[[], object]]:
+    def open_own(self, info: DeviceInfo, kind: int, doing: str, what: Import, description: bytes) -> DriverMemory:
         return _memory.open_own(self.memory_engine, self.device(info), kind, doing, what, description)
 
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
@@ -177,7 +169,15 @@ class LevelZero(VirtualMemoryAdapter):
         if queue is None:
             return None
         device = self._sycl_device(queue)
-        return device, SyclQueue(queue, self.queue(device))
+
+        def finish() -> None:
+            """The queue may be out-of-order: its barrier comes after all that was submitted before."""
+            try:
+                queue.submit_barrier().wait()
+            except Exception as error:  # SYCL reports failures of its own work here
+                raise DeviceError(f"waiting for a SYCL queue: {error}") from error
+
+        return device, HostOrderedQueue(self.queue(device), finish)
 
     def _sycl_device(self, queue: Any) -> DeviceInfo:
         """The device of a SYCL queue, by the number that SYCL's filter strings have for it."""
@@ -197,4 +197,4 @@ class LevelZero(VirtualMemoryAdapter):
         return None
 
     def samples(self) -> Samples:
-        return Samples(lambda device: self.device(self.devices()[int(device.partition(":")[2])]))
+        return Samples(self)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from xpushare._errors import XpuShareError
 from xpushare.adapters.level_zero import _listing
+from xpushare.adapters.level_zero._device import Gpu
 from xpushare.adapters.level_zero._protocols import BACKEND, INSTALL
 from xpushare.adapters.vendor import Check
 
@@ -26,12 +27,26 @@ def examine() -> Iterator[Check]:
         return
     yield Check("devices", BACKEND, "works", f"{len(found)} GPUs, driver {found[0].driver_version}")
     for info in found:
+        name = f"{BACKEND}:{info.ordinal}"
         try:
-            gpu = adapter.device(info)
-            lines = list(gpu.report())
+            ways = list(_ways(adapter.device(info)))
         except XpuShareError as error:
-            yield Check("devices", f"{BACKEND}:{info.ordinal}", "fails", str(error))
+            yield Check("devices", name, "fails", str(error))
             continue
-        for name, why, lacking in lines:
-            state, fix = ("limited", "a newer driver") if lacking else ("works", None)
-            yield Check("driver", f"{BACKEND}:{info.ordinal} {name}", state, why, fix)
+        for what, how, lacking in ways:
+            yield (
+                Check("driver", f"{name} {what}", "limited", f"lacks {lacking}", "a newer driver")
+                if lacking
+                else Check("driver", f"{name} {what}", "works", how)
+            )
+
+
+def _ways(gpu: Gpu) -> Iterator[tuple[str, str, str]]:
+    """(what, which way it goes, what the driver lacks for it)."""
+    platform, words = gpu.platform, gpu.words
+    context = f"{platform.version}, the default context" if platform.context else ""
+    yield "API", context, "a default context: other libraries do not know our memory" if platform.own_context else ""
+    yield "memory", gpu.how_shared(), gpu.lacking("shareable memory")
+    yield "physical memory", "by file descriptor", gpu.lacks_physical_ipc()
+    yield "host memory", f"pages of memfds, {platform.host_route}", gpu.lacking("host registration")
+    yield "events", words.how(), words.lacking or words.slower

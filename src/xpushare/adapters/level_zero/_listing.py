@@ -6,13 +6,13 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from xpushare._errors import XpuShareError
 from xpushare.adapters.base import DeviceInfo
+from xpushare.adapters.level_zero._numbers import INTEL
 from xpushare.adapters.level_zero._protocols import BACKEND, INSTALL
-from xpushare.adapters.stream.listing import ask_child
+from xpushare.adapters.stream.listing import ask_child, has_render_node
 
 __all__ = ["VARIABLES", "answer", "info", "list_devices", "present"]
 
@@ -23,8 +23,6 @@ VARIABLES: Final = (
     "ZE_ENABLE_PCI_ID_DEVICE_ORDER",
 )
 _DRIVERS: Final = ("ZE_ENABLE_ALT_DRIVERS", "ZEL_DRIVERS_ORDER")  # name drivers that need no Intel GPU
-_DRM: Final = Path("/sys/class/drm")
-_INTEL: Final = "0x8086"
 
 # It runs in a process of its own.
 _ASK: Final = """
@@ -48,15 +46,7 @@ def answer() -> None:
 
 def present(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether a driver may find a device: the kernel has an Intel GPU, or somebody has named another driver."""
-    if any(environ.get(name) for name in _DRIVERS):
-        return True
-    for vendor in _DRM.glob("renderD*/device/vendor"):
-        try:
-            if vendor.read_text().strip() == _INTEL:
-                return True
-        except OSError:
-            pass
-    return False
+    return any(environ.get(name) for name in _DRIVERS) or has_render_node(INTEL)
 
 
 def info(ordinal: int, listed: Sequence[Any]) -> DeviceInfo:

@@ -1,4 +1,4 @@
-"""Allocations: ours, other processes', and those of other libraries in this process."""
+"""Allocations that are no physical memory: of older drivers, of other libraries, and what cannot be shared."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, final
 
-from xpushare._errors import FeatureNotSupportedError, InvalidHandleError, OutOfMemoryError
+from xpushare._errors import FeatureNotSupportedError, InvalidHandleError
 from xpushare._fds import OwnedFd
 from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Foreign, Form, Import, UsmKind
 from xpushare.adapters.level_zero import _bindings as ze
 from xpushare.adapters.level_zero import _numbers as n
 from xpushare.adapters.level_zero._device import Gpu
-from xpushare.adapters.level_zero._driver import Driver, Platform, address_of
-from xpushare.adapters.level_zero._fds import Passed, duplicate, fd_nbytes
+from xpushare.adapters.level_zero._driver import Driver, Platform
 from xpushare.adapters.level_zero._numbers import MemoryType
+from xpushare.adapters.stream.background import quietly
+from xpushare.adapters.stream.library import address_of
 from xpushare.adapters.stream.payload import described
 from xpushare.adapters.virtual_memory.engine import Engine
-from xpushare.adapters.virtual_memory.memory import DeviceMemory, Mapped, require_shareable
+from xpushare.adapters.virtual_memory.fds import DriverFds, duplicate, fd_nbytes
+from xpushare.adapters.virtual_memory.memory import DeviceMemory, Mapped, require_shareable, with_room
 
-__all__ = ["Allocated", "allocate_private", "import_read_only", "locate", "open_own"]
+__all__ = ["Allocated", "allocate_private", "locate", "open_own"]
 
 _FD: Final = 2  # a kind of memory in a payload: the origin's uuid, then the driver's handle where that is needed
 _UUID: Final = 16
-_TEARDOWN: Final = 5.0  # seconds that an allocation waits for teardowns when memory is short
+_PAGE: Final = 1 << 16  # of small allocations
 
 
-def _allocate(engine: Engine, gpu: Gpu, doing: str, nbytes: int, chained: Any) -> int:
+def _rounded(nbytes: int, unit: int) -> int:
+    return (nbytes + unit - 1) // unit * unit
+
+
+def _allocate(gpu: Gpu, doing: str, nbytes: int, chained: Any) -> int:
     """Memory of the device. Drivers limit one allocation unless they are asked not to."""
     if nbytes > gpu.properties.maxMemAllocSize:
         chained = ze.ze_relaxed_allocation_limits_exp_desc_t(chained, flags=n.MAX_SIZE)
     description = ze.ze_device_mem_alloc_desc_t(chained)
-    call = "zeMemAllocDevice", gpu.platform.context, address_of(description), nbytes, 0, gpu.handle
-    try:
-        return gpu.driver.made(doing, *call)
-    except OutOfMemoryError:  # try again, after the teardowns under way
-        if not engine.teardown.settle(_TEARDOWN):
-            raise
-        return gpu.driver.made(doing, *call)
+    return gpu.driver.made(doing, "zeMemAllocDevice", gpu.platform.context, description, nbytes, 0, gpu.handle)
 
 
 def _free(gpu: Gpu, address: int) -> None:
@@ -49,14 +49,12 @@ def allocate_private(engine: Engine, gpu: Gpu, kind: UsmKind, nbytes: int) -> Dr
     """Memory that Level Zero cannot share: of the kind "shared", and of the kind "host" where the driver cannot use
     pages of ours.
     """
-    doing = f"allocating {nbytes} bytes of {kind} memory"
-    host, context = ze.ze_host_mem_alloc_desc_t(), gpu.platform.context
+    doing, context = f"allocating {nbytes} bytes of {kind} memory", gpu.platform.context
+    host, device = ze.ze_host_mem_alloc_desc_t(), ze.ze_device_mem_alloc_desc_t()
     if kind == "host":
-        address = gpu.driver.made(doing, "zeMemAllocHost", context, address_of(host), nbytes, 0)
+        address = gpu.driver.made(doing, "zeMemAllocHost", context, host, nbytes, 0)
     else:
-        device = ze.ze_device_mem_alloc_desc_t()
-        descriptions = address_of(device), address_of(host)
-        address = gpu.driver.made(doing, "zeMemAllocShared", context, *descriptions, nbytes, 0, gpu.handle)
+        address = gpu.driver.made(doing, "zeMemAllocShared", context, device, host, nbytes, 0, gpu.handle)
     return _Private(engine, gpu, address, nbytes, _free, gpu, address)
 
 
@@ -71,64 +69,59 @@ class _Private(Mapped):
         )
 
 
-# --- file descriptors ---------------------------------------------------------------------------------------
+# --- exports ------------------------------------------------------------------------------------------------
 
 
-def _handle(platform: Platform, doing: str, address: int) -> ze.ze_ipc_mem_handle_t:
-    raw = ze.ze_ipc_mem_handle_t()
-    platform.driver(doing, "zeMemGetIpcHandle", platform.context, address, address_of(raw))
-    return raw
+class _Exported(DriverMemory):
+    """An allocation of somebody else's. It acquires nothing before the first export."""
 
-
-def _export(gpu: Gpu, doing: str, address: int) -> tuple[OwnedFd, bytes]:
-    """A copy of the driver's file descriptor for an allocation; and the driver's handle, where the driver takes back
-    nothing else. Older drivers' begin with the number of the descriptor.
-    """
-    if gpu.shares_by_fd:
-        exported = ze.ze_external_memory_export_fd_t(flags=n.DMA_BUF, fd=-1)
-        properties = ze.ze_memory_allocation_properties_t(exported)
-        call = "zeMemGetAllocProperties", gpu.platform.context, address, address_of(properties), None
-        gpu.driver(doing, *call)
-        return OwnedFd(duplicate(doing, exported.fd)), b""
-    raw = bytes(_handle(gpu.platform, doing, address).data)
-    return OwnedFd(duplicate(doing, int.from_bytes(raw[:4], "little", signed=True))), raw
-
-
-class _Shared:
-    """What is exported of an allocation, made at the first export."""
+    host_accessible = False
 
     def __init__(self, gpu: Gpu, address: int, nbytes: int) -> None:
         self._gpu = gpu
-        self._address = address
-        self._nbytes = nbytes
+        self.address = address
+        self.nbytes = nbytes
         self._lock = threading.Lock()
         self._made: tuple[OwnedFd, bytes, int] | None = None
 
     def export(self, read_only: bool) -> Export:
-        doing = f"exporting {self._nbytes} bytes of {self._gpu}"
-        require_shareable(self._gpu, doing)
+        gpu, doing = self._gpu, f"exporting {self.nbytes} bytes of {self._gpu}"
+        require_shareable(gpu, doing)
         with self._lock:
             if self._made is None:
                 self._made = self._make(doing)
             fd, raw, mapped = self._made
-            form = Form.DRIVER if raw else self._gpu.form
-            return described(_FD, self._nbytes, mapped, (fd.number,), own=self._gpu.origin + raw, form=form)
+        form = Form.DRIVER if raw else gpu.form
+        return described(_FD, self.nbytes, mapped, (fd.number,), own=gpu.origin + raw, form=form)
 
     def _make(self, doing: str) -> tuple[OwnedFd, bytes, int]:
-        fd, raw = _export(self._gpu, doing, self._address)
+        """A copy of the driver's file descriptor; the driver's handle, if the driver takes back nothing else (older
+        drivers' begin with the number of the descriptor); and the size behind it, all of which importers map.
+        """
+        driver, context = self._gpu.driver, self._gpu.platform.context
+        if self._gpu.shares_by_fd:
+            exported = ze.ze_external_memory_export_fd_t(flags=n.DMA_BUF, fd=-1)
+            about = ze.ze_memory_allocation_properties_t(exported)
+            driver(doing, "zeMemGetAllocProperties", context, self.address, about, None)
+            number, raw = exported.fd, b""
+        else:
+            call = "zeMemGetIpcHandle", context, self.address
+            raw = bytes(driver.asked(doing, *call, into=ze.ze_ipc_mem_handle_t()).data)
+            number = int.from_bytes(raw[:4], "little", signed=True)
+        fd = OwnedFd(duplicate(doing, number))
         try:
-            return fd, raw, self.checked(doing, fd_nbytes(doing, fd.number))
+            found = fd_nbytes(doing, fd.number)
+            self.check(doing, found)
         except BaseException:
             fd.close()
             raise
+        return fd, raw, found
 
-    def checked(self, doing: str, mapped: int) -> int:
-        """The size behind the file descriptor, all of which importers map."""
-        if mapped < self._nbytes:
+    def check(self, doing: str, mapped: int) -> None:
+        if mapped < self.nbytes:
             raise FeatureNotSupportedError(f"{doing}: the driver's file descriptor has {mapped} bytes of it only")
-        return mapped
 
-    def close(self) -> None:
+    def release(self) -> None:
         if self._made is not None:
             self._made[0].close()
 
@@ -138,82 +131,70 @@ class Allocated(Mapped):
     """An allocation of ours. It is made to be exported, so it shares its pages with no other."""
 
     def __init__(self, engine: Engine, gpu: Gpu, nbytes: int) -> None:
-        doing = f"allocating {nbytes} bytes on {gpu}"
-        unit = gpu.granularity(False)
-        whole = (nbytes + unit - 1) // unit * unit
+        doing, whole = f"allocating {nbytes} bytes on {gpu}", _rounded(nbytes, gpu.granularity(False))
         export = ze.ze_external_memory_export_desc_t(flags=n.DMA_BUF) if gpu.shares_by_fd else None
-        address = _allocate(engine, gpu, doing, whole, export)
+        address = with_room(engine, _allocate, gpu, doing, whole, export)
         super().__init__(engine, gpu, address, nbytes, _free, gpu, address)
-        self._shared = _Shared(gpu, address, nbytes)
+        self._exported = _Exported(gpu, address, nbytes)
 
     def export(self, read_only: bool) -> Export:
-        return self._shared.export(read_only)
+        return self._exported.export(read_only)
 
     def release(self) -> None:
         super().release()
-        self._shared.close()
+        self._exported.release()
 
 
-def _lacks_read_only(gpu: Gpu) -> str:
-    """Allocations are imported writable; physical memory is mapped as one likes."""
-    if not gpu.shares_by_fd:
-        return "the driver imports it by its own handle, which knows no access"
-    return gpu.lacks_physical_ipc()
+# --- imports ------------------------------------------------------------------------------------------------
 
 
-def import_read_only(engine: Engine, gpu: Gpu, what: Import, kind: int, own: bytes) -> DriverMemory | None:
-    """A read-only import of device memory; None for other kinds."""
-    if kind != _FD:
-        return None
-    doing = f"mapping {what.exposed_nbytes} bytes of another process read-only on {gpu}"
-    if lacking := _lacks_read_only(gpu):
-        raise FeatureNotSupportedError(f"{doing}: {lacking}")
-    return DeviceMemory.imported(engine, gpu, doing, what, [what.exposed_nbytes], own[:_UUID])
-
-
-def open_own(
-    engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, own: bytes
-) -> tuple[int, Callable[[], object]]:
-    """Map a peer's allocation on its device. Returns the address, and what closes it."""
+def open_own(engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, own: bytes) -> DriverMemory:
+    """Map a peer's allocation on its device. Allocations are imported writable; physical memory is mapped as one
+    likes.
+    """
     if kind != _FD:
         raise InvalidHandleError(f"{doing}: this version does not know the kind of the exporter's memory ({kind})")
     if len(what.fds) != 1:
         raise InvalidHandleError(f"{doing}: the exporter sent {len(what.fds)} file descriptors, 1 expected")
-    origin = gpu.find_origin(doing, own[:_UUID])
-    fd, raw = what.fds[0].number, own[_UUID:]
+    uuid, raw, fd = own[:_UUID], own[_UUID:], what.fds[0].number
+    if what.read_only:
+        if lacking := gpu.lacks_physical_ipc() or ("a handle for memory that is only read" if raw else ""):
+            raise FeatureNotSupportedError(f"{doing}: read-only: the driver lacks {lacking}")
+        return DeviceMemory.imported(engine, gpu, doing, what, [what.exposed_nbytes], uuid)
+    origin = gpu.find_origin(doing, uuid)
     found = fd_nbytes(doing, fd)
     if found != what.exposed_nbytes:
         raise InvalidHandleError(
             f"{doing}: the exporter's table says {what.exposed_nbytes} bytes, its file descriptor has {found}"
         )
-    if raw:
-        return _open_handle(origin, doing, fd, raw, what.nbytes)
-    with Passed(doing, fd) as passed:
-        imported = ze.ze_external_memory_import_fd_t(flags=n.DMA_BUF, fd=passed.number)
-        address = _allocate(engine, origin, doing, what.exposed_nbytes, imported)
-    return address, lambda: _free(origin, address)
+    with DriverFds() as fds:
+        given = fds.give(doing, fd)
+        try:
+            if raw:
+                return _open_handle(engine, origin, doing, given, raw, what.nbytes)
+            imported = ze.ze_external_memory_import_fd_t(flags=n.DMA_BUF, fd=given)
+            address = with_room(engine, _allocate, origin, doing, found, imported)
+        finally:
+            fds.close()  # unless the driver has closed it: Intel's does at the import of an allocation
+    return Mapped(engine, gpu, address, what.nbytes, _free, origin, address)
 
 
-def _open_handle(gpu: Gpu, doing: str, fd: int, raw: bytes, nbytes: int) -> tuple[int, Callable[[], object]]:
+def _open_handle(engine: Engine, gpu: Gpu, doing: str, fd: int, raw: bytes, nbytes: int) -> DriverMemory:
     """By an older driver's handle, whose descriptor is replaced by the one that came to us."""
     driver, context = gpu.driver, gpu.platform.context
     if len(raw) != ctypes.sizeof(ze.ze_ipc_mem_handle_t):
         raise InvalidHandleError(f"{doing}: the exporter's table contradicts itself")
-    with Passed(doing, fd) as passed:
-        handle = ze.ze_ipc_mem_handle_t.from_buffer_copy(passed.number.to_bytes(4, "little") + raw[4:])
-        address = driver.made(doing, "zeMemOpenIpcHandle", context, gpu.handle, handle, 0)
-
-    def close() -> None:
-        driver("closing another process's memory", "zeMemCloseIpcHandle", context, address)
-
+    handle = ze.ze_ipc_mem_handle_t.from_buffer_copy(fd.to_bytes(4, "little") + raw[4:])
+    address = driver.made(doing, "zeMemOpenIpcHandle", context, gpu.handle, handle, 0)
+    close = "closing another process's memory", "zeMemCloseIpcHandle", context, address
     try:
         known = _range(gpu.platform, doing, address)[1]
         if known < nbytes:
             raise InvalidHandleError(f"{doing}: the exporter's table says {nbytes} bytes, its memory has {known}")
     except BaseException:
-        close()
+        quietly(driver, *close)
         raise
-    return address, close
+    return Mapped(engine, gpu, address, nbytes, driver, *close)
 
 
 # --- other libraries' memory --------------------------------------------------------------------------------
@@ -228,40 +209,18 @@ def _range(platform: Platform, doing: str, address: int) -> tuple[int, int]:
 
 
 @final
-class _OwnPages(_Shared):
+class _ForeignMemory(_Exported):
     """An allocation of another library, which nobody promised pages of its own."""
 
-    def checked(self, doing: str, mapped: int) -> int:
+    def check(self, doing: str, mapped: int) -> None:
         unit = self._gpu.granularity(False)
-        if mapped >= self._nbytes + unit or (mapped >= unit > self._nbytes and mapped > _rounded(self._nbytes)):
+        if mapped >= self.nbytes + unit or (mapped >= unit > self.nbytes and mapped > _rounded(self.nbytes, _PAGE)):
             raise FeatureNotSupportedError(
                 f"{doing}: the driver has put this small allocation beside others ({mapped} bytes), which would be "
                 f"shared with it: allocate {unit} bytes or more at a time, use malloc_device, or copy it "
                 "(share(copy=True))"
             )
-        return super().checked(doing, mapped)
-
-
-def _rounded(nbytes: int, page: int = 1 << 16) -> int:
-    return (nbytes + page - 1) // page * page
-
-
-@final
-class _ForeignMemory(DriverMemory):
-    """Another library's allocation. It acquires nothing before it is exported."""
-
-    host_accessible = False
-
-    def __init__(self, gpu: Gpu, address: int, nbytes: int) -> None:
-        self.address = address
-        self.nbytes = nbytes
-        self._shared = _OwnPages(gpu, address, nbytes)
-
-    def export(self, read_only: bool) -> Export:
-        return self._shared.export(read_only)
-
-    def release(self) -> None:
-        self._shared.close()
+        super().check(doing, mapped)
 
 
 def locate(driver: Driver, info_of: Callable[[Gpu], DeviceInfo], address: int) -> Foreign | None:
@@ -269,8 +228,8 @@ def locate(driver: Driver, info_of: Callable[[Gpu], DeviceInfo], address: int) -
     doing = f"exporting the memory at {address:#x}"
     for platform in driver.platforms:
         found, device = ze.ze_memory_allocation_properties_t(), ctypes.c_void_p()
-        call = "zeMemGetAllocProperties", platform.context, address, address_of(found), address_of(device)
-        if driver.code(*call) or found.type == MemoryType.UNKNOWN:
+        code = driver.code("zeMemGetAllocProperties", platform.context, address, found, address_of(device))
+        if code or found.type == MemoryType.UNKNOWN:
             continue
         gpu = driver.by_handle(device.value or 0)
         if found.type != MemoryType.DEVICE or gpu is None:

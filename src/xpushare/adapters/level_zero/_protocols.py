@@ -5,29 +5,20 @@ Imports no driver and no binding, so anybody may import it.
 
 from __future__ import annotations
 
-import _ctypes
-import os
 from typing import Final
+
+from xpushare.adapters.vendor import library_loaded
 
 __all__ = ["BACKEND", "INSTALL", "LOADER", "in_use_here", "sycl_queue_of"]
 
 BACKEND: Final = "level_zero"
 LOADER: Final = "libze_loader.so.1"
 INSTALL: Final = "install the loader and Intel's driver: apt install libze1 libze-intel-gpu1 (intel-compute-runtime)"
-_loaded: list[bool] = []  # the loader was found in this process; it never leaves
 
 
 def in_use_here() -> bool:
     """Whether somebody in this process has loaded the Level Zero loader. If not, no pointer here is Level Zero's."""
-    if _loaded:
-        return True
-    try:
-        handle = _ctypes.dlopen(LOADER, os.RTLD_NOLOAD | os.RTLD_LAZY)
-    except OSError:
-        return False
-    _ctypes.dlclose(handle)
-    _loaded.append(True)
-    return True
+    return library_loaded(LOADER)
 
 
 def sycl_queue_of(native: object) -> object | None:

@@ -5,52 +5,36 @@ only by what they say of themselves.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from xpushare.adapters.base import DeviceInfo
 from xpushare.adapters.level_zero import _bindings as ze
-from xpushare.adapters.level_zero._device import Gpu
-from xpushare.adapters.level_zero._driver import address_of
+
+if TYPE_CHECKING:
+    from xpushare.adapters.level_zero._adapter import LevelZero
 
 __all__ = ["Samples", "UsmArray"]
 
 _NBYTES: Final = 8 << 20  # drivers put smaller ones beside others
-_SECONDS: Final = 10 * 10**9  # nanoseconds
+_SECONDS: Final = 10.0
 
 
 class UsmArray:
     """Bytes in device memory, as SYCL libraries have them."""
 
-    def __init__(self, gpu: Gpu, device: str, nbytes: int) -> None:
-        self._gpu = gpu
+    def __init__(self, adapter: LevelZero, info: DeviceInfo, nbytes: int) -> None:
+        self._gpu = gpu = adapter.device(info)
+        self.info = info
         self.nbytes = nbytes
-        description = ze.ze_device_mem_alloc_desc_t()
-        call = "zeMemAllocDevice", gpu.platform.context, address_of(description), max(nbytes, _NBYTES), 0, gpu.handle
-        self.address = gpu.driver.made("making another library's array", *call)
+        call = "zeMemAllocDevice", gpu.platform.context, ze.ze_device_mem_alloc_desc_t(), max(nbytes, _NBYTES), 0
+        self.address = gpu.driver.made("making another library's array", *call, gpu.handle)
         self.__sycl_usm_array_interface__: dict[str, Any] = {
             "shape": (nbytes,),
             "typestr": "|u1",
             "data": (self.address, False),
             "version": 1,
-            "syclobj": device.replace(":", ":gpu:"),
+            "syclobj": f"level_zero:gpu:{info.ordinal}",
         }
-
-    def copy(self, address: int, content: bytes, inwards: bool) -> bytes:
-        """Copy by way of the driver's own host memory, to or from `address`."""
-        gpu, doing = self._gpu, "copying for another library"
-        driver, context, nbytes = gpu.driver, gpu.platform.context, len(content)
-        host = ze.ze_host_mem_alloc_desc_t()
-        staging = driver.made(doing, "zeMemAllocHost", context, address_of(host), nbytes, 0)
-        handle = gpu.new_list(doing)
-        try:
-            ctypes.memmove(staging, content, nbytes)
-            dst, src = (address, staging) if inwards else (staging, address)
-            driver(doing, "zeCommandListAppendMemoryCopy", handle, dst, src, nbytes, None, 0, None)
-            driver(doing, "zeCommandListHostSynchronize", handle, _SECONDS)
-            return ctypes.string_at(staging, nbytes)
-        finally:
-            driver.code("zeCommandListDestroy", handle)
-            driver.code("zeMemFree", context, staging)
 
     def __del__(self) -> None:
         if hasattr(self, "address"):
@@ -60,16 +44,34 @@ class UsmArray:
 class Samples:
     """What `xpushare.conformance.samples` asks for. There are no streams: SYCL's take no work of ours."""
 
-    def __init__(self, gpu_of: Callable[[str], Gpu]) -> None:
-        self._gpu_of = gpu_of
+    def __init__(self, adapter: LevelZero) -> None:
+        self._adapter = adapter
 
     def array(self, device: str, content: bytes) -> UsmArray:
-        array = UsmArray(self._gpu_of(device), device, len(content))
-        array.copy(array.address, content, True)
+        info = self._adapter.devices()[int(device.partition(":")[2])]
+        array = UsmArray(self._adapter, info, len(content))
+        self._copy(array, content)
         return array
 
     def content(self, array: UsmArray) -> bytes:
-        return array.copy(array.address, bytes(array.nbytes), False)
+        return self._copy(array, None)
+
+    def _copy(self, array: UsmArray, content: bytes | None) -> bytes:
+        """Write `content`, or read, by way of memory of the host."""
+        staging = self._adapter.allocate(array.info, "host", array.nbytes)
+        queue = self._adapter.queue(array.info)
+        try:
+            ends = array.address, staging.address
+            if content is not None:
+                ctypes.memmove(staging.address, content, array.nbytes)
+            else:
+                ends = staging.address, array.address
+            queue.copy(*ends, array.nbytes, staging)
+            queue.synchronize(_SECONDS)
+            return ctypes.string_at(staging.address, array.nbytes)
+        finally:
+            queue.release()
+            staging.release()
 
     def forget(self, array: UsmArray) -> None:
         del array

@@ -12,9 +12,9 @@ from xpushare._errors import FeatureNotSupportedError
 from xpushare.adapters.level_zero import _bindings as ze
 from xpushare.adapters.level_zero import _numbers as n
 from xpushare.adapters.level_zero._device import Gpu
-from xpushare.adapters.level_zero._driver import address_of
 from xpushare.adapters.level_zero._numbers import Handle
 from xpushare.adapters.stream.hooks import Calls, Device, Scope
+from xpushare.adapters.stream.library import address_of
 
 __all__ = ["IpcEvent", "Mark", "NativeEvent", "Stream"]
 
@@ -32,7 +32,7 @@ def _counter_based(gpu: Gpu, doing: str, flags: int) -> int:
     scope = n.SCOPE_HOST
     description = ze.ze_event_counter_based_desc_t(flags=n.COUNTER_IMMEDIATE | flags, signal=scope, wait=scope)
     context = gpu.platform.context
-    return gpu.driver.made(doing, "zeEventCounterBasedCreate", context, gpu.handle, address_of(description))
+    return gpu.driver.made(doing, "zeEventCounterBasedCreate", context, gpu.handle, description)
 
 
 @final
@@ -102,10 +102,10 @@ class Stream:
             return Mark(_counter_based(self._gpu, doing, n.COUNTER_HOST_VISIBLE), 0)
         pools = ze.ze_event_pool_desc_t(flags=n.POOL_HOST_VISIBLE, count=1)
         context = self._gpu.platform.context
-        pool = self._driver.made(doing, "zeEventPoolCreate", context, address_of(pools), 0, None)
+        pool = self._driver.made(doing, "zeEventPoolCreate", context, pools, 0, None)
         try:
             events = ze.ze_event_desc_t(signal=n.SCOPE_HOST, wait=n.SCOPE_HOST)
-            return Mark(self._driver.made(doing, "zeEventCreate", pool, address_of(events)), pool)
+            return Mark(self._driver.made(doing, "zeEventCreate", pool, events), pool)
         except BaseException:
             self._driver.code("zeEventPoolDestroy", pool)
             raise

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from xpushare import _native, _system
+from xpushare import _native
 from xpushare._errors import XpuShareError
+from xpushare.adapters.host.memory import page_of_memfd
 from xpushare.adapters.level_zero import _bindings as ze
 from xpushare.adapters.level_zero import _numbers as n
-from xpushare.adapters.level_zero._driver import address_of
 from xpushare.adapters.level_zero._numbers import Code, Handle
 from xpushare.adapters.stream.hooks import QueueCalls
+from xpushare.adapters.stream.library import address_of
+from xpushare.adapters.stream.slot_pages import unreach
 
 if TYPE_CHECKING:
     from xpushare.adapters.level_zero._device import Gpu
@@ -45,7 +46,12 @@ class Words(NamedTuple):
     wait: int = 0
     wait_bits: int = 64
     lacking: str = ""  # why the device has no events
-    slower: str = ""  # why it goes another way than it might
+    slower: str = ""  # what it lacks to go the best way, and which way it goes
+
+    def how(self) -> str:
+        if self.slower:
+            return f"the driver lacks {self.slower}"
+        return f"tried: the device stores points, and queues wait on it ({self.wait_bits} bits)"
 
     def calls(self, handle: int, raw: int) -> QueueCalls:
         """What native code calls on a list, which the loader knows as `handle` and the driver as `raw`."""
@@ -77,7 +83,7 @@ def _try(gpu: Gpu, undo: ExitStack) -> Words:
     handle = gpu.new_list(doing)
     undo.callback(driver.code, "zeCommandListDestroy", handle)
     raw = driver.raw(doing, Handle.COMMAND_LIST, handle)
-    page = _page()
+    page = page_of_memfd()
     at = page.address + page.nbytes // 2 + 8  # not the page's start, where Intel's driver (26.27) stores in any case
     word = ctypes.c_uint64.from_address(at)
 
@@ -107,12 +113,14 @@ def _try(gpu: Gpu, undo: ExitStack) -> Words:
     store = platform.extension(_STORE)
     if not gpu.platform.host_route or not store:
         missing = _STORE if gpu.platform.host_route else "a way to use the host's pages in place"
-        return found._replace(slower=f"the driver lacks {missing}: host functions complete points")
+        return found._replace(slower=f"{missing}: host functions complete points")
     gpu.reach(doing, page.address, page.nbytes, False)
-    undo.callback(_leave, gpu.unreach, doing, page)
+    undo.callback(unreach, gpu, doing, page)
     why = works(_STORE, store, raw, address_of(_to_host), at, _TRIED)
     if why or word.value != _TRIED:
-        return found._replace(slower=f"{_STORE}: {why or f'it wrote {word.value:#x}'}; host functions complete points")
+        return found._replace(
+            slower=f"a {_STORE} that works ({why or f'it wrote {word.value:#x}'}): host functions complete points"
+        )
     found = found._replace(store=store)
     for bits in (64, 32) if gpu.counter_max > 0xFFFFFFFF else (32,):
         wait = platform.extension(_WAIT[bits])
@@ -120,19 +128,4 @@ def _try(gpu: Gpu, undo: ExitStack) -> Words:
         why = works(_WAIT[bits], wait, raw, address_of(_at_least), at, 2, None) if wait else "it is missing"
         if not why:
             return found._replace(wait=wait, wait_bits=bits)
-    return found._replace(slower=f"{_WAIT[32]}: {why}; queues hold what waits")
-
-
-def _page() -> Any:
-    nbytes = _system.page_nbytes()
-    fd = _system.memfd("xpushare-page")
-    try:
-        _system.resize(fd.number, nbytes)
-        return _system.Mapping(fd.number, nbytes)
-    finally:
-        fd.close()
-
-
-def _leave(unreach: Callable[[str, int], None], doing: str, page: Any) -> None:
-    """The page stays mapped until here."""
-    unreach(doing, page.address)
+    return found._replace(slower=f"a {_WAIT[32]} that works ({why}): queues hold what waits")

@@ -8,9 +8,12 @@ call can be made to fail or to stall. The script belongs to this process: `drive
 
 from __future__ import annotations
 
-from xpushare.adapters.mock.adapter import Mock
-from xpushare.adapters.mock.others import ForeignArray, MockEvent, MockSamples, MockStream, default_stream
-from xpushare.adapters.mock.script import ScriptedDriver, driver
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from xpushare.adapters.mock.adapter import Mock
+    from xpushare.adapters.mock.others import ForeignArray, MockEvent, MockSamples, MockStream, default_stream
+    from xpushare.adapters.mock.script import ScriptedDriver, driver
 
 __all__ = [
     "ForeignArray",
@@ -22,3 +25,13 @@ __all__ = [
     "default_stream",
     "driver",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The names above are imported at their first use: whoever lists vendors does not want the stream engine."""
+    if name in __all__:
+        from importlib import import_module
+
+        where = "adapter" if name == "Mock" else "script" if name in ("ScriptedDriver", "driver") else "others"
+        return getattr(import_module(f"{__name__}.{where}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

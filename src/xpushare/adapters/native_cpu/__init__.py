@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import glob
 import os
 import platform
 import uuid
-from typing import Any
+from typing import Any, NamedTuple
 
 from xpushare import _system
 from xpushare._aspects import Aspect, Support
@@ -82,7 +83,18 @@ class NativeCpu(Adapter):
     def properties(self, device: DeviceInfo) -> Properties:
         page = _system.page_nbytes()
         total, free = (os.sysconf(name) * page for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
-        return Properties(_vendor(), len(os.sched_getaffinity(0)), total, free, True)
+        cpu = _cpu()
+        return Properties(
+            cpu.vendor,
+            len(os.sched_getaffinity(0)),
+            total,
+            free,
+            True,
+            vendor_id=_PCI_VENDORS.get(cpu.vendor, 0),
+            clock_mhz=cpu.clock_mhz,
+            cache_nbytes=cpu.cache_nbytes,
+            cache_line_nbytes=cpu.cache_line_nbytes,
+        )
 
     def granularity(self, device: DeviceInfo, recommended: bool) -> int:
         page = _system.page_nbytes()
@@ -128,11 +140,35 @@ class NativeCpu(Adapter):
         pass  # the host reaches its own pages
 
 
+_PCI_VENDORS = {"GenuineIntel": 0x8086, "AuthenticAMD": 0x1022}
+
+
+class _Cpu(NamedTuple):
+    vendor: str
+    clock_mhz: int
+    cache_nbytes: int
+    cache_line_nbytes: int
+
+
 @functools.cache
-def _vendor() -> str:
+def _cpu() -> _Cpu:
+    """What the kernel says of the first processor."""
+    found: dict[str, str] = {}
     with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
         for line in lines:
             name, _, value = line.partition(":")
-            if name.strip() in ("vendor_id", "CPU implementer"):
-                return value.strip()
-    return "unknown"
+            found.setdefault(name.strip(), value.strip())
+    vendor = found.get("vendor_id") or found.get("CPU implementer") or "unknown"
+    kilohertz = _sysfs("cpufreq/cpuinfo_max_freq")
+    clock = kilohertz // 1000 or round(float(found.get("cpu MHz", 0)))
+    return _Cpu(vendor, clock, _sysfs("cache/index*/size"), _sysfs("cache/index*/coherency_line_size"))
+
+
+def _sysfs(name: str) -> int:
+    """A number that the kernel lists of the first processor, of its last cache if it has several; 0 if none."""
+    found = sorted(glob.glob(f"/sys/devices/system/cpu/cpu0/{name}"))
+    if not found:
+        return 0
+    with open(found[-1], encoding="ascii") as file:
+        text = file.read().strip()
+    return int(text.removesuffix("K")) << (10 if text.endswith("K") else 0)

@@ -30,7 +30,10 @@ class StreamAdapter(Adapter):
         """A new stream of ours, which waits for no other stream."""
 
     def queue(self, device: DeviceInfo) -> DriverQueue:
-        return DeviceQueue(self.engine, self.new_stream(device, "making a queue"))
+        stream, marks = self.engine.spare_streams.take(
+            self.device(device).ordinal, lambda: self.new_stream(device, "making a queue")
+        )
+        return DeviceQueue(self.engine, stream, marks)
 
     def settle(self) -> None:
         self.engine.teardown.settle_queues()

@@ -138,6 +138,10 @@ class Teardown(_Worker):
         with self._starting:
             return list(self._waiters)
 
+    def waiting(self) -> bool:
+        """Whether a queue waits for anything now."""
+        return any(wait() for queue in self._queues() for wait in queue.waits())
+
     def settle_queues(self) -> None:
         """Have every queue release the operands of finished operations."""
         for queue in self._queues():

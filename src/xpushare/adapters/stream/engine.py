@@ -9,6 +9,7 @@ from xpushare.adapters.host.memory import Calls
 from xpushare.adapters.stream.background import Teardown, Watch
 from xpushare.adapters.stream.hooks import Device
 from xpushare.adapters.stream.slot_pages import SlotPages
+from xpushare.adapters.stream.spare_streams import SpareStreams
 
 __all__ = ["Engine", "OperandAccess"]
 
@@ -27,7 +28,7 @@ class OperandAccess(abc.ABC):
 
 class Engine:
     """`backend` names its threads and its log; `devices` returns all devices of the driver, by ordinal; `calls` makes
-    the system calls for host memory.
+    the system calls for host memory; `spare_streams` of a device are kept for later queues.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Engine:
         devices: Callable[[], Sequence[Device]],
         operand_access: OperandAccess | None = None,
         calls: Calls | None = None,
+        spare_streams: int = 0,
     ) -> None:
         self.devices = devices
         self.calls = calls or Calls()
@@ -43,3 +45,4 @@ class Engine:
         self.teardown = Teardown(backend, devices)
         self.watch = Watch(backend)
         self.slot_pages = SlotPages(self.teardown)
+        self.spare_streams = SpareStreams(self.teardown, spare_streams)

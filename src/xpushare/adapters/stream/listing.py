@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["ask_child"]
+__all__ = ["ask_child", "has_render_node"]
 
+_DRM: Final = Path("/sys/class/drm")
 _SECONDS: Final = 60.0
 
 
@@ -22,3 +24,14 @@ def ask_child(program: str, driver: str) -> dict[str, Any]:
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return {"why": f"asking the {driver} driver in a process of its own failed: {error}"}
     return answer if isinstance(answer, dict) else {"why": f"the {driver} driver answered {answer!r}"}
+
+
+def has_render_node(vendor: int) -> bool:
+    """Whether the kernel has a GPU of that PCI vendor."""
+    for file in _DRM.glob("renderD*/device/vendor"):
+        try:
+            if int(file.read_text(), 16) == vendor:
+                return True
+        except (OSError, ValueError):
+            pass
+    return False

@@ -21,7 +21,7 @@ from xpushare.adapters.stream.engine import Engine
 from xpushare.adapters.stream.fills import Copy, Fill, fill_steps
 from xpushare.adapters.stream.hooks import Calls, Scope, Stream
 from xpushare.adapters.stream.host_memory import HostMemory
-from xpushare.timeline.loss import QUEUE_FAILED, note_failure, peer_lost
+from xpushare.timeline.loss import QUEUE_FAILED, Losses, note_failure, peer_lost
 
 __all__ = ["AdoptedQueues", "DeviceQueue"]
 
@@ -40,7 +40,7 @@ class DeviceQueue(DriverQueue):
     until it has neither.
     """
 
-    def __init__(self, engine: Engine, stream: Stream) -> None:
+    def __init__(self, engine: Engine, stream: Stream, marks: Sequence[Any] = ()) -> None:
         self.number = next(queue_numbers)
         self._engine = engine
         self._stream = stream
@@ -54,8 +54,9 @@ class DeviceQueue(DriverQueue):
         self._order = threading.Lock()
         around = stream.around_calls
         self._turn: Any = self._order if around is None else _Turn(self._order, around)  # around a signal or a wait
+        self._releasing = threading.RLock()  # while operands are released; taken before `_state`
         self._state = threading.RLock()  # what follows; never held while anything blocks
-        self._marks: list[_Mark] = []  # to be used again
+        self._marks = [_Mark(mark, 0) for mark in marks]  # to be used again
         self._kept: deque[tuple[_Mark, object]] = deque()  # (mark after the operation, what it uses)
         self._kept_ever = 0  # how many there have been
         self._signalled: _Signal | None = None  # the newest signal
@@ -64,6 +65,7 @@ class DeviceQueue(DriverQueue):
         self._foreign: list[weakref.ref[_Dropped]] = []  # each lives while the queue waits for another library's event
         self._owed: dict[int, Slot] = {}  # by id; changed only with `_order`
         self._failures: deque[BaseException] = deque()
+        self._losses = Losses()
         self._broken: DeviceError | None = None
         self.place = 0  # of the newest operation, if `_native` may hold it
         self._dropped = range(0)  # the places of what was held when the driver refused one of the operations
@@ -298,15 +300,20 @@ class DeviceQueue(DriverQueue):
                 except ValueError as error:
                     raise InvalidArgumentError(str(error)) from None
             elif state == LOST:
+                self._native.lost(slot)
                 with self._state:
-                    self._failures.append(peer_lost(slot, point))
+                    self._meet(slot, point)
+
+    def _meet(self, slot: Slot, point: int) -> None:
+        """A wait was lost. With `_state`."""
+        if self._losses.new(slot):
+            self._failures.append(peer_lost(slot, point))
 
     def _sort_waits(self, passed: bool = False) -> None:
-        """Turn lost waits into failures, one for each slot, and forget settled waits. A lost wait holds its event until
+        """Turn lost waits into failures, one for each loss, and forget settled waits. A lost wait holds its event until
         the device is released, which it is if the stream has `passed` the wait.
         """
         with self._state:
-            lost: set[int] = set()
             for _ in range(len(self._waits)):
                 wait = self._waits.popleft()
                 slot, point = wait.slot, wait.point
@@ -318,9 +325,8 @@ class DeviceQueue(DriverQueue):
                 released = slot.released(point)
                 if state == PENDING or (waiting and not released and not passed):
                     self._waits.append(wait)
-                elif (released or state == LOST) and id(slot) not in lost:
-                    lost.add(id(slot))
-                    self._failures.append(peer_lost(slot, point))
+                elif released or state == LOST:
+                    self._meet(slot, point)
 
     def waits(self) -> list[Callable[[], bool]]:
         self._sort_waits()
@@ -391,29 +397,35 @@ class DeviceQueue(DriverQueue):
 
     def _reap(self) -> None:
         """Release the operands of finished operations. Called with captures left alone."""
-        gone = []  # dropped outside the lock, since their release may call us
-        with self._state:
-            while self._kept and self._reached(self._kept[0][0]):
-                mark, keep = self._kept.popleft()
-                self._marks.append(mark)
-                gone.append(keep)
-        del gone
+        with self._releasing:
+            gone = []  # dropped outside `_state`, since their release may call us
+            with self._state:
+                while self._kept and self._reached(self._kept[0][0]):
+                    mark, keep = self._kept.popleft()
+                    self._marks.append(mark)
+                    gone.append(keep)
+            del gone
 
     def settle(self) -> None:
-        """Release the operands of finished operations; on a broken device there is nothing to ask."""
-        if self._broken is None and self._kept:
-            with self._stream.current():
-                self._reap()
+        """Release the operands of finished operations, or wait until another thread has released them; on a broken
+        device there is nothing to ask.
+        """
+        with self._releasing:
+            if self._broken is None and self._kept:
+                with self._stream.current():
+                    self._reap()
 
     def synchronize(self, timeout: float | None) -> None:
         start = time.monotonic()
+        place = self._native.handed
         if timeout == 0 and self.idle():  # a mark needs a moment even then
             self.settle()
-            self._report()
+            self._report(place)
             return
         with self._order, self._stream.current():
             self._check()
             mark = self._mark("synchronizing")
+            place = mark.place or self._native.handed
         reached = False
         try:
             nap = _NAP_FIRST
@@ -434,14 +446,17 @@ class DeviceQueue(DriverQueue):
                 self._give_back(mark)  # set anew when it is used again
             else:
                 self._keep(mark, None)  # it may still be held
-        self._report()
+        self._report(place)
 
-    def _report(self) -> None:
-        """Raise what went wrong since the last call, where the stream has finished its work."""
+    def _report(self, place: int) -> None:
+        """Raise what went wrong since the last call, where the stream has finished its work up to that place."""
         self._sort_waits(True)
         self._notice_refusal()
-        if self._failures:
-            raise self._failures.popleft()
+        failure = self._failures.popleft() if self._failures else None
+        if not self._failures:
+            self._native.told(place)
+        if failure is not None:
+            raise failure
 
     def idle(self) -> bool:
         if self._broken is not None:
@@ -491,7 +506,9 @@ class DeviceQueue(DriverQueue):
                 self._kept.clear()
             busy = bool(self._kept or self._owed or (self._released and self._unfinished()))
             self._watched = busy
-        if self._released and not busy:
+            ends = self._released and not busy
+            self._released = self._released and busy
+        if ends:
             self._end()
         return busy
 
@@ -532,16 +549,22 @@ class DeviceQueue(DriverQueue):
         if self._adopted and not (self._watched or self._marks or self._kept or self._waits):
             return  # nothing was queued on the other library's stream, so there is nothing to end
         self._released = True
+        try:
+            if not self.look_after():  # most queues have finished when they are closed
+                return
+        except XpuShareError:
+            pass  # the watch logs it
         self._watched = True
         self._engine.watch.add(self)
 
     def _end(self) -> None:
-        """The work has finished: end the marks, and the stream if it is ours. A driver may wait there for other
-        streams, and one of them may be waiting for the caller's next signal.
+        """The work has finished: keep the stream and its marks for another queue, or end them. A driver may wait there
+        for other streams, and one of them may be waiting for the caller's next signal.
         """
-        self._released = False
-        marks, self._marks = self._marks, []
-        self._engine.teardown.submit(self._device, self._stream.destroy, [each.mark for each in marks], drained=False)
+        marks = [each.mark for each in self._marks]
+        self._marks.clear()
+        if self._adopted or self._broken is not None or not self._engine.spare_streams.give(self._stream, marks):
+            self._engine.teardown.submit(self._device, self._stream.destroy, marks, drained=False)
 
 
 @dataclass(slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import functools
-from collections.abc import Callable
 
 from xpushare.adapters.base import DeviceInfo, DriverMemory, DriverPhysical, DriverRange, Import, UsmKind
 from xpushare.adapters.stream.adapter import StreamAdapter
@@ -33,11 +32,9 @@ class VirtualMemoryAdapter(StreamAdapter):
         """Memory that moves between the host and the devices."""
 
     @abc.abstractmethod
-    def open_own(
-        self, info: DeviceInfo, kind: int, doing: str, what: Import, description: bytes
-    ) -> tuple[int, Callable[[], object]]:
-        """Map a peer's memory of a kind that only this vendor has. Returns its address, and what closes it, which is
-        called with the device current. Raises `InvalidHandleError` for a kind that the vendor does not have.
+    def open_own(self, info: DeviceInfo, kind: int, doing: str, what: Import, description: bytes) -> DriverMemory:
+        """Map a peer's memory of a kind that only this vendor has. Raises `InvalidHandleError` for a kind that the
+        vendor does not have.
         """
 
     def granularity(self, device: DeviceInfo, recommended: bool) -> int:

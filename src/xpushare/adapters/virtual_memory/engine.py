@@ -14,7 +14,7 @@ __all__ = ["Engine"]
 
 @final
 class Engine(engine.Engine):
-    def __init__(self, backend: str, devices: Callable[[], Sequence[VirtualMemory]]) -> None:
+    def __init__(self, backend: str, devices: Callable[[], Sequence[VirtualMemory]], spare_streams: int = 0) -> None:
         self.peer_access = PeerAccess(devices)
-        super().__init__(backend, devices, self.peer_access)
+        super().__init__(backend, devices, self.peer_access, spare_streams=spare_streams)
         self.read_only: dict[int, bool] = {}  # ordinal -> whether the device maps memory read-only, once it was tried

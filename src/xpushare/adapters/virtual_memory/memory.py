@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from itertools import groupby
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, final
 
 from xpushare._errors import (
     DeviceError,
@@ -24,10 +24,22 @@ from xpushare.adapters.stream.host_memory import HostMemory
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.hooks import VirtualMemory
 
-__all__ = ["AllocationFd", "DeviceMemory", "Mapped", "OpenOwn", "SegmentedMemory", "import_memory", "require_shareable"]
+__all__ = [
+    "AllocationFd",
+    "DeviceMemory",
+    "Mapped",
+    "OpenOwn",
+    "SegmentedMemory",
+    "import_memory",
+    "require_shareable",
+    "with_room",
+]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # `VirtualMemoryAdapter.open_own` of a device.
-OpenOwn = Callable[[int, str, Import, bytes], tuple[int, Callable[[], object]]]
+OpenOwn = Callable[[int, str, Import, bytes], DriverMemory]
 _RUN: Final = struct.Struct("<QI")  # segments of one size, one after the other: bytes each, how many
 _RUNS_MAX: Final = payload.OWN_NBYTES // _RUN.size
 _TEARDOWN: Final = 5.0  # seconds that an allocation waits for teardowns when memory is short
@@ -99,6 +111,16 @@ def _maps_read_only(engine: Engine, device: VirtualMemory) -> bool:
     return True
 
 
+def with_room(engine: Engine, allocate: Callable[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
+    """Allocate; if memory is short, try again after the teardowns under way."""
+    try:
+        return allocate(*arguments, **keywords)
+    except OutOfMemoryError:
+        if not engine.teardown.settle(_TEARDOWN):
+            raise
+        return allocate(*arguments, **keywords)
+
+
 class Mapped(DriverMemory):
     """Memory that `close` releases, once no work uses it."""
 
@@ -165,12 +187,7 @@ class DeviceMemory(Mapped):
         unit = device.granularity(False)
         mapped = (nbytes + unit - 1) // unit * unit
         with device.current():
-            try:
-                handle = device.create(doing, mapped, True)
-            except OutOfMemoryError:  # try again, after the teardowns under way
-                if not engine.teardown.settle(_TEARDOWN):
-                    raise
-                handle = device.create(doing, mapped, True)
+            handle = with_room(engine, device.create, doing, mapped, True)
             try:
                 address = _map(engine, device, doing, [_Piece(handle, mapped)], device.ordinal, "rw")
             finally:
@@ -317,5 +334,4 @@ def import_memory(engine: Engine, device: VirtualMemory, what: Import, open_own:
     if kind == payload.SEGMENTS:
         sizes = _read_sizes(doing, own, what.exposed_nbytes, len(what.fds))
         return DeviceMemory.imported(engine, device, doing, what, sizes)
-    address, close = open_own(kind, doing, what, own)
-    return Mapped(engine, device, address, what.nbytes, close)
+    return open_own(kind, doing, what, own)

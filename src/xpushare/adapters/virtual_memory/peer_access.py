@@ -4,15 +4,32 @@ from __future__ import annotations
 
 import bisect
 import threading
+import uuid
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, final
+from typing import NamedTuple, TypeVar, final
 
 from xpushare._errors import FeatureNotSupportedError
 from xpushare.adapters.base import Access
 from xpushare.adapters.stream.engine import OperandAccess
 from xpushare.adapters.virtual_memory.hooks import VirtualMemory
 
-__all__ = ["PeerAccess"]
+__all__ = ["PeerAccess", "find_origin"]
+
+
+V = TypeVar("V", bound=VirtualMemory)
+
+
+def find_origin(device: VirtualMemory, by_uuid: Callable[[str], V | None], doing: str, raw: bytes) -> V:
+    """The device of a peer's memory by its uuid, for drivers that do not say whose memory they import: a device that
+    only reaches it must not import it.
+    """
+    name = str(uuid.UUID(bytes=raw)) if len(raw) == 16 else "unknown"
+    found = by_uuid(name)
+    if found is None:
+        raise FeatureNotSupportedError(f"{doing}: the memory is on device {name}, which this process may not see")
+    if not device.reaches(found.ordinal):
+        raise FeatureNotSupportedError(f"{doing}: it is memory of {found}, which {device} cannot reach: open it there")
+    return found
 
 
 class _Granted(NamedTuple):

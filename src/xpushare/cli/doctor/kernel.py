@@ -163,6 +163,6 @@ def _memory_limit() -> Check:
 def _processors() -> Check:
     count = len(os.sched_getaffinity(0))
     if count == 1:
-        why = "one only: waits cannot spin, so an event costs a change of threads"
+        why = "one only: where its peers share it, an event costs a change of threads"
         return Check("machine", "processors", "limited", why, "taskset, or docker run --cpuset-cpus, with two or more")
     return Check("machine", "processors", "works", f"{count} for this process")

@@ -562,6 +562,33 @@ def test_queues_are_released(pair: Pair) -> None:
         event.close()
 
 
+@rule("5.17", "A lost point releases queues: later work runs, later signals are lost, synchronize reports it once")
+def test_behind_what_was_lost_before(pair: Pair) -> None:
+    with (
+        Child() as child,
+        xs.Queue(pair.importer) as queue,
+        xs.malloc_device(NBYTES, pair.importer) as memory,
+        xs.Event(pair.importer) as behind,
+    ):
+        event = owing(pair, child, True)
+        child.kill()
+        with pytest.raises(xs.PeerLostError):
+            event.wait(5)
+        queue.wait(event)
+        queue.fill(memory, b"r")
+        for number in (1, 2):
+            assert queue.signal(behind) == number
+            with pytest.raises(xs.PeerLostError):
+                behind.wait(5, at_least=number)
+        with pytest.raises(xs.PeerLostError):
+            queue.synchronize(TIMEOUT)
+        assert read_bytes(memory) == b"r" * NBYTES
+        queue.signal(behind)
+        queue.synchronize(TIMEOUT)  # told once
+        behind.wait(5)
+        event.close()
+
+
 @rule("5.18", "A clean close or exit that owes nothing is no loss")
 @pytest.mark.parametrize("end", ["close", "exit", "put"])
 def test_clean_ends(pair: Pair, end: str) -> None:

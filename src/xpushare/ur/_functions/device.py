@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import glob
 import struct
 import sys
 import time
@@ -13,23 +12,29 @@ from typing import Any, Final
 
 from xpushare._aspects import Aspect
 from xpushare._device import adapter_of, info_of
+from xpushare._errors import FeatureNotSupportedError
 from xpushare._result import Result
 from xpushare.adapters.base import Adapter as DriverAdapter
-from xpushare.adapters.base import Properties
+from xpushare.adapters.base import Properties, UsmKind
+from xpushare.core import memory as core_memory
 from xpushare.ur import _objects
+from xpushare.ur._callbacks import LogSink
 from xpushare.ur._enums import (
     AdapterInfo,
+    ApiVersion,
     Backend,
     DeviceInfo,
+    DeviceLocalMemType,
     DeviceMemCacheType,
     DeviceType,
     DeviceUSMAccessCapabilityFlags,
+    LoggerLevel,
     PlatformInfo,
     QueueFlags,
 )
-from xpushare.ur._error import URError
+from xpushare.ur._error import URError, last_error
 from xpushare.ur._objects import Adapter, Device, Platform
-from xpushare.ur._spec import UNSUPPORTED_QUERY, Info, function
+from xpushare.ur._spec import UNSUPPORTED_QUERY, Info, Int32, LoggerCallback, String, UserData, function
 
 
 def _version(_about: object) -> str:
@@ -85,6 +90,8 @@ QUEUE_FLAGS: Final = (
 )
 """What a queue can be made with. All but profiling are permissions that an in-order queue need not use."""
 
+LARGEST_TYPE: Final = 128  # bytes of sixteen doubles; what adapters allocate is aligned to this at least
+
 _TYPES: Final = {"cpu": DeviceType.CPU, "gpu": DeviceType.GPU, "accelerator": DeviceType.FPGA}
 
 _EVERY_ACCESS: Final = (
@@ -99,38 +106,63 @@ def _has(aspect: Aspect) -> Callable[[Device], Any]:
     return lambda device: device.shared.has(aspect)
 
 
-def _of_host(value: Callable[[], Any]) -> Callable[[Device], Any]:
-    """Known of a device that is the host itself."""
-
-    def ask(device: Device) -> Any:
-        if device.shared.type != "cpu":
-            raise URError(f"{device!r} does not tell this", result=Result.ERROR_UNSUPPORTED_ENUMERATION)
-        return value()
-
-    return ask
-
-
-def _cache(field: str) -> Callable[[Device], Any]:
-    """Of the last cache before the memory, as the kernel lists it; not every machine does."""
-
-    def ask(device: Device) -> int:
-        found = sorted(glob.glob(f"/sys/devices/system/cpu/cpu0/cache/index*/{field}"))
-        if device.shared.type != "cpu" or not found:
-            raise URError(f"{device!r} does not tell this", result=Result.ERROR_UNSUPPORTED_ENUMERATION)
-        with open(found[-1], encoding="ascii") as file:
-            text = file.read().strip()
-        return int(text.removesuffix("K")) << (10 if text.endswith("K") else 0)
-
-    return ask
-
-
-def _property(name: str) -> Callable[[Device], Any]:
-    return lambda device: getattr(_properties(device), name)
-
-
 def _properties(device: Device) -> Properties:
     adapter: DriverAdapter = adapter_of(device.shared)
     return adapter.properties(info_of(device.shared))
+
+
+def _property(name: str) -> Callable[[Device], Any]:
+    """As the driver says."""
+
+    def ask(device: Device) -> Any:
+        found = getattr(_properties(device), name)
+        return list(found) if isinstance(found, tuple) else found
+
+    return ask
+
+
+def _told(name: str) -> Callable[[Device], Any]:
+    """The same for a query that need not be answered: it is not where the driver does not say."""
+
+    def ask(device: Device) -> Any:
+        found = getattr(_properties(device), name)
+        if not found:
+            raise URError(f"the driver of {device!r} does not say it", result=Result.ERROR_UNSUPPORTED_ENUMERATION)
+        return found
+
+    return ask
+
+
+def _sizes(name: str) -> Callable[[Device], list[int]]:
+    """Along three dimensions; 1 where the driver does not say more."""
+    return lambda device: list(getattr(_properties(device), name)) or [1, 1, 1]
+
+
+def _sub_groups(device: Device) -> int:
+    """How many there are in the largest work-group; 0 where the device has none."""
+    about = _properties(device)
+    return about.group_items // min(about.sub_group_sizes) if about.sub_group_sizes else 0
+
+
+def _pci(device: Device) -> str:
+    address: str = info_of(device.shared).pci
+    if not address:
+        raise URError(f"{device!r} is no device of the PCI bus", result=Result.ERROR_UNSUPPORTED_ENUMERATION)
+    return address
+
+
+@functools.cache
+def _reach(device: Device, kind: UsmKind) -> int:
+    """How the device reaches such memory: it was tried. More than plain access is known of the host alone."""
+    try:
+        core_memory.allocate(kind, 1, device.shared, device.shared.context)
+    except FeatureNotSupportedError:
+        return 0
+    return _EVERY_ACCESS if device.shared.type == "cpu" else DeviceUSMAccessCapabilityFlags.ACCESS
+
+
+def _usm(kind: UsmKind) -> Callable[[Device], int]:
+    return lambda device: _reach(device, kind)
 
 
 def _constant(value: Any) -> Callable[[Device], Any]:
@@ -241,11 +273,26 @@ def _selects(device: Device, kind: DeviceType) -> bool:
     return kind in (DeviceType.ALL, DeviceType.DEFAULT, _TYPES[device.shared.type])
 
 
-# Whether a device has what no function of this face uses: it does not, as far as this face goes.
+_OF_KERNELS: Final = (
+    "SINGLE_FP_CONFIG HALF_FP_CONFIG DOUBLE_FP_CONFIG PREFERRED_VECTOR_WIDTH_CHAR PREFERRED_VECTOR_WIDTH_SHORT "
+    "PREFERRED_VECTOR_WIDTH_INT PREFERRED_VECTOR_WIDTH_LONG PREFERRED_VECTOR_WIDTH_FLOAT "
+    "PREFERRED_VECTOR_WIDTH_DOUBLE PREFERRED_VECTOR_WIDTH_HALF PREFERRED_VECTOR_WIDTH_LONG_LONG "
+    "NATIVE_VECTOR_WIDTH_CHAR NATIVE_VECTOR_WIDTH_SHORT NATIVE_VECTOR_WIDTH_INT NATIVE_VECTOR_WIDTH_LONG "
+    "NATIVE_VECTOR_WIDTH_FLOAT NATIVE_VECTOR_WIDTH_DOUBLE NATIVE_VECTOR_WIDTH_HALF "
+    "NATIVE_VECTOR_WIDTH_LONG_LONG MAX_READ_IMAGE_ARGS MAX_WRITE_IMAGE_ARGS IMAGE2D_MAX_WIDTH "
+    "IMAGE2D_MAX_HEIGHT IMAGE3D_MAX_WIDTH IMAGE3D_MAX_HEIGHT IMAGE3D_MAX_DEPTH IMAGE_MAX_BUFFER_SIZE "
+    "IMAGE_MAX_ARRAY_SIZE MAX_SAMPLERS MAX_PARAMETER_SIZE MAX_CONSTANT_ARGS PRINTF_BUFFER_SIZE "
+    "EXECUTION_CAPABILITIES ATOMIC_MEMORY_ORDER_CAPABILITIES ATOMIC_MEMORY_SCOPE_CAPABILITIES "
+    "ATOMIC_FENCE_ORDER_CAPABILITIES ATOMIC_FENCE_SCOPE_CAPABILITIES KERNEL_LAUNCH_CAPABILITIES "
+    "COMMAND_BUFFER_UPDATE_CAPABILITIES_EXP IMAGE_PITCH_ALIGN_EXP MAX_IMAGE_LINEAR_WIDTH_EXP "
+    "MAX_IMAGE_LINEAR_HEIGHT_EXP MAX_IMAGE_LINEAR_PITCH_EXP MIPMAP_MAX_ANISOTROPY_EXP "
+    "_2D_BLOCK_ARRAY_CAPABILITIES_EXP"
+)
+
+# What kernels, programs, samplers and images would need; no function of this face has them.
 _ABSENT: Final = {
-    member: _constant(False)
-    for member in DeviceInfo
-    if "SUPPORT" in member.name and "CORRECTION" not in member.name and member.name in _KINDS["bool"].split()
+    **{DeviceInfo[name]: _constant(False) for name in _KINDS["bool"].split()},
+    **{DeviceInfo[name]: _constant(0) for name in _OF_KERNELS.split()},
 }
 
 _DEVICE: Final = Info(
@@ -267,9 +314,6 @@ _DEVICE: Final = Info(
         DeviceInfo.PLATFORM: lambda device: device.platform,
         DeviceInfo.REFERENCE_COUNT: lambda device: device.references,
         DeviceInfo.AVAILABLE: _constant(True),
-        DeviceInfo.COMPILER_AVAILABLE: _constant(False),
-        DeviceInfo.LINKER_AVAILABLE: _constant(False),
-        DeviceInfo.EXECUTION_CAPABILITIES: _constant(0),
         DeviceInfo.QUEUE_PROPERTIES: _constant(QUEUE_FLAGS),
         DeviceInfo.QUEUE_ON_HOST_PROPERTIES: _constant(QUEUE_FLAGS),
         DeviceInfo.QUEUE_ON_DEVICE_PROPERTIES: _constant(0),
@@ -281,21 +325,46 @@ _DEVICE: Final = Info(
         DeviceInfo.MAX_COMPUTE_UNITS: _property("compute_units"),
         DeviceInfo.NUM_COMPUTE_UNITS: _property("compute_units"),
         DeviceInfo.ADDRESS_BITS: _constant(struct.calcsize("P") * 8),
-        DeviceInfo.ENDIAN_LITTLE: _of_host(lambda: sys.byteorder == "little"),
+        DeviceInfo.ENDIAN_LITTLE: _constant(sys.byteorder == "little"),  # devices share memory with the host
+        DeviceInfo.VENDOR_ID: _property("vendor_id"),
+        DeviceInfo.DEVICE_ID: _told("device_id"),
+        DeviceInfo.PCI_ADDRESS: _pci,
+        DeviceInfo.MAX_CLOCK_FREQUENCY: _property("clock_mhz"),
+        DeviceInfo.MEMORY_CLOCK_RATE: _told("memory_clock_mhz"),
+        DeviceInfo.MEMORY_BUS_WIDTH: _told("memory_bus_bits"),
+        DeviceInfo.ERROR_CORRECTION_SUPPORT: _property("error_correction"),
         DeviceInfo.HOST_UNIFIED_MEMORY: _property("integrated"),
         DeviceInfo.IS_INTEGRATED_GPU: lambda device: device.shared.type == "gpu" and _properties(device).integrated,
         DeviceInfo.MAX_MEM_ALLOC_SIZE: _property("memory_nbytes"),
         DeviceInfo.GLOBAL_MEM_SIZE: _property("memory_nbytes"),
         DeviceInfo.GLOBAL_MEM_FREE: _property("free_nbytes"),
-        DeviceInfo.GLOBAL_MEM_CACHE_TYPE: _of_host(lambda: DeviceMemCacheType.READ_WRITE_CACHE),
-        DeviceInfo.GLOBAL_MEM_CACHE_SIZE: _cache("size"),
-        DeviceInfo.GLOBAL_MEM_CACHELINE_SIZE: _cache("coherency_line_size"),
-        DeviceInfo.PROFILING_TIMER_RESOLUTION: _of_host(
-            lambda: max(1, round(time.get_clock_info("monotonic").resolution * 1e9))
+        DeviceInfo.GLOBAL_MEM_CACHE_TYPE: lambda device: (
+            DeviceMemCacheType.READ_WRITE_CACHE if _properties(device).cache_nbytes else DeviceMemCacheType.NONE
         ),
-        DeviceInfo.USM_DEVICE_SUPPORT: lambda device: _EVERY_ACCESS if device.shared.type == "cpu" else 1,
-        DeviceInfo.USM_HOST_SUPPORT: _of_host(lambda: _EVERY_ACCESS),
-        DeviceInfo.USM_SINGLE_SHARED_SUPPORT: _of_host(lambda: _EVERY_ACCESS),
+        DeviceInfo.GLOBAL_MEM_CACHE_SIZE: _property("cache_nbytes"),
+        DeviceInfo.GLOBAL_MEM_CACHELINE_SIZE: _property("cache_line_nbytes"),
+        DeviceInfo.LOCAL_MEM_TYPE: lambda device: (
+            DeviceLocalMemType.LOCAL if _properties(device).local_nbytes else DeviceLocalMemType.NONE
+        ),
+        DeviceInfo.LOCAL_MEM_SIZE: _property("local_nbytes"),
+        DeviceInfo.MAX_CONSTANT_BUFFER_SIZE: _property("constant_nbytes"),
+        DeviceInfo.MAX_REGISTERS_PER_WORK_GROUP: _told("registers"),
+        DeviceInfo.MEM_BASE_ADDR_ALIGN: _constant(LARGEST_TYPE * 8),
+        DeviceInfo.MAX_WORK_ITEM_DIMENSIONS: _constant(3),
+        DeviceInfo.MAX_WORK_ITEM_SIZES: _sizes("group_sizes"),
+        DeviceInfo.MAX_WORK_GROUP_SIZE: lambda device: _properties(device).group_items or 1,
+        DeviceInfo.MAX_WORK_GROUPS_3D: _sizes("grid_sizes"),
+        DeviceInfo.MAX_WORK_GROUPS: lambda device: max(_properties(device).grid_sizes, default=1),
+        DeviceInfo.MAX_NUM_SUB_GROUPS: _sub_groups,
+        DeviceInfo.SUB_GROUP_SIZES_INTEL: _property("sub_group_sizes"),
+        DeviceInfo.MAX_COMPUTE_QUEUE_INDICES: _constant(1),  # UR's value where queues have no index
+        DeviceInfo.PREFERRED_INTEROP_USER_SYNC: _constant(True),
+        DeviceInfo.PROFILING_TIMER_RESOLUTION: _constant(  # only the host's clock tells times of events
+            max(1, round(time.get_clock_info("monotonic").resolution * 1e9))
+        ),
+        DeviceInfo.USM_DEVICE_SUPPORT: _usm("device"),
+        DeviceInfo.USM_HOST_SUPPORT: _usm("host"),
+        DeviceInfo.USM_SINGLE_SHARED_SUPPORT: _usm("shared"),
         DeviceInfo.USM_CROSS_SHARED_SUPPORT: _constant(0),
         DeviceInfo.USM_SYSTEM_SHARED_SUPPORT: _constant(0),
         DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP: _constant(True),
@@ -329,6 +398,49 @@ def urAdapterGetInfo(hAdapter: Adapter, propName: AdapterInfo) -> Any:
     return _ADAPTER.answer(propName, hAdapter)
 
 
+@function(179, makes="adapter")
+def urAdapterRetain(hAdapter: Adapter) -> None:
+    """Takes a reference to an adapter."""
+    hAdapter.retain()
+
+
+@function(177, ends="adapter")
+def urAdapterRelease(hAdapter: Adapter) -> None:
+    """Gives up a reference to an adapter. What was made of it stays; `urAdapterGet` gives out the adapter again."""
+    hAdapter.release()
+
+
+@function(180)
+def urAdapterGetLastError(hAdapter: Adapter) -> tuple[String, Int32]:
+    """The message and the number of the driver's error behind this thread's last `ERROR_ADAPTER_SPECIFIC`.
+
+    They are empty and 0 while there was none.
+    """
+    return last_error()
+
+
+@function(266)
+def urAdapterSetLoggerCallback(
+    hAdapter: Adapter, pfnLoggerCallback: LoggerCallback, pUserData: UserData, level: LoggerLevel
+) -> None:
+    """Passes the log on to a function, from `level` on; it takes the place of an earlier one of this adapter.
+
+    Any thread may call it, as `pfnLoggerCallback(level, message, pUserData)`. The adapters share one log, the Python
+    logger `xpushare`, whose level is lowered as far as `level` needs.
+    """
+    if hAdapter.log is not None:
+        hAdapter.log.close()
+    hAdapter.log = LogSink(pfnLoggerCallback, pUserData)
+    hAdapter.log.open(level)
+
+
+@function(267)
+def urAdapterSetLoggerCallbackLevel(hAdapter: Adapter, level: LoggerLevel) -> None:
+    """Changes the level from which on `urAdapterSetLoggerCallback` passes messages on; nothing without a callback."""
+    if hAdapter.log is not None:
+        hAdapter.log.open(level)
+
+
 @function(72, python="`xs.devices()`")
 def urPlatformGet(hAdapter: Adapter) -> list[Platform]:
     """The platforms of an adapter."""
@@ -343,6 +455,23 @@ def urPlatformGetInfo(hPlatform: Platform, propName: PlatformInfo) -> Any:
     return _PLATFORM.answer(propName, hPlatform)
 
 
+@function(74)
+def urPlatformGetApiVersion(hPlatform: Platform) -> ApiVersion:
+    """The version of Unified Runtime's interface."""
+    return ApiVersion.VERSION_0_12
+
+
+_OPTIONS: Final = frozenset(("", "-O0", "-O1", "-O2", "-O3", "-ftarget-compile-fast"))
+
+
+@function(114, ("INVALID_VALUE", "`pFrontendOption` is no option of a compiler's frontend"))
+def urPlatformGetBackendOption(hPlatform: Platform, pFrontendOption: String) -> String:
+    """The platform's compiler option for one of a frontend: none, as there is no compiler here."""
+    if pFrontendOption not in _OPTIONS:
+        raise URError(f"no compiler here knows {pFrontendOption!r}", result=Result.ERROR_INVALID_VALUE)
+    return ""
+
+
 @function(8, "INVALID_VALUE", invalid=Result.ERROR_INVALID_VALUE, makes="device", python="`xs.devices(selector)`")
 def urDeviceGet(hPlatform: Platform, DeviceType: DeviceType) -> list[Device]:
     """The devices of a platform that are of a type, each with a reference taken."""
@@ -350,6 +479,27 @@ def urDeviceGet(hPlatform: Platform, DeviceType: DeviceType) -> list[Device]:
     for device in found:
         device.take()
     return found
+
+
+@function(217, "INVALID_VALUE", invalid=Result.ERROR_INVALID_VALUE, makes="device", python="`xs.devices()`")
+def urDeviceGetSelected(hPlatform: Platform, DeviceType: DeviceType) -> list[Device]:
+    """The devices of a platform that are of a type and that `ONEAPI_DEVICE_SELECTOR` selects, with a reference taken.
+
+    Here `urDeviceGet` answers no others either: what the variable leaves out does not exist for this process.
+    """
+    return urDeviceGet(hPlatform, DeviceType)
+
+
+@function(10, makes="device")
+def urDeviceRetain(hDevice: Device) -> None:
+    """Takes a reference to a device."""
+    hDevice.retain()
+
+
+@function(11, ("INVALID_DEVICE", "all references that were taken have been given up"), ends="device")
+def urDeviceRelease(hDevice: Device) -> None:
+    """Gives up a reference to a device. The process keeps one: a device lives as long as the process."""
+    hDevice.release()
 
 
 @function(

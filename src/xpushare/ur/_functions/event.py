@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from xpushare._errors import PeerLostError
+from xpushare._errors import InvalidArgumentError, PeerLostError
 from xpushare._event import Event as SharedEvent
 from xpushare._lifecycle import use
 from xpushare._result import Result
 from xpushare.core import event as core_event
-from xpushare.ur._enums import Command, EventInfo, EventStatus, ExpEventFlags, ProfilingInfo
+from xpushare.ur._callbacks import call_after, call_soon
+from xpushare.ur._enums import Command, EventInfo, EventStatus, ExecutionInfo, ExpEventFlags, ProfilingInfo
 from xpushare.ur._error import URError
 from xpushare.ur._objects import Context, Device, Event
-from xpushare.ur._spec import UNSUPPORTED_QUERY, Info, function, rule
+from xpushare.ur._spec import UNSUPPORTED_QUERY, EventCallback, Info, UserData, function, rule
 from xpushare.ur._structs import ExpEventDesc
 
 
@@ -166,6 +167,43 @@ def urEventWait(phEventWaitList: tuple[Event, ...]) -> None:
     """Waits on the host until events are complete."""
     for event in phEventWaitList:
         core_event.wait(use(event.shared), None, None)
+
+
+@function(
+    47,
+    "INVALID_EVENT",
+    rules=(
+        rule(
+            "UNSUPPORTED_ENUMERATION",
+            "execStatus == ExecutionInfo.QUEUED",
+            "`execStatus` is `ExecutionInfo.QUEUED`, in which every event begins",
+        ),
+    ),
+    operations=("Event.reached",),
+    handles=(InvalidArgumentError, PeerLostError),
+    python="`await event`",
+)
+def urEventSetCallback(hEvent: Event, execStatus: ExecutionInfo, pfnNotify: EventCallback, pUserData: UserData) -> None:
+    """Has a function called once the command behind an event is in a state, or past it.
+
+    One thread calls all such functions, as `pfnNotify(hEvent, execStatus, pUserData)`. The event is retained until
+    then. The function is called if the command is lost, too: ask the event. `RUNNING` is told with `COMPLETE`.
+    """
+    opened = use(hEvent.shared)
+    point = opened.timeline.slot.pending
+    come = core_event.reached(opened, point) if execStatus is not ExecutionInfo.SUBMITTED else None
+    hEvent.take()
+
+    def notify() -> None:
+        try:
+            pfnNotify(hEvent, execStatus, pUserData)
+        finally:
+            hEvent.release()
+
+    if come is None:
+        call_soon(notify)
+    else:
+        call_after(come, notify)
 
 
 @function(43, "INVALID_EVENT", "OUT_OF_RESOURCES", "OUT_OF_HOST_MEMORY", makes="event")

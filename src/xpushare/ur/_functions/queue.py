@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 from xpushare._aspects import Aspect
 from xpushare._lifecycle import use
 from xpushare._queue import Queue as WorkQueue
 from xpushare._result import Result
 from xpushare.core import queue as core_queue
-from xpushare.ur._enums import QueueFlags
+from xpushare.ur._enums import QueueFlags, QueueInfo
 from xpushare.ur._error import URError
 from xpushare.ur._functions.device import QUEUE_FLAGS
 from xpushare.ur._objects import Context, Device, Queue
-from xpushare.ur._spec import function, rule
+from xpushare.ur._spec import UNSUPPORTED_QUERY, Info, function, rule
 from xpushare.ur._structs import QueueProperties
 
 
@@ -51,7 +53,43 @@ def urQueueCreate(hContext: Context, hDevice: Device, pProperties: QueueProperti
     if profiling:
         hDevice.shared.require(Aspect.ext_oneapi_per_event_profiling)
     queue = WorkQueue(hDevice.shared, context=hContext.shared)
-    return Queue.make(hContext, hDevice, queue, profiling)
+    return Queue.make(hContext, hDevice, queue, flags, profiling)
+
+
+_QUEUE: Final = Info(
+    QueueInfo,
+    {
+        "handle:context": "CONTEXT",
+        "handle:device": "DEVICE",
+        "handle:queue": "DEVICE_DEFAULT",
+        "flags:QueueFlags": "FLAGS",
+        "uint32": "REFERENCE_COUNT SIZE",
+        "bool": "EMPTY",
+    },
+    answers={
+        QueueInfo.CONTEXT: lambda queue: queue.context,
+        QueueInfo.DEVICE: lambda queue: queue.device,
+        QueueInfo.FLAGS: lambda queue: queue.flags,
+        QueueInfo.REFERENCE_COUNT: lambda queue: queue.references,
+        QueueInfo.EMPTY: lambda queue: use(queue.shared).driver.idle(),
+    },
+    optional="DEVICE_DEFAULT EMPTY",
+)
+
+
+@function(
+    91,
+    UNSUPPORTED_QUERY,
+    ("INVALID_QUEUE", "`propName` is `QueueInfo.SIZE`: no queue here is on a device"),
+    "OUT_OF_HOST_MEMORY",
+    "OUT_OF_RESOURCES",
+    python="`queue.context`, `queue.device`",
+)
+def urQueueGetInfo(hQueue: Queue, propName: QueueInfo) -> Any:
+    """Asks about a queue."""
+    if propName is QueueInfo.SIZE:
+        raise URError(f"{hQueue!r} is a queue of the host", result=Result.ERROR_INVALID_QUEUE)
+    return _QUEUE.answer(propName, hQueue)
 
 
 @function(93, "INVALID_QUEUE", "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES", makes="queue")
@@ -70,3 +108,13 @@ def urQueueRelease(hQueue: Queue) -> None:
 def urQueueFinish(hQueue: Queue) -> None:
     """Waits until all commands of a queue are complete."""
     core_queue.synchronize(use(hQueue.shared), None)
+
+
+@function(98, "INVALID_QUEUE", "OUT_OF_HOST_MEMORY")
+def urQueueFlush(hQueue: Queue) -> None:
+    """Issues the commands of a queue to its device.
+
+    A command goes to the device when it is enqueued, or once the wait before it that holds it back is over, so that
+    nothing is left to be done.
+    """
+    use(hQueue.shared)

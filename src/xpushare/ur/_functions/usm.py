@@ -13,7 +13,7 @@ from xpushare.sharing import layout, node
 from xpushare.ur import _objects
 from xpushare.ur._enums import USMAllocInfo, USMType
 from xpushare.ur._error import URError
-from xpushare.ur._functions.device import largest_allocation
+from xpushare.ur._functions.device import LARGEST_TYPE, largest_allocation
 from xpushare.ur._objects import Context, Device, device_of
 from xpushare.ur._spec import Info, Pointer, Pool, Size, function, rule
 from xpushare.ur._structs import USMDesc
@@ -34,8 +34,6 @@ _POOL_ERROR = (
 _ALIGN_DEVICE_ERROR = ("INVALID_VALUE", "`pUSMDesc.align` exceeds the size of the largest data type of `hDevice`")
 
 _SIZE_DEVICE_ERROR = ("INVALID_USM_SIZE", "`size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`")
-
-_LARGEST_TYPE: Final = 128  # bytes of sixteen doubles; what adapters allocate is aligned to this at least
 
 _KINDS: Final = {"device": USMType.DEVICE, "host": USMType.HOST, "shared": USMType.SHARED}
 
@@ -59,9 +57,9 @@ _USM_ALLOC: Final = Info(
 
 
 def _allocate(kind: UsmKind, context: Context, device: Device, desc: USMDesc | None, size: int) -> int:
-    if desc is not None and desc.align > _LARGEST_TYPE:
+    if desc is not None and desc.align > LARGEST_TYPE:
         raise URError(
-            f"`pUSMDesc.align` is {desc.align}, the largest data type has {_LARGEST_TYPE} bytes",
+            f"`pUSMDesc.align` is {desc.align}, the largest data type has {LARGEST_TYPE} bytes",
             result=Result.ERROR_INVALID_VALUE,
         )
     if size > largest_allocation(device):

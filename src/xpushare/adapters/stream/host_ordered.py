@@ -1,5 +1,5 @@
-"""Queues over SYCL's. SYCL appends to its lists under a lock of its own, so nothing of ours goes there: the order comes
-in and goes out by waits of the host.
+"""Queues in the order of another library's queue that takes no work of ours: the order comes in and goes out by waits
+of the host.
 """
 
 from __future__ import annotations
@@ -7,31 +7,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, final
 
-from xpushare._errors import DeviceError
 from xpushare.adapters.base import DriverQueue, NativeEvent, Profile, Slot
 
-__all__ = ["SyclQueue"]
+__all__ = ["HostOrderedQueue"]
 
 
 @final
-class SyclQueue(DriverQueue):
-    """A queue of ours in the order of a SYCL queue, which may be out-of-order: its barrier comes after all that was
-    submitted before.
+class HostOrderedQueue(DriverQueue):
+    """A queue of ours beside the other library's. `before` returns once all is done that the other one has been given
+    so far.
     """
 
-    def __init__(self, native: Any, queue: DriverQueue) -> None:
-        self._native: Any = native
+    def __init__(self, queue: DriverQueue, before: Callable[[], object]) -> None:
         self._queue = queue
-
-    def _before(self) -> None:
-        """Return once what SYCL has been given so far is done."""
-        try:
-            self._native.submit_barrier().wait()
-        except Exception as error:  # SYCL reports failures of its own work here
-            raise DeviceError(f"waiting for a SYCL queue: {error}") from error
+        self._before: Callable[[], object] = before
 
     def _after(self) -> None:
-        """Return once our queue is through, so that what SYCL is given later comes after it."""
+        """Return once our queue is through, so that what the other one is given later comes after it."""
         self._queue.synchronize(None)
 
     def copy(self, dst: int, src: int, nbytes: int, keep: object) -> None:
@@ -75,4 +67,4 @@ class SyclQueue(DriverQueue):
 
     def release(self) -> None:
         self._queue.release()
-        self._native = None
+        self._before = bool  # it kept the other library's queue

@@ -1,0 +1,931 @@
+/* Made by `python -m xpushare.ur._generate` from src/xpushare/ur: not to be edited. */
+
+static uint32_t urAdapterGet(uint32_t a0, void *a1, void *a2)
+{
+    const uint64_t words[] = {a0, (uintptr_t)a1, (uintptr_t)a2};
+    return xp_answer(0, words, 3);
+}
+
+static uint32_t urAdapterGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(1, words, 5);
+}
+
+static uint32_t urAdapterGetLastError(void *a0, void *a1, void *a2)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
+    return xp_answer(2, words, 3);
+}
+
+static uint32_t urAdapterRelease(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(3, words, 1);
+}
+
+static uint32_t urAdapterRetain(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(4, words, 1);
+}
+
+static uint32_t urAdapterSetLoggerCallback(void *a0, void *a1, void *a2, uint32_t a3)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3};
+    return xp_answer(5, words, 4);
+}
+
+static uint32_t urAdapterSetLoggerCallbackLevel(void *a0, uint32_t a1)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1};
+    return xp_answer(6, words, 2);
+}
+
+static uint32_t urContextCreate(uint32_t a0, void *a1, void *a2, void *a3)
+{
+    const uint64_t words[] = {a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
+    return xp_answer(7, words, 4);
+}
+
+static uint32_t urContextGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(8, words, 5);
+}
+
+static uint32_t urContextRelease(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(9, words, 1);
+}
+
+static uint32_t urContextRetain(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(10, words, 1);
+}
+
+static uint32_t urDeviceGet(void *a0, uint32_t a1, uint32_t a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(11, words, 5);
+}
+
+static uint32_t urDeviceGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(12, words, 5);
+}
+
+static uint32_t urDeviceRelease(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(13, words, 1);
+}
+
+static uint32_t urDeviceRetain(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(14, words, 1);
+}
+
+static uint32_t urEnqueueEventsWait(void *a0, uint32_t a1, void *a2, void *a3)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3};
+    return xp_answer(15, words, 4);
+}
+
+static uint32_t urEnqueueEventsWaitWithBarrier(void *a0, uint32_t a1, void *a2, void *a3)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3};
+    return xp_answer(16, words, 4);
+}
+
+static uint32_t urEnqueueEventsWaitWithBarrierExt(void *a0, void *a1, uint32_t a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(17, words, 5);
+}
+
+static uint32_t urEnqueueUSMFill(void *a0, void *a1, uint64_t a2, void *a3, uint64_t a4, uint32_t a5, void *a6, void *a7)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, a4, a5, (uintptr_t)a6, (uintptr_t)a7};
+    return xp_answer(18, words, 8);
+}
+
+static uint32_t urEnqueueUSMMemcpy(void *a0, bool a1, void *a2, void *a3, uint64_t a4, uint32_t a5, void *a6, void *a7)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3, a4, a5, (uintptr_t)a6, (uintptr_t)a7};
+    return xp_answer(19, words, 8);
+}
+
+static uint32_t urEventCreateExp(void *a0, void *a1, void *a2, void *a3)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
+    return xp_answer(20, words, 4);
+}
+
+static uint32_t urEventGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(21, words, 5);
+}
+
+static uint32_t urEventGetProfilingInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(22, words, 5);
+}
+
+static uint32_t urEventRelease(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(23, words, 1);
+}
+
+static uint32_t urEventRetain(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(24, words, 1);
+}
+
+static uint32_t urEventSetCallback(void *a0, uint32_t a1, void *a2, void *a3)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3};
+    return xp_answer(25, words, 4);
+}
+
+static uint32_t urEventWait(uint32_t a0, void *a1)
+{
+    const uint64_t words[] = {a0, (uintptr_t)a1};
+    return xp_answer(26, words, 2);
+}
+
+static uint32_t urIPCCloseMemHandleExp(void *a0, void *a1)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
+    return xp_answer(27, words, 2);
+}
+
+static uint32_t urIPCClosePhysMemHandleExp(void *a0, void *a1)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
+    return xp_answer(28, words, 2);
+}
+
+static uint32_t urIPCGetEventHandleExp(void *a0, void *a1, void *a2)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
+    return xp_answer(29, words, 3);
+}
+
+static uint32_t urIPCGetMemHandleExp(void *a0, void *a1, void *a2, void *a3)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
+    return xp_answer(30, words, 4);
+}
+
+static uint32_t urIPCGetPhysMemHandleExp(void *a0, void *a1, void *a2, void *a3)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
+    return xp_answer(31, words, 4);
+}
+
+static uint32_t urIPCOpenEventHandleExp(void *a0, void *a1, uint64_t a2, void *a3)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3};
+    return xp_answer(32, words, 4);
+}
+
+static uint32_t urIPCOpenMemHandleExp(void *a0, void *a1, void *a2, uint64_t a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3, (uintptr_t)a4};
+    return xp_answer(33, words, 5);
+}
+
+static uint32_t urIPCOpenPhysMemHandleExp(void *a0, void *a1, void *a2, uint64_t a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3, (uintptr_t)a4};
+    return xp_answer(34, words, 5);
+}
+
+static uint32_t urIPCPutEventHandleExp(void *a0, void *a1)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
+    return xp_answer(35, words, 2);
+}
+
+static uint32_t urIPCPutMemHandleExp(void *a0, void *a1)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
+    return xp_answer(36, words, 2);
+}
+
+static uint32_t urIPCPutPhysMemHandleExp(void *a0, void *a1)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
+    return xp_answer(37, words, 2);
+}
+
+static uint32_t urPhysicalMemCreate(void *a0, void *a1, uint64_t a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(38, words, 5);
+}
+
+static uint32_t urPhysicalMemGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(39, words, 5);
+}
+
+static uint32_t urPhysicalMemRelease(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(40, words, 1);
+}
+
+static uint32_t urPhysicalMemRetain(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(41, words, 1);
+}
+
+static uint32_t urPlatformGet(void *a0, uint32_t a1, void *a2, void *a3)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3};
+    return xp_answer(42, words, 4);
+}
+
+static uint32_t urPlatformGetApiVersion(void *a0, void *a1)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
+    return xp_answer(43, words, 2);
+}
+
+static uint32_t urPlatformGetBackendOption(void *a0, void *a1, void *a2)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
+    return xp_answer(44, words, 3);
+}
+
+static uint32_t urPlatformGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(45, words, 5);
+}
+
+static uint32_t urQueueCreate(void *a0, void *a1, void *a2, void *a3)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
+    return xp_answer(46, words, 4);
+}
+
+static uint32_t urQueueFinish(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(47, words, 1);
+}
+
+static uint32_t urQueueFlush(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(48, words, 1);
+}
+
+static uint32_t urQueueGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(49, words, 5);
+}
+
+static uint32_t urQueueRelease(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(50, words, 1);
+}
+
+static uint32_t urQueueRetain(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(51, words, 1);
+}
+
+static uint32_t urUSMDeviceAlloc(void *a0, void *a1, void *a2, void *a3, uint64_t a4, void *a5)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3, a4, (uintptr_t)a5};
+    return xp_answer(52, words, 6);
+}
+
+static uint32_t urUSMFree(void *a0, void *a1)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
+    return xp_answer(53, words, 2);
+}
+
+static uint32_t urUSMGetMemAllocInfo(void *a0, void *a1, uint32_t a2, uint64_t a3, void *a4, void *a5)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, (uintptr_t)a4, (uintptr_t)a5};
+    return xp_answer(54, words, 6);
+}
+
+static uint32_t urUSMHostAlloc(void *a0, void *a1, void *a2, uint64_t a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3, (uintptr_t)a4};
+    return xp_answer(55, words, 5);
+}
+
+static uint32_t urUSMSharedAlloc(void *a0, void *a1, void *a2, void *a3, uint64_t a4, void *a5)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3, a4, (uintptr_t)a5};
+    return xp_answer(56, words, 6);
+}
+
+static uint32_t urVirtualMemFree(void *a0, void *a1, uint64_t a2)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2};
+    return xp_answer(57, words, 3);
+}
+
+static uint32_t urVirtualMemGetInfo(void *a0, void *a1, uint64_t a2, uint32_t a3, uint64_t a4, void *a5, void *a6)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, (uintptr_t)a5, (uintptr_t)a6};
+    return xp_answer(58, words, 7);
+}
+
+static uint32_t urVirtualMemGranularityGetInfo(void *a0, void *a1, uint64_t a2, uint32_t a3, uint64_t a4, void *a5, void *a6)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, (uintptr_t)a5, (uintptr_t)a6};
+    return xp_answer(59, words, 7);
+}
+
+static uint32_t urVirtualMemMap(void *a0, void *a1, uint64_t a2, void *a3, uint64_t a4, uint32_t a5)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, a4, a5};
+    return xp_answer(60, words, 6);
+}
+
+static uint32_t urVirtualMemReserve(void *a0, void *a1, uint64_t a2, void *a3)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3};
+    return xp_answer(61, words, 4);
+}
+
+static uint32_t urVirtualMemSetAccess(void *a0, void *a1, uint64_t a2, uint32_t a3)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3};
+    return xp_answer(62, words, 4);
+}
+
+static uint32_t urVirtualMemUnmap(void *a0, void *a1, uint64_t a2)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2};
+    return xp_answer(63, words, 3);
+}
+
+#define XP_FUNCTIONS 64
+
+/* Gives something back: answered as done where nothing can be asked any more. */
+static const bool xp_ends[XP_FUNCTIONS] = {
+    [3] = true, /* urAdapterRelease */
+    [9] = true, /* urContextRelease */
+    [13] = true, /* urDeviceRelease */
+    [23] = true, /* urEventRelease */
+    [27] = true, /* urIPCCloseMemHandleExp */
+    [28] = true, /* urIPCClosePhysMemHandleExp */
+    [35] = true, /* urIPCPutEventHandleExp */
+    [36] = true, /* urIPCPutMemHandleExp */
+    [37] = true, /* urIPCPutPhysMemHandleExp */
+    [40] = true, /* urPhysicalMemRelease */
+    [50] = true, /* urQueueRelease */
+    [53] = true, /* urUSMFree */
+    [57] = true, /* urVirtualMemFree */
+};
+
+static const xp_slot urGetAdapterProcAddrTable_0[] = {
+    XP_SLOT(urAdapterGet),
+    XP_SLOT(urAdapterRelease),
+    XP_SLOT(urAdapterRetain),
+    XP_SLOT(urAdapterGetLastError),
+    XP_SLOT(urAdapterGetInfo),
+    XP_SLOT(urAdapterSetLoggerCallback),
+    XP_SLOT(urAdapterSetLoggerCallbackLevel),
+};
+static const xp_slot urGetBindlessImagesExpProcAddrTable_0[] = {
+    XP_NONE /* urBindlessImagesUnsampledImageHandleDestroyExp */,
+    XP_NONE /* urBindlessImagesSampledImageHandleDestroyExp */,
+    XP_NONE /* urBindlessImagesImageAllocateExp */,
+    XP_NONE /* urBindlessImagesImageFreeExp */,
+    XP_NONE /* urBindlessImagesUnsampledImageCreateExp */,
+    XP_NONE /* urBindlessImagesSampledImageCreateExp */,
+    XP_NONE /* urBindlessImagesImageCopyExp */,
+    XP_NONE /* urBindlessImagesImageGetInfoExp */,
+    XP_NONE /* urBindlessImagesGetImageMemoryHandleTypeSupportExp */,
+    XP_NONE /* urBindlessImagesGetImageUnsampledHandleSupportExp */,
+    XP_NONE /* urBindlessImagesGetImageSampledHandleSupportExp */,
+    XP_NONE /* urBindlessImagesMipmapGetLevelExp */,
+    XP_NONE /* urBindlessImagesMipmapFreeExp */,
+    XP_NONE /* urBindlessImagesImportExternalMemoryExp */,
+    XP_NONE /* urBindlessImagesMapExternalArrayExp */,
+    XP_NONE /* urBindlessImagesMapExternalLinearMemoryExp */,
+    XP_NONE /* urBindlessImagesReleaseExternalMemoryExp */,
+    XP_NONE /* urBindlessImagesFreeMappedLinearMemoryExp */,
+    XP_NONE /* urBindlessImagesSupportsImportingHandleTypeExp */,
+    XP_NONE /* urBindlessImagesImportExternalSemaphoreExp */,
+    XP_NONE /* urBindlessImagesReleaseExternalSemaphoreExp */,
+    XP_NONE /* urBindlessImagesWaitExternalSemaphoreExp */,
+    XP_NONE /* urBindlessImagesSignalExternalSemaphoreExp */,
+};
+static const xp_slot urGetCommandBufferExpProcAddrTable_0[] = {
+    XP_NONE /* urCommandBufferCreateExp */,
+    XP_NONE /* urCommandBufferRetainExp */,
+    XP_NONE /* urCommandBufferReleaseExp */,
+    XP_NONE /* urCommandBufferFinalizeExp */,
+    XP_NONE /* urCommandBufferAppendKernelLaunchExp */,
+    XP_NONE /* urCommandBufferAppendKernelLaunchWithArgsExp */,
+    XP_NONE /* urCommandBufferAppendUSMMemcpyExp */,
+    XP_NONE /* urCommandBufferAppendUSMFillExp */,
+    XP_NONE /* urCommandBufferAppendMemBufferCopyExp */,
+    XP_NONE /* urCommandBufferAppendMemBufferWriteExp */,
+    XP_NONE /* urCommandBufferAppendMemBufferReadExp */,
+    XP_NONE /* urCommandBufferAppendMemBufferCopyRectExp */,
+    XP_NONE /* urCommandBufferAppendMemBufferWriteRectExp */,
+    XP_NONE /* urCommandBufferAppendMemBufferReadRectExp */,
+    XP_NONE /* urCommandBufferAppendMemBufferFillExp */,
+    XP_NONE /* urCommandBufferAppendUSMPrefetchExp */,
+    XP_NONE /* urCommandBufferAppendUSMAdviseExp */,
+    XP_NONE /* urCommandBufferAppendNativeCommandExp */,
+    XP_NONE /* urCommandBufferUpdateKernelLaunchExp */,
+    XP_NONE /* urCommandBufferUpdateSignalEventExp */,
+    XP_NONE /* urCommandBufferUpdateWaitEventsExp */,
+    XP_NONE /* urCommandBufferGetInfoExp */,
+    XP_NONE /* urCommandBufferGetNativeHandleExp */,
+};
+static const xp_slot urGetCommandBufferExpProcAddrTable_1[] = {
+    XP_NONE /* urCommandBufferCreateExp */,
+    XP_NONE /* urCommandBufferRetainExp */,
+    XP_NONE /* urCommandBufferReleaseExp */,
+    XP_NONE /* urCommandBufferFinalizeExp */,
+    XP_NONE /* urCommandBufferAppendKernelLaunchExp */,
+    XP_NONE /* urCommandBufferAppendUSMMemcpyExp */,
+    XP_NONE /* urCommandBufferAppendUSMFillExp */,
+    XP_NONE /* urCommandBufferAppendMemBufferCopyExp */,
+    XP_NONE /* urCommandBufferAppendMemBufferWriteExp */,
+    XP_NONE /* urCommandBufferAppendMemBufferReadExp */,
+    XP_NONE /* urCommandBufferAppendMemBufferCopyRectExp */,
+    XP_NONE /* urCommandBufferAppendMemBufferWriteRectExp */,
+    XP_NONE /* urCommandBufferAppendMemBufferReadRectExp */,
+    XP_NONE /* urCommandBufferAppendMemBufferFillExp */,
+    XP_NONE /* urCommandBufferAppendUSMPrefetchExp */,
+    XP_NONE /* urCommandBufferAppendUSMAdviseExp */,
+    XP_NONE /* urCommandBufferAppendNativeCommandExp */,
+    XP_NONE /* urCommandBufferUpdateKernelLaunchExp */,
+    XP_NONE /* urCommandBufferUpdateSignalEventExp */,
+    XP_NONE /* urCommandBufferUpdateWaitEventsExp */,
+    XP_NONE /* urCommandBufferGetInfoExp */,
+    XP_NONE /* urCommandBufferGetNativeHandleExp */,
+};
+static const xp_slot urGetContextProcAddrTable_0[] = {
+    XP_SLOT(urContextCreate),
+    XP_SLOT(urContextRetain),
+    XP_SLOT(urContextRelease),
+    XP_SLOT(urContextGetInfo),
+    XP_NONE /* urContextGetNativeHandle */,
+    XP_NONE /* urContextCreateWithNativeHandle */,
+    XP_NONE /* urContextSetExtendedDeleter */,
+};
+static const xp_slot urGetDeviceExpProcAddrTable_0[] = {
+    XP_NONE /* urDeviceWaitExp */,
+};
+static const xp_slot urGetDeviceProcAddrTable_0[] = {
+    XP_SLOT(urDeviceGet),
+    XP_SLOT(urDeviceGetInfo),
+    XP_SLOT(urDeviceRetain),
+    XP_SLOT(urDeviceRelease),
+    XP_NONE /* urDevicePartition */,
+    XP_NONE /* urDeviceSelectBinary */,
+    XP_NONE /* urDeviceGetNativeHandle */,
+    XP_NONE /* urDeviceCreateWithNativeHandle */,
+    XP_NONE /* urDeviceGetGlobalTimestamps */,
+};
+static const xp_slot urGetEnqueueExpProcAddrTable_0[] = {
+    XP_NONE /* urEnqueueKernelLaunchWithArgsExp */,
+    XP_NONE /* urEnqueueUSMDeviceAllocExp */,
+    XP_NONE /* urEnqueueUSMSharedAllocExp */,
+    XP_NONE /* urEnqueueUSMHostAllocExp */,
+    XP_NONE /* urEnqueueUSMFreeExp */,
+    XP_NONE /* urEnqueueTimestampRecordingExp */,
+    XP_NONE /* urEnqueueCommandBufferExp */,
+    XP_NONE /* urEnqueueHostTaskExp */,
+    XP_NONE /* urEnqueueNativeCommandExp */,
+    XP_NONE /* urEnqueueGraphExp */,
+};
+static const xp_slot urGetEnqueueExpProcAddrTable_1[] = {
+    XP_NONE /* urEnqueueKernelLaunchWithArgsExp */,
+    XP_NONE /* urEnqueueUSMDeviceAllocExp */,
+    XP_NONE /* urEnqueueUSMSharedAllocExp */,
+    XP_NONE /* urEnqueueUSMHostAllocExp */,
+    XP_NONE /* urEnqueueUSMFreeExp */,
+    XP_NONE /* urEnqueueCommandBufferExp */,
+    XP_NONE /* urEnqueueTimestampRecordingExp */,
+    XP_NONE /* urEnqueueHostTaskExp */,
+    XP_NONE /* urEnqueueNativeCommandExp */,
+    XP_NONE /* urEnqueueGraphExp */,
+};
+static const xp_slot urGetEnqueueProcAddrTable_0[] = {
+    XP_SLOT(urEnqueueEventsWait),
+    XP_SLOT(urEnqueueEventsWaitWithBarrier),
+    XP_NONE /* urEnqueueMemBufferRead */,
+    XP_NONE /* urEnqueueMemBufferWrite */,
+    XP_NONE /* urEnqueueMemBufferReadRect */,
+    XP_NONE /* urEnqueueMemBufferWriteRect */,
+    XP_NONE /* urEnqueueMemBufferCopy */,
+    XP_NONE /* urEnqueueMemBufferCopyRect */,
+    XP_NONE /* urEnqueueMemBufferFill */,
+    XP_NONE /* urEnqueueMemImageRead */,
+    XP_NONE /* urEnqueueMemImageWrite */,
+    XP_NONE /* urEnqueueMemImageCopy */,
+    XP_NONE /* urEnqueueMemBufferMap */,
+    XP_NONE /* urEnqueueMemUnmap */,
+    XP_SLOT(urEnqueueUSMFill),
+    XP_SLOT(urEnqueueUSMMemcpy),
+    XP_NONE /* urEnqueueUSMPrefetch */,
+    XP_NONE /* urEnqueueUSMAdvise */,
+    XP_NONE /* urEnqueueUSMFill2D */,
+    XP_NONE /* urEnqueueUSMMemcpy2D */,
+    XP_NONE /* urEnqueueDeviceGlobalVariableWrite */,
+    XP_NONE /* urEnqueueDeviceGlobalVariableRead */,
+    XP_NONE /* urEnqueueReadHostPipe */,
+    XP_NONE /* urEnqueueWriteHostPipe */,
+    XP_SLOT(urEnqueueEventsWaitWithBarrierExt),
+};
+static const xp_slot urGetEnqueueProcAddrTable_1[] = {
+    XP_NONE /* urEnqueueKernelLaunch */,
+    XP_SLOT(urEnqueueEventsWait),
+    XP_SLOT(urEnqueueEventsWaitWithBarrier),
+    XP_NONE /* urEnqueueMemBufferRead */,
+    XP_NONE /* urEnqueueMemBufferWrite */,
+    XP_NONE /* urEnqueueMemBufferReadRect */,
+    XP_NONE /* urEnqueueMemBufferWriteRect */,
+    XP_NONE /* urEnqueueMemBufferCopy */,
+    XP_NONE /* urEnqueueMemBufferCopyRect */,
+    XP_NONE /* urEnqueueMemBufferFill */,
+    XP_NONE /* urEnqueueMemImageRead */,
+    XP_NONE /* urEnqueueMemImageWrite */,
+    XP_NONE /* urEnqueueMemImageCopy */,
+    XP_NONE /* urEnqueueMemBufferMap */,
+    XP_NONE /* urEnqueueMemUnmap */,
+    XP_SLOT(urEnqueueUSMFill),
+    XP_SLOT(urEnqueueUSMMemcpy),
+    XP_NONE /* urEnqueueUSMPrefetch */,
+    XP_NONE /* urEnqueueUSMAdvise */,
+    XP_NONE /* urEnqueueUSMFill2D */,
+    XP_NONE /* urEnqueueUSMMemcpy2D */,
+    XP_NONE /* urEnqueueDeviceGlobalVariableWrite */,
+    XP_NONE /* urEnqueueDeviceGlobalVariableRead */,
+    XP_NONE /* urEnqueueReadHostPipe */,
+    XP_NONE /* urEnqueueWriteHostPipe */,
+    XP_SLOT(urEnqueueEventsWaitWithBarrierExt),
+};
+static const xp_slot urGetEventExpProcAddrTable_0[] = {
+    XP_SLOT(urEventCreateExp),
+};
+static const xp_slot urGetEventProcAddrTable_0[] = {
+    XP_SLOT(urEventGetInfo),
+    XP_SLOT(urEventGetProfilingInfo),
+    XP_SLOT(urEventWait),
+    XP_SLOT(urEventRetain),
+    XP_SLOT(urEventRelease),
+    XP_NONE /* urEventGetNativeHandle */,
+    XP_NONE /* urEventCreateWithNativeHandle */,
+    XP_SLOT(urEventSetCallback),
+};
+static const xp_slot urGetGraphExpProcAddrTable_0[] = {
+    XP_NONE /* urGraphCreateExp */,
+    XP_NONE /* urGraphInstantiateGraphExp */,
+    XP_NONE /* urGraphDestroyExp */,
+    XP_NONE /* urGraphExecutableGraphDestroyExp */,
+    XP_NONE /* urGraphIsEmptyExp */,
+    XP_NONE /* urGraphGetIdExp */,
+    XP_NONE /* urGraphSetDestructionCallbackExp */,
+    XP_NONE /* urGraphDumpContentsExp */,
+    XP_NONE /* urGraphGetNativeHandleExp */,
+    XP_NONE /* urGraphExecutableGraphGetNativeHandleExp */,
+};
+static const xp_slot urGetGraphExpProcAddrTable_1[] = {
+    XP_NONE /* urGraphCreateExp */,
+    XP_NONE /* urGraphInstantiateGraphExp */,
+    XP_NONE /* urGraphDestroyExp */,
+    XP_NONE /* urGraphExecutableGraphDestroyExp */,
+    XP_NONE /* urGraphIsEmptyExp */,
+    XP_NONE /* urGraphDumpContentsExp */,
+};
+static const xp_slot urGetIPCExpProcAddrTable_0[] = {
+    XP_SLOT(urIPCGetMemHandleExp),
+    XP_SLOT(urIPCPutMemHandleExp),
+    XP_SLOT(urIPCOpenMemHandleExp),
+    XP_SLOT(urIPCCloseMemHandleExp),
+    XP_SLOT(urIPCGetPhysMemHandleExp),
+    XP_SLOT(urIPCPutPhysMemHandleExp),
+    XP_SLOT(urIPCOpenPhysMemHandleExp),
+    XP_SLOT(urIPCClosePhysMemHandleExp),
+    XP_SLOT(urIPCGetEventHandleExp),
+    XP_SLOT(urIPCPutEventHandleExp),
+    XP_SLOT(urIPCOpenEventHandleExp),
+};
+static const xp_slot urGetIPCExpProcAddrTable_1[] = {
+    XP_SLOT(urIPCGetMemHandleExp),
+    XP_SLOT(urIPCPutMemHandleExp),
+    XP_SLOT(urIPCOpenMemHandleExp),
+    XP_SLOT(urIPCCloseMemHandleExp),
+};
+static const xp_slot urGetKernelProcAddrTable_0[] = {
+    XP_NONE /* urKernelCreate */,
+    XP_NONE /* urKernelGetInfo */,
+    XP_NONE /* urKernelGetGroupInfo */,
+    XP_NONE /* urKernelGetSubGroupInfo */,
+    XP_NONE /* urKernelRetain */,
+    XP_NONE /* urKernelRelease */,
+    XP_NONE /* urKernelGetNativeHandle */,
+    XP_NONE /* urKernelCreateWithNativeHandle */,
+    XP_NONE /* urKernelGetSuggestedLocalWorkSize */,
+    XP_NONE /* urKernelGetSuggestedLocalWorkSizeWithArgs */,
+    XP_NONE /* urKernelSetExecInfo */,
+    XP_NONE /* urKernelSetSpecializationConstants */,
+    XP_NONE /* urKernelSuggestMaxCooperativeGroupCount */,
+};
+static const xp_slot urGetKernelProcAddrTable_1[] = {
+    XP_NONE /* urKernelCreate */,
+    XP_NONE /* urKernelGetInfo */,
+    XP_NONE /* urKernelGetGroupInfo */,
+    XP_NONE /* urKernelGetSubGroupInfo */,
+    XP_NONE /* urKernelRetain */,
+    XP_NONE /* urKernelRelease */,
+    XP_NONE /* urKernelGetNativeHandle */,
+    XP_NONE /* urKernelCreateWithNativeHandle */,
+    XP_NONE /* urKernelGetSuggestedLocalWorkSize */,
+    XP_NONE /* urKernelSetArgValue */,
+    XP_NONE /* urKernelSetArgLocal */,
+    XP_NONE /* urKernelSetArgPointer */,
+    XP_NONE /* urKernelSetExecInfo */,
+    XP_NONE /* urKernelSetArgSampler */,
+    XP_NONE /* urKernelSetArgMemObj */,
+    XP_NONE /* urKernelSetSpecializationConstants */,
+    XP_NONE /* urKernelSuggestMaxCooperativeGroupCount */,
+};
+static const xp_slot urGetMemProcAddrTable_0[] = {
+    XP_NONE /* urMemImageCreate */,
+    XP_NONE /* urMemBufferCreate */,
+    XP_NONE /* urMemRetain */,
+    XP_NONE /* urMemRelease */,
+    XP_NONE /* urMemBufferPartition */,
+    XP_NONE /* urMemGetNativeHandle */,
+    XP_NONE /* urMemBufferCreateWithNativeHandle */,
+    XP_NONE /* urMemImageCreateWithNativeHandle */,
+    XP_NONE /* urMemGetInfo */,
+    XP_NONE /* urMemImageGetInfo */,
+};
+static const xp_slot urGetMemoryExportExpProcAddrTable_0[] = {
+    XP_NONE /* urMemoryExportAllocExportableMemoryExp */,
+    XP_NONE /* urMemoryExportFreeExportableMemoryExp */,
+    XP_NONE /* urMemoryExportExportMemoryHandleExp */,
+};
+static const xp_slot urGetPhysicalMemProcAddrTable_0[] = {
+    XP_SLOT(urPhysicalMemCreate),
+    XP_SLOT(urPhysicalMemRetain),
+    XP_SLOT(urPhysicalMemRelease),
+    XP_SLOT(urPhysicalMemGetInfo),
+};
+static const xp_slot urGetPlatformProcAddrTable_0[] = {
+    XP_SLOT(urPlatformGet),
+    XP_SLOT(urPlatformGetInfo),
+    XP_NONE /* urPlatformGetNativeHandle */,
+    XP_NONE /* urPlatformCreateWithNativeHandle */,
+    XP_SLOT(urPlatformGetApiVersion),
+    XP_SLOT(urPlatformGetBackendOption),
+};
+static const xp_slot urGetProgramExpProcAddrTable_0[] = {
+    XP_NONE /* urProgramDynamicLinkExp */,
+    XP_NONE /* urProgramBuildExp */,
+    XP_NONE /* urProgramCompileExp */,
+    XP_NONE /* urProgramLinkExp */,
+};
+static const xp_slot urGetProgramProcAddrTable_0[] = {
+    XP_NONE /* urProgramCreateWithIL */,
+    XP_NONE /* urProgramCreateWithBinary */,
+    XP_NONE /* urProgramBuild */,
+    XP_NONE /* urProgramCompile */,
+    XP_NONE /* urProgramLink */,
+    XP_NONE /* urProgramRetain */,
+    XP_NONE /* urProgramRelease */,
+    XP_NONE /* urProgramGetFunctionPointer */,
+    XP_NONE /* urProgramGetGlobalVariablePointer */,
+    XP_NONE /* urProgramGetInfo */,
+    XP_NONE /* urProgramGetBuildInfo */,
+    XP_NONE /* urProgramSetSpecializationConstants */,
+    XP_NONE /* urProgramGetNativeHandle */,
+    XP_NONE /* urProgramCreateWithNativeHandle */,
+};
+static const xp_slot urGetQueueExpProcAddrTable_0[] = {
+    XP_NONE /* urQueueBeginGraphCaptureExp */,
+    XP_NONE /* urQueueBeginCaptureIntoGraphExp */,
+    XP_NONE /* urQueueEndGraphCaptureExp */,
+    XP_NONE /* urQueueIsGraphCaptureEnabledExp */,
+    XP_NONE /* urQueueGetGraphExp */,
+};
+static const xp_slot urGetQueueExpProcAddrTable_1[] = {
+    XP_NONE /* urQueueBeginGraphCaptureExp */,
+    XP_NONE /* urQueueBeginCaptureIntoGraphExp */,
+    XP_NONE /* urQueueEndGraphCaptureExp */,
+    XP_NONE /* urQueueIsGraphCaptureEnabledExp */,
+};
+static const xp_slot urGetQueueProcAddrTable_0[] = {
+    XP_SLOT(urQueueGetInfo),
+    XP_SLOT(urQueueCreate),
+    XP_SLOT(urQueueRetain),
+    XP_SLOT(urQueueRelease),
+    XP_NONE /* urQueueGetNativeHandle */,
+    XP_NONE /* urQueueCreateWithNativeHandle */,
+    XP_SLOT(urQueueFinish),
+    XP_SLOT(urQueueFlush),
+};
+static const xp_slot urGetSamplerProcAddrTable_0[] = {
+    XP_NONE /* urSamplerCreate */,
+    XP_NONE /* urSamplerRetain */,
+    XP_NONE /* urSamplerRelease */,
+    XP_NONE /* urSamplerGetInfo */,
+    XP_NONE /* urSamplerGetNativeHandle */,
+    XP_NONE /* urSamplerCreateWithNativeHandle */,
+};
+static const xp_slot urGetUSMExpProcAddrTable_0[] = {
+    XP_NONE /* urUSMPoolCreateExp */,
+    XP_NONE /* urUSMPoolDestroyExp */,
+    XP_NONE /* urUSMPoolGetDefaultDevicePoolExp */,
+    XP_NONE /* urUSMPoolGetInfoExp */,
+    XP_NONE /* urUSMPoolSetInfoExp */,
+    XP_NONE /* urUSMPoolSetDevicePoolExp */,
+    XP_NONE /* urUSMPoolGetDevicePoolExp */,
+    XP_NONE /* urUSMPoolTrimToExp */,
+    XP_NONE /* urUSMPitchedAllocExp */,
+    XP_NONE /* urUSMContextMemcpyExp */,
+    XP_NONE /* urUSMHostAllocUnregisterExp */,
+    XP_NONE /* urUSMHostAllocRegisterExp */,
+    XP_NONE /* urUSMImportExp */,
+    XP_NONE /* urUSMReleaseExp */,
+};
+static const xp_slot urGetUSMExpProcAddrTable_1[] = {
+    XP_NONE /* urUSMPoolCreateExp */,
+    XP_NONE /* urUSMPoolDestroyExp */,
+    XP_NONE /* urUSMPoolGetDefaultDevicePoolExp */,
+    XP_NONE /* urUSMPoolGetInfoExp */,
+    XP_NONE /* urUSMPoolSetInfoExp */,
+    XP_NONE /* urUSMPoolSetDevicePoolExp */,
+    XP_NONE /* urUSMPoolGetDevicePoolExp */,
+    XP_NONE /* urUSMPoolTrimToExp */,
+    XP_NONE /* urUSMPitchedAllocExp */,
+    XP_NONE /* urUSMContextMemcpyExp */,
+    XP_NONE /* urUSMImportExp */,
+    XP_NONE /* urUSMReleaseExp */,
+};
+static const xp_slot urGetUSMProcAddrTable_0[] = {
+    XP_SLOT(urUSMHostAlloc),
+    XP_SLOT(urUSMDeviceAlloc),
+    XP_SLOT(urUSMSharedAlloc),
+    XP_SLOT(urUSMFree),
+    XP_SLOT(urUSMGetMemAllocInfo),
+    XP_NONE /* urUSMPoolCreate */,
+    XP_NONE /* urUSMPoolRetain */,
+    XP_NONE /* urUSMPoolRelease */,
+    XP_NONE /* urUSMPoolGetInfo */,
+};
+static const xp_slot urGetUsmP2PExpProcAddrTable_0[] = {
+    XP_NONE /* urUsmP2PEnablePeerAccessExp */,
+    XP_NONE /* urUsmP2PDisablePeerAccessExp */,
+    XP_NONE /* urUsmP2PPeerAccessGetInfoExp */,
+};
+static const xp_slot urGetVirtualMemProcAddrTable_0[] = {
+    XP_SLOT(urVirtualMemGranularityGetInfo),
+    XP_SLOT(urVirtualMemReserve),
+    XP_SLOT(urVirtualMemFree),
+    XP_SLOT(urVirtualMemMap),
+    XP_SLOT(urVirtualMemUnmap),
+    XP_SLOT(urVirtualMemSetAccess),
+    XP_SLOT(urVirtualMemGetInfo),
+};
+
+#define XP_urGetAdapterProcAddrTable 0
+#define XP_urGetBindlessImagesExpProcAddrTable 1
+#define XP_urGetCommandBufferExpProcAddrTable 2
+#define XP_urGetContextProcAddrTable 3
+#define XP_urGetDeviceExpProcAddrTable 4
+#define XP_urGetDeviceProcAddrTable 5
+#define XP_urGetEnqueueExpProcAddrTable 6
+#define XP_urGetEnqueueProcAddrTable 7
+#define XP_urGetEventExpProcAddrTable 8
+#define XP_urGetEventProcAddrTable 9
+#define XP_urGetGraphExpProcAddrTable 10
+#define XP_urGetIPCExpProcAddrTable 11
+#define XP_urGetKernelProcAddrTable 12
+#define XP_urGetMemProcAddrTable 13
+#define XP_urGetMemoryExportExpProcAddrTable 14
+#define XP_urGetPhysicalMemProcAddrTable 15
+#define XP_urGetPlatformProcAddrTable 16
+#define XP_urGetProgramExpProcAddrTable 17
+#define XP_urGetProgramProcAddrTable 18
+#define XP_urGetQueueExpProcAddrTable 19
+#define XP_urGetQueueProcAddrTable 20
+#define XP_urGetSamplerProcAddrTable 21
+#define XP_urGetUSMExpProcAddrTable 22
+#define XP_urGetUSMProcAddrTable 23
+#define XP_urGetUsmP2PExpProcAddrTable 24
+#define XP_urGetVirtualMemProcAddrTable 25
+
+#define XP_TABLES 26
+#define XP_GETTERS(G) \
+    G(urGetAdapterProcAddrTable) G(urGetBindlessImagesExpProcAddrTable) G(urGetCommandBufferExpProcAddrTable) G(urGetContextProcAddrTable) G(urGetDeviceExpProcAddrTable) G(urGetDeviceProcAddrTable) G(urGetEnqueueExpProcAddrTable) G(urGetEnqueueProcAddrTable) G(urGetEventExpProcAddrTable) G(urGetEventProcAddrTable) G(urGetGraphExpProcAddrTable) G(urGetIPCExpProcAddrTable) G(urGetKernelProcAddrTable) G(urGetMemProcAddrTable) G(urGetMemoryExportExpProcAddrTable) G(urGetPhysicalMemProcAddrTable) G(urGetPlatformProcAddrTable) G(urGetProgramExpProcAddrTable) G(urGetProgramProcAddrTable) G(urGetQueueExpProcAddrTable) G(urGetQueueProcAddrTable) G(urGetSamplerProcAddrTable) G(urGetUSMExpProcAddrTable) G(urGetUSMProcAddrTable) G(urGetUsmP2PExpProcAddrTable) G(urGetVirtualMemProcAddrTable)
+
+static const xp_build xp_builds[] = {
+    {"2026.2", 267, 0x74b3aa00b36a858dull, {
+        XP_TABLE(XP_urGetAdapterProcAddrTable, urGetAdapterProcAddrTable_0),
+        XP_TABLE(XP_urGetPlatformProcAddrTable, urGetPlatformProcAddrTable_0),
+        XP_TABLE(XP_urGetContextProcAddrTable, urGetContextProcAddrTable_0),
+        XP_TABLE(XP_urGetEventProcAddrTable, urGetEventProcAddrTable_0),
+        XP_TABLE(XP_urGetEventExpProcAddrTable, urGetEventExpProcAddrTable_0),
+        XP_TABLE(XP_urGetProgramProcAddrTable, urGetProgramProcAddrTable_0),
+        XP_TABLE(XP_urGetProgramExpProcAddrTable, urGetProgramExpProcAddrTable_0),
+        XP_TABLE(XP_urGetKernelProcAddrTable, urGetKernelProcAddrTable_0),
+        XP_TABLE(XP_urGetQueueProcAddrTable, urGetQueueProcAddrTable_0),
+        XP_TABLE(XP_urGetQueueExpProcAddrTable, urGetQueueExpProcAddrTable_0),
+        XP_TABLE(XP_urGetSamplerProcAddrTable, urGetSamplerProcAddrTable_0),
+        XP_TABLE(XP_urGetMemProcAddrTable, urGetMemProcAddrTable_0),
+        XP_TABLE(XP_urGetPhysicalMemProcAddrTable, urGetPhysicalMemProcAddrTable_0),
+        XP_TABLE(XP_urGetEnqueueProcAddrTable, urGetEnqueueProcAddrTable_0),
+        XP_TABLE(XP_urGetEnqueueExpProcAddrTable, urGetEnqueueExpProcAddrTable_0),
+        XP_TABLE(XP_urGetUSMProcAddrTable, urGetUSMProcAddrTable_0),
+        XP_TABLE(XP_urGetUSMExpProcAddrTable, urGetUSMExpProcAddrTable_0),
+        XP_TABLE(XP_urGetBindlessImagesExpProcAddrTable, urGetBindlessImagesExpProcAddrTable_0),
+        XP_TABLE(XP_urGetCommandBufferExpProcAddrTable, urGetCommandBufferExpProcAddrTable_0),
+        XP_TABLE(XP_urGetGraphExpProcAddrTable, urGetGraphExpProcAddrTable_0),
+        XP_TABLE(XP_urGetIPCExpProcAddrTable, urGetIPCExpProcAddrTable_0),
+        XP_TABLE(XP_urGetMemoryExportExpProcAddrTable, urGetMemoryExportExpProcAddrTable_0),
+        XP_TABLE(XP_urGetUsmP2PExpProcAddrTable, urGetUsmP2PExpProcAddrTable_0),
+        XP_TABLE(XP_urGetVirtualMemProcAddrTable, urGetVirtualMemProcAddrTable_0),
+        XP_TABLE(XP_urGetDeviceProcAddrTable, urGetDeviceProcAddrTable_0),
+        XP_TABLE(XP_urGetDeviceExpProcAddrTable, urGetDeviceExpProcAddrTable_0),
+    }},
+    {"2026.1.2", 260, 0x5eb3a88d28717e4dull, {
+        XP_TABLE(XP_urGetAdapterProcAddrTable, urGetAdapterProcAddrTable_0),
+        XP_TABLE(XP_urGetPlatformProcAddrTable, urGetPlatformProcAddrTable_0),
+        XP_TABLE(XP_urGetContextProcAddrTable, urGetContextProcAddrTable_0),
+        XP_TABLE(XP_urGetEventProcAddrTable, urGetEventProcAddrTable_0),
+        XP_TABLE(XP_urGetProgramProcAddrTable, urGetProgramProcAddrTable_0),
+        XP_TABLE(XP_urGetProgramExpProcAddrTable, urGetProgramExpProcAddrTable_0),
+        XP_TABLE(XP_urGetKernelProcAddrTable, urGetKernelProcAddrTable_1),
+        XP_TABLE(XP_urGetQueueProcAddrTable, urGetQueueProcAddrTable_0),
+        XP_TABLE(XP_urGetQueueExpProcAddrTable, urGetQueueExpProcAddrTable_0),
+        XP_TABLE(XP_urGetSamplerProcAddrTable, urGetSamplerProcAddrTable_0),
+        XP_TABLE(XP_urGetMemProcAddrTable, urGetMemProcAddrTable_0),
+        XP_TABLE(XP_urGetPhysicalMemProcAddrTable, urGetPhysicalMemProcAddrTable_0),
+        XP_TABLE(XP_urGetEnqueueProcAddrTable, urGetEnqueueProcAddrTable_1),
+        XP_TABLE(XP_urGetEnqueueExpProcAddrTable, urGetEnqueueExpProcAddrTable_1),
+        XP_TABLE(XP_urGetUSMProcAddrTable, urGetUSMProcAddrTable_0),
+        XP_TABLE(XP_urGetUSMExpProcAddrTable, urGetUSMExpProcAddrTable_1),
+        XP_TABLE(XP_urGetBindlessImagesExpProcAddrTable, urGetBindlessImagesExpProcAddrTable_0),
+        XP_TABLE(XP_urGetCommandBufferExpProcAddrTable, urGetCommandBufferExpProcAddrTable_1),
+        XP_TABLE(XP_urGetGraphExpProcAddrTable, urGetGraphExpProcAddrTable_0),
+        XP_TABLE(XP_urGetIPCExpProcAddrTable, urGetIPCExpProcAddrTable_1),
+        XP_TABLE(XP_urGetMemoryExportExpProcAddrTable, urGetMemoryExportExpProcAddrTable_0),
+        XP_TABLE(XP_urGetUsmP2PExpProcAddrTable, urGetUsmP2PExpProcAddrTable_0),
+        XP_TABLE(XP_urGetVirtualMemProcAddrTable, urGetVirtualMemProcAddrTable_0),
+        XP_TABLE(XP_urGetDeviceProcAddrTable, urGetDeviceProcAddrTable_0),
+        XP_TABLE(XP_urGetDeviceExpProcAddrTable, urGetDeviceExpProcAddrTable_0),
+    }},
+    {"2026.0", 255, 0xda0253d85b23065full, {
+        XP_TABLE(XP_urGetAdapterProcAddrTable, urGetAdapterProcAddrTable_0),
+        XP_TABLE(XP_urGetPlatformProcAddrTable, urGetPlatformProcAddrTable_0),
+        XP_TABLE(XP_urGetContextProcAddrTable, urGetContextProcAddrTable_0),
+        XP_TABLE(XP_urGetEventProcAddrTable, urGetEventProcAddrTable_0),
+        XP_TABLE(XP_urGetProgramProcAddrTable, urGetProgramProcAddrTable_0),
+        XP_TABLE(XP_urGetProgramExpProcAddrTable, urGetProgramExpProcAddrTable_0),
+        XP_TABLE(XP_urGetKernelProcAddrTable, urGetKernelProcAddrTable_1),
+        XP_TABLE(XP_urGetQueueProcAddrTable, urGetQueueProcAddrTable_0),
+        XP_TABLE(XP_urGetQueueExpProcAddrTable, urGetQueueExpProcAddrTable_1),
+        XP_TABLE(XP_urGetSamplerProcAddrTable, urGetSamplerProcAddrTable_0),
+        XP_TABLE(XP_urGetMemProcAddrTable, urGetMemProcAddrTable_0),
+        XP_TABLE(XP_urGetPhysicalMemProcAddrTable, urGetPhysicalMemProcAddrTable_0),
+        XP_TABLE(XP_urGetEnqueueProcAddrTable, urGetEnqueueProcAddrTable_1),
+        XP_TABLE(XP_urGetEnqueueExpProcAddrTable, urGetEnqueueExpProcAddrTable_1),
+        XP_TABLE(XP_urGetUSMProcAddrTable, urGetUSMProcAddrTable_0),
+        XP_TABLE(XP_urGetUSMExpProcAddrTable, urGetUSMExpProcAddrTable_1),
+        XP_TABLE(XP_urGetBindlessImagesExpProcAddrTable, urGetBindlessImagesExpProcAddrTable_0),
+        XP_TABLE(XP_urGetCommandBufferExpProcAddrTable, urGetCommandBufferExpProcAddrTable_1),
+        XP_TABLE(XP_urGetGraphExpProcAddrTable, urGetGraphExpProcAddrTable_1),
+        XP_TABLE(XP_urGetIPCExpProcAddrTable, urGetIPCExpProcAddrTable_1),
+        XP_TABLE(XP_urGetMemoryExportExpProcAddrTable, urGetMemoryExportExpProcAddrTable_0),
+        XP_TABLE(XP_urGetUsmP2PExpProcAddrTable, urGetUsmP2PExpProcAddrTable_0),
+        XP_TABLE(XP_urGetVirtualMemProcAddrTable, urGetVirtualMemProcAddrTable_0),
+        XP_TABLE(XP_urGetDeviceProcAddrTable, urGetDeviceProcAddrTable_0),
+        XP_TABLE(XP_urGetDeviceExpProcAddrTable, urGetDeviceExpProcAddrTable_0),
+    }},
+};

@@ -1,0 +1,414 @@
+/* The interpreter: the one that runs in this process, or the one that the package is installed for. One library serves
+ * all versions of Python, so it is linked with none: what it calls is in the stable ABI and is looked up. */
+#include "adapter.h"
+
+#include <dlfcn.h>
+#include <limits.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+#include <wchar.h>
+
+typedef struct PyObject PyObject;
+static struct {
+    int (*IsInitialized)(void);
+    void (*InitializeEx)(int);
+    wchar_t *(*DecodeLocale)(const char *, size_t *);
+    void (*SetProgramName)(const wchar_t *); /* or NULL: a version may have dropped it */
+    int (*GILState_Ensure)(void);
+    void (*GILState_Release)(int);
+    void *(*SaveThread)(void);
+    PyObject *(*ImportModule)(const char *);
+    PyObject *(*GetAttrString)(PyObject *, const char *);
+    PyObject *(*CallObject)(PyObject *, PyObject *);
+    PyObject *(*SysGetObject)(const char *);
+    PyObject *(*ListGetItem)(PyObject *, ssize_t);
+    int (*ListInsert)(PyObject *, ssize_t, PyObject *);
+    int (*SequenceContains)(PyObject *, PyObject *);
+    ssize_t (*ListSize)(PyObject *);
+    PyObject *(*DecodeFS)(const char *);
+    PyObject *(*TupleNew)(ssize_t);
+    int (*TupleSetItem)(PyObject *, ssize_t, PyObject *);
+    PyObject *(*FromULL)(unsigned long long);
+    long (*AsLong)(PyObject *);
+    PyObject *(*ErrOccurred)(void);
+    void (*ErrPrint)(void);
+    void (*ErrClear)(void);
+    void (*DecRef)(PyObject *);
+} py;
+
+static const struct {
+    void *to;
+    const char *name;
+    bool optional;
+} wanted[] = {
+    {&py.IsInitialized, "Py_IsInitialized", false},
+    {&py.InitializeEx, "Py_InitializeEx", false},
+    {&py.DecodeLocale, "Py_DecodeLocale", false},
+    {&py.SetProgramName, "Py_SetProgramName", true},
+    {&py.GILState_Ensure, "PyGILState_Ensure", false},
+    {&py.GILState_Release, "PyGILState_Release", false},
+    {&py.SaveThread, "PyEval_SaveThread", false},
+    {&py.ImportModule, "PyImport_ImportModule", false},
+    {&py.GetAttrString, "PyObject_GetAttrString", false},
+    {&py.CallObject, "PyObject_CallObject", false},
+    {&py.SysGetObject, "PySys_GetObject", false},
+    {&py.ListGetItem, "PyList_GetItem", false},
+    {&py.ListSize, "PyList_Size", false},
+    {&py.ListInsert, "PyList_Insert", false},
+    {&py.SequenceContains, "PySequence_Contains", false},
+    {&py.DecodeFS, "PyUnicode_DecodeFSDefault", false},
+    {&py.TupleNew, "PyTuple_New", false},
+    {&py.TupleSetItem, "PyTuple_SetItem", false},
+    {&py.FromULL, "PyLong_FromUnsignedLongLong", false},
+    {&py.AsLong, "PyLong_AsLong", false},
+    {&py.ErrOccurred, "PyErr_Occurred", false},
+    {&py.ErrPrint, "PyErr_Print", false},
+    {&py.ErrClear, "PyErr_Clear", false},
+    {&py.DecRef, "Py_DecRef", false},
+};
+
+/* --- which one ---------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    char site[PATH_MAX];       /* the folder that the package lies in */
+    char executable[PATH_MAX]; /* or empty */
+    char library[PATH_MAX];    /* its libpython: a path, or a name that the linker finds; or empty */
+    char wrong[PATH_MAX];     /* why it cannot be started; or empty */
+} xp_python;
+
+static bool is_file(const char *path) { return access(path, F_OK) == 0; }
+
+/* Shorten a path by its last `parts`. */
+static void up(char *path, int parts)
+{
+    for (; parts; parts--) {
+        char *slash = strrchr(path, '/');
+        if (slash)
+            *slash = 0;
+    }
+}
+
+/* What does not fit is no path: false. */
+__attribute__((format(printf, 2, 3))) static bool put(char *to, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(to, PATH_MAX, format, arguments);
+    va_end(arguments);
+    return length < PATH_MAX;
+}
+
+/* A program of the PATH. */
+static bool in_path(char *found, const char *name)
+{
+    const char *path = getenv("PATH");
+    for (const char *each = path ? path : "/usr/local/bin:/usr/bin:/bin"; *each;) {
+        size_t length = strcspn(each, ":");
+        if (snprintf(found, PATH_MAX, "%.*s/%s", (int)length, each, name) < PATH_MAX && access(found, X_OK) == 0)
+            return true;
+        each += length + (each[length] == ':');
+    }
+    *found = 0;
+    return false;
+}
+
+/* `python3.11` in …/lib/python3.11/site-packages, else empty; the prefix before it. */
+static void version_of_site(const char *site, char *version, char *prefix)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s", site);
+    up(path, 1);
+    const char *name = strrchr(path, '/');
+    *version = *prefix = 0;
+    if (!name || strncmp(name, "/python", 7) || name[7] < '0' || name[7] > '9')
+        return;
+    snprintf(version, NAME_MAX, "%s", name + 1);
+    up(path, 2);
+    snprintf(prefix, PATH_MAX, "%s", path);
+}
+
+/* Where the interpreter behind an executable keeps its own: the folder of its program. */
+static void home_of(const char *executable, char *home, char *version)
+{
+    char real[PATH_MAX], settings[PATH_MAX], line[PATH_MAX];
+    if (!realpath(executable, real))
+        snprintf(real, sizeof real, "%s", executable);
+    const char *name = strrchr(real, '/');
+    if (name && !strncmp(name, "/python", 7) && strchr(name, '.'))
+        snprintf(version, NAME_MAX, "%s", name + 1);
+    up(real, 1);
+    put(home, "%s", real);
+    snprintf(line, sizeof line, "%s", executable);
+    up(line, 2);
+    if (!put(settings, "%s/pyvenv.cfg", line))
+        return;
+    FILE *file = fopen(settings, "re");
+    while (file && fgets(line, sizeof line, file)) {
+        char key[64], value[PATH_MAX];
+        if (sscanf(line, " %63[a-z] = %4095[^\n]", key, value) == 2 && !strcmp(key, "home"))
+            put(home, "%s", value);
+    }
+    if (file)
+        fclose(file);
+}
+
+static bool loads(const char *library)
+{
+    void *opened = dlopen(library, RTLD_LAZY | RTLD_LOCAL);
+    if (opened)
+        dlclose(opened);
+    return opened != NULL;
+}
+
+static bool find_site(char *site)
+{
+    Dl_info self;
+    if (!dladdr((void *)find_site, &self) || !realpath(self.dli_fname, site))
+        return false;
+    up(site, 4); /* site/xpushare/ur/loader/this */
+    return true;
+}
+
+static void find_executable(xp_python *p, const char *version, const char *prefix)
+{
+    const char *chosen = getenv("XPUSHARE_PYTHON");
+    if (chosen && *chosen) {
+        if (!is_file(chosen))
+            put(p->wrong, "XPUSHARE_PYTHON names %.1000s, which is no file", chosen);
+        put(p->executable, "%s", chosen);
+    } else if (!(*version && put(p->executable, "%s/bin/%s", prefix, version) && is_file(p->executable)) &&
+               !in_path(p->executable, *version ? version : "python3"))
+        put(p->wrong, "no %s is in the PATH: XPUSHARE_PYTHON names an interpreter", *version ? version : "python3");
+}
+
+static void find_library(xp_python *p, const char *home, const char *version)
+{
+    static const char *const places[] = {"/../lib/", "/../lib64/", "/../lib/x86_64-linux-gnu/", "/../lib/aarch64-linux-gnu/"};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (put(p->library, "%s%slib%s.so.1.0", home, places[i], version) && is_file(p->library) && loads(p->library))
+            return;
+    if (put(p->library, "lib%s.so.1.0", version) && loads(p->library))
+        return;
+    *p->library = 0;
+    put(p->wrong,
+        "%.1000s has no lib%s.so.1.0, which a program without Python needs (Debian: the package lib%s): install it, or "
+        "have XPUSHARE_PYTHON name an interpreter that has one and this package",
+        p->executable, version, version);
+}
+
+/* Find the interpreter that the package is installed for, and its libpython. */
+static bool find(xp_python *p)
+{
+    char version[NAME_MAX] = "", prefix[PATH_MAX], home[PATH_MAX];
+    memset(p, 0, sizeof *p);
+    if (!find_site(p->site))
+        return put(p->wrong, "this library's own file cannot be found"), false;
+    version_of_site(p->site, version, prefix);
+    find_executable(p, version, prefix);
+    if (!*p->wrong) {
+        home_of(p->executable, home, version);
+        if (strchr(version, '.'))
+            find_library(p, home, version);
+        else
+            put(p->wrong, "%.1000s does not say its version", p->executable);
+    }
+    return !*p->wrong;
+}
+
+XP_EXPORT void xpushare_ur_interpreter(char *executable, char *library, char *wrong);
+void xpushare_ur_interpreter(char *executable, char *library, char *wrong)
+{
+    xp_python p;
+    find(&p);
+    memcpy(executable, p.executable, PATH_MAX);
+    memcpy(library, p.library, PATH_MAX);
+    memcpy(wrong, p.wrong, PATH_MAX);
+}
+
+/* --- its life ----------------------------------------------------------------------------------------------------- */
+
+static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
+static enum { NOT_STARTED, STARTED, FAILED } state;
+static int over; /* 0, or what is answered from now on */
+static unsigned within; /* calls that may ask it */
+static PyObject **functions, *leaving;
+
+static int loaded_locally(struct dl_phdr_info *info, size_t size, void *found)
+{
+    (void)size;
+    if (!info->dlpi_name || !strstr(info->dlpi_name, "/libpython3."))
+        return 0;
+    *(void **)found = dlopen(info->dlpi_name, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
+    return 1;
+}
+
+static bool look_up(void *where)
+{
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        void *found = dlsym(where, wanted[i].name);
+        if (!found && !wanted[i].optional)
+            return false;
+        memcpy(wanted[i].to, &found, sizeof found);
+    }
+    return true;
+}
+
+static void forked(void) { over = XP_INVALID_OPERATION; }
+
+/* A clean exit of a program that knows nothing of Python: others shall not take it for a death. */
+static void *leave(void *unused)
+{
+    (void)unused;
+    int held = py.GILState_Ensure();
+    PyObject *done = py.CallObject(leaving, NULL);
+    if (!done)
+        py.ErrPrint();
+    else
+        py.DecRef(done);
+    py.GILState_Release(held);
+    return NULL;
+}
+
+static void at_exit(void)
+{
+    if (over)
+        return;
+    pthread_t thread;
+    struct timespec until;
+    if (pthread_create(&thread, NULL, leave, NULL))
+        return;
+    /* Somebody may hold the GIL for ever; what leaves ends in time by itself. */
+    const char *linger = getenv("XPUSHARE_LINGER");
+    double seconds = linger && *linger ? strtod(linger, NULL) : 10;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += (time_t)(seconds < 0 ? 0 : seconds > 1e6 ? 1e6 : seconds) + 2;
+    if (pthread_timedjoin_np(thread, NULL, &until))
+        xp_log("this process could not leave cleanly: a thread of it keeps Python's lock");
+}
+
+/* Have our own package be found: first in an interpreter of ours, last in a program's own. */
+static void add_site(const char *site, bool first)
+{
+    PyObject *path = py.SysGetObject("path"), *folder = py.DecodeFS(site);
+    if (path && folder && py.SequenceContains(path, folder) == 0)
+        py.ListInsert(path, first ? 0 : py.ListSize(path), folder);
+    if (folder)
+        py.DecRef(folder);
+}
+
+/* With Python: what the bridge has for each function. */
+static bool ask_bridge(const char *site, bool own, unsigned count)
+{
+    add_site(site, own);
+    PyObject *module = py.ImportModule("xpushare.ur.loader._bridge");
+    PyObject *start = module ? py.GetAttrString(module, "start") : NULL;
+    PyObject *arguments = py.TupleNew(1), *all = NULL;
+    if (start && arguments && !py.TupleSetItem(arguments, 0, py.DecodeFS(site)))
+        all = py.CallObject(start, arguments);
+    leaving = all ? py.GetAttrString(module, "leave") : NULL;
+    functions = calloc(count, sizeof *functions);
+    bool good = leaving && functions && py.ListSize(all) == (ssize_t)count;
+    for (unsigned i = 0; good && i < count; i++)
+        functions[i] = py.ListGetItem(all, i); /* `all` is kept */
+    if (py.ErrOccurred())
+        py.ErrPrint();
+    return good;
+}
+
+static bool start(unsigned count)
+{
+    xp_python p;
+    void *local = NULL;
+    dl_iterate_phdr(loaded_locally, &local);
+    bool here = look_up(RTLD_DEFAULT) && py.IsInitialized();
+    if (here) {
+        if (!find_site(p.site))
+            return false;
+    } else {
+        if (!find(&p)) {
+            xp_log("%s", p.wrong);
+            return false;
+        }
+        if (!dlopen(p.library, RTLD_NOW | RTLD_GLOBAL) || !look_up(RTLD_DEFAULT)) {
+            xp_log("%s lacks functions of Python's stable ABI", p.library);
+            return false;
+        }
+        wchar_t *name = py.DecodeLocale(p.executable, NULL);
+        if (py.SetProgramName && name)
+            py.SetProgramName(name);
+        py.InitializeEx(0);
+        py.SaveThread();
+    }
+    int held = py.GILState_Ensure();
+    bool good = ask_bridge(p.site, !here, count);
+    py.GILState_Release(held);
+    if (!good) {
+        xp_log("this package does not work in %s", here ? "this program's Python" : p.executable);
+        return false;
+    }
+    pthread_atfork(NULL, NULL, forked);
+    if (!here)
+        atexit(at_exit);
+    return true;
+}
+
+bool xp_python_start(unsigned count)
+{
+    pthread_mutex_lock(&starting);
+    if (state == NOT_STARTED)
+        state = start(count) ? STARTED : FAILED;
+    pthread_mutex_unlock(&starting);
+    return state == STARTED;
+}
+
+/* Python ends: wait for the calls that have begun, and begin no more. Called without the GIL. */
+XP_EXPORT void xpushare_ur_end(void);
+void xpushare_ur_end(void)
+{
+    __atomic_store_n(&over, XP_UNINITIALIZED, __ATOMIC_SEQ_CST);
+    for (int i = 0; i < 2000 && __atomic_load_n(&within, __ATOMIC_SEQ_CST); i++)
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+}
+
+uint32_t xp_python_enter(void)
+{
+    __atomic_fetch_add(&within, 1, __ATOMIC_SEQ_CST);
+    int result = __atomic_load_n(&over, __ATOMIC_SEQ_CST);
+    if (result)
+        xp_python_exit();
+    return (uint32_t)result;
+}
+
+void xp_python_exit(void) { __atomic_fetch_sub(&within, 1, __ATOMIC_SEQ_CST); }
+
+uint32_t xp_python_call(unsigned function, const uint64_t *words, unsigned count)
+{
+    int held = py.GILState_Ensure();
+    long result = -1;
+    PyObject *arguments = py.TupleNew(count), *answer = NULL;
+    for (unsigned i = 0; arguments && i < count; i++) {
+        PyObject *word = py.FromULL(words[i]);
+        if (!word || py.TupleSetItem(arguments, i, word)) {
+            py.DecRef(arguments);
+            arguments = NULL;
+        }
+    }
+    if (arguments) {
+        answer = py.CallObject(functions[function], arguments);
+        py.DecRef(arguments);
+    }
+    if (answer) {
+        result = py.AsLong(answer);
+        py.DecRef(answer);
+    }
+    if (py.ErrOccurred())
+        py.ErrPrint();
+    py.GILState_Release(held);
+    return result < 0 ? XP_UNKNOWN : (uint32_t)result;
+}

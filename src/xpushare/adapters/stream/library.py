@@ -1,0 +1,91 @@
+"""A driver whose functions are called by ctypes, and return a code."""
+
+from __future__ import annotations
+
+import abc
+import ctypes
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar
+
+from xpushare._errors import XpuShareError
+from xpushare.adapters.stream.driver import G, ProcessDriver
+from xpushare.adapters.stream.hooks import Codes
+
+__all__ = ["LibraryDriver", "address_of"]
+
+T = TypeVar("T")
+
+
+def address_of(structure: Any) -> int:
+    """The address of a ctypes object, which the caller keeps alive."""
+    return ctypes.addressof(structure)
+
+
+class LibraryDriver(ProcessDriver[G], abc.ABC):
+    """Calls the library. `functions` is there once `start` has returned.
+
+    When the process exits, `ended` is set, and there is nothing to do any more: that frees everything.
+    """
+
+    codes: ClassVar[Codes]
+    names: ClassVar[Mapping[int, str]]  # of codes
+    missing: ClassVar[int]  # the code of a function that the library lacks
+    not_ready: ClassVar[int]
+    exiting: ClassVar[int]
+    by_address: ClassVar[type]  # structures that functions take by address only
+
+    def __init__(self, vendor: str, hides: str) -> None:
+        super().__init__(vendor, hides)
+        self.ended = False
+        self.functions: dict[str, Callable[..., int]] = {}
+
+    def code(self, name: str, *arguments: Any) -> int:
+        """Call, and return the driver's code."""
+        if self.ended:
+            return 0
+        function = self.functions.get(name)
+        if function is None:
+            return self.missing
+        return function(*[address_of(each) if isinstance(each, self.by_address) else each for each in arguments])
+
+    def __call__(self, doing: str, name: str, *arguments: Any) -> None:
+        """Call, or raise our error."""
+        code = self.code(name, *arguments)
+        if code:
+            raise self.error(doing, name, code)
+
+    def asked(self, doing: str, name: str, *arguments: Any, into: T) -> T:
+        """What a call writes to where its last argument points."""
+        self(doing, name, *arguments, address_of(into))
+        return into
+
+    def made(self, doing: str, name: str, *arguments: Any) -> int:
+        """The handle or the address that a call writes so."""
+        found = self.asked(doing, name, *arguments, into=ctypes.c_void_p()).value
+        if self.ended:
+            raise self.error(doing, name, self.exiting)
+        return found or 0
+
+    def several(self, doing: str, name: str, kind: Any, *arguments: Any) -> list[Any]:
+        """What a call lists that first says how many there are."""
+        count = ctypes.c_uint32()
+        self(doing, name, *arguments, address_of(count), None)
+        found = (kind * count.value)(*(kind() for _ in range(count.value)))
+        if count.value:
+            self(doing, name, *arguments, address_of(count), address_of(found))
+        return list(found)[: count.value]
+
+    def ready(self, doing: str, name: str, *arguments: Any) -> bool:
+        """What a call says that asks whether something has finished."""
+        code = self.code(name, *arguments)
+        if code in (0, self.not_ready):
+            return not code
+        raise self.error(doing, name, code)
+
+    def error(self, doing: str, call: str, code: int) -> XpuShareError:
+        return self.codes.error(doing, call, self.names.get(code, "a code that this version does not know"), code)
+
+    def address(self, name: str) -> int:
+        """The address of a function, for native code; 0 if the library lacks it."""
+        function = self.functions.get(name)
+        return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]

@@ -1,0 +1,126 @@
+"""Memory of drivers that count no users: they free an allocation with its handle, whatever is mapped, and may map it
+at one address at a time.
+"""
+
+from __future__ import annotations
+
+import abc
+import os
+import threading
+from dataclasses import dataclass, field
+from typing import Final
+
+from xpushare._errors import InvalidHandleError
+from xpushare.adapters.stream.background import quietly
+from xpushare.adapters.virtual_memory.fds import DriverFds
+
+__all__ = ["CountedMemory", "Pages"]
+
+_counting: Final = threading.RLock()  # one for all, since a device maps memory of others
+
+
+@dataclass(slots=True)
+class Pages:
+    """An allocation. Its last user destroys it."""
+
+    device: CountedMemory
+    handle: int
+    nbytes: int
+    fds: DriverFds
+    users: int = 1  # this handle, and mappings
+    original: Pages | None = None  # of an import of this process's own memory, which uses its original
+    idle: list[Pages] = field(default_factory=list["Pages"])  # such imports that are not mapped now
+
+
+class CountedMemory(abc.ABC):
+    """Fills in `retain`, `release`, `location`, `map` and `unmap` of `VirtualMemory`."""
+
+    ordinal: int
+
+    def __init__(self) -> None:
+        self._mapped: dict[int, Pages] = {}  # by address
+
+    @abc.abstractmethod
+    def export_fd(self, doing: str, handle: Pages) -> int: ...
+    @abc.abstractmethod
+    def import_pages(self, doing: str, nbytes: int, fd: int) -> Pages:
+        """The memory behind a file descriptor, which stays the caller's."""
+
+    @abc.abstractmethod
+    def destroy_pages(self, doing: str, pages: Pages) -> None: ...
+    @abc.abstractmethod
+    def map_pages(self, doing: str, address: int, pages: Pages) -> bool:
+        """Map all of it. False if the driver refuses, and the reason may be that it is mapped elsewhere (it has more
+        users than its handle and this mapping).
+        """
+
+    @abc.abstractmethod
+    def unmap_pages(self, doing: str, address: int, nbytes: int) -> None: ...
+
+    def location(self, doing: str, handle: Pages) -> int:
+        return handle.device.ordinal
+
+    def retain(self, doing: str, address: int) -> Pages:
+        with _counting:
+            found = self._mapped[address]
+            found.users += 1
+            return found
+
+    def release(self, doing: str, handle: Pages) -> None:
+        original = handle.original
+        with _counting:
+            handle.users -= 1
+            if handle.users:
+                return
+            if original is not None:
+                original.idle.append(handle)
+        if original is not None:
+            self.release(doing, original)
+            return
+        for again in handle.idle:
+            quietly(self.destroy_pages, doing, again)
+        self.destroy_pages(doing, handle)
+
+    def map(self, doing: str, address: int, nbytes: int, handle: Pages) -> None:
+        if nbytes != handle.nbytes:
+            raise InvalidHandleError(
+                f"{doing}: the exporter's table says {nbytes} bytes, its memory has {handle.nbytes}"
+            )
+        with _counting:
+            handle.users += 1
+        try:
+            if not self.map_pages(doing, address, handle):
+                handle = self._again(doing, handle)
+                self.map_pages(doing, address, handle)
+        except BaseException:
+            quietly(self.release, doing, handle)
+            raise
+        with _counting:
+            self._mapped[address] = handle
+
+    def _again(self, doing: str, pages: Pages) -> Pages:
+        """Another import of pages of this process, which takes over the caller's use of them.
+
+        A driver may have one handle of the kernel's for it and for the original, and close that with the first of
+        them. So it stays until the original goes, and is used again.
+        """
+        with _counting:
+            if pages.idle:
+                again = pages.idle.pop()
+                again.users = 1
+                return again
+        fd = self.export_fd(doing, pages)
+        try:
+            again = pages.device.import_pages(doing, pages.nbytes, fd)
+        finally:
+            os.close(fd)
+        again.original = pages
+        return again
+
+    def unmap(self, doing: str, address: int, nbytes: int) -> None:
+        with _counting:
+            pages = self._mapped.pop(address)
+        try:
+            self.unmap_pages(doing, address, nbytes)
+        finally:
+            self.release(doing, pages)

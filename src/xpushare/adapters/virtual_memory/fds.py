@@ -1,0 +1,88 @@
+"""File descriptors of drivers that do not say who closes what: some keep the number that they import, some close it at
+once or with the memory, and some hand out one of their own again and again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import threading
+from types import TracebackType
+from typing import Final, Self, final
+
+from xpushare._errors import DeviceError, InvalidHandleError, from_os_error
+
+__all__ = ["DriverFds", "duplicate", "fd_nbytes"]
+
+_HIGHEST: Final = 4096  # higher numbers would make the kernel's table of them large
+_numbers: Final = threading.RLock()  # of what drivers have: nobody else gets one of them while it may be closed
+
+
+def duplicate(doing: str, fd: int, lowest: int = 0) -> int:
+    """A descriptor of ours for one that the driver keeps: closing the driver's would hand it another's file."""
+    if fd < 0:
+        raise DeviceError(f"{doing}: the driver gave no file descriptor")
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
+    except OSError as error:
+        raise from_os_error(error, f"{doing}: duplicating a file descriptor") from error
+
+
+def fd_nbytes(doing: str, fd: int) -> int:
+    """The size of the memory behind a descriptor."""
+    try:
+        found = os.lseek(fd, 0, os.SEEK_END)
+    except OSError as error:
+        raise InvalidHandleError(f"{doing}: the exporter's file descriptor is no memory ({error.strerror})") from error
+    if found <= 0:
+        raise InvalidHandleError(f"{doing}: the exporter's file descriptor has no size")
+    return found
+
+
+def _file_of(fd: int) -> tuple[int, int]:
+    """Tells the file behind a descriptor from others."""
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
+
+
+@final
+class DriverFds:
+    """The descriptors that a driver has of one object. `with` goes around each call that may take, give or close
+    one.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[int, tuple[int, int]] = {}
+
+    def __enter__(self) -> Self:
+        _numbers.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _numbers.release()
+
+    def give(self, doing: str, fd: int) -> int:
+        """A copy for the driver. Its number is a high one, which nobody else gets while the driver may close it."""
+        limit = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _HIGHEST)
+        given = duplicate(doing, fd, limit // 2)
+        self._files[given] = _file_of(given)
+        return given
+
+    def take(self, doing: str, fd: int) -> int:
+        """A copy for us of one that the driver keeps."""
+        taken = duplicate(doing, fd)
+        self._files[fd] = _file_of(taken)
+        return taken
+
+    def close(self) -> None:
+        """Close what the driver has left open."""
+        for fd, file in self._files.items():
+            try:
+                if _file_of(fd) == file:
+                    os.close(fd)
+            except OSError:
+                pass  # the driver has closed it
+        self._files.clear()

@@ -1,0 +1,39 @@
+"""The library that Unified Runtime's own loader loads: where it is, and the interpreter that it will start.
+
+`libur_adapter_xpushare.so` (src/native/ur_adapter) answers the loader's calls by the functions of `xpushare.ur`:
+`_tables` writes its dispatch tables from the declarations of those, `_bridge` turns C arguments into theirs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from xpushare._errors import FeatureNotSupportedError
+
+__all__ = ["LIBRARY", "Interpreter", "interpreter"]
+
+LIBRARY: Final = Path(__file__).with_name("libur_adapter_xpushare.so")
+_TEXT: Final = 4096
+
+
+class Interpreter(NamedTuple):
+    """What the library starts in a program that runs no Python."""
+
+    executable: str
+    library: str
+    """Its libpython; empty if none can be loaded."""
+    wrong: str
+    """Why the library cannot start it; empty if it can."""
+
+
+def interpreter() -> Interpreter:
+    """The interpreter that the library finds, by its own search."""
+    try:
+        library = ctypes.CDLL(str(LIBRARY))
+    except OSError as error:
+        raise FeatureNotSupportedError(f"{LIBRARY.name} is not part of this installation: {error}") from None
+    texts = [ctypes.create_string_buffer(_TEXT) for _field in Interpreter._fields]
+    library.xpushare_ur_interpreter(*texts)
+    return Interpreter(*(text.value.decode(errors="surrogateescape") for text in texts))

@@ -1,0 +1,418 @@
+"""The Python half of the library that Unified Runtime's loader loads: C arguments in, results and outputs out.
+
+For each function of `xpushare.ur` a wrapper is compiled from its declaration and its C prototype. It takes the C
+arguments as ints and answers a result's number. A handle is the address of a box, whose first word is the loader's
+table; what was released leaves its box behind, which stays a stale handle for the rest of the process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import logging
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from xpushare import _leaving, ur
+from xpushare._result import Result
+from xpushare.ur import _structs
+from xpushare.ur._functions import FUNCTIONS, INFOS
+from xpushare.ur._objects import Counted
+from xpushare.ur._spec import Arg, Function
+from xpushare.ur.loader import LIBRARY
+from xpushare.ur.loader._tables import NUMBERED, Parameter, parameters
+
+__all__ = ["leave", "start", "wrapper"]
+
+_log: Final = logging.getLogger("xpushare.ur")
+_BOXES: Final = 4096  # how many are made at a time
+_BOX: Final = 16
+_HANDLE_NBYTES: Final = 256
+_MOST: Final = 1 << 20  # bytes of a pattern or of data that are looked at
+
+# --- handles --------------------------------------------------------------------------------------
+
+
+class _Stale:
+    """What a handle stands for whose object was released."""
+
+    def __repr__(self) -> str:
+        return "a handle that was released before, or that is none"
+
+
+STALE: Final = _Stale()
+
+
+class Boxes:
+    """Which handle stands for which object."""
+
+    def __init__(self, make: Callable[[int], int]) -> None:
+        self._make = make  # many boxes, one after the other
+        self._lock = threading.Lock()
+        self._next = self._end = 0
+        self._of: dict[int, int] = {}  # by identity; `objects` keeps them alive
+        self.objects: dict[int, Any] = {}
+
+    def put(self, found: Any) -> int:
+        """The handle of an object; 0 of none."""
+        if found is None:
+            return 0
+        with self._lock:
+            handle = self._of.get(id(found))
+            if handle is None:
+                if self._next == self._end:
+                    self._next = self._make(_BOXES)
+                    if not self._next:
+                        raise MemoryError
+                    self._end = self._next + _BOXES * _BOX
+                handle = self._next
+                self._next += _BOX
+                self.objects[handle] = found
+                self._of[id(found)] = handle
+            return handle
+
+    def get(self, handle: int) -> Any:
+        return self.objects.get(handle, STALE) if handle else None
+
+    def drop(self, *given: Any) -> None:
+        """Forget those that were released for the last time."""
+        for each in given:
+            if isinstance(each, Counted) and not each.references:
+                with self._lock:
+                    handle = self._of.pop(id(each), 0)
+                    self.objects.pop(handle, None)
+
+
+# --- what wrappers call ---------------------------------------------------------------------------
+
+
+def _write(address: int, data: bytes) -> None:
+    ctypes.memmove(address, data, len(data))
+
+
+def _handles(boxes: Boxes, address: int, count: int) -> tuple[Any, ...]:
+    raw = struct.unpack(f"{count}Q", ctypes.string_at(address, count * 8))
+    return tuple(boxes.get(each) for each in raw)
+
+
+def _list(boxes: Boxes, count: int, address: int) -> tuple[Any, ...] | None:
+    """An array that must be there."""
+    return _handles(boxes, address, count) if address else None
+
+
+def _optional_list(boxes: Boxes, count: int, address: int) -> tuple[Any, ...]:
+    """A wait list; of one whose count and address contradict each other, an element is null."""
+    if bool(count) != bool(address):
+        return (None,)
+    return _handles(boxes, address, count) if count else ()
+
+
+def _in_out(boxes: Boxes, address: int) -> Any:
+    """What comes out through `address` may also be given: one that is no handle of ours was never written."""
+    return boxes.objects.get(struct.unpack("Q", ctypes.string_at(address, 8))[0]) if address else None
+
+
+def _pattern(address: int, nbytes: int, size: int) -> bytes | None:
+    """As much of a pattern as the checks need."""
+    if not address:
+        return None
+    return ctypes.string_at(address, nbytes) if nbytes <= min(size, _MOST) else bytes(min(size, _MOST) + 1)
+
+
+_given: Final[dict[int, Any]] = {}  # the handle data that the program holds, by address
+
+
+def _give(address: int, size: int, data: bytes) -> None:
+    kept = ctypes.create_string_buffer(data, len(data))
+    _given[ctypes.addressof(kept)] = kept
+    _write(address, struct.pack("Q", ctypes.addressof(kept)))
+    _write(size, struct.pack("Q", len(data)))
+
+
+def _data(address: int, nbytes: int) -> bytes | None:
+    """Handle data; of a wrong size only the size counts."""
+    if not address:
+        return None
+    return ctypes.string_at(address, nbytes) if nbytes == _HANDLE_NBYTES else bytes(min(nbytes, _MOST))
+
+
+def _given_data(address: int) -> bytes | None:
+    """Handle data that come without their size: what was given out."""
+    if not address:
+        return None
+    kept = _given.get(address)
+    return b"" if kept is None else bytes(kept.raw)
+
+
+def _string(address: int) -> str | None:
+    return ctypes.string_at(address).decode(errors="replace") if address else None
+
+
+_strings: Final[dict[str, Any]] = {}  # given out, for ever
+
+
+def _string_packer(text: str) -> bytes:
+    """The address of a C string that stays."""
+    kept = _strings.setdefault(text, ctypes.create_string_buffer(text.encode()))
+    return struct.pack("Q", ctypes.addressof(kept))
+
+
+Post = Callable[[int, int, int, int, bytes | None], object]
+"""The library's: have its own thread call a function of the program."""
+
+
+def _callbacks(boxes: Boxes, post: Post) -> dict[str, Callable[[int], Callable[..., object] | None]]:
+    """What turns a function pointer into a callable, by the kind of the callback. The library's own thread calls the
+    function; it holds nothing of Python's.
+    """
+
+    def event(function: int) -> Callable[..., object] | None:
+        return (
+            (lambda event, status, data: post(function, boxes.put(event), int(status), data or 0, None))
+            if function
+            else None
+        )
+
+    def logger(function: int) -> Callable[..., object] | None:
+        return (lambda level, text, data: post(function, 0, int(level), data or 0, text.encode())) if function else None
+
+    return {"_callback_event": event, "_callback_logger": logger}
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+_FORMATS: Final = {"uint32": "I", "int32": "i", "uint64": "Q", "size": "Q", "pointer": "Q", "bool": "?", "handle": "Q"}
+
+
+def _format(kind: str) -> str:
+    """Of one value: enumerations and flags have 32 bits."""
+    return _FORMATS.get(kind.partition(":")[0].removesuffix("?"), "I")
+
+
+def _layout(name: str) -> tuple[str, int]:
+    """Of a struct: the format of its fields, and where they begin."""
+    fields = "".join(_format(kind) for kind in _structs.FIELD_KINDS[name].values())
+    return fields, 16 if name in _structs.STRUCTURE_TYPES else 0
+
+
+def _reader(name: str, boxes: Boxes) -> Callable[[int], Any]:
+    """What makes the dataclass from a struct at an address."""
+    fields, begin = _layout(name)
+    pad = f"{begin}x{fields}"
+    made = getattr(_structs, name)
+    handles = [kind.startswith("handle:") for kind in _structs.FIELD_KINDS[name].values()]
+
+    def read(address: int) -> Any:
+        if not address:
+            return None
+        values = struct.unpack(pad, ctypes.string_at(address, struct.calcsize(pad)))
+        return made(*(boxes.get(each) if is_handle else each for each, is_handle in zip(values, handles, strict=True)))
+
+    return read
+
+
+def _packer(kind: str, boxes: Boxes) -> Callable[[Any], bytes]:
+    """What turns a value of that kind into the bytes that C has for it."""
+    family, _, name = kind.partition(":")
+    if kind.endswith("]"):
+        one = _packer(kind[: kind.index("[")], boxes)
+        return lambda values: b"".join(map(one, values))
+    if family == "handle":
+        return lambda value: struct.pack("Q", boxes.put(value))
+    if family == "string":
+        return lambda value: str(value).encode() + b"\0"
+    if family == "bytes":
+        return bytes
+    if family == "struct":
+        fields, begin = _layout(name)
+        whole = struct.Struct(f"{f'I4xQ{fields}' if begin else fields}0Q")
+        head = (_structs.STRUCTURE_TYPES[name], 0) if begin else ()
+        kinds = list(_structs.FIELD_KINDS[name].values())
+        return lambda value: whole.pack(
+            *head,
+            *(
+                boxes.put(each) if kind.startswith("handle:") else int(each)
+                for each, kind in zip(vars(value).values(), kinds, strict=True)
+            ),
+        )
+    code = struct.Struct(_format(kind))
+    if code.format == "I":
+        return lambda value: code.pack(int(value) & 0xFFFFFFFF)
+    return lambda value: code.pack(value)
+
+
+# --- the wrappers ---------------------------------------------------------------------------------
+
+
+def _inputs(function: Function, given: tuple[Parameter, ...]) -> tuple[dict[str, str], list[int]]:
+    """For each argument the expression that makes it from `a0`, `a1` …; the numbers of the parameters left over, the
+    outputs.
+    """
+    args: dict[str, Arg] = {arg.name: arg for arg in function.args}
+    numbers = {parameter.name: i for i, parameter in enumerate(given)}
+    assert args.keys() <= numbers.keys(), f"{function.name} has no {args.keys() - numbers.keys()} in C"
+    made: dict[str, str] = {}
+    used: set[int] = set()
+    outputs: set[int] = set()
+    for name, arg in args.items():
+        i = numbers[name]
+        family, _, kind = arg.base_kind.partition(":")
+        a = f"a{i}"
+        before, after = (given[k].name if 0 <= k < len(given) else "" for k in (i - 1, i + 1))
+        if family == "handle" and given[i].passed == "ptr":
+            made[name] = f"_in_out(_boxes, {a})"
+            outputs.add(i)
+        elif family == "handle":
+            made[name] = f"_get({a}, _STALE) if {a} else None"
+        elif family == "bool":
+            made[name] = f"{a} != 0"
+        elif family == "sequence":
+            made[name] = f"{'_optional_list' if arg.optional else '_list'}(_boxes, a{i - 1}, {a})"
+        elif family == "struct":
+            made[name] = f"_read_{kind}({a})"
+        elif family == "pattern":
+            made[name] = f"_pattern({a}, a{i - 1}, a{numbers['size']})"
+        elif family == "string":
+            made[name] = f"_string({a})"
+        elif family == "callback":
+            made[name] = f"_callback_{kind}({a})"
+        elif family == "data":
+            made[name] = f"{a} or None"
+        elif family == "bytes" and after.lower().endswith("size") and after not in args:
+            used.add(i + 1)
+            made[name] = f"_data({a}, a{i + 1})"
+        elif family == "bytes":
+            made[name] = f"_given_data({a})"
+        else:
+            made[name] = a
+        if family in ("sequence", "pattern"):
+            assert before not in args, f"{function.name}: {before} is no count"
+            used.add(i - 1)
+        used.add(i)
+    return made, [i for i in range(len(given)) if i not in used or i in outputs]
+
+
+def _checks(function: Function, given: tuple[Parameter, ...], outputs: list[int]) -> Iterator[str]:
+    """Statements that refuse null where an output must go, and what an answer of any size must not be."""
+    kinds, null = function.returns, int(Result.ERROR_INVALID_NULL_POINTER)
+    if kinds.startswith("info:"):
+        size, value, written = (f"a{i}" for i in outputs)
+        yield f"if {size} and not {value} or not ({value} or {written}): return {null}"
+    elif kinds.endswith("[]"):
+        room, array, _count = (f"a{i}" for i in outputs)
+        yield f"if {room} and not {array}: return {null}"
+    else:
+        for i in outputs:
+            if not given[i].optional or kinds == "bytes":
+                yield f"if not a{i}: return {null}"
+
+
+def _answers(function: Function, given: tuple[Parameter, ...], outputs: list[int]) -> Iterator[str]:
+    """Statements that hand `_value` out."""
+    kinds = function.returns
+    out = [f"a{i}" for i in outputs]
+    if kinds.startswith("info:"):
+        size, value, written = out
+        yield "_packed = _packers[a_propName](_value)"
+        yield f"if {value}:"
+        yield f"    if {size} < len(_packed): return {int(Result.ERROR_INVALID_SIZE)}"
+        yield f"    _write({value}, _packed)"
+        yield f"if {written}: _write({written}, _pack_size(len(_packed)))"
+    elif kinds.endswith("[]"):
+        room, array, count = out
+        yield f"if {array} and not {room}: return {int(Result.ERROR_INVALID_SIZE)}"
+        yield f"_kept = _value[:{room}] if {array} else []"
+        yield f"if {array}: _write({array}, _pack(_kept))"
+        yield f"if {count}: _write({count}, _pack_count(len(_value)))"
+        if function.makes:
+            yield "for _each in _value[len(_kept):]: _each.release()"
+    elif kinds == "bytes":
+        yield f"_give({out[0]}, {out[1]}, _value)"
+    elif "+" in kinds:
+        for number, i in enumerate(outputs):
+            yield f"if a{i}: _write(a{i}, _pack[{number}](_value[{number}]))"
+    elif kinds != "None":
+        (i,) = outputs
+        yield f"if a{i}: _write(a{i}, _pack(_value))"
+        if given[i].optional and function.makes:
+            yield "else: _value.release()"
+    else:
+        assert not outputs, f"{function.name} answers nothing, but C has {[given[i].name for i in outputs]}"
+    if function.ends:
+        handles = [arg.name for arg in function.args if arg.kind.startswith("handle:") and "pool" not in arg.kind]
+        data = [arg.name for arg in function.args if arg.kind == "bytes"]
+        names = [parameter.name for parameter in given]
+        yield f"_drop({', '.join(f'h_{name}' for name in handles)})"
+        yield from (f"_given.pop(a{names.index(name)}, None)" for name in data)
+
+
+def wrapper(function: Function, boxes: Boxes, post: Post) -> Callable[..., int]:
+    """What answers the C function of that name."""
+    given = parameters(function.name)
+    made, outputs = _inputs(function, given)
+    width = 3
+    words: list[str] = []
+    for i, parameter in enumerate(given):
+        words += [f"a{i}_{axis}" for axis in range(width)] if parameter.passed == "u64x3" else [f"a{i}"]
+    lines = [f"def {function.name}({', '.join(words)}):", "    try:"]
+    lines += [f"        {line}" for line in _checks(function, given, outputs)]
+    lines += [f"        h_{name} = {expression}" for name, expression in made.items()]
+    lines += [f"        _value = _function({', '.join(f'h_{arg.name}' for arg in function.args)})"]
+    lines += [f"        {line}" for line in _answers(function, given, outputs)]
+    lines += ["    except _URError as error: return int(error.result)", "    return 0", ""]
+    text = "\n".join(lines).replace("a_propName", "h_propName")
+    scope: dict[str, Any] = {
+        **{f"_read_{name}": _reader(name, boxes) for name in _structs.FIELD_KINDS},
+        **{
+            each.__name__: each
+            for each in (_data, _give, _given_data, _in_out, _list, _optional_list, _pattern, _string, _write)
+        },
+        **_callbacks(boxes, post),
+        "_STALE": STALE,
+        "_URError": ur.URError,
+        "_boxes": boxes,
+        "_drop": boxes.drop,
+        "_function": getattr(ur, function.name),
+        "_get": boxes.objects.get,
+        "_given": _given,
+        "_pack_count": struct.Struct("I").pack,
+        "_pack_size": struct.Struct("Q").pack,
+    }
+    if function.returns.startswith("info:"):
+        declared = INFOS[function.returns.removeprefix("info:")]
+        numbers = declared.enumeration.__members__
+        scope["_packers"] = {int(numbers[name]): _packer(kind, boxes) for name, kind in declared.kinds.items()}
+    elif "+" in function.returns:
+        scope["_pack"] = [_packer(kind, boxes) for kind in function.returns.split("+")]
+    elif function.returns == "string":
+        scope["_pack"] = _string_packer
+    elif function.returns not in ("None", "bytes"):
+        scope["_pack"] = _packer(function.returns, boxes)
+    exec(compile(text, f"<{LIBRARY.name}: {function.name}>", "exec"), scope)
+    made_wrapper: Callable[..., int] = scope[function.name]
+    return made_wrapper
+
+
+# --- start and end --------------------------------------------------------------------------------
+
+
+def start(site: str) -> list[Callable[..., int]]:
+    """The wrappers in the order of `NUMBERED`. The library calls this once; it lies in the package in `site`."""
+    if not LIBRARY.parents[3].samefile(site):
+        raise ImportError(
+            f"this Python has another xpushare than that of the library: {LIBRARY.parents[3]}, not {site}"
+        )
+    library = ctypes.CDLL(str(LIBRARY))
+    library.xpushare_ur_boxes.restype = ctypes.c_void_p
+    library.xpushare_ur_boxes.argtypes = [ctypes.c_uint64]
+    boxes = Boxes(lambda count: library.xpushare_ur_boxes(count) or 0)
+    atexit.register(library.xpushare_ur_end)
+    library.xpushare_ur_post.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_uint32, ctypes.c_void_p, ctypes.c_char_p]
+    return [wrapper(FUNCTIONS[name], boxes, library.xpushare_ur_post) for name in NUMBERED]
+
+
+def leave() -> None:
+    """The clean exit of a program that ends without ending Python."""
+    _leaving.leave()

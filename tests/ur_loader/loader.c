@@ -1,0 +1,172 @@
+/* As much of Unified Runtime's loader as the library needs to see, and programs that call through it. `names.h` has what
+ * the loader of one build has in its tables. */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const struct {
+    const char *name, *getter;
+    unsigned index;
+} names[] __attribute__((used)) = {
+#include "names.h"
+};
+
+typedef uint32_t (*function)();
+static void *library;
+
+static function find(const char *name)
+{
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(names[i].name, name)) {
+            function table[64] = {0};
+            function getter = (function)dlsym(library, names[i].getter);
+            if (getter(12u, table))
+                abort();
+            return table[names[i].index];
+        }
+    fprintf(stderr, "no %s\n", name);
+    abort();
+}
+
+uint32_t begin(const char *path) /* what the first table gives */
+{
+    function table[64];
+    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        fprintf(stderr, "%s\n", dlerror());
+        abort();
+    }
+    function getter = (function)dlsym(library, "urGetAdapterProcAddrTable");
+    uint32_t result = getter(12u, table); /* called from here: no tail call */
+    return result;
+}
+
+#ifndef BARE /* what follows names functions that not every build has */
+
+#define CALL(name, ...) (find(#name)(__VA_ARGS__))
+#define MUST(name, ...)                                                                                                \
+    do {                                                                                                               \
+        uint32_t result_ = CALL(name, __VA_ARGS__);                                                                    \
+        if (result_) {                                                                                                 \
+            fprintf(stderr, #name ": %u\n", result_);                                                                  \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+static void *adapters[8], *platform, *device, *context;
+
+void make(void)
+{
+    uint32_t count;
+    MUST(urAdapterGet, 8u, adapters, &count);
+    MUST(urPlatformGet, adapters[0], 1u, &platform, NULL);
+    MUST(urDeviceGet, platform, 1u, 1u, &device, NULL);
+    MUST(urContextCreate, 1u, &device, NULL, &context);
+}
+
+static void *use(void *unused)
+{
+    void *queue, *event;
+    int *memory;
+    uint32_t pattern = 42;
+    MUST(urQueueCreate, context, device, NULL, &queue);
+    MUST(urUSMDeviceAlloc, context, device, NULL, NULL, (size_t)4096, (void **)&memory);
+    for (int i = 0; i < 20; i++) {
+        MUST(urEnqueueUSMFill, queue, memory, sizeof pattern, &pattern, (size_t)4096, 0u, NULL, &event);
+        MUST(urEventWait, 1u, &event);
+        MUST(urEventRelease, event);
+        if (memory[7] != 42)
+            abort();
+    }
+    if (CALL(urEventRelease, event) != 12 || CALL(urQueueFinish, event) != 3 || CALL(urEventWait, 1u, &queue) != 12)
+        abort(); /* one that is stale, two of another kind */
+    MUST(urUSMFree, context, memory);
+    MUST(urQueueRelease, queue);
+    return unused;
+}
+
+uint32_t release(void) { return CALL(urContextRelease, context); }
+uint32_t finish(void *queue) { return CALL(urQueueFinish, queue); }
+static void at_exit(void) { printf("at exit %u %u\n", release(), finish(NULL)), fflush(stdout); }
+void release_at_exit(void) { atexit(at_exit); }
+
+static void threads(void)
+{
+    pthread_t thread[4];
+    for (int i = 0; i < 4; i++)
+        pthread_create(&thread[i], NULL, use, NULL);
+    for (int i = 0; i < 4; i++)
+        pthread_join(thread[i], NULL);
+    if (CALL(urKernelRelease, context) != 44)
+        abort();
+    MUST(urContextRelease, context);
+}
+
+/* Signal an event that is shared after more work than there is time for, and leave. */
+static void owe(const char *folder)
+{
+    void *queue, *event, *data;
+    char *memory, path[4096];
+    size_t size = 1 << 28, data_size;
+    struct {
+        uint32_t stype;
+        void *next;
+        uint32_t flags;
+    } shared = {0x8000, NULL, 2};
+    uint32_t pattern = 42;
+    MUST(urQueueCreate, context, device, NULL, &queue);
+    MUST(urEventCreateExp, context, device, &shared, &event);
+    MUST(urIPCGetEventHandleExp, event, &data, &data_size);
+    MUST(urUSMDeviceAlloc, context, device, NULL, NULL, size, (void **)&memory);
+    for (int i = 0; i < 200; i++)
+        MUST(urEnqueueUSMFill, queue, memory, sizeof pattern, &pattern, size, 0u, NULL, NULL);
+    MUST(urEnqueueEventsWaitWithBarrierExt, queue, NULL, 0u, NULL, &event);
+    snprintf(path, sizeof path, "%s/event", folder);
+    FILE *file = fopen(path, "w");
+    fwrite(data, 1, data_size, file);
+    fclose(file);
+    puts("ready"), fflush(stdout);
+    getchar();
+}
+
+static void in_child(void)
+{
+    pid_t child = fork();
+    if (!child) {
+        alarm(20);
+        uint32_t given = release(), asked = finish(context);
+        printf("child %u %u\n", given, asked), fflush(stdout);
+        exit(0);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    printf("status %d, parent %u\n", status, release());
+}
+
+#endif
+
+int main(int count, char **arguments)
+{
+    uint32_t result = begin(arguments[1]);
+    if (result) {
+        printf("refused %u\n", result);
+        return 3;
+    }
+#ifndef BARE
+    make();
+    if (!strcmp(arguments[2], "threads"))
+        threads();
+    else if (!strcmp(arguments[2], "owe"))
+        owe(arguments[3]);
+    else if (!strcmp(arguments[2], "fork"))
+        in_child();
+#endif
+    puts("good");
+    return count < 3;
+}
