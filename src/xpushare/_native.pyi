@@ -270,6 +270,8 @@ class OwnTable:
         """
 
     def publish(self, entry: int, generation: int, /) -> None: ...
+    def new_object(self) -> int:
+        """1, 2, 3, …: no two threads get the same number."""
 
 def check_memfd(fd: int, nbytes: int, inode: int = 0, seals: int = 0, exact: bool = False) -> None:
     """Check that it is safe to map `nbytes` of a peer's fd. ValueError unless it is a memfd of ordinary pages that

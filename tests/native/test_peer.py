@@ -283,6 +283,7 @@ def test_own_table(table):
             own.enter(*wanted[:at], wrong, *wanted[at + 1 :])
     with pytest.raises(TypeError):
         n.Template()
+    assert [own.new_object() for _ in range(3)] == [1, 2, 3]
     for mapping, text in ((n.Mapping(table.fd, SIZE), common), (table.mapping, common[1:])):
         with pytest.raises(ValueError, match="table"):
             n.OwnTable(mapping, text)

@@ -275,6 +275,7 @@ typedef struct {
     PyObject *mapping;
     char *base;
     xp_handle common;
+    uint64_t objects; /* how many have a number */
 } xp_own_table;
 
 /* Template: what the exports of one object have in common. */
@@ -403,6 +404,11 @@ static PyObject *own_enter(PyObject *object, PyObject *const *args, Py_ssize_t n
     return made;
 }
 
+static PyObject *own_new_object(PyObject *object, PyObject *Py_UNUSED(a))
+{
+    return PyLong_FromUnsignedLongLong(__atomic_add_fetch(&((xp_own_table *)object)->objects, 1, __ATOMIC_RELAXED));
+}
+
 static PyObject *own_publish(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     uint32_t entry;
@@ -421,6 +427,7 @@ static PyMethodDef own_methods[] = {
     {"prepare", own_prepare, METH_VARARGS, NULL},
     {"enter", XP_FAST(own_enter), METH_FASTCALL, NULL},
     {"publish", XP_FAST(own_publish), METH_FASTCALL, NULL},
+    {"new_object", own_new_object, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot own_slots[] = {

@@ -69,9 +69,11 @@ def dtype_of(kind: Any) -> Any:
     """The NumPy dtype of a protocol's element type: a dtype, a descr (list), or DLPack's (code, bits, lanes)."""
     import numpy
 
-    if not isinstance(kind, tuple):
-        return numpy.dtype(kind)
-    code, bits, lanes = kind
+    return _dtype_of_dlpack(*kind) if isinstance(kind, tuple) else numpy.dtype(kind)
+
+
+@functools.lru_cache(64)
+def _dtype_of_dlpack(code: int, bits: int, lanes: int) -> Any:
     name = _DLPACK_NAMES.get((code, bits))
     if lanes == 1 and name is not None:
         return as_dtype(name)

@@ -90,7 +90,6 @@ class Table:
         self._lost_told = False
         self._expired_pickles = 0
         self._generation = 0
-        self._objects = itertools.count(1)
         self._used = 0
         self._free: deque[int] = deque()
         self._devices: dict[tuple[str, str], tuple[bytes, int]] = {}
@@ -136,7 +135,7 @@ class Table:
 
     def new_object(self) -> int:
         """A new serial number, which names an allocation for the importers' caches."""
-        return next(self._objects)
+        return self._entries.new_object()
 
     def prepare(self, kind: str, device: DeviceInfo, what: Export, serial: int) -> Prepared:
         """What exports of an object say, as long as `what` is so. `serial`: of `new_object`, or 0."""
