@@ -5,20 +5,33 @@ from __future__ import annotations
 import subprocess
 import sys
 
-PROGRAMS = ("handles", "kills", "cycles", "many_events", "lost_peers", "schedules", "hostile")
+from soak.common import end_on_sigterm
+
+PROGRAMS = ("handles", "kills", "cycles", "many_events", "lost_peers", "schedules", "hostile", "arenas")
 MOST_SECONDS = 3600  # for one program: a hang must end
 
 
+def run(name: str) -> int | None:
+    """A program's exit status; None: it did not end in time, and was killed."""
+    with subprocess.Popen([sys.executable, "-m", f"soak.{name}", *sys.argv[1:]]) as process:
+        try:
+            return process.wait(MOST_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return None
+        except BaseException:
+            process.terminate()  # it removes its folder
+            raise
+
+
 def main() -> int:
+    end_on_sigterm()
     failed = []
     for name in PROGRAMS:
-        try:
-            done = subprocess.run([sys.executable, "-m", f"soak.{name}", *sys.argv[1:]], timeout=MOST_SECONDS)
-        except subprocess.TimeoutExpired:
+        status = run(name)
+        if status is None:
             print(f"FAILED soak.{name}: not done after {MOST_SECONDS} s, killed", flush=True)
-            failed.append(name)
-        else:
-            failed += [name] * (done.returncode != 0)
+        failed += [name] * (status != 0)
     print(f"soak: FAILED {', '.join(failed)}" if failed else "soak: all passed")
     return 1 if failed else 0
 

@@ -9,6 +9,7 @@ import os
 import random
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from typing import Any, NoReturn
 from xpushare.bench.measure import Settings
 from xpushare.bench.worker import Worker
 
-__all__ = ["DEVICE", "Failure", "Held", "Soak", "held", "main", "wait_until"]
+__all__ = ["DEVICE", "Failure", "Held", "Soak", "end_on_sigterm", "held", "main", "wait_until"]
 
 DEVICE = "native_cpu:0"
 
@@ -153,6 +154,15 @@ def _listening(folder: str, name: str) -> bool:
         return True
 
 
+def _terminated(_number: int, _frame: object) -> NoReturn:
+    sys.exit(128 + signal.SIGTERM)  # as a shell reports it
+
+
+def end_on_sigterm() -> None:
+    """Have SIGTERM end this process by an exception, so that it ends what it started and removes its folder."""
+    signal.signal(signal.SIGTERM, _terminated)
+
+
 def main(
     name: str, program: Callable[[Soak], None], declare: Callable[[argparse.ArgumentParser], None] | None = None
 ) -> int:
@@ -164,6 +174,7 @@ def main(
     if declare is not None:
         declare(parser)
     arguments = parser.parse_args()
+    end_on_sigterm()
     seed = random.SystemRandom().getrandbits(32) if arguments.seed is None else arguments.seed
     load = " ".join(f"{each:.2f}" for each in os.getloadavg())
     print(f"soak.{name}: seed {seed}{', quick' * arguments.quick}, load average {load}", flush=True)

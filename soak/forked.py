@@ -17,15 +17,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
 
 import xpushare as xs
-from soak.common import Failure
+from soak.common import Failure, Soak
 
-__all__ = ["START", "Served", "Zygote", "ended", "runs"]
+__all__ = ["START", "Served", "Zygote", "counting", "ended", "runs"]
 
 START: Final = 30.0  # seconds for a process to come up, on a busy machine
 _PR_SET_PDEATHSIG: Final = 1
@@ -68,6 +69,17 @@ class Zygote:
         self._ours.close()
         self._process.wait(10)
         self.errors.unlink()
+
+
+@contextlib.contextmanager
+def counting(soak: Soak, *served: type[Served]) -> Iterator[tuple[Zygote, Counter[str]]]:
+    """A zygote, and counts of what its processes do, which are told at the end."""
+    zygote, counts = Zygote(soak.settings.folder, *served), Counter[str]()
+    try:
+        yield zygote, counts
+    finally:
+        zygote.close()
+        soak.say(", ".join(f"{count} {name}" for name, count in counts.items()))
 
 
 def ended(pid: int, most: float) -> bool:

@@ -34,6 +34,7 @@ for _name in ("XPUSHARE_KEY_FILE", "ONEAPI_DEVICE_SELECTOR", "UR_ENABLE_LAYERS")
 import pytest  # noqa: E402
 
 import harness  # noqa: E402
+import xpushare as xs  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -112,9 +113,11 @@ def declared_errors() -> Iterator[None]:
 def no_fd_leak(exporting: None) -> Iterator[None]:  # noqa: ARG001
     """The test fails when it leaves more file descriptors open in this process than it found."""
     gc.collect()
+    xs.trim()
     before = harness.open_fds()
     yield
     gc.collect()
+    xs.trim()
     end = time.monotonic() + 2  # the warden closes its ends a moment later
     while (left := set(harness.open_fds().items()) - set(before.items())) and time.monotonic() < end:
         time.sleep(0.02)

@@ -18,7 +18,7 @@ from xpushare.bench.measure import Row, alternate, compare, spread
 from xpushare.cli import bench
 
 ROOT = Path(__file__).parent.parent
-SOAK = ("handles", "kills", "cycles", "many_events", "lost_peers", "schedules", "hostile")
+SOAK = ("handles", "kills", "cycles", "many_events", "lost_peers", "schedules", "hostile", "arenas")
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:

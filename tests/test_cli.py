@@ -276,6 +276,24 @@ def test_demo_says_what_it_skips() -> None:
     assert "foreign_memory" in found["steps"][-1]["why"]
 
 
+@pytest.mark.parametrize("program", ["xpushare conformance --device native_cpu:0", "soak.hostile", "soak"])
+def test_terminated(tmp_path: Path, program: str) -> None:
+    """SIGTERM ends what was started and removes the folder."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", *program.split()],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    wait_until(lambda: any(tmp_path.glob("*/*")), 60, "a folder with something in it")
+    process.terminate()
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (128 + signal.SIGTERM, "")
+    assert not list(tmp_path.iterdir())
+
+
 def test_demo_interrupted(tmp_path: Path) -> None:
     """Ctrl-C ends all three processes and removes the folder."""
     file = tmp_path / "large"

@@ -24,7 +24,7 @@ CONTRACT = {
     "Queue",
     # 6 arrays
     "ArrayHandle", "SharedArray", "array", "attach", "empty", "lookup", "publish", "published", "share", "unpublish",
-    "watch",
+    "trim", "watch",
     # 7 errors
     "DeviceError", "FeatureNotSupportedError", "ForkError", "HandleExpiredError", "InvalidArgumentError",
     "InvalidHandleError", "OutOfMemoryError", "PeerLostError", "RouteError", "XpuShareError",

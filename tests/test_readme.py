@@ -18,6 +18,7 @@ PAGES = [
     "docs/index.md",
     "docs/guide.md",
     "docs/guide-arrays.md",
+    "docs/weights.md",
     "docs/forks-and-servers.md",
     "docs/which-call.md",
     "docs/coming-from.md",

@@ -26,9 +26,9 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("_device",),
     ("sharing",),
     ("core",),
-    ("_lifecycle", "_array", "_array_handle", "_memory", "_physical_memory", "_event", "_queue"),
+    ("_lifecycle", "_array", "_array_handle", "_tree_handle", "_memory", "_physical_memory", "_event", "_queue"),
     ("arrays",),
-    ("ipc", "_share", "_names"),
+    ("ipc", "_share", "_source", "_like", "_tree", "_names"),
     ("ur",),
     ("integrations", "cli", "bench", "conformance", "__main__"),
 )

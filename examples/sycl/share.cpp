@@ -3,6 +3,8 @@
 //   share FOLDER COMMAND…   exports all three into FOLDER, runs COMMAND, and checks what it wrote
 //   share FOLDER            is such a command: opens what FOLDER names, checks it, and writes
 //
+// SHARE_ROUNDS=N exports N times, each time anew, whatever becomes of the command; the last time must be good.
+//
 // peer.py does the same in Python. docs/cpp.md says how to build and run them.
 #include <sycl/sycl.hpp>
 #include <sycl/ext/oneapi/experimental/ipc_event.hpp>
@@ -127,15 +129,18 @@ int main(int argc, char **argv)
     std::string folder = argv[1], command;
     for (int i = 2; i < argc; i++)
         command += std::string("'") + argv[i] + "' ";
-    try {
-        sycl::queue queue{sycl::property::queue::in_order{}};
-        bool exports = !command.empty();
-        bool good = exports ? exporter(queue, folder, command) : importer(queue, folder);
-        std::cout << "C++ " << (exports ? "exported" : "imported") << " on "
-                  << queue.get_device().get_info<sycl::info::device::name>() << ": " << (good ? "good" : "WRONG") << std::endl;
-        return good ? 0 : 1;
-    } catch (const sycl::exception &error) {
-        std::cerr << "C++: " << error.what() << std::endl;
-        return 1;
-    }
+    const char *text = std::getenv("SHARE_ROUNDS");
+    bool exports = !command.empty(), good = false;
+    for (int round = exports && text ? std::atoi(text) : 1; round > 0; round--)
+        try {
+            sycl::queue queue{sycl::property::queue::in_order{}};
+            good = exports ? exporter(queue, folder, command) : importer(queue, folder);
+            std::cout << "C++ " << (exports ? "exported" : "imported") << " on "
+                      << queue.get_device().get_info<sycl::info::device::name>() << ": " << (good ? "good" : "WRONG")
+                      << std::endl;
+        } catch (const sycl::exception &error) {
+            good = false;
+            std::cout << "C++: " << error.what() << std::endl;
+        }
+    return good ? 0 : 1;
 }

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from soak.common import Failure, Soak, main
-from soak.forked import START, Zygote, ended
+from soak.forked import START, Zygote, counting, ended
 from soak.hostile.attacker import ATTACKS, Attacker
 from soak.hostile.victim import Victim
 
@@ -203,10 +203,9 @@ def _afterwards(exporter: _Process, importer: _Process) -> None:
 
 
 def run(soak: Soak) -> None:
-    zygote, counts = Zygote(soak.settings.folder, Victim, Attacker), Counter[str]()
     only = soak.options.only or list(ATTACKS)
     end, seed = time.monotonic() + soak.lasting(600, 20), soak.seed
-    try:
+    with counting(soak, Victim, Attacker) as (zygote, counts):
         while time.monotonic() < end:
             told: list[str] = []
             try:
@@ -216,9 +215,6 @@ def run(soak: Soak) -> None:
                 attacks = "\n    ".join(told)
                 soak.fail(f"{failure}\n  attacks:\n    {attacks}\n  again: {again}; --only ATTACK … narrows it down")
             seed += 1
-    finally:
-        zygote.close()
-        soak.say(", ".join(f"{count} {name}" for name, count in counts.items()))
 
 
 def _declare(parser: argparse.ArgumentParser) -> None:

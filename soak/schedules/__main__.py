@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from soak.common import Failure, Soak, main
-from soak.forked import Zygote
+from soak.forked import Zygote, counting
 from soak.schedules.process import Actor
 from soak.schedules.world import STEPS, Step, World
 
@@ -89,26 +89,22 @@ def _failed(soak: Soak, zygote: Zygote, steps: list[Step], failure: Failure) -> 
 
 
 def run(soak: Soak) -> None:
-    zygote, counts = Zygote(soak.settings.folder, Actor), Counter[str]()
     between = _QUICK_STEPS if soak.quick else _STEPS
-    try:
+    with counting(soak, Actor) as (zygote, counts):
         if soak.options.schedule is not None:
             for _ in range(soak.options.times):
                 play(zygote, [tuple(step) for step in json.loads(soak.options.schedule)], counts)
-        else:
-            end, seed = time.monotonic() + soak.lasting(600, 20), soak.seed
-            while time.monotonic() < end:
-                steps = drawn(seed, between)
-                try:
-                    play(zygote, steps, counts)
-                except Failure as failure:
-                    again = _command("--seed", str(seed), "--seconds", "0.1", *["--quick"] * soak.quick)
-                    soak.say(f"a schedule of {len(steps)} steps fails ({again}): {failure}")
-                    soak.fail(f"{_failed(soak, zygote, steps, failure)}\n  again from the seed: {again}")
-                seed += 1
-    finally:
-        zygote.close()
-        soak.say(", ".join(f"{count} {name}" for name, count in counts.items()))
+            return
+        end, seed = time.monotonic() + soak.lasting(600, 20), soak.seed
+        while time.monotonic() < end:
+            steps = drawn(seed, between)
+            try:
+                play(zygote, steps, counts)
+            except Failure as failure:
+                again = _command("--seed", str(seed), "--seconds", "0.1", *["--quick"] * soak.quick)
+                soak.say(f"a schedule of {len(steps)} steps fails ({again}): {failure}")
+                soak.fail(f"{_failed(soak, zygote, steps, failure)}\n  again from the seed: {again}")
+            seed += 1
 
 
 def _declare(parser: argparse.ArgumentParser) -> None:

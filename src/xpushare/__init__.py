@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from xpushare._memory import malloc_device as malloc_device
     from xpushare._memory import malloc_host as malloc_host
     from xpushare._memory import malloc_shared as malloc_shared
+    from xpushare._memory import trim as trim
     from xpushare._names import lookup as lookup
     from xpushare._names import publish as publish
     from xpushare._names import published as published
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _WHERE = {
-    "ArrayHandle": "_array_handle",
+    "ArrayHandle": "_tree_handle",  # which reads both kinds
     "Aspect": "_aspects",
     "Context": "_device",
     "Device": "_device",
@@ -89,6 +90,7 @@ _WHERE = {
     "published": "_names",
     "share": "_share",
     "shares": "_names",
+    "trim": "_memory",
     "unpublish": "_names",
     "watch": "_names",
 }

@@ -28,6 +28,7 @@ from xpushare._elements import (
 from xpushare._errors import InvalidArgumentError
 from xpushare._lifecycle import Closable, Exportable, expect_opened, unpickles, why_unusable
 from xpushare._native import BufferBase, Span, dlpack_capsule
+from xpushare._tree_handle import TreeHandle
 from xpushare.core import memory as core
 from xpushare.core.memory import Range
 from xpushare.core.pickles import Implicit, Pickled, anew, forwards
@@ -151,7 +152,9 @@ class Memory(BufferBase, Exportable[Range]):
         return array_of(found, (found.nbytes,), as_dtype("uint8"), (1,), 0)
 
     def statistics(self) -> dict[str, Any]:
-        """Who shares this memory: kind, sizes, whether it is imported, and the live handles made of its allocation."""
+        """Who shares this memory: kind, sizes, whether it is imported, the live handles made of its allocation, and how
+        many bytes of freed memory this process keeps.
+        """
         from xpushare.core.statistics import memory_statistics
 
         return memory_statistics(self._use())
@@ -375,7 +378,9 @@ class SharedArray(BufferBase, Closable[Range]):
 
     @property
     def handle(self) -> ArrayHandle:
-        """The handle that an attached array came by. `InvalidArgumentError` for an array that `attach` did not make."""
+        """The handle that an attached array came by: its own, or that of its tree. `InvalidArgumentError` for an array
+        that `attach` did not make.
+        """
         self._use()
         if self._handle is None:
             how = "xs.share makes one" if not self.is_imported else "its memory has: a.memory.handle"
@@ -588,7 +593,7 @@ class SharedArray(BufferBase, Closable[Range]):
                 events: set[Implicit] = set()  # the export holds them: it may outlive this array
                 covered = covered._replace(lease=(covered.lease, events))
                 export = partial(core.get, covered, implicit=True)
-                made = Pickled(export()) if imported is None else anew(found.device, export)
+                made = Pickled(export()) if imported is None else anew(self, found.device, export)
                 if made is None:
                     assert imported is not None
                     return self._received(found, imported)  # it has expired, as its first use will say
@@ -602,7 +607,9 @@ class SharedArray(BufferBase, Closable[Range]):
 
     def _received(self, found: Range, handle: Handle) -> bytes:
         """The handle that an import came by."""
-        if self._handle is not None:
+        if isinstance(self._handle, TreeHandle):
+            self._before_host()  # its event is the tree's
+        elif self._handle is not None:
             return bytes(self._handle)
         start = found.offset + self._offset - fields_of(handle).offset
         return bytes(seal_array(handle, self._dtype, self._shape, self._strides, start))

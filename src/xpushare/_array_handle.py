@@ -8,7 +8,7 @@ import re
 import struct
 from collections.abc import Callable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
 from xpushare._elements import check_dtype, extent, named_by_typestr
 from xpushare._errors import InvalidArgumentError, InvalidHandleError
@@ -33,7 +33,7 @@ from xpushare.sharing.handle import (
 if TYPE_CHECKING:
     from xpushare.core.ordering import Mark
 
-__all__ = ["ArrayHandle", "Parts", "checked_parts", "expect_open", "seal_array"]
+__all__ = ["ArrayHandle", "Parts", "checked_parts", "expect_open", "other_messages", "possible", "seal_array"]
 
 MAGIC: Final = MAGICS["array"]
 VERSION: Final = CONSTANTS["ARRAY_VERSION"]
@@ -63,7 +63,6 @@ class Parts(NamedTuple):
     fits: bool  # the elements lie in the memory's range, and an array can have that shape
 
 
-@final
 class ArrayHandle(Named, Closable[Parts]):
     """A verified handle of an array: a memory handle, dtype, shape and strides, and the event that orders its content.
 
@@ -101,6 +100,9 @@ class ArrayHandle(Named, Closable[Parts]):
             raise InvalidArgumentError(f"an array handle is an ArrayHandle, bytes or str, not {type(handle).__name__}")
         parts = _verified.get(raw)
         if parts is None:
+            other = other_messages.get(raw[: len(MAGIC)])
+            if other is not None:
+                return other(raw)
             parts = _parse(raw)
             if len(_verified) >= _VERIFIED_LIMIT:
                 _verified.clear()
@@ -149,6 +151,11 @@ class ArrayHandle(Named, Closable[Parts]):
     def handle(self) -> Handle:
         """The handle of the memory that the elements lie in."""
         return self._parts.memory
+
+    @property
+    def handles(self) -> tuple[Handle, ...]:
+        """`handle` alone; of a tree the handles of all memory that its arrays lie in."""
+        return (self.handle,)
 
     @property
     def event(self) -> Handle | None:
@@ -223,6 +230,8 @@ class ArrayHandle(Named, Closable[Parts]):
         parts = self._held or self._use()  # which raises
         if not parts.fits:
             raise InvalidHandleError(_why_unfit(parts))
+        if self.dtype.hasobject:
+            raise InvalidHandleError("the array handle says elements that are Python objects")
         return parts
 
     def __bytes__(self) -> bytes:
@@ -274,6 +283,8 @@ expect_open: Final[Callable[[ArrayHandle], Parts]] = attrgetter("_use")(ArrayHan
 seal_array: Final[_Seal] = attrgetter("_seal")(ArrayHandle)
 
 
+# By their magics, what other modules read from bytes.
+other_messages: Final[dict[bytes, Callable[[bytes], ArrayHandle]]] = {}
 _verified: dict[bytes, Parts] = {}
 _VERIFIED_LIMIT: Final = 1024
 
@@ -329,13 +340,19 @@ def _why_bad(raw: bytes) -> str:
 
 def _why_unfit(parts: Parts) -> str:
     low, high = extent(parts.shape, parts.strides, parts.itemsize)
-    nonzero = math.prod(length for length in parts.shape if length) * parts.itemsize
-    if nonzero >= _LIMIT or not all(-_LIMIT < step < _LIMIT for step in (low, high)):
+    if not possible(parts.shape, parts.strides, parts.itemsize):
         return f"the array handle says shape {parts.shape}, which no array can have"
     return (
         f"the array handle says bytes {parts.offset + low} to {parts.offset + high} of memory that has "
         f"{parts.memory.nbytes}"
     )
+
+
+@functools.lru_cache(1024)
+def possible(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
+    """Whether an array can have that shape: sizes and offsets have 63 bits."""
+    nonzero = math.prod(length for length in shape if length) * itemsize
+    return nonzero < _LIMIT and all(-_LIMIT < step < _LIMIT for step in extent(shape, strides, itemsize))
 
 
 # --- dtypes as JSON: a string, [base, shape] for sub-arrays, an object for structures

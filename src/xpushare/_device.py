@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import sys
 import uuid
@@ -48,7 +49,9 @@ class _Filter(NamedTuple):
         info = info_of(device)
         if self.dotted or self.backend not in ("*", info.backend):
             return False
-        return self.root in ("*", str(info.ordinal)) or _TYPES.get(self.root) == info.type
+        if self.root.isdecimal():
+            return int(self.root) == device.ordinal
+        return _TYPES.get(self.root, device.type) == device.type
 
 
 class _Selector(NamedTuple):
@@ -58,11 +61,11 @@ class _Selector(NamedTuple):
     discard: tuple[_Filter, ...]
     named: frozenset[str]
 
-    def matches(self, device: Device) -> bool:
-        for item in self.accept:
-            if item.matches(device):
-                return not any(item.matches(device) for item in self.discard)
-        return False
+    def choose(self, found: list[Device]) -> list[Device]:
+        """Of these devices those that it selects, in the order of the filters that accept them."""
+        left = [device for device in found if not any(item.matches(device) for item in self.discard)]
+        chosen = [device for item in self.accept for device in left if item.matches(device)]
+        return list(dict.fromkeys(chosen))
 
 
 def _is_backend(name: str) -> bool:
@@ -72,6 +75,9 @@ def _is_backend(name: str) -> bool:
 def _parse(text: str) -> _Selector:
     """`term(;term)*`, where a term is `[!]backend:filter(,filter)*` and a filter
     `*|number|cpu|gpu|fpga[.sub[.subsub]]`. Case does not matter.
+
+    As Unified Runtime's loader reads it: a last `;` or `,` ends nothing new, the terms that discard may stand anywhere,
+    and a filter that is neither a number nor a type (`**`, `acc`, `-1`) means every device.
     """
 
     def wrong(why: str) -> InvalidArgumentError:
@@ -81,27 +87,25 @@ def _parse(text: str) -> _Selector:
 
     accept: list[_Filter] = []
     discard: list[_Filter] = []
-    for term in text.lower().split(";"):
+    for term in text.lower().removesuffix(";").split(";"):
         body = term.strip()
         out = body.startswith("!")
         body = body[out:]
         if body.count(":") != 1:
             raise wrong(f"{term.strip()!r} needs one colon")
         backend, _, filters = body.partition(":")
-        if backend != "*" and not _is_backend(backend):
+        if not backend.startswith("*") and not _is_backend(backend):
             raise wrong(f"there is no backend {backend!r}")
-        if discard and not out:
-            raise wrong("terms that discard (!) come after those that accept")
-        for item in filters.split(","):
+        for item in filters.strip().removesuffix(",").split(","):
             parts = item.strip().split(".")
+            if not parts[0]:
+                raise wrong(f"{term.strip()!r} has an empty filter")
             if len(parts) > 3:
                 raise wrong(f"{item!r} has too many dots")
-            for part in parts:
-                if not (part == "*" or part.isdecimal() or (part in _TYPES and part is parts[0])):
-                    raise wrong(f"{item!r} is no filter")
-            (discard if out else accept).append(
-                _Filter(backend, str(int(parts[0])) if parts[0].isdecimal() else parts[0], len(parts) > 1)
-            )
+            if any(first == "*" and second != "*" for first, second in itertools.pairwise(parts)):
+                raise wrong(f"in {item!r} only a * can follow a *")
+            named = "*" if backend.startswith("*") else backend
+            (discard if out else accept).append(_Filter(named, parts[0], len(parts) > 1))
     if not accept:
         accept.append(_Filter("*", "*", False))
     return _Selector(tuple(accept), tuple(discard), frozenset(item.backend for item in accept))
@@ -266,16 +270,19 @@ def _backend_devices(backend: str) -> list[Device]:
 
 
 def devices(selector: str | None = None) -> list[Device]:
-    """The devices of this process, in the order of their backends.
+    """The devices of this process, in the order of their backends, and of the selector's filters within one.
 
     `selector` has the grammar of `ONEAPI_DEVICE_SELECTOR`; a device must match both. Some backends (`mock`) exist only
     if one of the two names them. Starts no driver that would make a later fork unsafe. Raises `InvalidArgumentError`
     for a selector that does not parse.
     """
     selectors, backends = _choice(os.environ.get("ONEAPI_DEVICE_SELECTOR") or None, selector)
-    found = [device for backend in backends for device in _backend_devices(backend)]
-    for one in selectors:
-        found = [device for device in found if one.matches(device)]
+    found: list[Device] = []
+    for backend in backends:
+        chosen = _backend_devices(backend)
+        for one in selectors:
+            chosen = one.choose(chosen)
+        found += chosen
     return found
 
 
@@ -338,7 +345,8 @@ def _selected(text: str) -> Device:
         _expect_any()
         raise InvalidArgumentError(f"there is no {text} here. Visible: {_listing()}")
     backend, _, ordinal = text.partition(":")
-    if not _is_backend(backend):
+    numbers = all(each == "*" or each in _TYPES or each.isdecimal() for each in ordinal.split(",") if each)
+    if not _is_backend(backend) or not numbers:
         raise InvalidArgumentError(
             f"{text!r} names no device (say 'native_cpu:0', 'gpu', 'cpu' or a uuid). Visible: {_listing()}"
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 from xpushare._lifecycle import Exportable, unpickles, why_unusable
 from xpushare.core import event as core
-from xpushare.core.event import Opened
+from xpushare.core.event import Opened, Times
 from xpushare.core.resources import Resource
 from xpushare.sharing import node
 
@@ -90,6 +90,16 @@ class Event(Exportable[Opened]):
     def done(self) -> bool:
         """Whether the newest signal known now is complete. Raises `PeerLostError` if it was lost."""
         return core.done(self._use())
+
+    @property
+    def times(self) -> Times:
+        """When the newest signal of a profiling event was queued, submitted, started and complete, in nanoseconds of
+        the device's clock. (urEventGetProfilingInfo)
+
+        Raises `InvalidArgumentError` if the event was made without `enable_profiling=True` or was not signalled yet,
+        or while the signal is pending, and `PeerLostError` if it was lost.
+        """
+        return core.times(self._use())
 
     def signal(self) -> int:
         """Signal from the host; the signal is complete at once. Returns its number.

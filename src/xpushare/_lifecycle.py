@@ -194,7 +194,7 @@ class Exportable(DeviceObject[I]):
         with Pickled.lock:
             if self._implicit is None:
                 export = functools.partial(get, found, implicit=True)
-                made = Pickled(export()) if found.handle is None else anew(found.device, export)
+                made = Pickled(export()) if found.handle is None else anew(self, found.device, export)
                 if made is None:
                     assert found.handle is not None
                     return found.handle  # it has expired, as its first use will say

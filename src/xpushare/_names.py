@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple, Self, final
 
 from xpushare import _native
 from xpushare._array import Memory
-from xpushare._array_handle import MAGIC, ArrayHandle, expect_open
+from xpushare._array_handle import ArrayHandle, expect_open
 from xpushare._errors import ForkError, InvalidArgumentError, InvalidHandleError, XpuShareError, from_os_error
 from xpushare._event import Event
 from xpushare._fds import OwnedFd
@@ -34,6 +34,7 @@ from xpushare._leaving import Stage, at_leave
 from xpushare._lifecycle import use
 from xpushare._physical_memory import PhysicalMemory
 from xpushare._share import share
+from xpushare._tree_handle import NBYTES_MAX
 from xpushare.core import event, memory, physical
 from xpushare.sharing import identity, node
 from xpushare.sharing.handle import NAME_LENGTH_MAX, Handle, fields_of, following
@@ -44,7 +45,6 @@ __all__ = ["Watch", "lookup", "publish", "published", "shares", "survey_named", 
 
 _NAME: Final = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{NAME_LENGTH_MAX - 1}}}")
 _TEMPORARY: Final = ".new-"
-_NBYTES_MAX: Final = 1 << 20
 _LIFE: Final = 0  # byte that the publisher locks
 _REAPER: Final = 1  # byte that the one locks who removes a dead publisher's file
 _REAPER_MOST: Final = 1.0  # seconds
@@ -81,9 +81,9 @@ os.register_at_fork(after_in_child=_after_fork)
 def publish(name: str, obj: Any, *, replace: bool = False) -> None:
     """Give `obj` a name by which every process of this user (with this runtime folder) finds its handle with `lookup`.
 
-    `obj` is an array that `share` takes, a `Memory`, `PhysicalMemory` or `Event`, or a handle that this process made.
-    The name, and the export that `publish` makes, last until `unpublish` or the end of this process, even by SIGKILL. A
-    name consists of 1 to 128 of the characters `A-Z a-z 0-9 . _ -` and does not begin with a dot. Raises
+    `obj` is an array or a tree that `share` takes, a `Memory`, `PhysicalMemory` or `Event`, or a handle that this
+    process made. The name, and the export that `publish` makes, last until `unpublish` or the end of this process, even
+    by SIGKILL. A name consists of 1 to 128 of the characters `A-Z a-z 0-9 . _ -` and does not begin with a dot. Raises
     `InvalidArgumentError` for a name that a living process has published.
 
     `replace=True` puts `obj` in the place of what this process has published under the name, if anything. Whoever looks
@@ -189,8 +189,8 @@ def survey_named() -> Survey:
     names: dict[tuple[bytes, int, int], str] = {}
     try:
         for name, handle in published().items():
-            fields = fields_of(handle if isinstance(handle, Handle) else handle.handle)
-            names[fields.cookie, fields.entry, fields.generation] = name
+            for fields in map(fields_of, _handles_of(handle)):
+                names[fields.cookie, fields.entry, fields.generation] = name
     except XpuShareError:
         pass  # no runtime folder that is to be trusted: nobody has names there
     return survey(names)
@@ -266,7 +266,7 @@ def _read(folder: Path, name: str) -> Handle | ArrayHandle | None:
             if fd is None:
                 return None
             try:
-                raw = os.pread(fd.number, _NBYTES_MAX, 0)
+                raw = os.pread(fd.number, min(os.fstat(fd.number).st_size, NBYTES_MAX + 1), 0)
                 if _native.lock_holder(fd.number, _LIFE) is not None:
                     break
                 if _inode_at(folder / name) == _inode(os.fstat(fd.number)):
@@ -274,7 +274,7 @@ def _read(folder: Path, name: str) -> Handle | ArrayHandle | None:
             finally:  # a publisher that replaced the file has let this one go: look again
                 fd.close()
     newest = partial(_newest, folder, name)
-    return following(ArrayHandle(raw) if raw[: len(MAGIC)] == MAGIC else Handle(raw), newest)
+    return following(Handle(raw) if len(raw) == Handle.NBYTES else ArrayHandle(raw), newest)
 
 
 def _newest(folder: Path, name: str) -> Handle | ArrayHandle | None:
@@ -302,7 +302,8 @@ def _claim(folder: Path, name: str, handle: Handle | ArrayHandle, made: bool, re
         new = _Own(path, fd, _inode(os.fstat(number)), handle, made)
         try:
             _native.lock(fd.number, _LIFE)
-            os.write(fd.number, bytes(handle))
+            with open(number, "wb", closefd=False) as file:
+                file.write(bytes(handle))
             (os.replace if replace else os.link)(temporary, path)
         except FileNotFoundError:
             pass  # between its making and its lock, somebody took the file for a dead publisher's: try again
@@ -401,7 +402,7 @@ def _export(obj: Any) -> tuple[Handle | ArrayHandle, bool]:
     if isinstance(obj, Handle | ArrayHandle):
         if isinstance(obj, ArrayHandle):
             expect_open(obj)
-        fields = fields_of(obj if isinstance(obj, Handle) else obj.handle)
+        fields = fields_of(_handles_of(obj)[0])
         if not node.current().is_own(fields.cookie):
             raise InvalidArgumentError(f"only the exporter publishes a handle: this is of process {fields.pid}")
         return obj, False
@@ -412,6 +413,11 @@ def _export(obj: Any) -> tuple[Handle | ArrayHandle, bool]:
     if isinstance(obj, Event):
         return event.get(use(obj)), True
     return share(obj), True
+
+
+def _handles_of(handle: Handle | ArrayHandle) -> tuple[Handle, ...]:
+    """The handles of the exports behind it."""
+    return (handle,) if isinstance(handle, Handle) else handle.handles
 
 
 def _withdraw(handle: Handle | ArrayHandle) -> None:

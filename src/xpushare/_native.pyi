@@ -89,6 +89,10 @@ def futex_wait(address: int, expected: int, timeout: float | None = None, spin: 
 def futex_wake(address: int, count: int = 2**31 - 1) -> int: ...
 
 # --- memory -----------------------------------------------------------------------------------------------------------
+def trim() -> int:
+    """Give back all memory that `Mapping.keep` keeps; how many bytes that was."""
+
+def kept_nbytes() -> int: ...
 def copy(dst: int, src: int, nbytes: int) -> None:
     """memmove without the GIL."""
 
@@ -115,6 +119,15 @@ class Mapping:
         """`pidfd_getfd` and `imported` in one call. OSError(ESTALE) unless the word at `address` is `generation`
         afterwards.
         """
+
+    def keep(self, fd: OwnedFd, /) -> None:
+        """Give up the mapping and its fd, and keep both for `kept`, if there has been no fork since and memory is not
+        scarce. It must never have been exported. Nothing may use the mapping any more.
+        """
+
+    @classmethod
+    def kept(cls, nbytes: int, /) -> tuple[Mapping, OwnedFd] | None:
+        """A mapping of exactly `nbytes` that was kept, zeroed, and its fd."""
 
     @property
     def address(self) -> int: ...

@@ -2,43 +2,65 @@
 
 from __future__ import annotations
 
-import math
 import operator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
 
 from xpushare import adapters, arrays
-from xpushare._array import Memory, SharedArray, array_of, bytes_of, covered_by, described, open_array
-from xpushare._array_handle import NDIM_MAX, ArrayHandle, checked_parts, seal_array
+from xpushare._array import SharedArray, array_of, covered_by, open_array
+from xpushare._array_handle import NDIM_MAX, ArrayHandle, checked_parts, expect_open, seal_array
 from xpushare._device import Device, adapter_of
-from xpushare._elements import as_dtype, as_shape, c_strides, check_dtype, extent
-from xpushare._errors import FeatureNotSupportedError, HandleExpiredError, InvalidArgumentError
+from xpushare._elements import as_dtype, as_shape, check_dtype, extent
+from xpushare._errors import HandleExpiredError, InvalidArgumentError
 from xpushare._lifecycle import use
+from xpushare._like import consumer_of
 from xpushare._native import Span, forks
 from xpushare._queue import Queue
+from xpushare._source import (
+    UNORDERED,
+    Source,
+    copy_of,
+    host_view,
+    is_dense,
+    native_stream,
+    new_array,
+    own_array,
+    source_of,
+)
+from xpushare._tree import attach_tree, share_tree
+from xpushare._tree_handle import TreeHandle
 from xpushare.core import memory
 from xpushare.core import queue as queues
-from xpushare.core.memory import Range
-from xpushare.core.opening import opening_device
+from xpushare.core.opening import give_open, opening_device
 from xpushare.core.ordering import Mark, mark, work_on
-from xpushare.core.resources import Allocation
 from xpushare.sharing.handle import newest
 
 if TYPE_CHECKING:
     from xpushare._device import DeviceLike
+    from xpushare._like import Consumer
     from xpushare.core.queue import Work
     from xpushare.sharing.handle import HandleLike
 
-__all__ = ["array", "attach", "empty", "host_view", "share"]
+__all__ = ["array", "attach", "empty", "share"]
 
 _OPENS_MAX: Final = (1 << 31) - 1
-_UNORDERED: Final = -1
 
 
-def empty(shape: int | tuple[int, ...], dtype: Any = float, *, device: DeviceLike = "native_cpu:0") -> SharedArray:
+def empty(
+    shape: int | tuple[int, ...],
+    dtype: Any = float,
+    *,
+    device: DeviceLike = "native_cpu:0",
+    isolated: bool = False,
+) -> SharedArray:
     """A C-ordered array in new memory on `device`, which other processes can attach once it is shared.
 
     `dtype` is a NumPy dtype or its name; bfloat16 and the float8 family have their `ml_dtypes` names. The elements are
-    zero on the host and unspecified on other devices. The array owns the memory; views and exports keep it. Raises
+    zero on the host and unspecified on other devices. The array owns the memory; views and exports keep it.
+
+    Small arrays on the host (up to 16 KiB) share allocations of 256 KiB, so that an array does not cost a file
+    descriptor. A process that opens one of them can reach the whole allocation (`handle.exposed_nbytes`), which is
+    freed with the last of its arrays. `isolated=True` gives the array an allocation of its own. Raises
     `InvalidArgumentError` (also for arrays of Python objects), `OutOfMemoryError`, `DeviceError`.
     """
     found = as_dtype(dtype)
@@ -48,13 +70,7 @@ def empty(shape: int | tuple[int, ...], dtype: Any = float, *, device: DeviceLik
     lengths = as_shape(shape)
     if len(lengths) > NDIM_MAX:
         raise InvalidArgumentError(f"an array has at most {NDIM_MAX} dimensions, not {len(lengths)}")
-    return _allocate(lengths, found, Device(device))
-
-
-def _allocate(shape: tuple[int, ...], dtype: Any, device: Device) -> SharedArray:
-    nbytes = math.prod(shape) * dtype.itemsize
-    found = memory.allocate("device", max(nbytes, 1), device, None)
-    return array_of(found._replace(nbytes=nbytes), shape, dtype, c_strides(shape, dtype.itemsize), 0)
+    return new_array(lengths, found, Device(device), isolated)
 
 
 def array(x: Any, *, dtype: Any = None, device: DeviceLike | None = None) -> SharedArray:
@@ -66,7 +82,7 @@ def array(x: Any, *, dtype: Any = None, device: DeviceLike | None = None) -> Sha
     `InvalidArgumentError` (also for elements that are Python objects), `OutOfMemoryError`, `DeviceError`.
     """
     wanted = None if dtype is None else as_dtype(dtype)
-    own = _own(x)
+    own = own_array(x)
     source = x if own is None else own
     found = arrays.described(source, True)
     if found is not None:
@@ -82,7 +98,7 @@ def array(x: Any, *, dtype: Any = None, device: DeviceLike | None = None) -> Sha
             raise InvalidArgumentError(f"NumPy makes no array of this {type(x).__name__}: {error}") from error
     elif found.backend is None:
         values = host_view(source, found)
-    elif target == here and wanted in (None, found.dtype) and _dense(found):
+    elif target == here and wanted in (None, found.dtype) and is_dense(found):
         return _copied_there(source, found)
     else:
         values = _fetched(source, found, here)
@@ -93,15 +109,10 @@ def array(x: Any, *, dtype: Any = None, device: DeviceLike | None = None) -> Sha
     return made
 
 
-def _dense(found: arrays.Described) -> bool:
-    low, high = extent(found.shape, found.strides, found.itemsize)
-    return high - low == math.prod(found.shape) * found.itemsize
-
-
 def _copied_there(array: Any, found: arrays.Described) -> SharedArray:
     """The elements in new memory on their device, which has them when this returns."""
-    (place, offset, shape, strides, dtype), _ = _copied(array, found, None)
-    work = work_on(place.device, _native_stream(None, found, array, place.device), array)
+    (place, offset, shape, strides, dtype), _ = copy_of(array, found, None)
+    work = work_on(place.device, native_stream(None, found, array, place.device), array)
     if work is not None:
         queues.synchronize(work, None)
     return array_of(place, shape, dtype, strides, offset)
@@ -114,7 +125,7 @@ def _fetched(array: Any, found: arrays.Described, device: Device) -> Any:
     low, high = extent(found.shape, found.strides, found.itemsize)
     stage = memory.allocate("host", max(high - low, 1), device, None)
     if high > low:
-        work = work_on(device, _native_stream(None, found, array, device), array) or queues.create(device, None)
+        work = work_on(device, native_stream(None, found, array, device), array) or queues.create(device, None)
         work.driver.copy(stage.address, found.address + low, high - low, (stage, array))
         queues.synchronize(work, None)
     base: Any = Span(stage.address, high - low, False, stage.hold()[0])
@@ -149,7 +160,8 @@ def share(
     opens: int | None = None,
     ttl: float | None = None,
 ) -> ArrayHandle:
-    """Export `array` where it is, without a copy: a handle for `attach` in any process of this user.
+    """Export `array`, or a tree of arrays, where it is, without a copy: a handle for `attach` in any process of this
+    user.
 
     `array` is a `SharedArray`, a `Memory`, or any array that tells where its memory is (NumPy, torch, CuPy, JAX, a
     buffer, …). Its memory must be shareable: made by `empty` or `malloc_*`, or by a library whose driver can export it.
@@ -164,48 +176,45 @@ def share(
     been attached n times, with `ttl=seconds` after that time; the memory is released once the last of these arrays is
     gone and this process allocates or exports something again.
 
+    A tree is a dict, list, tuple or named tuple of arrays, nested up to 64 deep. Its keys are str or int; it may also
+    contain None, bool, int of 64 bits, float and str. It has one handle, one export for each allocation that the arrays
+    lie in (`handle.handles`), and one event for each stream. `opens` and `ttl` count the whole.
+
     The export holds the array's memory until the returned handle's `close()` or the end of this process, or until
     `opens` or `ttl` end it. With neither, losing the handle without closing it is a `ResourceWarning`.
     """
-    count = None if opens is None else _opens_argument(opens)
-    limit = None if ttl is None else _ttl_argument(ttl)
-    own = array if type(array) is SharedArray else _own(array)
-    found: arrays.Described | None = None
-    copied = 0
-    if own is not None:
-        source = _whole(own)
-        place = source.covered
-        # Imported memory has its exporter's handle, and a VirtualRange none at all: neither can get one here.
-        if copy and (place.handle is not None or not isinstance(place.allocation, Allocation)):
-            source, copied = _copied(own, None, stream)
-    else:
-        found = arrays.describe(array, stream != _UNORDERED)
-        dtype = found.dtype
-        check_dtype(dtype)
-        try:
-            source = _in_place(array, found, dtype)
-        except (FeatureNotSupportedError, InvalidArgumentError):
-            if not copy:
-                raise
-            source, copied = _copied(array, found, stream)
+    count = _opens_argument(opens)
+    limit = _ttl_argument(ttl)
+    if isinstance(array, dict | list | tuple):
+        tree, copied = share_tree(array, read_only, copy, stream, count, limit)
+        return _told(tree, copied, array)
+    own = own_array(array)
+    found = None if own is not None else arrays.describe(array, stream != UNORDERED)
+    source, copied = source_of(array if own is None else own, found, copy, stream)
     work = None
     device = source.covered.device
-    ordered = stream != _UNORDERED
+    ordered = stream != UNORDERED
     if stream is None and found is None:  # an array of ours is written by whatever works on its device
         ordered = adapter_of(device).has_streams
     if ordered:
-        work = work_on(device, _native_stream(stream, found, array, device), array)
+        work = work_on(device, native_stream(stream, found, array, device), array)
         if work is not None and not isinstance(stream, Queue) and not copied and work.driver.idle():
             work = None  # the content is there: readers have nothing to wait for
-    handle = _export(source, work, read_only, count, limit, copied)
+    return _told(_export(source, work, read_only, count, limit, copied), copied, array)
+
+
+def _told(handle: ArrayHandle, copied: int, source: object) -> ArrayHandle:
+    """The handle; the log says how many bytes were copied, if any were."""
     if copied:
         import logging
 
-        logging.getLogger("xpushare").info("share copied %d bytes of a private %s", copied, type(array).__name__)
+        logging.getLogger("xpushare").info("share copied %d bytes of a private %s", copied, type(source).__name__)
     return handle
 
 
-def _opens_argument(opens: int) -> int:
+def _opens_argument(opens: int | None) -> int | None:
+    if opens is None:
+        return None
     try:
         count = operator.index(opens)
     except TypeError:
@@ -215,8 +224,10 @@ def _opens_argument(opens: int) -> int:
     return count
 
 
-def _ttl_argument(ttl: float) -> int:
+def _ttl_argument(ttl: float | None) -> int | None:
     """In nanoseconds."""
+    if ttl is None:
+        return None
     try:
         nanoseconds = float(ttl) * 1e9
     except (TypeError, ValueError):
@@ -226,98 +237,8 @@ def _ttl_argument(ttl: float) -> int:
     return max(int(nanoseconds), 1)
 
 
-_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
-
-
-class _Source(NamedTuple):
-    """What is shared: exactly the bytes that the elements span, and how the elements lie in them."""
-
-    covered: Range
-    offset: int  # of the first element
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: Any
-
-
-def _own(array: Any) -> SharedArray | None:
-    """An array of our own; None for another library's."""
-    if isinstance(array, SharedArray):
-        return array
-    if isinstance(array, Memory):
-        return bytes_of(array)
-    if isinstance(array, ArrayHandle):
-        raise InvalidArgumentError("this is an ArrayHandle already: send it on")
-    return None
-
-
-def _whole(array: SharedArray) -> _Source:
-    source: _Source = _new(_Source, described(array))
-    return source
-
-
-def _in_place(array: Any, found: arrays.Described, dtype: Any) -> _Source:
-    """Another library's array in its own memory. Raises `FeatureNotSupportedError` if that memory cannot be shared."""
-    low, high = extent(found.shape, found.strides, found.itemsize)
-    if low == high:  # no bytes: nothing of it is private
-        return _whole(_allocate(found.shape, dtype, arrays.device_of(array, found)))
-    place = arrays.range_at(found.located(), array)
-    return _Source(place, -low, found.shape, found.strides, dtype)
-
-
-def _copied(array: Any, found: arrays.Described | None, stream: Any) -> tuple[_Source, int]:
-    """Copy the elements into new shared memory on the same device; also returns how many bytes were copied."""
-    import numpy
-
-    if found is None or found.backend is None:
-        values = numpy.asarray(array) if found is None else host_view(array, found)
-        target = _allocate(values.shape, values.dtype, Device(f"{adapters.HOST}:0"))
-        numpy.copyto(numpy.asarray(target), values)
-        return _whole(target), target.nbytes
-    low, high = extent(found.shape, found.strides, found.itemsize)
-    if not _dense(found):
-        raise FeatureNotSupportedError(
-            f"this {type(array).__name__} is private and has gaps, which its copy would expose: "
-            "make it contiguous first"
-        )
-    device = arrays.device_of(array, found)
-    place = memory.allocate("device", high - low, device, None)
-    work = work_on(device, None if stream == _UNORDERED else _native_stream(stream, found, array, device), array)
-    own = queues.create(device, None) if work is None else work  # the content is there where the device has no streams
-    own.driver.copy(place.address, found.address + low, high - low, (place, array))
-    if work is None:
-        queues.synchronize(own, None)
-    return _Source(place, -low, found.shape, found.strides, found.dtype), high - low
-
-
-def host_view(array: Any, found: arrays.Described) -> Any:
-    """The elements as a NumPy array, for memory that the host can read."""
-    import numpy
-
-    low, high = extent(found.shape, found.strides, found.itemsize)
-    base: Any = Span(found.address + low, high - low, True, array)
-    return numpy.ndarray(found.shape, found.dtype, base, -low, found.strides)
-
-
-def _native_stream(stream: Any, found: arrays.Described | None, array: Any, device: Device) -> Any:
-    """The stream that the caller or the array's protocol names; None to ask the adapter."""
-    if isinstance(stream, Queue):
-        return use(stream)
-    if stream is not None:
-        return stream
-    if found is None:  # an array of ours
-        return None
-    if found.stream is not None:
-        return found.stream
-    record = adapters.record(device.backend)
-    assert record is not None
-    for name in record.stream_methods:
-        if callable(getattr(array, name, None)):
-            return array
-    return None
-
-
 def _export(
-    source: _Source, work: Work | None, read_only: bool, opens: int | None, ttl: int | None, copied: int
+    source: Source, work: Work | None, read_only: bool, opens: int | None, ttl: int | None, copied: int
 ) -> ArrayHandle:
     covered, offset, shape, strides, dtype = source
     order: Mark | None = None
@@ -331,22 +252,38 @@ def _export(
 # --- attaching
 
 
-def attach(h: HandleLike, *, device: DeviceLike | None = None, stream: Any = None) -> SharedArray:
-    """The array behind a handle, mapped here: the same bytes, writable unless it was shared read-only.
+def attach(
+    h: HandleLike,
+    *,
+    device: DeviceLike | None = None,
+    stream: Any = None,
+    like: Any = None,
+    types: Iterable[type[tuple[Any, ...]]] = (),
+) -> Any:
+    """The array behind a handle, mapped here: the same bytes, writable unless it was shared read-only. The handle of a
+    tree gives the tree.
 
     `device=None` opens on the device that the handle names. Readers are ordered after the producer's stream: `stream`
     (a `Queue`, another library's stream, a raw one) waits for it on the device from now on. So do the stream of a
     consumer's `__dlpack__(stream=…)`, queues that get the array as an operand, and the host before it makes a view.
     `stream=-1` opts out of all that.
 
-    The result owns the mapping; views and capsules keep it. Raises `InvalidHandleError` for anything but an array
-    handle of this user and boot that fits the memory it names, `HandleExpiredError` after `close` or the exporter's
-    end, and what `ipc.memory.open` raises.
+    Arrays are `SharedArray`, or what `like` makes of one: `torch`, `cupy`, `jax`, `numpy` (the module or its name), or
+    a function. In a tree, named tuples are of the classes in `types` with their names, or of new classes.
+
+    The result owns the mapping; views and capsules keep it. What raises leaves nothing open. Raises
+    `InvalidHandleError` for anything but an array handle of this user and boot that fits the memory it names,
+    `HandleExpiredError` after `close` or the exporter's end, and what `ipc.memory.open` raises.
     """
     found = ArrayHandle(h)
+    consumer = None if like is None else consumer_of(like)
     while True:
         try:
-            return _attach(found, device, stream)
+            if isinstance(found, TreeHandle):
+                expect_open(found)
+                return attach_tree(found, device, stream, consumer, types)
+            array = _attach(found, device, stream)
+            return array if consumer is None else _consumed(array, consumer)
         except HandleExpiredError:
             again = newest(found)
             if again is None:
@@ -354,13 +291,22 @@ def attach(h: HandleLike, *, device: DeviceLike | None = None, stream: Any = Non
             found = ArrayHandle(again)
 
 
+def _consumed(array: SharedArray, consumer: Consumer) -> Any:
+    try:
+        return consumer(array)
+    except BaseException:
+        give_open(array.handle.handle)
+        array.close()
+        raise
+
+
 def _attach(found: ArrayHandle, device: DeviceLike | None, stream: Any) -> SharedArray:
     parts = checked_parts(found)
     work = None
     chosen = None
-    if device is not None or stream not in (None, _UNORDERED):
+    if device is not None or stream not in (None, UNORDERED):
         chosen = opening_device(parts.memory, device, None)[0]
-    if stream is not None and stream != _UNORDERED:
+    if stream is not None and stream != UNORDERED:
         assert chosen is not None
         work = use(stream) if isinstance(stream, Queue) else work_on(chosen, stream)
-    return open_array(found, parts, device, stream != _UNORDERED, work)
+    return open_array(found, parts, device, stream != UNORDERED, work)

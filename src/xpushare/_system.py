@@ -28,6 +28,8 @@ __all__ = [
     "fstat",
     "import_mapping",
     "is_wsl",
+    "kept_mapping",
+    "maps",
     "memfd",
     "pidfd_getfd",
     "pidfd_open",
@@ -54,6 +56,7 @@ dup = OwnedFd.copied
 memfd = OwnedFd.memfd
 fetch_mapping = Mapping.fetched
 import_mapping = Mapping.imported
+kept_mapping = Mapping.kept
 fstat = os.fstat
 pidfd_getfd = OwnedFd.fetched
 pidfd_open = OwnedFd.of_process
@@ -146,3 +149,20 @@ def is_wsl() -> bool:
     import platform  # slow to import
 
     return "microsoft" in platform.release().lower() or os.path.exists("/dev/dxg")
+
+
+def maps(address: int, nbytes: int, write: bool) -> bool:
+    """Whether this process has all of these bytes mapped, so that they can be read, or written."""
+    end = address + nbytes
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            span, access, _ = line.split(maxsplit=2)
+            first, _, last = span.partition("-")
+            if int(last, 16) <= address:
+                continue
+            if int(first, 16) > address or access[write] == "-":
+                return False
+            address = int(last, 16)
+            if address >= end:
+                return True
+    return False

@@ -64,7 +64,7 @@ def built(
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[xs.ArrayHandle]:
-    array = xs.empty(4)
+    array = xs.empty(4, isolated=True)
     np.asarray(array)[:] = 1
     with xs.share(array) as handle:
         yield handle

@@ -297,14 +297,16 @@ def _pickle_memory_and_array(device: str) -> tuple[bytes, bytes]:
     return pickle.dumps(memory), pickle.dumps(memory.as_array(8, "u1", 8))
 
 
-def test_what_cannot_be_exported_anew_is_passed_on_as_it_came(peer: Child) -> None:
+def test_what_cannot_be_exported_anew_is_passed_on_as_it_came(peer: Child, caplog: pytest.LogCaptureFixture) -> None:
     with Child() as first:
         memory = xs.ipc.memory.open(first.call(_export))
         event = pickle.loads(first.call(lambda: pickle.dumps(xs.Event("native_cpu:0", enable_ipc=True))))
         first.kill()
     for sent in memory, event:
+        pickle.dumps(sent)
         with pytest.raises(xs.HandleExpiredError, match="gone"):
             peer.call(_use, pickle.dumps(sent))
+        assert caplog.text.count(f"{sent!r} is gone, and it cannot be exported anew from here: ") == 1, caplog.text
 
 
 def _export() -> bytes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import graphlib
 import json
+import mmap
+import os
 import re
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import pytest
 
 from xpushare import cli
 from xpushare._errors import InvalidArgumentError
-from xpushare.conformance import rules, runner
+from xpushare.conformance import plugin, rules, runner
 from xpushare.conformance.rules import RULES
 
 ROOT = Path(__file__).parents[2]
@@ -54,6 +56,18 @@ def test_unknown_rules_are_refused(number: str, text: str) -> None:
 def test_the_page_is_fresh() -> None:
     page = ROOT / "docs" / "conformance.md"
     assert page.read_text() == rules.markdown(), "stale: python -m xpushare.conformance.rules > docs/conformance.md"
+
+
+def test_mappings_of_a_graphics_device_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but those that a driver keeps over a pretended kernel driver, which is told."""
+    _fds, before, _exports = plugin.counts()
+    fd = os.memfd_create("dri/renderD128")
+    os.truncate(fd, mmap.PAGESIZE)
+    with mmap.mmap(fd, mmap.PAGESIZE):
+        os.close(fd)
+        assert plugin.counts()[1] == before + 1
+        monkeypatch.setenv("XPUSHARE_CONFORMANCE_KEPT", "memfd:dri/renderD128")
+        assert plugin.counts()[1] == before
 
 
 def test_command(capsys: pytest.CaptureFixture[str]) -> None:

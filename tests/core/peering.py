@@ -39,6 +39,7 @@ def mappings() -> list[str]:
     """The mappings of this process that are the package's, once the teardowns asked for so far have been, if they can:
     a stream that is held up holds them up, too.
     """
+    xs.trim()
     for record in adapters.vendors():
         found = adapters.adapter(record.backend)
         if isinstance(found, StreamAdapter):
@@ -60,6 +61,7 @@ def reserved(address: int, nbytes: int) -> bool:
 
 def holdings() -> dict[str, Any]:
     """Everything of the package that a failed operation could leave behind in this process."""
+    xs.trim()
     here = node.current()
     here.peers.sweep()  # the dead of earlier tests go whenever somebody looks
     table = here.table_if_any

@@ -53,6 +53,21 @@ def test_the_host_is_always_there_and_mock_only_when_selected() -> None:
         ("native_cpu:0.0", []),
         ("native_cpu:*.*", []),
         (" mock:0 ; native_cpu:* ", ["native_cpu:0", "mock:0"]),
+        # As Unified Runtime's loader reads it.
+        ("native_cpu:0;", ["native_cpu:0"]),
+        ("native_cpu:0,", ["native_cpu:0"]),
+        ("mock:0,;native_cpu:*,;", ["native_cpu:0", "mock:0"]),
+        ("mock:**", ["mock:0", "mock:1"]),
+        ("mock:acc", ["mock:0", "mock:1"]),
+        ("mock:-1", ["mock:0", "mock:1"]),
+        ("native_cpu:x", ["native_cpu:0"]),
+        ("native_cpu:cpu.cpu", []),
+        ("mock:1,*", ["mock:1", "mock:0"]),
+        ("mock:*,1", ["mock:0", "mock:1"]),
+        ("!mock:0;mock:*", ["mock:1"]),
+        ("**:cpu", ["native_cpu:0"]),
+        ("mock:*;!native_cpu:*", ["mock:0", "mock:1"]),
+        ("mock:1;!*:gpu", ["mock:1"]),
     ],
 )
 def test_the_grammar(selector: str, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,9 +78,8 @@ def test_the_grammar(selector: str, expected: list[str], monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(
     "selector",
-    ["", ":", "cuda", "native_cpu:", ":0", "native_cpu:x", "nosuch:0", "native_cpu:0:1", "native_cpu:0.0.0.0", ";",
-     "native_cpu:0;;",
-     "!native_cpu:0;native_cpu:*", "native_cpu:-1", "native_cpu:0,", "native_cpu:cpu.cpu", "native_cpu:**"],
+    ["", ":", "cuda", "native_cpu:", ":0", "nosuch:0", "native_cpu:0:1", "native_cpu:0.0.0.0", ";", "native_cpu:0;;",
+     ";native_cpu:0", "native_cpu:,", "native_cpu:0,,", "native_cpu:*.0", "native_cpu:1.*.2", "native_cpu:*.gpu"],
 )  # fmt: skip
 def test_what_is_no_selector(selector: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(xs.InvalidArgumentError, match="grammar"):

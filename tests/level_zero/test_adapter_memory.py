@@ -187,22 +187,13 @@ def test_memory_of_another_library() -> None:
 
 
 @pytest.mark.drivers("soft", "neo")
-def test_small_memory_of_another_library_is_refused() -> None:
-    """The driver puts it beside that of others, who would be shared with it."""
+@pytest.mark.parametrize(("where", "why"), [("allocate", "beside others"), ("host", "usm_type='device'")])
+def test_memory_of_another_library_is_refused_with_advice(where: str, why: str) -> None:
+    """The driver puts small memory of a device beside that of others, who would be shared with it."""
     bare = Bare()
-    one = bare.allocate(4096)
-    assert one.value is not None
-    with pytest.raises(xs.FeatureNotSupportedError, match="beside others"):
-        xs.ipc.memory.get(Array(one.value, 4096))
-    bare("zeMemFree", bare.context, one)
-
-
-@pytest.mark.drivers("soft", "neo")
-def test_host_memory_of_another_library_is_refused_with_advice() -> None:
-    bare = Bare()
-    address = bare.host(4096)
+    address = getattr(bare, where)(4096)
     assert address.value is not None
-    with pytest.raises(xs.FeatureNotSupportedError, match="usm_type='device'"):
+    with pytest.raises(xs.FeatureNotSupportedError, match=why):
         xs.ipc.memory.get(Array(address.value, 4096))
     bare("zeMemFree", bare.context, address)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import pickle
 import random
 from collections.abc import Callable
@@ -52,6 +53,30 @@ GOOD: dict[str, Callable[[Runtime], tuple[Any, ...]]] = {
     "urQueueFinish": lambda rt: (rt.queue,),
     "urEnqueueUSMMemcpy": lambda rt: (rt.queue, True, rt.memory(), rt.memory(), 64, [rt.event()]),
     "urEnqueueUSMFill": lambda rt: (rt.queue, rt.memory(), b"abcd", 64, [rt.event()]),
+    "urEnqueueUSMPrefetch": lambda rt: (rt.queue, rt.memory(), 64, 1, [rt.event()]),
+    "urEnqueueUSMAdvise": lambda rt: (rt.queue, rt.memory(), 64, ur.USMAdviceFlags.SET_READ_MOSTLY),
+    "urEnqueueUSMMemcpy2D": lambda rt: (rt.queue, True, rt.memory(), 64, rt.memory(), 32, 16, 4, [rt.event()]),
+    "urEnqueueUSMFill2D": lambda rt: (rt.queue, rt.memory(), 64, b"abcd", 16, 4, [rt.event()]),
+    "urEnqueueTimestampRecordingExp": lambda rt: (rt.queue, True, [rt.event()]),
+    "urEnqueueHostTaskExp": lambda rt: (rt.queue, nothing, None, ur.ExpHostTaskProperties(), [rt.event()]),
+    "urUSMContextMemcpyExp": lambda rt: (rt.context, rt.memory(), rt.memory(), 64),
+    "urUSMImportExp": lambda rt: (rt.context, rt.ordinary(), 4096),
+    "urUSMReleaseExp": lambda rt: (rt.context, rt.ordinary()),
+    "urUSMHostAllocRegisterExp": lambda rt: (
+        rt.context, rt.ordinary(), 4096, ur.ExpUSMHostAllocRegisterProperties(),
+    ),
+    "urUSMHostAllocUnregisterExp": lambda rt: (rt.context, rt.registered()),
+    "urMemoryExportAllocExportableMemoryExp": lambda rt: (
+        rt.context, rt.device, 64, 4096, ur.ExpExternalMemType.OPAQUE_FD,
+    ),
+    "urMemoryExportFreeExportableMemoryExp": lambda rt: (rt.context, rt.device, rt.memory()),
+    "urMemoryExportExportMemoryHandleExp": lambda rt: (
+        rt.context, rt.device, ur.ExpExternalMemType.OPAQUE_FD, rt.memory(),
+    ),
+    "urUsmP2PEnablePeerAccessExp": lambda rt: (rt.device, rt.no_peer()),
+    "urUsmP2PDisablePeerAccessExp": lambda rt: (rt.device, rt.peer()),
+    "urUsmP2PPeerAccessGetInfoExp": lambda rt: (rt.device, rt.device, ur.ExpPeerInfo.UR_PEER_ACCESS_SUPPORT),
+    "urDeviceGetGlobalTimestamps": lambda rt: (rt.device,),
     "urVirtualMemGranularityGetInfo": lambda rt: (rt.context, rt.device, 1, ur.VirtualMemGranularityInfo.RECOMMENDED),
     "urVirtualMemReserve": lambda rt: (rt.context, None, rt.granule),
     "urVirtualMemFree": lambda rt: (rt.context, rt.reserve(), rt.granule),
@@ -171,8 +196,12 @@ def test_success(rt: Runtime, name: str) -> None:
         assert type(value) is getattr(ur, kind[5:])
     elif kind == "string":
         assert type(value) is str
+    elif kind == "int32":
+        os.close(value)
     elif "+" in kind:
-        assert [type(each) for each in value] == [{"string": str, "int32": int}[part] for part in kind.split("+")]
+        assert [type(each) for each in value] == [
+            {"string": str, "int32": int, "uint64": int}[part] for part in kind.split("+")
+        ]
     else:
         assert kind.startswith("info:")
         assert value is not None
@@ -319,10 +348,13 @@ def test_wild_pointers(rt: Runtime, name: str, number: int, value: int) -> None:
         else:
             call(name, with_argument(rt, name, number, value))
         return
+    if name == "urUSMReleaseExp":  # of a hint that was not given, either
+        call(name, with_argument(rt, name, number, value))
+        return
     expected = {
         "urUSMFree": R.ERROR_INVALID_MEM_OBJECT,
-        "urEnqueueUSMMemcpy": R.ERROR_INVALID_MEM_OBJECT,
-        "urEnqueueUSMFill": R.ERROR_INVALID_MEM_OBJECT,
+        "urUSMContextMemcpyExp": R.ERROR_INVALID_MEM_OBJECT,
+        **{each: R.ERROR_INVALID_MEM_OBJECT for each in FUNCTIONS if each.startswith("urEnqueueUSM")},
         "urIPCGetMemHandleExp": R.ERROR_INVALID_ARGUMENT,
         "urIPCCloseMemHandleExp": R.ERROR_INVALID_ARGUMENT,
     }.get(name, R.ERROR_INVALID_VALUE)
@@ -339,6 +371,8 @@ def test_wild_sizes(rt: Runtime, name: str, number: int, value: int) -> None:
             R.ERROR_INVALID_VALUE,
             R.ERROR_INVALID_SIZE,
             R.ERROR_INVALID_USM_SIZE,
+            R.ERROR_UNSUPPORTED_SIZE,
+            R.ERROR_UNSUPPORTED_ALIGNMENT,
             R.ERROR_OUT_OF_HOST_MEMORY,
         )
 

@@ -155,14 +155,82 @@ def test_profiling_queue(rt: Runtime) -> None:
     plain = rt.event(ur.ExpEventDesc())
     ur.urEnqueueEventsWaitWithBarrierExt(queue, None, None, plain)
     shared = rt.event()
-    ur.urEnqueueEventsWaitWithBarrierExt(queue, None, None, shared)
+    for each in (shared, ur.urIPCOpenEventHandleExp(rt.context, ur.urIPCGetEventHandleExp(shared))):
+        with refused(R.ERROR_INVALID_EVENT):  # as in SYCL: shared events are never profiled
+            ur.urEnqueueEventsWaitWithBarrierExt(queue, None, None, each)
     ur.urQueueFinish(queue)
     queued, submitted, start, end, complete = times(fill)
     assert queued <= submitted <= start < end == complete  # the fill takes its time
     assert times(barrier) == sorted(times(barrier))
     assert end <= times(barrier)[3] <= times(plain)[3]
-    with refused(R.ERROR_PROFILING_INFO_NOT_AVAILABLE):  # shared events are never profiled
-        times(shared)
+    assert fill.shared.times.end == end
+    with pytest.raises(xs.InvalidArgumentError, match="not profiled"):
+        _ = plain.shared.times
+
+
+def test_a_signal_in_another_context(rt: Runtime) -> None:
+    """As in SYCL; a wait may be in any."""
+    other = Runtime()
+    event = rt.event()
+    with refused(R.ERROR_INVALID_CONTEXT):
+        signal(other, event)
+    signal(rt, event)
+    signal(other, None, [event])
+    ur.urQueueFinish(other.queue)
+
+
+def test_what_is_enqueued_after_a_loss_was_told(rt: Runtime) -> None:
+    """What was enqueued before fails; later commands do not, whether the queue is finished or not."""
+
+    def fail() -> None:
+        raise xs.PeerLostError("a test says so")
+
+    for told_by in ("a wait", "the status"):
+        queue, gate = ur.urQueueCreate(rt.context, rt.device, None), threading.Event()
+        queue.shared.submit(gate.wait)
+        queue.shared.submit(fail)
+        before = [ur.urEnqueueEventsWait(queue, None) for _ in range(2)]
+        gate.set()
+        if told_by == "a wait":
+            with refused(R.ERROR_IN_EVENT_LIST_EXEC_STATUS):
+                ur.urEventWait(before[:1])
+        else:
+            with pytest.raises(xs.PeerLostError):
+                before[0].shared.wait(10.0)
+            assert rt.status(before[0]) is S.ERROR
+        ur.urEventWait([ur.urEnqueueEventsWait(queue, None)])
+        assert rt.status(before[1]) is S.ERROR
+        with refused(R.ERROR_IN_EVENT_LIST_EXEC_STATUS):  # once
+            ur.urQueueFinish(queue)
+        ur.urQueueFinish(queue)
+
+
+def test_timestamps(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "native_cpu:*;mock:*")
+    mock = Runtime("mock")
+    before, same = ur.urDeviceGetGlobalTimestamps(rt.device)
+    event = ur.urEnqueueTimestampRecordingExp(rt.queue, True, None)
+    after, _ = ur.urDeviceGetGlobalTimestamps(rt.device)
+    assert before == same < times(event)[0] <= times(event)[3] < after
+    assert ur.urEventGetInfo(event, E.COMMAND_TYPE) is ur.Command.TIMESTAMP_RECORDING_EXP
+    for wrong in (
+        lambda: ur.urDeviceGetGlobalTimestamps(mock.device),
+        lambda: ur.urEnqueueTimestampRecordingExp(mock.queue, True, None),
+        lambda: ur.urEnqueueHostTaskExp(mock.queue, print, None, None, None),
+    ):
+        with refused(R.ERROR_UNSUPPORTED_FEATURE):
+            wrong()
+
+
+def test_host_tasks(rt: Runtime) -> None:
+    told: list[object] = []
+    with rt.held() as go:
+        event = ur.urEnqueueHostTaskExp(rt.queue, told.append, 1, None, None)
+        second = ur.urEnqueueHostTaskExp(rt.queue, told.append, 2, None, [event])
+        assert not told
+        go()
+    ur.urEventWait([second])
+    assert told == [1, 2]
 
 
 def test_no_profiling(rt: Runtime) -> None:

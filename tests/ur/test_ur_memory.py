@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
+
+import numpy as np
 import pytest
 from ur_runtime import Runtime, refused
 
@@ -132,6 +137,136 @@ def test_memory_of_the_object_face(rt: Runtime) -> None:
         ur.urIPCPutMemHandleExp(rt.context, data)
 
 
+@pytest.mark.parametrize("backend", ["native_cpu", "mock"])
+def test_ordinary_host_memory(backend: str, request: pytest.FixtureRequest) -> None:
+    runtime: Runtime = request.getfixturevalue("rt" if backend == "native_cpu" else "mock")
+    queue, pointer = runtime.queue, runtime.memory(8192)
+    array = (ctypes.c_char * 8192)()
+    address = ctypes.addressof(array)
+    ur.urEventWait([ur.urEnqueueUSMFill(queue, address, b"ab", 8192, None)])
+    assert bytes(array) == b"ab" * 4096
+    ur.urEnqueueUSMMemcpy(queue, True, pointer, address, 8192, None)
+    ur.urEventWait([ur.urEnqueueUSMFill(queue, address, b"c", 100, None)])
+    assert array[:102] == b"c" * 100 + b"ab"
+    ur.urEnqueueUSMMemcpy(queue, True, address, pointer, 50, None)
+    assert array[:52] == b"ab" * 25 + b"cc"
+    assert ur.urUSMGetMemAllocInfo(runtime.context, address, U.TYPE) is ur.USMType.UNKNOWN
+
+
+def test_host_memory_that_is_not_there(rt: Runtime) -> None:
+    page = mmap.PAGESIZE
+    pages = mmap.mmap(-1, 3 * page, prot=mmap.PROT_READ)
+    start = ctypes.addressof(array := (ctypes.c_char * 1).from_buffer_copy(b"x"))
+    first = np.frombuffer(pages, np.uint8).ctypes.data
+    ur.urEnqueueUSMMemcpy(rt.queue, True, rt.memory(3 * page), first, 3 * page, None)
+    for wrong in (lambda: ur.urEnqueueUSMFill(rt.queue, first, b"x", 16, None),
+                  lambda: ur.urEnqueueUSMMemcpy(rt.queue, True, first + page, start, 1, None),
+                  lambda: ur.urEnqueueUSMMemcpy(rt.queue, True, rt.memory(), 4096, 16, None),
+                  lambda: ur.urEnqueueUSMFill(rt.queue, start, b"x", 1 << 46, None)):  # fmt: skip
+        with refused(R.ERROR_INVALID_MEM_OBJECT):
+            wrong()
+    assert array.value == b"x"
+
+
+def test_rows(rt: Runtime) -> None:
+    source, target = rt.memory(), rt.memory()
+    ur.urEventWait([ur.urEnqueueUSMFill2D(rt.queue, source, 8, b"abcd", 6, 4, None)])
+    assert rt.read(source, 32) == b"abcdab\0\0cdabcd\0\0abcdab\0\0cdabcd\0\0"  # it runs on from row to row
+    ur.urEnqueueUSMMemcpy2D(rt.queue, True, target, 5, source, 8, 4, 3, [])
+    assert rt.read(target, 15) == b"abcd\0cdab\0abcd\0"
+    for wrong in (
+        lambda: ur.urEnqueueUSMMemcpy2D(rt.queue, True, target, 1 << 10, source, 8, 4, 5, None),
+        lambda: ur.urEnqueueUSMFill2D(rt.queue, source, 8, b"abcd", 6, 1000, None),
+        lambda: ur.urEnqueueUSMFill2D(rt.queue, source, 8, b"abc", 6, 4, None),
+    ):
+        with refused(R.ERROR_INVALID_SIZE):
+            wrong()
+
+
+def test_copies_without_a_queue(rt: Runtime) -> None:
+    pointer, array = rt.memory(), ctypes.create_string_buffer(b"0123456789", 10)
+    ur.urUSMContextMemcpyExp(rt.context, pointer, ctypes.addressof(array), 10)
+    assert rt.read(pointer, 10) == b"0123456789"
+    with refused(R.ERROR_INVALID_SIZE):
+        ur.urUSMContextMemcpyExp(rt.context, pointer, pointer, 8192)
+
+
+def test_hints(rt: Runtime) -> None:
+    """They complete in their order."""
+    pointer = rt.memory()
+    with rt.held() as go:
+        hints = [
+            ur.urEnqueueUSMPrefetch(rt.queue, pointer, 16, 1, None),
+            ur.urEnqueueUSMAdvise(rt.queue, pointer, 16, 1),
+        ]
+        assert {rt.status(each) for each in hints} == {ur.EventStatus.SUBMITTED}
+        go()
+    ur.urEventWait(hints)
+    with refused(R.ERROR_INVALID_SIZE):
+        ur.urEnqueueUSMAdvise(rt.queue, pointer, 4097, 1)
+    with refused(R.ERROR_INVALID_MEM_OBJECT):
+        ur.urEnqueueUSMPrefetch(rt.queue, rt.ordinary(), 16, 1, None)
+
+
+def test_registered_host_memory(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "native_cpu:*;mock:*")
+    mock = Runtime("mock")
+    address = rt.registered()
+    assert ur.urUSMGetMemAllocInfo(rt.context, address + 8, U.TYPE) is ur.USMType.HOST
+    assert ur.urUSMGetMemAllocInfo(rt.context, address + 8, U.BASE_PTR) == address
+    assert ur.urUSMGetMemAllocInfo(rt.context, address + 8, U.SIZE) == 4096
+    rt.fill(address, b"r", 16)
+    assert ctypes.string_at(address, 16) == b"r" * 16
+    for wrong, result in (
+        (lambda: ur.urUSMHostAllocRegisterExp(rt.context, address + 4095, 16, None), R.ERROR_INVALID_VALUE),
+        (lambda: ur.urUSMHostAllocRegisterExp(mock.context, mock.ordinary(), 16, None), R.ERROR_UNSUPPORTED_FEATURE),
+        (lambda: ur.urUSMFree(rt.context, address), R.ERROR_INVALID_MEM_OBJECT),
+        (lambda: ur.urIPCGetMemHandleExp(rt.context, address), R.ERROR_INVALID_ARGUMENT),
+        (lambda: ur.urUSMHostAllocUnregisterExp(rt.context, address + 8), R.ERROR_INVALID_VALUE),
+    ):
+        with refused(result):
+            wrong()
+    ur.urUSMHostAllocUnregisterExp(rt.context, address)
+    assert ur.urUSMGetMemAllocInfo(rt.context, address, U.TYPE) is ur.USMType.UNKNOWN
+
+
+def test_a_file_descriptor_of_an_allocation(rt: Runtime) -> None:
+    fd_type = ur.ExpExternalMemType.OPAQUE_FD
+    pointer = ur.urMemoryExportAllocExportableMemoryExp(rt.context, rt.device, 0, 8192, fd_type)
+    rt.fill(pointer, b"x", 8192)
+    fd = ur.urMemoryExportExportMemoryHandleExp(rt.context, rt.device, fd_type, pointer)
+    assert not os.get_inheritable(fd)
+    ur.urMemoryExportFreeExportableMemoryExp(rt.context, rt.device, pointer)
+    with mmap.mmap(fd, 8192) as mapped:
+        assert mapped[:] == b"x" * 8192
+    os.close(fd)
+    for kind in (ur.ExpExternalMemType.DMA_BUF, ur.ExpExternalMemType.WIN32_NT):
+        with refused(R.ERROR_UNSUPPORTED_FEATURE):
+            ur.urMemoryExportAllocExportableMemoryExp(rt.context, rt.device, 0, 8192, kind)
+
+
+def test_peer_access(mock: Runtime) -> None:
+    first, second = mock.devices
+    I = ur.ExpPeerInfo  # noqa: E741
+    mock.no_peer()
+    assert ur.urUsmP2PPeerAccessGetInfoExp(first, second, I.UR_PEER_ACCESS_SUPPORT) == 1
+    assert ur.urUsmP2PPeerAccessGetInfoExp(first, second, I.UR_PEER_ATOMICS_SUPPORT) == 0
+    ur.urUsmP2PEnablePeerAccessExp(first, second)
+    with refused(R.ERROR_INVALID_OPERATION):
+        ur.urUsmP2PEnablePeerAccessExp(first, second)
+    with refused(R.ERROR_INVALID_OPERATION):
+        ur.urUsmP2PDisablePeerAccessExp(second, first)
+    ur.urUsmP2PDisablePeerAccessExp(first, second)
+
+
+def test_no_peers(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "native_cpu:*;mock:*")
+    other = Runtime("mock").device
+    assert ur.urUsmP2PPeerAccessGetInfoExp(rt.device, other, ur.ExpPeerInfo.UR_PEER_ACCESS_SUPPORT) == 0
+    with refused(R.ERROR_UNSUPPORTED_FEATURE):
+        ur.urUsmP2PEnablePeerAccessExp(rt.device, other)
+
+
 # --- IPC ------------------------------------------------------------------------------------------------
 
 
@@ -183,6 +318,30 @@ def test_free_ends_the_handles(rt: Runtime) -> None:
         ur.urIPCGetMemHandleExp(rt.context, opened)
     ur.urIPCCloseMemHandleExp(rt.context, opened)
     assert ur.urUSMGetMemAllocInfo(rt.context, opened, U.TYPE) is ur.USMType.UNKNOWN
+
+
+@pytest.mark.parametrize("backend", ["native_cpu", "mock"])
+def test_open_in_the_exporters_own_process(
+    backend: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it returned is not freed, nor the original through it; the aspect is checked as in any other process."""
+    runtime: Runtime = request.getfixturevalue("rt" if backend == "native_cpu" else "mock")
+    pointer = runtime.memory()
+    data = ur.urIPCGetMemHandleExp(runtime.context, pointer)
+    opened = ur.urIPCOpenMemHandleExp(runtime.context, runtime.device, data)
+    assert opened != pointer
+    runtime.fill(opened, b"7", 16)
+    assert runtime.read(pointer, 16) == b"7" * 16
+    with refused(R.ERROR_INVALID_MEM_OBJECT):
+        ur.urUSMFree(runtime.context, opened)
+    with refused(R.ERROR_INVALID_ARGUMENT):
+        ur.urIPCCloseMemHandleExp(runtime.context, pointer)
+    ur.urIPCCloseMemHandleExp(runtime.context, opened)
+    assert runtime.read(pointer, 16) == b"7" * 16
+    runtime.without(monkeypatch, Aspect.ext_oneapi_ipc_memory)
+    with refused(R.ERROR_UNSUPPORTED_FEATURE):
+        ur.urIPCOpenMemHandleExp(runtime.context, runtime.device, data)
+    ur.urUSMFree(runtime.context, pointer)
 
 
 def test_each_open_has_its_close(rt: Runtime) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from xpushare import ur
 from xpushare._aspects import Aspect, Support
 from xpushare.ur import _objects
 from xpushare.ur._callbacks import call_soon
+from xpushare.ur._functions import peer
 
 IPC = ur.PhysicalMemProperties(ur.PhysicalMemFlags.ENABLE_IPC)
 IPC_EVENT = ur.ExpEventDesc(ur.ExpEventFlags.IPC_EXP)
@@ -22,6 +24,7 @@ class Runtime:
     """Objects of one adapter, and helpers that make more."""
 
     def __init__(self, backend: str = "native_cpu") -> None:
+        self._ordinary: list[ctypes.Array[ctypes.c_char]] = []
         self.adapter = next(each for each in ur.urAdapterGet() if each.backend == backend)
         [self.platform] = ur.urPlatformGet(self.adapter)
         self.devices = ur.urDeviceGet(self.platform, ur.DeviceType.ALL)
@@ -34,6 +37,26 @@ class Runtime:
 
     def memory(self, size: int = 4096) -> int:
         return ur.urUSMDeviceAlloc(self.context, self.device, None, None, size)
+
+    def ordinary(self, size: int = 4096) -> int:
+        """Memory that nobody allocated as USM memory."""
+        self._ordinary.append((ctypes.c_char * size)())
+        return ctypes.addressof(self._ordinary[-1])
+
+    def registered(self, size: int = 4096) -> int:
+        address = self.ordinary(size)
+        ur.urUSMHostAllocRegisterExp(self.context, address, size, None)
+        return address
+
+    def no_peer(self) -> ur.Device:
+        """The device itself, without access enabled."""
+        peer._enabled.clear()
+        return self.device
+
+    def peer(self) -> ur.Device:
+        """The same with it."""
+        ur.urUsmP2PEnablePeerAccessExp(self.device, self.no_peer())
+        return self.device
 
     def physical(self, granules: int = 1, ipc: bool = True) -> ur.PhysicalMem:
         return ur.urPhysicalMemCreate(self.context, self.device, granules * self.granule, IPC if ipc else None)
@@ -53,12 +76,10 @@ class Runtime:
         return ur.urEventGetInfo(event, ur.EventInfo.COMMAND_EXECUTION_STATUS)
 
     def read(self, pointer: int, size: int) -> bytes:
-        """The bytes behind an address, copied by the queue to memory of the object face."""
-        import xpushare as xs
-
-        with xs.malloc_host(size, "native_cpu:0") as target:
-            ur.urEnqueueUSMMemcpy(self.queue, True, target.ptr, pointer, size, None)
-            return bytes(memoryview(target))
+        """The bytes behind an address, copied by the queue to ordinary memory."""
+        target = (ctypes.c_char * size)()
+        ur.urEnqueueUSMMemcpy(self.queue, True, ctypes.addressof(target), pointer, size, None)
+        return bytes(target)
 
     def fill(self, pointer: int, pattern: bytes, size: int) -> None:
         ur.urEventWait([ur.urEnqueueUSMFill(self.queue, pointer, pattern, size, [])])

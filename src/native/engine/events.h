@@ -251,6 +251,22 @@ xp_node *xp_due(void);        /* a list for the caller to free; clears the notif
 int xp_warden_listen(const struct sockaddr_un *name, size_t size, const char *file, const char **call);
 void xp_warden_deaf(void); /* listen no more */
 
+void xp_warden_kick(void); /* it shall look at once when to wake next */
+
+/* --- kept.c ------------------------------------------------------------------------------------------------------- */
+extern uint64_t xp_kept_ns; /* for how long; tests make it short */
+extern unsigned xp_forks_begun; /* of this process and those before it; read with XP_RELAXED */
+/* Keep freed memory for the next allocation of that size; `forks`: xp_forks_begun at its allocation. False: the caller
+ * has to free it. */
+bool xp_keep(char *base, uint64_t nbytes, int fd, unsigned forks);
+bool xp_take_kept(uint64_t nbytes, char **base, int *fd); /* zeroed; false: there is none. Blocks */
+uint64_t xp_trim(void); /* give all of it back: how many bytes. Blocks */
+uint64_t xp_trim_old(uint64_t now); /* and what is too much; returns when to call it again. Blocks */
+uint64_t xp_kept_nbytes(void);
+void xp_kept_fork_prepare(void);
+void xp_kept_fork_parent(void);
+void xp_kept_forked(void);
+
 /* --- serve.c ------------------------------------------------------------------------------------------------------ */
 /* Makes one fd of an entry on demand; 0 is success. */
 typedef int (*xp_make_fd)(int *fd, uint64_t object, int64_t a, uint64_t b);

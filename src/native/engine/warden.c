@@ -775,6 +775,8 @@ static void *run(void *arg)
         uint64_t until = check_connections(now);
         until = poll_at < until ? poll_at : until;
         until = locks_at < until ? locks_at : until;
+        uint64_t trim_at = xp_trim_old(now);
+        until = trim_at < until ? trim_at : until;
         now = xp_now();
         struct epoll_event events[32];
         int n = wait_events(events, 32, until == XP_FOREVER ? XP_FOREVER : until > now ? until - now : 0);
@@ -905,6 +907,7 @@ void xp_warden_stop(void)
         else
             pthread_join(W.thread, NULL);
         xp_serving_end(NULL);
+        xp_trim(); /* nobody is left to do it later */
         pthread_mutex_lock(&xp_mu);
         for (xp_domain *d = xp_domains; d; d = d->next) {
             pthread_mutex_lock(&d->mu);
@@ -973,10 +976,12 @@ static void fork_prepare(void)
     pthread_mutex_lock(&xp_mu);
     pthread_mutex_lock(&warden_mu);
     xp_relay_fork_prepare();
+    xp_kept_fork_prepare();
 }
 
 static void fork_parent(void)
 {
+    xp_kept_fork_parent();
     xp_relay_fork_parent();
     pthread_mutex_unlock(&warden_mu);
     pthread_mutex_unlock(&xp_mu);
@@ -1010,6 +1015,7 @@ static void fork_child(void)
     due_last = &due_first;
     xp_serving_forked();
     xp_relay_forked();
+    xp_kept_forked();
     fork_parent(); /* the child's only thread is the one that locked them */
 }
 
@@ -1047,5 +1053,7 @@ xp_node *xp_due(void)
     pthread_mutex_unlock(&xp_mu);
     return list;
 }
+
+void xp_warden_kick(void) { kick(); }
 
 bool xp_warden_running(void) { return XP_LOAD(&W.running); }

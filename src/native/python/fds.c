@@ -43,6 +43,13 @@ PyObject *xp_own_fd(PyTypeObject *type, int number, const char *call)
     return (PyObject *)self;
 }
 
+int xp_take_fd(PyObject *owned_fd)
+{
+    int number = ((xp_owned_fd *)owned_fd)->number;
+    ((xp_owned_fd *)owned_fd)->number = -1;
+    return number;
+}
+
 static PyObject *fd_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"number", NULL};

@@ -71,6 +71,7 @@ typedef struct {
     PyObject *weakrefs;
     char *base;
     uint64_t nbytes;
+    unsigned forks; /* begun before it was made */
 } xp_range;
 
 static void range_dealloc(PyObject *self)
@@ -91,6 +92,7 @@ static PyObject *range_new(PyTypeObject *type, char *base, uint64_t nbytes)
     }
     r->base = base;
     r->nbytes = nbytes;
+    r->forks = XP_RELAXED(&xp_forks_begun);
     return (PyObject *)r;
 }
 
@@ -267,7 +269,53 @@ static PyObject *mapping_fetched(PyObject *cls, PyObject *args)
     return base ? range_new((PyTypeObject *)cls, base, nbytes) : xp_raise(&error);
 }
 
+static PyObject *mapping_keep(PyObject *self, PyObject *o_fd)
+{
+    xp_range *r = (xp_range *)self;
+    if (PyObject_TypeCheck(o_fd, ((xp_types *)PyType_GetModuleState(Py_TYPE(self)))->owned_fd) == 0) {
+        PyErr_SetString(PyExc_TypeError, "keep() takes an OwnedFd");
+        return NULL;
+    }
+    int fd = xp_take_fd(o_fd);
+    char *base = r->base;
+    r->base = NULL;
+    if (base == NULL)
+        Py_RETURN_NONE;
+    Py_BEGIN_ALLOW_THREADS
+    if (!xp_keep(base, r->nbytes, fd, r->forks)) {
+        munmap(base, r->nbytes);
+        if (fd >= 0)
+            xp_close_received(fd);
+    }
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *mapping_kept(PyObject *cls, PyObject *arg)
+{
+    uint64_t nbytes;
+    char *base;
+    int number;
+    bool found;
+    if (xp_as_u64(arg, &nbytes) < 0)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    found = xp_take_kept(nbytes, &base, &number);
+    Py_END_ALLOW_THREADS
+    if (!found)
+        Py_RETURN_NONE;
+    PyObject *fd = xp_own_fd(((xp_types *)PyType_GetModuleState((PyTypeObject *)cls))->owned_fd, number, "dup");
+    PyObject *mapping = range_new((PyTypeObject *)cls, base, nbytes);
+    if (fd && mapping)
+        return Py_BuildValue("(NN)", mapping, fd);
+    Py_XDECREF(fd);
+    Py_XDECREF(mapping);
+    return NULL;
+}
+
 static PyMethodDef mapping_methods[] = {
+    {"keep", mapping_keep, METH_O, NULL},
+    {"kept", mapping_kept, METH_O | METH_CLASS, NULL},
     {"imported", mapping_imported, METH_VARARGS | METH_CLASS, NULL},
     {"fetched", mapping_fetched, METH_VARARGS | METH_CLASS, NULL},
     {NULL, NULL, 0, NULL},
@@ -286,7 +334,23 @@ static PyType_Slot reservation_slots[] = {
 static PyType_Spec reservation_spec = {"xpushare._native.Reservation", sizeof(xp_range), 0, Py_TPFLAGS_DEFAULT,
                                        reservation_slots};
 
+static PyObject *trim(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
+{
+    uint64_t nbytes;
+    Py_BEGIN_ALLOW_THREADS
+    nbytes = xp_trim();
+    Py_END_ALLOW_THREADS
+    return PyLong_FromUnsignedLongLong(nbytes);
+}
+
+static PyObject *kept_nbytes(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
+{
+    return PyLong_FromUnsignedLongLong(xp_kept_nbytes());
+}
+
 static PyMethodDef functions[] = {
+    {"trim", trim, METH_NOARGS, NULL},
+    {"kept_nbytes", kept_nbytes, METH_NOARGS, NULL},
     {"copy", XP_FAST(copy), METH_FASTCALL, NULL},
     {"fill", XP_FAST(fill), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},

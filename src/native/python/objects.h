@@ -47,6 +47,8 @@ xp_types *xp_types_of(PyObject *module);
 /* fds.c */
 PyObject *xp_own_fd(PyTypeObject *type, int number, const char *call); /* takes it over, also where this fails */
 
+int xp_take_fd(PyObject *owned_fd); /* its number, which the caller owns from now on; -1 if it has none */
+
 /* peer.c, seal.c */
 PyObject *xp_fields_new(PyTypeObject *type, const xp_handle *h);
 const xp_key *xp_key_of(const xp_types *types, PyObject *seal); /* borrowed; NULL with TypeError */

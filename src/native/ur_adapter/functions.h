@@ -72,335 +72,445 @@ static uint32_t urDeviceGet(void *a0, uint32_t a1, uint32_t a2, void *a3, void *
     return xp_answer(11, words, 5);
 }
 
+static uint32_t urDeviceGetGlobalTimestamps(void *a0, void *a1, void *a2)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
+    return xp_answer(12, words, 3);
+}
+
 static uint32_t urDeviceGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(12, words, 5);
+    return xp_answer(13, words, 5);
 }
 
 static uint32_t urDeviceRelease(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(13, words, 1);
+    return xp_answer(14, words, 1);
 }
 
 static uint32_t urDeviceRetain(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(14, words, 1);
+    return xp_answer(15, words, 1);
 }
 
 static uint32_t urEnqueueEventsWait(void *a0, uint32_t a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(15, words, 4);
+    return xp_answer(16, words, 4);
 }
 
 static uint32_t urEnqueueEventsWaitWithBarrier(void *a0, uint32_t a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(16, words, 4);
+    return xp_answer(17, words, 4);
 }
 
 static uint32_t urEnqueueEventsWaitWithBarrierExt(void *a0, void *a1, uint32_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(17, words, 5);
+    return xp_answer(18, words, 5);
+}
+
+static uint32_t urEnqueueHostTaskExp(void *a0, void *a1, void *a2, void *a3, uint32_t a4, void *a5, void *a6)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3, a4, (uintptr_t)a5, (uintptr_t)a6};
+    return xp_answer(19, words, 7);
+}
+
+static uint32_t urEnqueueTimestampRecordingExp(void *a0, bool a1, uint32_t a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(20, words, 5);
+}
+
+static uint32_t urEnqueueUSMAdvise(void *a0, void *a1, uint64_t a2, uint32_t a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, (uintptr_t)a4};
+    return xp_answer(21, words, 5);
 }
 
 static uint32_t urEnqueueUSMFill(void *a0, void *a1, uint64_t a2, void *a3, uint64_t a4, uint32_t a5, void *a6, void *a7)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, a4, a5, (uintptr_t)a6, (uintptr_t)a7};
-    return xp_answer(18, words, 8);
+    return xp_answer(22, words, 8);
+}
+
+static uint32_t urEnqueueUSMFill2D(void *a0, void *a1, uint64_t a2, uint64_t a3, void *a4, uint64_t a5, uint64_t a6, uint32_t a7, void *a8, void *a9)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, (uintptr_t)a4, a5, a6, a7, (uintptr_t)a8, (uintptr_t)a9};
+    return xp_answer(23, words, 10);
 }
 
 static uint32_t urEnqueueUSMMemcpy(void *a0, bool a1, void *a2, void *a3, uint64_t a4, uint32_t a5, void *a6, void *a7)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3, a4, a5, (uintptr_t)a6, (uintptr_t)a7};
-    return xp_answer(19, words, 8);
+    return xp_answer(24, words, 8);
+}
+
+static uint32_t urEnqueueUSMMemcpy2D(void *a0, bool a1, void *a2, uint64_t a3, void *a4, uint64_t a5, uint64_t a6, uint64_t a7, uint32_t a8, void *a9, void *a10)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, a3, (uintptr_t)a4, a5, a6, a7, a8, (uintptr_t)a9, (uintptr_t)a10};
+    return xp_answer(25, words, 11);
+}
+
+static uint32_t urEnqueueUSMPrefetch(void *a0, void *a1, uint64_t a2, uint32_t a3, uint32_t a4, void *a5, void *a6)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, (uintptr_t)a5, (uintptr_t)a6};
+    return xp_answer(26, words, 7);
 }
 
 static uint32_t urEventCreateExp(void *a0, void *a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(20, words, 4);
+    return xp_answer(27, words, 4);
 }
 
 static uint32_t urEventGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(21, words, 5);
+    return xp_answer(28, words, 5);
 }
 
 static uint32_t urEventGetProfilingInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(22, words, 5);
+    return xp_answer(29, words, 5);
 }
 
 static uint32_t urEventRelease(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(23, words, 1);
+    return xp_answer(30, words, 1);
 }
 
 static uint32_t urEventRetain(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(24, words, 1);
+    return xp_answer(31, words, 1);
 }
 
 static uint32_t urEventSetCallback(void *a0, uint32_t a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(25, words, 4);
+    return xp_answer(32, words, 4);
 }
 
 static uint32_t urEventWait(uint32_t a0, void *a1)
 {
     const uint64_t words[] = {a0, (uintptr_t)a1};
-    return xp_answer(26, words, 2);
+    return xp_answer(33, words, 2);
 }
 
 static uint32_t urIPCCloseMemHandleExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(27, words, 2);
+    return xp_answer(34, words, 2);
 }
 
 static uint32_t urIPCClosePhysMemHandleExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(28, words, 2);
+    return xp_answer(35, words, 2);
 }
 
 static uint32_t urIPCGetEventHandleExp(void *a0, void *a1, void *a2)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
-    return xp_answer(29, words, 3);
+    return xp_answer(36, words, 3);
 }
 
 static uint32_t urIPCGetMemHandleExp(void *a0, void *a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(30, words, 4);
+    return xp_answer(37, words, 4);
 }
 
 static uint32_t urIPCGetPhysMemHandleExp(void *a0, void *a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(31, words, 4);
+    return xp_answer(38, words, 4);
 }
 
 static uint32_t urIPCOpenEventHandleExp(void *a0, void *a1, uint64_t a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3};
-    return xp_answer(32, words, 4);
+    return xp_answer(39, words, 4);
 }
 
 static uint32_t urIPCOpenMemHandleExp(void *a0, void *a1, void *a2, uint64_t a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3, (uintptr_t)a4};
-    return xp_answer(33, words, 5);
+    return xp_answer(40, words, 5);
 }
 
 static uint32_t urIPCOpenPhysMemHandleExp(void *a0, void *a1, void *a2, uint64_t a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3, (uintptr_t)a4};
-    return xp_answer(34, words, 5);
+    return xp_answer(41, words, 5);
 }
 
 static uint32_t urIPCPutEventHandleExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(35, words, 2);
+    return xp_answer(42, words, 2);
 }
 
 static uint32_t urIPCPutMemHandleExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(36, words, 2);
+    return xp_answer(43, words, 2);
 }
 
 static uint32_t urIPCPutPhysMemHandleExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(37, words, 2);
+    return xp_answer(44, words, 2);
+}
+
+static uint32_t urMemoryExportAllocExportableMemoryExp(void *a0, void *a1, uint64_t a2, uint64_t a3, uint32_t a4, void *a5)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, (uintptr_t)a5};
+    return xp_answer(45, words, 6);
+}
+
+static uint32_t urMemoryExportExportMemoryHandleExp(void *a0, void *a1, uint32_t a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(46, words, 5);
+}
+
+static uint32_t urMemoryExportFreeExportableMemoryExp(void *a0, void *a1, void *a2)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
+    return xp_answer(47, words, 3);
 }
 
 static uint32_t urPhysicalMemCreate(void *a0, void *a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(38, words, 5);
+    return xp_answer(48, words, 5);
 }
 
 static uint32_t urPhysicalMemGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(39, words, 5);
+    return xp_answer(49, words, 5);
 }
 
 static uint32_t urPhysicalMemRelease(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(40, words, 1);
+    return xp_answer(50, words, 1);
 }
 
 static uint32_t urPhysicalMemRetain(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(41, words, 1);
+    return xp_answer(51, words, 1);
 }
 
 static uint32_t urPlatformGet(void *a0, uint32_t a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(42, words, 4);
+    return xp_answer(52, words, 4);
 }
 
 static uint32_t urPlatformGetApiVersion(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(43, words, 2);
+    return xp_answer(53, words, 2);
 }
 
 static uint32_t urPlatformGetBackendOption(void *a0, void *a1, void *a2)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
-    return xp_answer(44, words, 3);
+    return xp_answer(54, words, 3);
 }
 
 static uint32_t urPlatformGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(45, words, 5);
+    return xp_answer(55, words, 5);
 }
 
 static uint32_t urQueueCreate(void *a0, void *a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(46, words, 4);
+    return xp_answer(56, words, 4);
 }
 
 static uint32_t urQueueFinish(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(47, words, 1);
+    return xp_answer(57, words, 1);
 }
 
 static uint32_t urQueueFlush(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(48, words, 1);
+    return xp_answer(58, words, 1);
 }
 
 static uint32_t urQueueGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(49, words, 5);
+    return xp_answer(59, words, 5);
 }
 
 static uint32_t urQueueRelease(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(50, words, 1);
+    return xp_answer(60, words, 1);
 }
 
 static uint32_t urQueueRetain(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(51, words, 1);
+    return xp_answer(61, words, 1);
+}
+
+static uint32_t urUSMContextMemcpyExp(void *a0, void *a1, void *a2, uint64_t a3)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3};
+    return xp_answer(62, words, 4);
 }
 
 static uint32_t urUSMDeviceAlloc(void *a0, void *a1, void *a2, void *a3, uint64_t a4, void *a5)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3, a4, (uintptr_t)a5};
-    return xp_answer(52, words, 6);
+    return xp_answer(63, words, 6);
 }
 
 static uint32_t urUSMFree(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(53, words, 2);
+    return xp_answer(64, words, 2);
 }
 
 static uint32_t urUSMGetMemAllocInfo(void *a0, void *a1, uint32_t a2, uint64_t a3, void *a4, void *a5)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, (uintptr_t)a4, (uintptr_t)a5};
-    return xp_answer(54, words, 6);
+    return xp_answer(65, words, 6);
 }
 
 static uint32_t urUSMHostAlloc(void *a0, void *a1, void *a2, uint64_t a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3, (uintptr_t)a4};
-    return xp_answer(55, words, 5);
+    return xp_answer(66, words, 5);
+}
+
+static uint32_t urUSMHostAllocRegisterExp(void *a0, void *a1, uint64_t a2, void *a3)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3};
+    return xp_answer(67, words, 4);
+}
+
+static uint32_t urUSMHostAllocUnregisterExp(void *a0, void *a1)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
+    return xp_answer(68, words, 2);
+}
+
+static uint32_t urUSMImportExp(void *a0, void *a1, uint64_t a2)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2};
+    return xp_answer(69, words, 3);
+}
+
+static uint32_t urUSMReleaseExp(void *a0, void *a1)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
+    return xp_answer(70, words, 2);
 }
 
 static uint32_t urUSMSharedAlloc(void *a0, void *a1, void *a2, void *a3, uint64_t a4, void *a5)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3, a4, (uintptr_t)a5};
-    return xp_answer(56, words, 6);
+    return xp_answer(71, words, 6);
+}
+
+static uint32_t urUsmP2PDisablePeerAccessExp(void *a0, void *a1)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
+    return xp_answer(72, words, 2);
+}
+
+static uint32_t urUsmP2PEnablePeerAccessExp(void *a0, void *a1)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
+    return xp_answer(73, words, 2);
+}
+
+static uint32_t urUsmP2PPeerAccessGetInfoExp(void *a0, void *a1, uint32_t a2, uint64_t a3, void *a4, void *a5)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, (uintptr_t)a4, (uintptr_t)a5};
+    return xp_answer(74, words, 6);
 }
 
 static uint32_t urVirtualMemFree(void *a0, void *a1, uint64_t a2)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2};
-    return xp_answer(57, words, 3);
+    return xp_answer(75, words, 3);
 }
 
 static uint32_t urVirtualMemGetInfo(void *a0, void *a1, uint64_t a2, uint32_t a3, uint64_t a4, void *a5, void *a6)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, (uintptr_t)a5, (uintptr_t)a6};
-    return xp_answer(58, words, 7);
+    return xp_answer(76, words, 7);
 }
 
 static uint32_t urVirtualMemGranularityGetInfo(void *a0, void *a1, uint64_t a2, uint32_t a3, uint64_t a4, void *a5, void *a6)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, (uintptr_t)a5, (uintptr_t)a6};
-    return xp_answer(59, words, 7);
+    return xp_answer(77, words, 7);
 }
 
 static uint32_t urVirtualMemMap(void *a0, void *a1, uint64_t a2, void *a3, uint64_t a4, uint32_t a5)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, a4, a5};
-    return xp_answer(60, words, 6);
+    return xp_answer(78, words, 6);
 }
 
 static uint32_t urVirtualMemReserve(void *a0, void *a1, uint64_t a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3};
-    return xp_answer(61, words, 4);
+    return xp_answer(79, words, 4);
 }
 
 static uint32_t urVirtualMemSetAccess(void *a0, void *a1, uint64_t a2, uint32_t a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3};
-    return xp_answer(62, words, 4);
+    return xp_answer(80, words, 4);
 }
 
 static uint32_t urVirtualMemUnmap(void *a0, void *a1, uint64_t a2)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2};
-    return xp_answer(63, words, 3);
+    return xp_answer(81, words, 3);
 }
 
-#define XP_FUNCTIONS 64
+#define XP_FUNCTIONS 82
 
 /* Gives something back: answered as done where nothing can be asked any more. */
 static const bool xp_ends[XP_FUNCTIONS] = {
     [3] = true, /* urAdapterRelease */
     [9] = true, /* urContextRelease */
-    [13] = true, /* urDeviceRelease */
-    [23] = true, /* urEventRelease */
-    [27] = true, /* urIPCCloseMemHandleExp */
-    [28] = true, /* urIPCClosePhysMemHandleExp */
-    [35] = true, /* urIPCPutEventHandleExp */
-    [36] = true, /* urIPCPutMemHandleExp */
-    [37] = true, /* urIPCPutPhysMemHandleExp */
-    [40] = true, /* urPhysicalMemRelease */
-    [50] = true, /* urQueueRelease */
-    [53] = true, /* urUSMFree */
-    [57] = true, /* urVirtualMemFree */
+    [14] = true, /* urDeviceRelease */
+    [30] = true, /* urEventRelease */
+    [34] = true, /* urIPCCloseMemHandleExp */
+    [35] = true, /* urIPCClosePhysMemHandleExp */
+    [42] = true, /* urIPCPutEventHandleExp */
+    [43] = true, /* urIPCPutMemHandleExp */
+    [44] = true, /* urIPCPutPhysMemHandleExp */
+    [47] = true, /* urMemoryExportFreeExportableMemoryExp */
+    [50] = true, /* urPhysicalMemRelease */
+    [60] = true, /* urQueueRelease */
+    [64] = true, /* urUSMFree */
+    [68] = true, /* urUSMHostAllocUnregisterExp */
+    [75] = true, /* urVirtualMemFree */
 };
 
 static const xp_slot urGetAdapterProcAddrTable_0[] = {
@@ -507,7 +617,7 @@ static const xp_slot urGetDeviceProcAddrTable_0[] = {
     XP_NONE /* urDeviceSelectBinary */,
     XP_NONE /* urDeviceGetNativeHandle */,
     XP_NONE /* urDeviceCreateWithNativeHandle */,
-    XP_NONE /* urDeviceGetGlobalTimestamps */,
+    XP_SLOT(urDeviceGetGlobalTimestamps),
 };
 static const xp_slot urGetEnqueueExpProcAddrTable_0[] = {
     XP_NONE /* urEnqueueKernelLaunchWithArgsExp */,
@@ -515,9 +625,9 @@ static const xp_slot urGetEnqueueExpProcAddrTable_0[] = {
     XP_NONE /* urEnqueueUSMSharedAllocExp */,
     XP_NONE /* urEnqueueUSMHostAllocExp */,
     XP_NONE /* urEnqueueUSMFreeExp */,
-    XP_NONE /* urEnqueueTimestampRecordingExp */,
+    XP_SLOT(urEnqueueTimestampRecordingExp),
     XP_NONE /* urEnqueueCommandBufferExp */,
-    XP_NONE /* urEnqueueHostTaskExp */,
+    XP_SLOT(urEnqueueHostTaskExp),
     XP_NONE /* urEnqueueNativeCommandExp */,
     XP_NONE /* urEnqueueGraphExp */,
 };
@@ -528,8 +638,8 @@ static const xp_slot urGetEnqueueExpProcAddrTable_1[] = {
     XP_NONE /* urEnqueueUSMHostAllocExp */,
     XP_NONE /* urEnqueueUSMFreeExp */,
     XP_NONE /* urEnqueueCommandBufferExp */,
-    XP_NONE /* urEnqueueTimestampRecordingExp */,
-    XP_NONE /* urEnqueueHostTaskExp */,
+    XP_SLOT(urEnqueueTimestampRecordingExp),
+    XP_SLOT(urEnqueueHostTaskExp),
     XP_NONE /* urEnqueueNativeCommandExp */,
     XP_NONE /* urEnqueueGraphExp */,
 };
@@ -550,10 +660,10 @@ static const xp_slot urGetEnqueueProcAddrTable_0[] = {
     XP_NONE /* urEnqueueMemUnmap */,
     XP_SLOT(urEnqueueUSMFill),
     XP_SLOT(urEnqueueUSMMemcpy),
-    XP_NONE /* urEnqueueUSMPrefetch */,
-    XP_NONE /* urEnqueueUSMAdvise */,
-    XP_NONE /* urEnqueueUSMFill2D */,
-    XP_NONE /* urEnqueueUSMMemcpy2D */,
+    XP_SLOT(urEnqueueUSMPrefetch),
+    XP_SLOT(urEnqueueUSMAdvise),
+    XP_SLOT(urEnqueueUSMFill2D),
+    XP_SLOT(urEnqueueUSMMemcpy2D),
     XP_NONE /* urEnqueueDeviceGlobalVariableWrite */,
     XP_NONE /* urEnqueueDeviceGlobalVariableRead */,
     XP_NONE /* urEnqueueReadHostPipe */,
@@ -578,10 +688,10 @@ static const xp_slot urGetEnqueueProcAddrTable_1[] = {
     XP_NONE /* urEnqueueMemUnmap */,
     XP_SLOT(urEnqueueUSMFill),
     XP_SLOT(urEnqueueUSMMemcpy),
-    XP_NONE /* urEnqueueUSMPrefetch */,
-    XP_NONE /* urEnqueueUSMAdvise */,
-    XP_NONE /* urEnqueueUSMFill2D */,
-    XP_NONE /* urEnqueueUSMMemcpy2D */,
+    XP_SLOT(urEnqueueUSMPrefetch),
+    XP_SLOT(urEnqueueUSMAdvise),
+    XP_SLOT(urEnqueueUSMFill2D),
+    XP_SLOT(urEnqueueUSMMemcpy2D),
     XP_NONE /* urEnqueueDeviceGlobalVariableWrite */,
     XP_NONE /* urEnqueueDeviceGlobalVariableRead */,
     XP_NONE /* urEnqueueReadHostPipe */,
@@ -687,9 +797,9 @@ static const xp_slot urGetMemProcAddrTable_0[] = {
     XP_NONE /* urMemImageGetInfo */,
 };
 static const xp_slot urGetMemoryExportExpProcAddrTable_0[] = {
-    XP_NONE /* urMemoryExportAllocExportableMemoryExp */,
-    XP_NONE /* urMemoryExportFreeExportableMemoryExp */,
-    XP_NONE /* urMemoryExportExportMemoryHandleExp */,
+    XP_SLOT(urMemoryExportAllocExportableMemoryExp),
+    XP_SLOT(urMemoryExportFreeExportableMemoryExp),
+    XP_SLOT(urMemoryExportExportMemoryHandleExp),
 };
 static const xp_slot urGetPhysicalMemProcAddrTable_0[] = {
     XP_SLOT(urPhysicalMemCreate),
@@ -768,11 +878,11 @@ static const xp_slot urGetUSMExpProcAddrTable_0[] = {
     XP_NONE /* urUSMPoolGetDevicePoolExp */,
     XP_NONE /* urUSMPoolTrimToExp */,
     XP_NONE /* urUSMPitchedAllocExp */,
-    XP_NONE /* urUSMContextMemcpyExp */,
-    XP_NONE /* urUSMHostAllocUnregisterExp */,
-    XP_NONE /* urUSMHostAllocRegisterExp */,
-    XP_NONE /* urUSMImportExp */,
-    XP_NONE /* urUSMReleaseExp */,
+    XP_SLOT(urUSMContextMemcpyExp),
+    XP_SLOT(urUSMHostAllocUnregisterExp),
+    XP_SLOT(urUSMHostAllocRegisterExp),
+    XP_SLOT(urUSMImportExp),
+    XP_SLOT(urUSMReleaseExp),
 };
 static const xp_slot urGetUSMExpProcAddrTable_1[] = {
     XP_NONE /* urUSMPoolCreateExp */,
@@ -784,9 +894,9 @@ static const xp_slot urGetUSMExpProcAddrTable_1[] = {
     XP_NONE /* urUSMPoolGetDevicePoolExp */,
     XP_NONE /* urUSMPoolTrimToExp */,
     XP_NONE /* urUSMPitchedAllocExp */,
-    XP_NONE /* urUSMContextMemcpyExp */,
-    XP_NONE /* urUSMImportExp */,
-    XP_NONE /* urUSMReleaseExp */,
+    XP_SLOT(urUSMContextMemcpyExp),
+    XP_SLOT(urUSMImportExp),
+    XP_SLOT(urUSMReleaseExp),
 };
 static const xp_slot urGetUSMProcAddrTable_0[] = {
     XP_SLOT(urUSMHostAlloc),
@@ -800,9 +910,9 @@ static const xp_slot urGetUSMProcAddrTable_0[] = {
     XP_NONE /* urUSMPoolGetInfo */,
 };
 static const xp_slot urGetUsmP2PExpProcAddrTable_0[] = {
-    XP_NONE /* urUsmP2PEnablePeerAccessExp */,
-    XP_NONE /* urUsmP2PDisablePeerAccessExp */,
-    XP_NONE /* urUsmP2PPeerAccessGetInfoExp */,
+    XP_SLOT(urUsmP2PEnablePeerAccessExp),
+    XP_SLOT(urUsmP2PDisablePeerAccessExp),
+    XP_SLOT(urUsmP2PPeerAccessGetInfoExp),
 };
 static const xp_slot urGetVirtualMemProcAddrTable_0[] = {
     XP_SLOT(urVirtualMemGranularityGetInfo),

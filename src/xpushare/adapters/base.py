@@ -297,6 +297,12 @@ class DriverQueue(abc.ABC):
         """Wait for everything queued. Raises `TimeoutError`, and what went wrong in the queue since the last call."""
 
     @abc.abstractmethod
+    def told(self) -> None:
+        """The program has learned what went wrong, by an event: what is queued from now on does not suffer for it.
+        `synchronize` still reports it, once.
+        """
+
+    @abc.abstractmethod
     def idle(self) -> bool:
         """Whether everything queued has finished."""
 
@@ -362,6 +368,10 @@ class Adapter(abc.ABC):
     @abc.abstractmethod
     def reserve(self, device: DeviceInfo, nbytes: int, address: int) -> DriverRange:
         """Reserve addresses: anywhere if `address` is 0, else exactly there, or raise."""
+
+    @abc.abstractmethod
+    def reaches(self, device: DeviceInfo, peer: DeviceInfo) -> bool:
+        """Whether work on `device` can use memory of `peer`, another device of this adapter."""
 
     @abc.abstractmethod
     def queue(self, device: DeviceInfo) -> DriverQueue: ...

@@ -16,6 +16,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "new_handle": memory.new_handle,
     "already_open": memory.already_open,
     "read_once": memory.read_once,
+    "fresh_array": memory.fresh_array,
     "eight_workers": footprint.eight_workers,
     "import_time": imports.import_time,
     "two_cpus": events.two_cpus,

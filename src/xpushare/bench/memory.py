@@ -11,7 +11,7 @@ from typing import Any, Final
 from xpushare.bench.measure import Row, Settings, alternate, compare
 from xpushare.bench.worker import Kept, Worker
 
-__all__ = ["already_open", "new_handle", "read_once"]
+__all__ = ["already_open", "fresh_array", "new_handle", "read_once"]
 
 _MIB: Final = 1 << 20
 OTHER: Final = "multiprocessing.shared_memory"
@@ -266,3 +266,47 @@ def read_once(settings: Settings) -> list[Row]:
     row.notes.append(f"{rounds} pairs of allocations")
     row.notes.append("bandwidth {:.2f} GB/s, theirs {:.2f} GB/s".format(*speeds))
     return [row]
+
+
+def _fresh_samples(kept: Kept, nbytes: int, count: int, device: str, shared: bool) -> tuple[list[float], ...]:  # noqa: ARG001
+    """A new array each time, every page written once, and freed."""
+    import numpy
+
+    import xpushare as xs
+
+    clock = time.perf_counter_ns
+    xs.share(xs.empty(1, device=device), ttl=3600.0)  # freed memory is kept by processes that share
+
+    def ours() -> float:
+        start = clock()
+        with xs.empty(nbytes, "uint8", device=device) as array:
+            numpy.asarray(array)[:] = 7
+            if shared:
+                xs.share(array).close()
+        del array
+        return (clock() - start) / 1000
+
+    def theirs() -> float:
+        start = clock()
+        segment = SharedMemory(create=True, size=nbytes)
+        values: Any = numpy.ndarray(nbytes, "uint8", segment.buf)
+        values[:] = 7
+        del values
+        segment.close()
+        segment.unlink()
+        return (clock() - start) / 1000
+
+    return alternate(count, ours, theirs)
+
+
+def fresh_array(settings: Settings) -> list[Row]:
+    """A fresh array each time: made, written, freed; the memory of one that was shared does not serve again."""
+    rows: list[Row] = []
+    with Worker(settings) as worker:
+        for shared in (False, True):
+            for nbytes, name in ((64 << 10, "64 KiB"), (_MIB, "1 MiB"), (64 * _MIB, "64 MiB")):
+                count = settings.count(20 if nbytes > _MIB else 200, 3)
+                ours, theirs = worker.call(_fresh_samples, nbytes, count, settings.device, shared)
+                what = f"a fresh array of {name}, written{', shared' if shared else ''} and freed"
+                rows.append(compare("fresh_array", what, ours, OTHER, theirs))
+    return rows

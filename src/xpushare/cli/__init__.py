@@ -10,7 +10,9 @@ from __future__ import annotations
 import argparse
 import ast
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -79,9 +81,17 @@ def _refuse(_arguments: argparse.Namespace) -> int:
     return 1
 
 
+def _terminated(_number: int, _frame: object) -> None:
+    sys.exit(128 + signal.SIGTERM)  # as a shell reports it; what runs ends its children and removes its folder
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line (default: this process's); returns the exit status."""
     arguments = _parser().parse_args(argv)
+    unhandled = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    handles = unhandled and threading.current_thread() is threading.main_thread()
+    if handles:
+        signal.signal(signal.SIGTERM, _terminated)
     try:
         status: int = arguments.run(arguments)
         sys.stdout.flush()
@@ -94,4 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output (head, a pager) has left; without this the interpreter complains at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
+    finally:
+        if handles:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
     return status

@@ -177,6 +177,20 @@ _TABLE: Final = (
     Rule("5.31", "Signallers come and go: a clean close is no loss, and another signaller ends one", (EVENT, TWO_WAY)),
     Rule("5.32", "With signals=False an event only waits, as do its pickles, and nobody relies on it", (EVENT,)),
     Rule("5.33", "A clean exit finishes what queues can finish, and waits for nothing else", (EVENT, TWO_WAY)),
+    # --- 6: trees of arrays ---
+    Rule("6.1", "A tree comes back with its keys, their order and types, its tuples, named tuples and other leaves",
+         (MEMORY,)),
+    Rule("6.2", "All arrays of a tree in one allocation have one export, and one mapping at the other end", (MEMORY,)),
+    Rule("6.3", "An array that occurs twice in a tree is one array at the other end", (MEMORY,)),
+    Rule("6.4", "What is no tree is refused: other keys, leaves and containers, a depth above 64, no arrays",
+         (MEMORY,)),
+    Rule("6.5", "attach refuses the handle of a tree with any bit flipped, and any part of it", (MEMORY,)),
+    Rule("6.6", "opens and ttl count the whole tree", (MEMORY,)),
+    Rule("6.7", "An attach of a tree that fails leaves nothing open, and takes no open away", (MEMORY,)),
+    Rule("6.8", "close withdraws the whole tree, and leaves what is attached alone", (MEMORY,)),
+    Rule("6.9", "attach(like=) gives what the function makes of each array", (MEMORY,)),
+    Rule("6.10", "Readers of a tree wait for the stream that produces it", (MEMORY, EVENT)),
+    Rule("6.11", "publish takes a tree, and replaces one", (MEMORY,)),
     # --- 8: the UR face ---
     Rule("8.1", "Every function checks its arguments, with UR's result for each fault"),
     Rule("8.2", "Every function refuses dead handles and other objects"),
@@ -255,6 +269,7 @@ _SECTIONS: Final = {
     "3": "Explicit handles",
     "4": "Virtual memory",
     "5": "Queues and events",
+    "6": "Trees of arrays",
     "8": "The Unified Runtime face",
 }
 

@@ -34,6 +34,7 @@ from xpushare.timeline.waiting import reached as _reached
 
 __all__ = [
     "Opened",
+    "Times",
     "create",
     "done",
     "get",
@@ -44,6 +45,7 @@ __all__ = [
     "reached",
     "role_of",
     "signal",
+    "times",
     "wait",
 ]
 
@@ -236,6 +238,25 @@ def signal(event: Opened) -> int:
         now = time.monotonic_ns()
         event.profile.queued = event.profile.submit = event.profile.start = event.profile.end = now
     return point
+
+
+class Times(NamedTuple):
+    """When a signal was handled, in nanoseconds of the device's clock."""
+
+    queued: int
+    submit: int
+    start: int
+    end: int
+
+
+def times(event: Opened) -> Times:
+    """The times of the newest signal of a profiling event."""
+    profile = event.profile
+    if profile is None:
+        raise InvalidArgumentError("this event is not profiled: Event(enable_profiling=True)")
+    if not done(event) or not profile.end:
+        raise InvalidArgumentError("no signal of this event is complete: wait for one")
+    return Times(profile.queued, profile.submit, profile.start, profile.end)
 
 
 def quiet_if_leaving() -> None:

@@ -29,7 +29,7 @@ def adopt_event(native: object) -> Opened:
             opened = core_event.create(device, None, enable_ipc=True, enable_profiling=False)
             queue = Work(device, device.context, adapter.queue(info))
             queue.reach(opened)
-            queue.driver.wait_native(raw, native)
+            queue.driver.wait_native(raw, (native, raw))
             queue.driver.signal(opened.timeline.slot, None)
             return opened
     raise FeatureNotSupportedError(f"no adapter here takes events of {type(native).__name__}")

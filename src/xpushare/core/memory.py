@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import operator
+import os
+import threading
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+from weakref import ref
 
+from xpushare import _native
 from xpushare._aspects import Aspect
 from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, resolve, resolve_context
 from xpushare._errors import (
@@ -18,6 +23,7 @@ from xpushare._errors import (
     OutOfMemoryError,
     RouteError,
 )
+from xpushare._system import maps
 from xpushare.adapters.base import Form, Import, UsmKind
 from xpushare.core.declare import misused, operation
 from xpushare.core.opening import Openers, import_own, opening_device, own_export
@@ -28,13 +34,17 @@ from xpushare.sharing.peers import Opener
 from xpushare.sharing.table import Prepared, Table
 
 __all__ = [
+    "HostBytes",
     "Range",
     "allocate",
     "expect_kind",
     "get",
+    "host_bytes",
+    "on_trim",
     "open_",
     "put",
     "slice_",
+    "trim",
     "withdraw",
 ]
 
@@ -68,6 +78,31 @@ class Range(NamedTuple):
         return self.allocation.hold(self)
 
 
+class HostBytes:
+    """Ordinary memory of this process, which nobody here allocated. Whoever queues work on it keeps it."""
+
+    host_accessible = True
+    imported = False
+    kind: UsmKind = "host"
+
+    def __init__(self, address: int, nbytes: int, device: Device) -> None:
+        self.address = address
+        self.nbytes = nbytes
+        self.device = device
+
+    def hold(self, piece: Any) -> tuple[object, bool]:
+        return piece, piece.read_only
+
+
+def host_bytes(address: int, nbytes: int, device: Device, context: Context) -> Range | None:
+    """Those bytes of this process, whoever allocated them; None if not all of them are there."""
+    if not maps(address, nbytes, False):
+        return None
+    read_only = not maps(address, nbytes, True)
+    found: Any = HostBytes(address, nbytes, device)
+    return Range(found, 0, nbytes, device, context, read_only, None, None)
+
+
 def size_argument(nbytes: int, name: str = "nbytes") -> int:
     """`nbytes` as a positive int."""
     try:
@@ -92,9 +127,50 @@ def piece(what: str, total: int, offset: int, nbytes: int | None) -> tuple[int, 
     return offset, nbytes
 
 
+class _Arena:
+    """An allocation that small arrays share. No part of it is used twice, so nobody ever finds another array at the
+    place of one that was freed. The whole is freed with the last array.
+    """
+
+    def __init__(self, allocation: Allocation) -> None:
+        self.allocation = allocation
+        self._begin = [0]  # of what is unused. Whoever takes the number out, a signal's handler too, has its turn
+
+    def take(self, nbytes: int) -> int | None:
+        """Where the next `nbytes` lie; None if they do not fit."""
+        try:
+            begin = self._begin.pop()
+        except IndexError:
+            return None
+        end = begin + -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        fits = end <= self.allocation.nbytes
+        self._begin.append(end if fits else begin)
+        return begin if fits else None
+
+
+_SMALL_NBYTES: Final = 16 << 10
+_ARENA_NBYTES: Final = 256 << 10
+_ALIGNMENT: Final = 256
+_arenas: dict[tuple[Device, UsmKind], _Arena] = {}  # of which the next small arrays are parts
+_arenas_lock = threading.RLock()  # re-entrant: for the handlers of signals
+
+
+def _after_fork() -> None:
+    global _arenas_lock
+    _arenas_lock = threading.RLock()
+    _arenas.clear()  # they are the parent's
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 @operation("malloc", raises=(InvalidArgumentError, OutOfMemoryError, FeatureNotSupportedError, DeviceError))
-def allocate(kind: UsmKind, nbytes: int, device: DeviceLike | None, context: Context | None) -> Range:
-    """Allocate USM memory of that kind. Its bytes are zero on the host, unspecified on other devices."""
+def allocate(
+    kind: UsmKind, nbytes: int, device: DeviceLike | None, context: Context | None, isolated: bool = True
+) -> Range:
+    """Allocate USM memory of that kind. Its bytes are zero on the host, unspecified on other devices. If not
+    `isolated`, little memory of the host may be a part of an allocation that it shares with other such memory.
+    """
     chosen, chosen_context = resolve(device, context)
     nbytes = size_argument(nbytes)
     if nbytes >= 1 << 62:
@@ -102,13 +178,52 @@ def allocate(kind: UsmKind, nbytes: int, device: DeviceLike | None, context: Con
     table = None if node.left else node.current().table_if_any
     if table is not None:
         table.sweep()
+    if isolated or nbytes > _SMALL_NBYTES or not adapter_of(chosen).maps_memfds:
+        return Range(_allocate(kind, nbytes, chosen, table), 0, nbytes, chosen, chosen_context, False, None, None)
+    with _arenas_lock:
+        arena = _arenas.get((chosen, kind))
+        begin = None if arena is None else arena.take(nbytes)
+        while arena is None or begin is None:
+            arena = _Arena(_allocate(kind, _ARENA_NBYTES, chosen, table))
+            begin = arena.take(nbytes)
+            _arenas[chosen, kind] = arena
+    return Range(arena.allocation, begin, nbytes, chosen, chosen_context, False, None, None)
+
+
+def _allocate(kind: UsmKind, nbytes: int, device: Device, table: Table | None) -> Allocation:
     try:
-        driver = adapter_of(chosen).allocate(info_of(chosen), kind, nbytes)
+        driver = adapter_of(device).allocate(info_of(device), kind, nbytes)
     except OutOfMemoryError:
-        if table is None or not table.sweep(everything=True):
+        swept = table is not None and table.sweep(everything=True)
+        if not trim() and not swept:
             raise
-        driver = adapter_of(chosen).allocate(info_of(chosen), kind, nbytes)
-    return Range(Allocation(chosen, driver, kind), 0, nbytes, chosen, chosen_context, False, None, None)
+        driver = adapter_of(device).allocate(info_of(device), kind, nbytes)
+    return Allocation(device, driver, kind)
+
+
+def _trim_host() -> int:
+    """Also the arenas of which no part is used, some of which are kept then."""
+    gone = 0
+    with _arenas_lock:
+        before = _native.kept_nbytes()
+        while _arenas:
+            allocation = ref(_arenas.popitem()[1].allocation)
+            gone += _ARENA_NBYTES if allocation() is None else 0
+    return gone - (_native.kept_nbytes() - before) + _native.trim()
+
+
+_trimmers: list[Callable[[], int]] = [_trim_host]
+
+
+def on_trim(function: Callable[[], int]) -> None:
+    """Have `trim` call `function` too, which gives back what it keeps and returns how many bytes that was."""
+    _trimmers.append(function)
+
+
+@operation("trim", raises=())
+def trim() -> int:
+    """Give back freed memory that this process keeps for later allocations; returns how many bytes that was."""
+    return sum(function() for function in _trimmers)
 
 
 @operation("memory.slice", raises=(InvalidArgumentError,))
@@ -203,8 +318,13 @@ def expect_kind(handle: HandleLike, kind: str) -> Handle:
         DeviceError,
     ),
 )
-def open_(handle: HandleLike, device: DeviceLike | None = None, context: Context | None = None) -> Range:
-    """Open a handle: exactly that range, mapped here. This is cheap if this process has the allocation open already."""
+def open_(
+    handle: HandleLike, device: DeviceLike | None = None, context: Context | None = None, anew: bool = False
+) -> Range:
+    """Open a handle: exactly that range, mapped here. This is cheap if this process has the allocation open already.
+
+    `anew`: what this process allocated itself is mapped once more, at an address of its own.
+    """
     found = expect_kind(handle, "memory")
     opener, chosen, chosen_context = opener_for(found, device, context)
     fields = fields_of(found)
@@ -218,7 +338,7 @@ def open_(handle: HandleLike, device: DeviceLike | None = None, context: Context
     else:
         exported = own_export(here, found)
         allocation = exported.source
-        if opener.admit is not None:
+        if opener.admit is not None or (anew and not exported.foreign):
             lease = exported if exported.foreign else None
             export = partial(allocation.driver.export, found.read_only)
             allocation = import_own(here, found, opener, allocation, export)

@@ -27,7 +27,16 @@ from xpushare.sharing.node import Node
 from xpushare.sharing.peers import Opener
 from xpushare.sharing.table import Exported
 
-__all__ = ["FORM_NAMES", "Openers", "event_device", "expect_importable", "import_own", "opening_device", "own_export"]
+__all__ = [
+    "FORM_NAMES",
+    "Openers",
+    "event_device",
+    "expect_importable",
+    "give_open",
+    "import_own",
+    "opening_device",
+    "own_export",
+]
 
 FORM_NAMES: Final = {
     Form.DRIVER: "the driver's own handle",
@@ -100,11 +109,11 @@ class Openers:
     def on(self, device: Device, handle: Handle) -> Opener:
         """The opener for handles like this one. It is always the same object, since it is part of a cache's key."""
         abroad = device.backend != handle.backend
+        if not abroad:
+            device.require(self._aspect)
         found = self._known.get((id(device), abroad))
         if found is None:
             physical = self._aspect is Aspect.ext_oneapi_ipc_physical_memory
-            if not abroad:
-                device.require(self._aspect)
             found = Opener(
                 partial(self._make, device),
                 partial(expect_importable, device, physical) if abroad else None,
@@ -127,10 +136,21 @@ def own_export(here: Node, handle: Handle) -> Exported:
 
 
 def import_own(here: Node, handle: Handle, opener: Opener, source: Resource, export: Callable[[], Export]) -> Any:
-    """What a device of another backend makes of an object of this process."""
+    """What a device makes of an object of this process: one of another backend, or the same one once more."""
+    exporter = None if opener.admit is None else info_of(source.device).hardware
     try:
-        return here.peers.acquire_own(handle, export(), info_of(source.device).hardware, opener)
+        return here.peers.acquire_own(handle, export(), exporter, opener)
     except BaseException:
-        if fields_of(handle).flags & COUNTED:
-            here.table().domain.give_open(fields_of(handle).entry)
+        give_open(handle)
         raise
+
+
+def give_open(handle: Handle) -> None:
+    """Give back an open of a handle that came to nothing, if its opens are counted."""
+    here = node.current()
+    fields = fields_of(handle)
+    if fields.flags & COUNTED:
+        own = here.is_own(fields.cookie)
+        exporter = here.table() if own else here.peers.known(fields.cookie)
+        if exporter is not None:  # else it is gone
+            exporter.domain.give_open(fields.entry)

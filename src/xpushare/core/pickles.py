@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import functools
+import logging
 import math
 import os
 import threading
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, final
+from weakref import WeakSet
 
 from xpushare._aspects import Aspect
 from xpushare._device import Device, adapter_of, info_of
@@ -24,6 +26,8 @@ __all__ = ["Implicit", "Pickled", "Unopened", "anew", "forwards", "wait_for_all"
 _GRACE: Final = "XPUSHARE_PICKLE_GRACE"
 _BYTES: Final = "XPUSHARE_PICKLE_BYTES"
 _NANOSECONDS: Final = 1_000_000_000
+_log: Final = logging.getLogger("xpushare")
+_warned: Final[WeakSet[object]] = WeakSet()  # of what cannot be exported anew; with `Pickled.lock`
 
 
 @functools.lru_cache(16)
@@ -124,13 +128,23 @@ def forwards(handle: Handle) -> bool:
     return True
 
 
-def anew(device: Device, get: Callable[[], Handle]) -> Pickled | None:
-    """An export of what was opened from a process that is gone; None where the device or its driver cannot do that."""
+def anew(source: object, device: Device, get: Callable[[], Handle]) -> Pickled | None:
+    """An export of what was opened from a process that is gone; None where the device or its driver cannot do that,
+    which the log says once for each `source`. With `Pickled.lock`.
+    """
     if node.left or not device.has(Aspect.outlives_exporter):
         return None
     try:
         return Pickled(get())
-    except (FeatureNotSupportedError, InvalidArgumentError, DeviceError):
+    except (FeatureNotSupportedError, InvalidArgumentError, DeviceError) as error:
+        if source not in _warned:
+            _warned.add(source)
+            _log.warning(
+                "the process that exported %r is gone, and it cannot be exported anew from here: %s; its pickle "
+                "carries the handle that it came by, which has expired",
+                source,
+                error,
+            )
         return None
 
 

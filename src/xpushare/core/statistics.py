@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xpushare._native import Domain
+from xpushare._native import Domain, kept_nbytes
 from xpushare.core.event import Opened
 from xpushare.core.memory import Range
 from xpushare.core.physical import Held
@@ -37,6 +37,7 @@ def memory_statistics(found: Range) -> dict[str, Any]:
         "nbytes": found.nbytes,
         "allocation_nbytes": allocation.nbytes,
         "imported": found.handle is not None,
+        "kept_nbytes": kept_nbytes(),  # of this process
         "exports": _exports_of(allocation),
     }
 

@@ -14,7 +14,7 @@ from xpushare._array import memory_over
 from xpushare._elements import as_dtype, as_shape
 from xpushare._lifecycle import use
 from xpushare.adapters.host.memory import Calls, HostMemory
-from xpushare.core.memory import Range
+from xpushare.core.memory import Range, on_trim
 from xpushare.core.resources import Allocation
 from xpushare.sharing import node
 from xpushare.sharing.handle import fields_of
@@ -79,19 +79,21 @@ class _Kept:
                     return item
         return None
 
-    def drop(self) -> None:
-        """Release what is too old or too much."""
+    def drop(self, everything: bool = False) -> int:
+        """Release what is too old or too much; how many bytes that was."""
         dropped: list[Any] = []
+        gone = 0
         with self._lock:
             too_old = time.monotonic() - _KEPT_SECONDS
             total = sum(nbytes for _since, nbytes, _item in self._items.values())
             for key, (since, nbytes, item) in list(self._items.items()):
-                if since > too_old and total <= _KEPT_NBYTES:
+                if since > too_old and total - gone <= _KEPT_NBYTES and not everything:
                     break
                 del self._items[key]
-                total -= nbytes
+                gone += nbytes
                 dropped.append(item)
         del dropped  # outside the lock: unmapping takes a while
+        return gone
 
 
 _spare = _Kept()  # blocks
@@ -123,13 +125,14 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+on_trim(lambda: _spare.drop(everything=True) + _mapped.drop(everything=True))
 
 
 def attach(handle: bytes) -> xs.SharedArray:
     """The array. Host memory that is received again stays mapped for a while, although its exporter sees it closed with
     the last view.
     """
-    array = xs.attach(handle)
+    array: xs.SharedArray = xs.attach(handle)
     allocation = use(array).allocation
     if allocation.imported and array.device.backend == "native_cpu":
         fields = fields_of(xs.ArrayHandle(handle).handle)

@@ -36,7 +36,7 @@ import xpushare as xs
 from xpushare import adapters, arrays
 from xpushare._array import capsule_of
 from xpushare._elements import check_dtype
-from xpushare._share import host_view
+from xpushare._source import host_view
 from xpushare.integrations._reuse import attach, empty
 
 __all__ = ["Transport", "empty", "register"]

@@ -376,7 +376,8 @@ class Peers:
         """What `opener` made of the handle's object, now or for an earlier open, and the lease that belongs to it."""
         fields = fields_of(handle)
         cookie = fields.cookie
-        key = (cookie, fields.object, opener, fields.flags & READ_ONLY)
+        # What a pickle opened may have to be exported from here later, so it is another import.
+        key = (cookie, fields.object, opener, fields.flags & (READ_ONLY | PICKLED))
         acquired = self.acquire_known(handle, key, opener)
         if acquired is not None:
             if fields.flags & PICKLED:
@@ -486,21 +487,22 @@ class Peers:
         finally:
             close_all(fds)
 
-    def acquire_own(self, handle: Handle, export: Export, exporter: Hardware, opener: Opener) -> Any:
-        """What `opener`, of another backend, made of an export of this very process, now or for an earlier open."""
+    def acquire_own(self, handle: Handle, export: Export, exporter: Hardware | None, opener: Opener) -> Any:
+        """What `opener` made of an export of this very process, now or for an earlier open. `exporter`: of an opener of
+        another backend.
+        """
         fields = fields_of(handle)
         key = (fields.cookie, fields.object, opener, fields.flags & READ_ONLY)
         return self._cached(key, lambda: self._import_own(handle, export, exporter, opener))
 
     @staticmethod
-    def _import_own(handle: Handle, export: Export, exporter: Hardware, opener: Opener) -> Any:
+    def _import_own(handle: Handle, export: Export, exporter: Hardware | None, opener: Opener) -> Any:
         nbytes, exposed_nbytes, numbers, inode, payload, on_demand, form, offset = export
-        if opener.admit is not None:
+        if opener.admit is not None and exporter is not None:
             opener.admit(form, exporter)
         if on_demand is not None:
             raise FeatureNotSupportedError(
-                f"{nbytes} bytes of this very process lie over several allocations, which another backend cannot open "
-                "here"
+                f"{nbytes} bytes of this very process lie over several allocations, which cannot be imported here"
             )
         mapping: _native.Mapping | None = None
         fds: list[OwnedFd] = []

@@ -28,6 +28,10 @@ from xpushare.ur._enums import ExecutionInfo as ExecutionInfo
 from xpushare.ur._enums import ExpDevice2DBlockArrayCapabilityFlags as ExpDevice2DBlockArrayCapabilityFlags
 from xpushare.ur._enums import ExpEnqueueExtFlags as ExpEnqueueExtFlags
 from xpushare.ur._enums import ExpEventFlags as ExpEventFlags
+from xpushare.ur._enums import ExpExternalMemType as ExpExternalMemType
+from xpushare.ur._enums import ExpHostTaskFlags as ExpHostTaskFlags
+from xpushare.ur._enums import ExpPeerInfo as ExpPeerInfo
+from xpushare.ur._enums import ExpUSMHostAllocRegisterFlags as ExpUSMHostAllocRegisterFlags
 from xpushare.ur._enums import KernelLaunchPropertiesFlags as KernelLaunchPropertiesFlags
 from xpushare.ur._enums import LoggerLevel as LoggerLevel
 from xpushare.ur._enums import MemoryOrderCapabilityFlags as MemoryOrderCapabilityFlags
@@ -42,6 +46,7 @@ from xpushare.ur._enums import USMAdviceFlags as USMAdviceFlags
 from xpushare.ur._enums import USMAllocInfo as USMAllocInfo
 from xpushare.ur._enums import USMDeviceMemFlags as USMDeviceMemFlags
 from xpushare.ur._enums import USMHostMemFlags as USMHostMemFlags
+from xpushare.ur._enums import USMMigrationFlags as USMMigrationFlags
 from xpushare.ur._enums import USMType as USMType
 from xpushare.ur._enums import VirtualMemAccessFlags as VirtualMemAccessFlags
 from xpushare.ur._enums import VirtualMemGranularityInfo as VirtualMemGranularityInfo
@@ -58,6 +63,8 @@ from xpushare.ur._structs import ContextProperties as ContextProperties
 from xpushare.ur._structs import DevicePartitionProperty as DevicePartitionProperty
 from xpushare.ur._structs import ExpEnqueueExtProperties as ExpEnqueueExtProperties
 from xpushare.ur._structs import ExpEventDesc as ExpEventDesc
+from xpushare.ur._structs import ExpHostTaskProperties as ExpHostTaskProperties
+from xpushare.ur._structs import ExpUSMHostAllocRegisterProperties as ExpUSMHostAllocRegisterProperties
 from xpushare.ur._structs import PhysicalMemProperties as PhysicalMemProperties
 from xpushare.ur._structs import QueueProperties as QueueProperties
 from xpushare.ur._structs import USMDesc as USMDesc
@@ -241,6 +248,18 @@ def urDeviceGet(hPlatform: Platform, DeviceType: DeviceType | int) -> list[Devic
     - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
     - `ERROR_INVALID_ENUMERATION`: `DeviceType` is not in the range up to `DeviceType.CUSTOM`
     - `ERROR_INVALID_VALUE`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urDeviceGetGlobalTimestamps(hDevice: Device) -> tuple[int, int]:
+    """The device's clock and the host's at one moment, in nanoseconds: one clock, as the device is the host.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_UNSUPPORTED_FEATURE`: the device's clock cannot be read from the host
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -541,7 +560,7 @@ def urEnqueueEventsWaitWithBarrierExt(
 ) -> Event:
     """As `urEnqueueEventsWaitWithBarrier`, with properties; it can signal a reusable event.
 
-    `phEvent` is an event of `urEventCreateExp`, which is signalled and returned; `None` makes a new event. It must not be an element of `phEventWaitList`, and the device of `hQueue` must answer true to `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`; UR names no result for the contrary.
+    `phEvent` is an event of `urEventCreateExp`, which is signalled and returned; `None` makes a new event. It must be of the context of `hQueue`; one with IPC cannot be signalled by a queue with profiling. It must not be an element of `phEventWaitList`, and the device of `hQueue` must answer true to `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`; UR names no result for the contrary.
 
     `URError` with the result:
 
@@ -550,6 +569,7 @@ def urEnqueueEventsWaitWithBarrierExt(
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_QUEUE`
     - `ERROR_INVALID_EVENT`
+    - `ERROR_INVALID_CONTEXT`: `phEvent` is of another context than `hQueue`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_INVALID_VALUE`
@@ -560,10 +580,62 @@ def urEnqueueEventsWaitWithBarrierExt(
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
+def urEnqueueHostTaskExp(
+    hQueue: Queue, pfnHostTask: Callable[[object], object], data: object, pProperties: ExpHostTaskProperties | None, phEventWaitList: Sequence[Event] | None,
+) -> Event:
+    """Calls a function as `pfnHostTask(data)` in the order of the queue, on a thread of the queue's.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pfnHostTask` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are no `ExpHostTaskFlags`
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
+    - `ERROR_UNSUPPORTED_FEATURE`: the device answers false to `DeviceInfo.ENQUEUE_HOST_TASK_SUPPORT_EXP`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEnqueueTimestampRecordingExp(hQueue: Queue, blocking: bool, phEventWaitList: Sequence[Event] | None) -> Event:
+    """A command whose event has the times of its execution, also in a queue without profiling.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
+    - `ERROR_UNSUPPORTED_FEATURE`: the device answers false to `DeviceInfo.TIMESTAMP_RECORDING_SUPPORT_EXP`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEnqueueUSMAdvise(hQueue: Queue, pMem: int, size: int, advice: USMAdviceFlags | int) -> Event:
+    """A hint how memory will be used. Nothing is done; the command completes in its order.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_ENUMERATION`: `advice` has a bit of 0xfffe0000, which are no `USMAdviceFlags`
+    - `ERROR_INVALID_SIZE`: `size` is 0
+    - `ERROR_INVALID_QUEUE`
+    - `ERROR_INVALID_EVENT`
+    - `ERROR_INVALID_SIZE`: `size` exceeds the allocation of `pMem`
+    - `ERROR_INVALID_MEM_OBJECT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
 def urEnqueueUSMFill(
     hQueue: Queue, pMem: int, pPattern: bytes | bytearray | memoryview, size: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """Fills USM memory with a pattern.
+    """Fills memory with a pattern: USM memory, a mapped range, or ordinary memory of the process.
 
     The length of `pPattern` must be a power of two; UR names no result for the contrary.
 
@@ -589,10 +661,38 @@ def urEnqueueUSMFill(
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
+def urEnqueueUSMFill2D(
+    hQueue: Queue, pMem: int, pitch: int, pPattern: bytes | bytearray | memoryview, width: int, height: int, phEventWaitList: Sequence[Event] | None,
+) -> Event:
+    """Fills rows of memory, as `urEnqueueUSMFill` fills one. The pattern runs on from row to row.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
+    - `ERROR_INVALID_NULL_POINTER`: `pPattern` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_SIZE`: `pitch` is 0 or less than `width`
+    - `ERROR_INVALID_SIZE`: `pPattern` is empty
+    - `ERROR_INVALID_SIZE`: `pPattern` is longer than `width * height`
+    - `ERROR_INVALID_SIZE`: the length of `pPattern` is no power of two
+    - `ERROR_INVALID_SIZE`: `width` or `height` is 0
+    - `ERROR_INVALID_SIZE`: `width * height` is no multiple of that length
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
+    - `ERROR_INVALID_SIZE`: `pitch * height` exceeds the allocation of `pMem`
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
+    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
+    - `ERROR_INVALID_MEM_OBJECT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
 def urEnqueueUSMMemcpy(
     hQueue: Queue, blocking: bool, pDst: int, pSrc: int, size: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
-    """Copies USM memory.
+    """Copies memory: USM memory, a mapped range, or ordinary memory of the process, which the caller keeps.
 
     `URError` with the result:
 
@@ -604,6 +704,58 @@ def urEnqueueUSMMemcpy(
     - `ERROR_INVALID_QUEUE`
     - `ERROR_INVALID_EVENT`
     - `ERROR_INVALID_SIZE`: `size` exceeds the allocation of `pSrc` or `pDst`
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
+    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
+    - `ERROR_INVALID_MEM_OBJECT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEnqueueUSMMemcpy2D(
+    hQueue: Queue, blocking: bool, pDst: int, dstPitch: int, pSrc: int, srcPitch: int, width: int, height: int, phEventWaitList: Sequence[Event] | None,
+) -> Event:
+    """Copies rows of memory, as `urEnqueueUSMMemcpy` copies one.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pDst` is null
+    - `ERROR_INVALID_NULL_POINTER`: `pSrc` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_SIZE`: `srcPitch` or `dstPitch` is 0
+    - `ERROR_INVALID_SIZE`: `width` exceeds `srcPitch` or `dstPitch`
+    - `ERROR_INVALID_SIZE`: `height` is 0
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
+    - `ERROR_INVALID_SIZE`: `srcPitch * height` or `dstPitch * height` exceeds the allocation of `pSrc` or `pDst`
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
+    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
+    - `ERROR_INVALID_MEM_OBJECT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEnqueueUSMPrefetch(
+    hQueue: Queue, pMem: int, size: int, flags: USMMigrationFlags | int, phEventWaitList: Sequence[Event] | None,
+) -> Event:
+    """A hint that memory will be used on a device, or on the host.
+
+    Drivers move memory when it is used: nothing is done, and the command completes in its order.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_ENUMERATION`: `flags` has a bit of 0xfffffffc, which are no `USMMigrationFlags`
+    - `ERROR_INVALID_SIZE`: `size` is 0
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
+    - `ERROR_INVALID_QUEUE`
+    - `ERROR_INVALID_EVENT`
+    - `ERROR_INVALID_SIZE`: `size` exceeds the allocation of `pMem`
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_INVALID_MEM_OBJECT`
@@ -860,7 +1012,7 @@ def urIPCOpenEventHandleExp(hContext: Context, pIPCEventHandleData: bytes | byte
 def urIPCOpenMemHandleExp(
     hContext: Context, hDevice: Device, pIPCMemHandleData: bytes | bytearray | memoryview,
 ) -> int:
-    """The memory that handle data name, as an address in this process.
+    """The memory that handle data name, as an address in this process; another one than that of its exporter here.
 
     `URError` with the result:
 
@@ -937,6 +1089,70 @@ def urIPCPutPhysMemHandleExp(hContext: Context, pIPCPhysMemHandleData: bytes | b
     - `ERROR_INVALID_CONTEXT`
     - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urMemoryExportAllocExportableMemoryExp(
+    hContext: Context, hDevice: Device, alignment: int, size: int, handleTypeToExport: ExpExternalMemType | int,
+) -> int:
+    """Allocates memory of a device that `urMemoryExportExportMemoryHandleExp` exports.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_INVALID_ENUMERATION`: `handleTypeToExport` is not in the range up to `ExpExternalMemType.WIN32_NT_DX11_RESOURCE`
+    - `ERROR_UNSUPPORTED_ALIGNMENT`: `alignment` is neither 0 nor a power of two
+    - `ERROR_INVALID_USM_SIZE`: `size` is 0
+    - `ERROR_INVALID_VALUE`: `pUSMDesc.align` exceeds the size of the largest data type of `hDevice`
+    - `ERROR_UNSUPPORTED_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_INVALID_DEVICE`
+    - `ERROR_UNSUPPORTED_FEATURE`: `handleTypeToExport` is not `OPAQUE_FD`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_DEVICE_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urMemoryExportExportMemoryHandleExp(
+    hContext: Context, hDevice: Device, handleTypeToExport: ExpExternalMemType | int, pMem: int,
+) -> int:
+    """A file descriptor of an allocation, for another interface. It belongs to the caller.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_INVALID_ENUMERATION`: `handleTypeToExport` is not in the range up to `ExpExternalMemType.WIN32_NT_DX11_RESOURCE`
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_INVALID_DEVICE`
+    - `ERROR_INVALID_VALUE`: `pMem` was not allocated in `hContext`
+    - `ERROR_UNSUPPORTED_FEATURE`: `handleTypeToExport` is not `OPAQUE_FD`, or the driver has no file descriptor of the memory
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_DEVICE_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urMemoryExportFreeExportableMemoryExp(hContext: Context, hDevice: Device, pMem: int) -> None:
+    """Frees memory of `urMemoryExportAllocExportableMemoryExp`.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_INVALID_DEVICE`
+    - `ERROR_INVALID_VALUE`: `pMem` was not allocated in `hContext`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_DEVICE_MEMORY`
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -1205,6 +1421,22 @@ def urQueueRetain(hQueue: Queue) -> None:
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
+def urUSMContextMemcpyExp(hContext: Context, pDst: int, pSrc: int, size: int) -> None:
+    """Copies memory without a queue, as `urEnqueueUSMMemcpy` copies it, and waits for that.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pDst` is null
+    - `ERROR_INVALID_NULL_POINTER`: `pSrc` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_SIZE`: `size` is 0
+    - `ERROR_INVALID_SIZE`: `size` exceeds the allocation of `pSrc` or `pDst`
+    - `ERROR_INVALID_MEM_OBJECT`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
 def urUSMDeviceAlloc(hContext: Context, hDevice: Device, pUSMDesc: USMDesc | None, pool: None, size: int) -> int:
     """Allocates memory of a device.
 
@@ -1300,6 +1532,67 @@ def urUSMHostAlloc(hContext: Context, pUSMDesc: USMDesc | None, pool: None, size
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
+def urUSMHostAllocRegisterExp(
+    hContext: Context, pHostMem: int, size: int, pProperties: ExpUSMHostAllocRegisterProperties | None,
+) -> None:
+    """Makes ordinary memory of the process USM host memory, which the caller keeps.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pHostMem` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are no `ExpUSMHostAllocRegisterFlags`
+    - `ERROR_INVALID_SIZE`: `size` is 0
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_INVALID_VALUE`: this process does not have that memory, or it is USM memory, or was registered before
+    - `ERROR_UNSUPPORTED_FEATURE`: a device answers false to `DeviceInfo.USM_HOST_ALLOC_REGISTER_SUPPORT_EXP`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urUSMHostAllocUnregisterExp(hContext: Context, pHostMem: int) -> None:
+    """Makes registered memory ordinary memory again.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pHostMem` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_INVALID_VALUE`: `pHostMem` is not registered (any more)
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urUSMImportExp(hContext: Context, pMem: int, size: int) -> None:
+    """A hint that ordinary memory of the process will be copied. Copies take it as it is: nothing is done.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_SIZE`: `size` is 0
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_INVALID_VALUE`: this process does not have that memory
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urUSMReleaseExp(hContext: Context, pMem: int) -> None:
+    """Ends what `urUSMImportExp` began: nothing is done.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
 def urUSMSharedAlloc(hContext: Context, hDevice: Device, pUSMDesc: USMDesc | None, pool: None, size: int) -> int:
     """Allocates memory that host and device share.
 
@@ -1317,6 +1610,49 @@ def urUSMSharedAlloc(hContext: Context, hDevice: Device, pUSMDesc: USMDesc | Non
     - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_OUT_OF_RESOURCES`
     - `ERROR_UNSUPPORTED_FEATURE`: a device of `hContext` answers false to `DeviceInfo.USM_POOL_SUPPORT`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urUsmP2PDisablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> None:
+    """Ends what `urUsmP2PEnablePeerAccessExp` began.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `commandDevice` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `peerDevice` is null
+    - `ERROR_INVALID_OPERATION`: the access was not enabled, or disabled before
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urUsmP2PEnablePeerAccessExp(commandDevice: Device, peerDevice: Device) -> None:
+    """Lets a device use memory of another.
+
+    Queues here see to that themselves for what they copy and fill, so that this only checks that it is possible.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `commandDevice` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `peerDevice` is null
+    - `ERROR_UNSUPPORTED_FEATURE`: `commandDevice` cannot use memory of `peerDevice`
+    - `ERROR_INVALID_OPERATION`: the access was enabled before
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urUsmP2PPeerAccessGetInfoExp(commandDevice: Device, peerDevice: Device, propName: ExpPeerInfo | int) -> int:
+    """Asks whether a device can use memory of another.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `commandDevice` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `peerDevice` is null
+    - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `ExpPeerInfo.UR_PEER_ATOMICS_SUPPORT`
+    - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`

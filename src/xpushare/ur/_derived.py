@@ -158,7 +158,7 @@ def _decoders(info: str) -> dict[int, Callable[[Any], Any]]:
 
 
 CALLBACKS: Final[Mapping[str, str]] = MappingProxyType(
-    {"logger": "LoggerLevel, str, object", "event": "Event, ExecutionInfo, object"}
+    {"logger": "LoggerLevel, str, object", "event": "Event, ExecutionInfo, object", "host_task": "object"}
 )
 """What a callback is called with: the name in its kind -> the types."""
 

@@ -38,6 +38,10 @@ __all__ = [
     "ExpDevice2DBlockArrayCapabilityFlags",
     "ExpEnqueueExtFlags",
     "ExpEventFlags",
+    "ExpExternalMemType",
+    "ExpHostTaskFlags",
+    "ExpPeerInfo",
+    "ExpUSMHostAllocRegisterFlags",
     "KernelLaunchPropertiesFlags",
     "LoggerLevel",
     "MemoryOrderCapabilityFlags",
@@ -52,6 +56,7 @@ __all__ = [
     "USMAllocInfo",
     "USMDeviceMemFlags",
     "USMHostMemFlags",
+    "USMMigrationFlags",
     "USMType",
     "VirtualMemAccessFlags",
     "VirtualMemGranularityInfo",
@@ -375,6 +380,23 @@ class USMAllocInfo(IntEnum):
     POOL = 4
 
 
+class ExpPeerInfo(IntEnum):
+    """`ur_exp_peer_info_t`: What `urUsmP2PPeerAccessGetInfoExp` can be asked."""
+
+    UR_PEER_ACCESS_SUPPORT = 0
+    UR_PEER_ATOMICS_SUPPORT = 1
+
+
+class ExpExternalMemType(IntEnum):
+    """`ur_exp_external_mem_type_t`: Handles that `urMemoryExportExportMemoryHandleExp` is asked for."""
+
+    OPAQUE_FD = 0
+    WIN32_NT = 1
+    WIN32_NT_DX12_RESOURCE = 2
+    DMA_BUF = 3
+    WIN32_NT_DX11_RESOURCE = 4
+
+
 class VirtualMemGranularityInfo(IntEnum):
     """`ur_virtual_mem_granularity_info_t`: What `urVirtualMemGranularityGetInfo` can be asked."""
 
@@ -559,6 +581,25 @@ class USMAdviceFlags(IntFlag, boundary=KEEP):
     CLEAR_NON_COHERENT_MEMORY = 1 << 16
 
 
+class USMMigrationFlags(IntFlag, boundary=KEEP):
+    """`ur_usm_migration_flags_t`: Where `urEnqueueUSMPrefetch` moves memory."""
+
+    HOST_TO_DEVICE = 1 << 0
+    DEVICE_TO_HOST = 1 << 1
+
+
+class ExpUSMHostAllocRegisterFlags(IntFlag, boundary=KEEP):
+    """`ur_exp_usm_host_alloc_register_flags_t`: How devices use host memory that is registered."""
+
+    READ_ONLY = 1 << 0
+
+
+class ExpHostTaskFlags(IntFlag, boundary=KEEP):
+    """`ur_exp_host_task_flags_t`: Reserved."""
+
+    TBD = 1 << 0
+
+
 class VirtualMemAccessFlags(IntFlag, boundary=KEEP):
     """`ur_virtual_mem_access_flags_t`: Access to a mapped range."""
 
@@ -692,6 +733,9 @@ INVALID_BITS: Final[Mapping[type[IntFlag], int]] = MappingProxyType(
         USMHostMemFlags: 0xFFFFFFFE,
         USMDeviceMemFlags: 0xFFFFFFF8,
         USMAdviceFlags: 0xFFFE0000,
+        USMMigrationFlags: 0xFFFFFFFC,
+        ExpUSMHostAllocRegisterFlags: 0xFFFFFFFE,
+        ExpHostTaskFlags: 0xFFFFFFFE,
         VirtualMemAccessFlags: 0xFFFFFFF8,
         PhysicalMemFlags: 0xFFFFFFFD,
         ExpEventFlags: 0xFFFFFFFC,

@@ -13,7 +13,7 @@ from xpushare._device import Device as SharedDevice
 from xpushare._device import devices as shared_devices
 from xpushare._lifecycle import use
 from xpushare._result import Result
-from xpushare.core.memory import Range
+from xpushare.core.memory import HostBytes, Range, host_bytes
 from xpushare.sharing import node
 from xpushare.ur._error import URError
 
@@ -271,7 +271,7 @@ class PhysicalMem(Counted):
 class Event(Counted):
     """`ur_event_handle_t`: a command's event, or a reusable one."""
 
-    __slots__ = ("command", "context", "profile", "queue", "reusable", "shared", "started")
+    __slots__ = ("command", "context", "failed_on", "profile", "queue", "reusable", "shared", "started")
 
     dead = Result.ERROR_INVALID_EVENT
     shared: SharedEvent
@@ -281,6 +281,8 @@ class Event(Counted):
     """The command that it stands for."""
     queue: Queue | None
     """Where that was enqueued in this process; None before the first signal."""
+    failed_on: Queue | None
+    """The same, until the program has learned by this event that the command was lost."""
     profile: Profile | None
     started: Profile | None
     """Of the marker before a command with a duration of its own."""
@@ -292,7 +294,7 @@ class Event(Counted):
         self.shared = event
         self.command = command
         self.reusable = reusable
-        self.queue = self.profile = self.started = None
+        self.queue = self.failed_on = self.profile = self.started = None
         return self
 
     @property
@@ -357,11 +359,12 @@ class Places:
         self.allocated: dict[int, Memory] = {}
         self.opened: dict[int, dict[Memory, None]] = {}  # in the order of the opens
         self.ranges: dict[int, VirtualRange] = {}
+        self.registered: dict[int, HostBytes] = {}
         self._starts: list[int] = []
-        self._mapped: dict[int, Any] = {}  # opened allocations and reserved ranges
+        self._mapped: dict[int, Any] = {}  # opened allocations, reserved ranges and registered memory
 
     def add(self, found: Any) -> None:
-        """Have `locate` find an opened allocation or a reserved range. With the lock."""
+        """Have `locate` find an opened allocation, a reserved range or registered memory. With the lock."""
         if found.address not in self._mapped:
             insort(self._starts, found.address)
             self._mapped[found.address] = found
@@ -387,15 +390,22 @@ class Places:
 
     def find(self, address: int) -> Range:
         """From `address` to the end of what it lies in; memory that the object face allocated will do, too."""
+        found = self.known(address)
+        if found is None:
+            raise URError(
+                f"{address:#x} lies in no memory that this process allocated or reserved, or opened by urIPCOpen…",
+                result=Result.ERROR_INVALID_MEM_OBJECT,
+            )
+        return found
+
+    def known(self, address: int) -> Range | None:
+        """The same; None for other addresses."""
         exact = self.allocated.get(address)
         if exact is not None:
             return use(exact)
         allocation = self.locate(address)
         if allocation is None:
-            raise URError(
-                f"{address:#x} lies in no memory that this process allocated or reserved, or opened by urIPCOpen…",
-                result=Result.ERROR_INVALID_MEM_OBJECT,
-            )
+            return None
         start: int = allocation.address
         memory = self.allocated.get(start)
         if memory is None:
@@ -406,6 +416,20 @@ class Places:
         device: SharedDevice = allocation.device
         offset = address - start
         return Range(allocation, offset, allocation.nbytes - offset, device, device.context, read_only, handle, None)
+
+    def operand(self, address: int, size: int, device: SharedDevice, context: SharedContext) -> Range:
+        """`size` bytes there, or more: of memory that is known here, else ordinary memory of this process."""
+        found = self.known(address)
+        if found is None:
+            found = host_bytes(address, size, device, context)
+        if found is None:
+            raise URError(f"this process has no {size} bytes at {address:#x}", result=Result.ERROR_INVALID_MEM_OBJECT)
+        if size > found.nbytes:
+            raise URError(
+                f"{size} bytes from {address:#x} on exceed the allocation, which ends after {found.nbytes}",
+                result=Result.ERROR_INVALID_SIZE,
+            )
+        return found
 
     def range_at(self, address: int) -> VirtualRange:
         """The reserved range that `address` lies in."""

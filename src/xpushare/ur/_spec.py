@@ -15,7 +15,7 @@ say what an argument is:
 | `bool` | `bool` | `bool` |
 | `Uint32` | `uint32` | `int` of 32 bits, not negative |
 | `String` | `string` | `str`; a C string |
-| `LoggerCallback`, `EventCallback` | `callback:X` | a callable: `ur_logger_callback_t`, `ur_event_callback_t` |
+| `LoggerCallback`, `EventCallback`, `HostTask` | `callback:X` | a callable, for a C function pointer |
 | `UserData` | `data?` | any object, handed to a callback; `void *`, which may be null |
 | `bytes` | `bytes` | bytes-like; a pointer to data together with the size of it, where UR takes the size |
 | `Pattern` | `pattern` | bytes-like; `pPattern` and `patternSize` |
@@ -63,6 +63,7 @@ __all__ = [
     "Error",
     "EventCallback",
     "Function",
+    "HostTask",
     "Info",
     "Int32",
     "LoggerCallback",
@@ -94,6 +95,7 @@ Uint64 = Annotated[int, "uint64"]
 String = Annotated[str, "string"]
 LoggerCallback = Annotated[Callable[[_enums.LoggerLevel, str, object], object], "callback:logger"]
 EventCallback = Annotated[Callable[[Event, _enums.ExecutionInfo, object], object], "callback:event"]
+HostTask = Annotated[Callable[[object], object], "callback:host_task"]
 UserData = Annotated[object, "data?"]
 Pool = Annotated[None, "handle:usm_pool?"]
 WaitList = Annotated[tuple[Event, ...], "sequence:event?"]

@@ -18,6 +18,8 @@ __all__ = [
     "DevicePartitionProperty",
     "ExpEnqueueExtProperties",
     "ExpEventDesc",
+    "ExpHostTaskProperties",
+    "ExpUSMHostAllocRegisterProperties",
     "PhysicalMemProperties",
     "QueueProperties",
     "USMDesc",
@@ -67,6 +69,22 @@ class ExpEventDesc:
 
 
 @dataclass
+class ExpUSMHostAllocRegisterProperties:
+    """`ur_exp_usm_host_alloc_register_properties_t`, for `urUSMHostAllocRegisterExp`."""
+
+    flags: int = 0
+    """`ExpUSMHostAllocRegisterFlags`"""
+
+
+@dataclass
+class ExpHostTaskProperties:
+    """`ur_exp_host_task_properties_t`, for `urEnqueueHostTaskExp`."""
+
+    flags: int = 0
+    """`ExpHostTaskFlags`"""
+
+
+@dataclass
 class ExpEnqueueExtProperties:
     """`ur_exp_enqueue_ext_properties_t`, for `urEnqueueEventsWaitWithBarrierExt`."""
 
@@ -93,6 +111,8 @@ FIELD_KINDS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "PhysicalMemProperties": {"flags": "flags:PhysicalMemFlags"},
         "ExpEventDesc": {"flags": "flags:ExpEventFlags"},
         "ExpEnqueueExtProperties": {"flags": "flags:ExpEnqueueExtFlags"},
+        "ExpUSMHostAllocRegisterProperties": {"flags": "flags:ExpUSMHostAllocRegisterFlags"},
+        "ExpHostTaskProperties": {"flags": "flags:ExpHostTaskFlags"},
         "DevicePartitionProperty": {"type": "enum:DevicePartition", "value": "uint32"},
     }
 )
@@ -106,6 +126,8 @@ STRUCTURE_TYPES: Final[Mapping[str, int]] = MappingProxyType(
         "PhysicalMemProperties": 37,
         "ExpEventDesc": 0x8000,
         "ExpEnqueueExtProperties": 0x4000,
+        "ExpUSMHostAllocRegisterProperties": 0x7000,
+        "ExpHostTaskProperties": 0x6000,
     }
 )
 """UR's `stype` of the structs that have one, for adapters that call a C function."""

@@ -162,6 +162,7 @@ typedef struct {
     uint64_t *external, completion, increment; /* of an external synchronization or aggregate storage */
     _Atomic uint64_t *counter;                 /* the page of the last signaller, as mapped here */
     int counter_pid, counter_fd, mapped_fd;
+    int signal_fd; /* the counter of the list that signalled it here last */
 } event;
 
 typedef struct { /* what a wait waits for, as known when it was called */

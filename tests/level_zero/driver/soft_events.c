@@ -94,7 +94,7 @@ ze_result_t zeEventCreate(ze_event_pool_handle_t handle, const ze_event_desc_t *
     e->slot = p->slots + desc->index;
     e->signal = desc->signal;
     e->wait = desc->wait;
-    e->fd = e->mapped_fd = -1;
+    e->fd = e->mapped_fd = e->signal_fd = -1;
     if (!p->opened)
         memset((void *)e->slot, 0, sizeof *e->slot);
     *out = (ze_event_handle_t)e;
@@ -117,7 +117,7 @@ static ze_result_t enter_event(int fd, uint32_t flags, uint32_t signal, uint32_t
     e->signal = signal;
     e->wait = wait;
     e->fd = fd;
-    e->mapped_fd = -1;
+    e->mapped_fd = e->signal_fd = -1;
     e->state = state;
     *out = e;
     return ZE_RESULT_SUCCESS;
@@ -208,6 +208,7 @@ static ze_result_t drop_event(ze_event_handle_t handle, bool opened)
     unmap_counter(e);
     if (e->state)
         munmap(e->state, PAGE);
+    soft_close(e->signal_fd);
     soft_close(e->fd);
     soft_delete(e);
     return ZE_RESULT_SUCCESS;
@@ -239,10 +240,15 @@ void soft_count(event *e, list *l, uint64_t value)
 {
     shared_state *s = e->state;
     soft_lock();
+    if (e->signal_fd < 0 || soft_inode(e->signal_fd) != soft_inode(l->fd)) { /* the list may go before the event */
+        int fd = soft_dup(l->fd);
+        soft_close(e->signal_fd);
+        e->signal_fd = fd;
+    }
     e->external = NULL; /* signalling replaces an external synchronization */
     ++s->sequence;
     s->pid = getpid();
-    s->fd = l->fd;
+    s->fd = e->signal_fd;
     s->value = value;
     s->start = s->end = soft_now();
     ++s->sequence;

@@ -140,6 +140,9 @@ class Example(base.Adapter):
     def reserve(self, device: base.DeviceInfo, nbytes: int, address: int) -> base.DriverRange:
         return HostRange(self.calls, nbytes, address, self.granularity(device, False))
 
+    def reaches(self, device: base.DeviceInfo, peer: base.DeviceInfo) -> bool:
+        return True
+
     def queue(self, device: base.DeviceInfo) -> base.DriverQueue:
         return HostQueue()
 

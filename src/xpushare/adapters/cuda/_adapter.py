@@ -173,6 +173,9 @@ class Cuda(VirtualMemoryAdapter):
         number, on_host = super().dlpack_device(device, kind)
         return number, on_host if kind == "host" else self._driver.gpu(device).ordinal
 
+    def reaches(self, device: DeviceInfo, peer: DeviceInfo) -> bool:
+        return self._driver.gpu(device).reaches(self._driver.gpu(peer).ordinal)
+
     # --- memory --------------------------------------------------------------------------------------------
 
     def allocate_shared(self, info: DeviceInfo, nbytes: int) -> DriverMemory:

@@ -82,25 +82,30 @@ class HostMemory(DriverMemory):
     host_accessible = True
     lasting_export = True
 
-    def __init__(self, mapping: _system.Mapping, nbytes: int, fd: OwnedFd | None, inode: int) -> None:
+    def __init__(
+        self, mapping: _system.Mapping, nbytes: int, fd: OwnedFd | None, inode: int, keep: bool = False
+    ) -> None:
         self._mapping: _system.Mapping | None = mapping
+        self._keep = keep  # for a later allocation, which is over once it was exported
         self._fd = fd
         self._inode = inode
         self.address = mapping.address
         self.nbytes = nbytes
 
     @classmethod
-    def allocate(cls, calls: Calls, nbytes: int) -> HostMemory:
+    def allocate(cls, calls: Calls, nbytes: int, keep: bool = False) -> HostMemory:
+        """Zeroed memory. With `keep`, freed memory that nobody else has ever been able to reach serves again."""
         doing = f"allocating {nbytes} bytes"
         exposed = pages(nbytes)
-        fd = memfd_of(calls, doing, "xpushare-memory", exposed)
+        found = calls.checked(doing, "kept_mapping", exposed) if keep else None
+        fd = memfd_of(calls, doing, "xpushare-memory", exposed) if found is None else found[1]
         try:
             inode = calls.checked(doing, "fstat", fd.number).st_ino
-            mapping = calls.checked(doing, "Mapping", fd.number, exposed)
+            mapping = calls.checked(doing, "Mapping", fd.number, exposed) if found is None else found[0]
         except BaseException:
             fd.close()
             raise
-        return cls(mapping, nbytes, fd, inode)
+        return cls(mapping, nbytes, fd, inode, keep)
 
     @classmethod
     def imported(cls, calls: Calls, what: Import) -> HostMemory:
@@ -118,13 +123,16 @@ class HostMemory(DriverMemory):
                 "exporting imported memory: only what came by a pickle can be exported again"
             )
         assert self._mapping is not None
+        self._keep = False
         what = (self.nbytes, self._mapping.nbytes, (self._fd.number,), self._inode, b"", None, Form.MEMFD, 0)
         found: Export = _new(Export, what)
         return found
 
     def release(self) -> None:
-        self._mapping = None
-        if self._fd is not None:
+        mapping, self._mapping = self._mapping, None
+        if self._keep and mapping is not None and self._fd is not None:
+            mapping.keep(self._fd)
+        elif self._fd is not None:
             self._fd.close()
 
 

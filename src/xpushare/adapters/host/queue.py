@@ -26,7 +26,8 @@ queue_numbers = itertools.count(1)
 class HostQueue(DriverQueue):
     """Runs operations in order, on a thread that starts with the first operation and ends with the queue.
 
-    After a failure, later work still runs, but its signals are lost until `synchronize` has reported the failure.
+    After a failure, later work still runs, but its signals are lost until `synchronize` has reported the failure, or
+    the program was `told`.
     """
 
     def __init__(self) -> None:
@@ -39,6 +40,7 @@ class HostQueue(DriverQueue):
         self._working = threading.Lock()  # taken for good by the thread that does the work
         self._worker = 0  # its identity
         self._failures: deque[BaseException] = deque()
+        self._known: deque[BaseException] = deque()  # those that the program knows by an event
         self._losses = Losses()
         self._spoiled: BaseException | None = None  # a loss since the last `synchronize`, reported or not
         self._waits: tuple[_native.Slot, int] | None = None  # what it waits for now
@@ -141,8 +143,18 @@ class HostQueue(DriverQueue):
             if not reached.acquire(timeout=-1 if timeout is None else min(timeout, threading.TIMEOUT_MAX)):
                 raise TimeoutError(f"the queue has not finished within {timeout:g} s")
         self._spoiled = None
-        if self._failures:
-            raise self._failures.popleft()
+        for failures in (self._known, self._failures):
+            if failures:
+                raise failures.popleft()
+
+    def told(self) -> None:
+        self._put(self._know)
+
+    def _know(self) -> None:
+        """After what was queued before: no later signal is lost for what went wrong there."""
+        self._spoiled = None
+        self._known += self._failures
+        self._failures.clear()
 
     def idle(self) -> bool:
         return not self._pending

@@ -24,9 +24,9 @@ from xpushare.adapters.level_zero import _numbers as n
 from xpushare.adapters.level_zero._device import Gpu
 from xpushare.adapters.level_zero._driver import Driver
 from xpushare.adapters.level_zero._listing import VARIABLES, info, list_devices
-from xpushare.adapters.level_zero._protocols import BACKEND, in_use_here, sycl_queue_of
+from xpushare.adapters.level_zero._protocols import BACKEND, in_use_here, ipc_event_of, sycl_queue_of
 from xpushare.adapters.level_zero._samples import Samples
-from xpushare.adapters.level_zero._stream import Stream
+from xpushare.adapters.level_zero._stream import OpenedEvent, Stream
 from xpushare.adapters.stream.host_ordered import HostOrderedQueue
 from xpushare.adapters.virtual_memory.adapter import VirtualMemoryAdapter
 from xpushare.adapters.virtual_memory.engine import Engine
@@ -131,6 +131,9 @@ class LevelZero(VirtualMemoryAdapter):
             error_correction=bool(about.flags & n.DEVICE_ECC),
         )
 
+    def reaches(self, device: DeviceInfo, peer: DeviceInfo) -> bool:
+        return self._driver.gpu(device).reaches(self._driver.gpu(peer).ordinal)
+
     # --- memory --------------------------------------------------------------------------------------------
 
     def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory:
@@ -193,8 +196,17 @@ class LevelZero(VirtualMemoryAdapter):
         """The SYCL queue that an array says."""
         return None if number is not None else sycl_queue_of(getattr(array, "sycl_queue", None))
 
-    def adopt_event(self, native: object) -> tuple[DeviceInfo, Any] | None:
-        return None
+    def adopt_event(self, native: object) -> tuple[DeviceInfo, OpenedEvent] | None:
+        """The handle does not say whose it is, so the drivers are asked in turn."""
+        handle, failures = ipc_event_of(native), list[XpuShareError]()
+        if handle is None:
+            return None
+        for gpu in {gpu.platform: gpu for gpu in reversed(self._driver.gpus())}.values():
+            try:
+                return self._info(gpu), OpenedEvent(gpu, handle)
+            except XpuShareError as error:
+                failures.append(error)
+        raise failures[0] if failures else FeatureNotSupportedError(f"opening an IPC event: {self.why_none()}")
 
     def samples(self) -> Samples:
         return Samples(self)

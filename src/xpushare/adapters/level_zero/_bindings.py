@@ -280,6 +280,8 @@ FUNCTIONS: Final[dict[str, tuple[tuple[int, int], tuple[Any, ...]]]] = {
     "zeEventQueryStatus": ((1, 0), (_P,)),
     "zeEventCounterBasedCreate": ((1, 15), (_P, _P, _P, _P)),
     "zeEventCounterBasedGetIpcHandle": ((1, 15), (_P, _P)),
+    "zeEventCounterBasedOpenIpcHandle": ((1, 15), (_P, ze_ipc_event_counter_based_handle_t, _P)),
+    "zeEventCounterBasedCloseIpcHandle": ((1, 15), (_P,)),
     "zelLoaderTranslateHandle": ((1, 0), (c_uint32, _P, _P)),
 }
 # Intel's, found by `zeDriverGetExtensionFunctionAddress`.

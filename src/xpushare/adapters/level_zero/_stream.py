@@ -16,7 +16,7 @@ from xpushare.adapters.level_zero._numbers import Handle
 from xpushare.adapters.stream.hooks import Calls, Device, Scope
 from xpushare.adapters.stream.library import address_of
 
-__all__ = ["IpcEvent", "Mark", "NativeEvent", "Stream"]
+__all__ = ["IpcEvent", "Mark", "OpenedEvent", "Stream"]
 
 _patterns: Final = (ctypes.c_uint8 * 256)(*range(256))  # what fills read: the byte at its own index
 
@@ -36,12 +36,22 @@ def _counter_based(gpu: Gpu, doing: str, flags: int) -> int:
 
 
 @final
-class NativeEvent:
-    """Another library's event, where the driver reads its handle."""
+class OpenedEvent:
+    """Another process's counter-based event, where the driver reads its handle. Nobody asks it anything: Intel's driver
+    (26.27) aborts a process that asks one whose last signaller was killed.
+    """
 
-    def __init__(self, handle: int, owner: object) -> None:
-        self.handles = (ctypes.c_void_p * 1)(handle)
-        self.owner = owner
+    def __init__(self, gpu: Gpu, handle: bytes) -> None:
+        doing, call = "opening an IPC event", ("zeEventCounterBasedOpenIpcHandle", gpu.platform.context)
+        raw = ze.ze_ipc_event_counter_based_handle_t.from_buffer_copy(handle)
+        if not gpu.platform.has(call[0]):
+            raise FeatureNotSupportedError(f"{doing}: the driver is older than IPC of counter-based events (API 1.15)")
+        self._driver = gpu.driver
+        self.handles = (ctypes.c_void_p * 1)(gpu.driver.made(doing, *call, raw))
+
+    def __del__(self) -> None:
+        if hasattr(self, "handles") and self._driver.started:
+            self._driver.code("zeEventCounterBasedCloseIpcHandle", self.handles[0])
 
 
 @final
@@ -135,7 +145,7 @@ class Stream:
     def fill(self, doing: str, dst: int, pattern: bytes, times: int) -> Calls:
         return ((self._fill, self.handle, dst, address_of(_patterns) + pattern[0], 1, times, 0, 0, 0),)
 
-    def wait_native(self, doing: str, event: NativeEvent) -> Calls:
+    def wait_native(self, doing: str, event: OpenedEvent) -> Calls:
         return ((self._wait, self.handle, 1, address_of(event.handles)),)
 
     def record_native(self, doing: str) -> IpcEvent:

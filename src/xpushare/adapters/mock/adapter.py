@@ -104,6 +104,9 @@ class Mock(StreamAdapter):
     def import_physical(self, device: DeviceInfo, what: Import) -> DriverPhysical:
         return HostPhysical.imported(driver(), what)
 
+    def reaches(self, device: DeviceInfo, peer: DeviceInfo) -> bool:
+        return True  # it is the host's
+
     def reserve(self, device: DeviceInfo, nbytes: int, address: int) -> DriverRange:
         return HostRange(driver(), nbytes, address, self.granularity(device, False))
 

@@ -101,7 +101,7 @@ class NativeCpu(Adapter):
         return max(1 << 21, page) if recommended else page
 
     def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory:
-        return HostMemory.allocate(self.calls, nbytes)
+        return HostMemory.allocate(self.calls, nbytes, keep=True)
 
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
         return HostMemory.imported(self.calls, what)
@@ -120,6 +120,9 @@ class NativeCpu(Adapter):
 
     def reserve(self, device: DeviceInfo, nbytes: int, address: int) -> DriverRange:
         return HostRange(self.calls, nbytes, address, self.granularity(device, False))
+
+    def reaches(self, device: DeviceInfo, peer: DeviceInfo) -> bool:
+        return True
 
     def queue(self, device: DeviceInfo) -> DriverQueue:
         return HostQueue()
@@ -165,7 +168,7 @@ def _cpu() -> _Cpu:
 
 
 def _sysfs(name: str) -> int:
-    """A number that the kernel lists of the first processor, of its last cache if it has several; 0 if none."""
+    """A number that the kernel lists of the first processor (of its last cache, if it has several), or 0."""
     found = sorted(glob.glob(f"/sys/devices/system/cpu/cpu0/{name}"))
     if not found:
         return 0

@@ -59,6 +59,9 @@ class HostOrderedQueue(DriverQueue):
         self._before()
         self._queue.synchronize(timeout)
 
+    def told(self) -> None:
+        self._queue.told()
+
     def idle(self) -> bool:
         return self._queue.idle()
 

@@ -458,6 +458,9 @@ class DeviceQueue(DriverQueue):
         if failure is not None:
             raise failure
 
+    def told(self) -> None:
+        self._native.told(max(self.place, self._native.handed))
+
     def idle(self) -> bool:
         if self._broken is not None:
             return True

@@ -8,7 +8,7 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
-from xpushare.conformance.faults.planting import mutant, set_, the_long_way, wrap
+from xpushare.conformance.faults.planting import mutant, nothing, set_, the_long_way, wrap
 
 
 @mutant("a read-only import gives writable views and mappings", "3.11a", "3.11b")
@@ -219,3 +219,34 @@ def queue_pickles() -> None:
     from xpushare._queue import Queue
 
     set_(Queue, "__reduce__", lambda _self: (list, ()))
+
+
+@mutant("each array of a tree is exported by itself", "6.2")
+def tree_exports_each() -> None:
+    from xpushare import _tree
+
+    _tree.__dict__["id"] = lambda _x: object()  # of the allocation
+
+
+@mutant("an array that occurs twice in a tree becomes two", "6.3")
+def tree_doubles() -> None:
+    from xpushare import _tree
+    from xpushare._tree_handle import flatten as original
+
+    def doubling(tree: Any) -> Any:
+        arrays, described = original(tree)
+        if isinstance(described, list) and described[0] == "l" and len(arrays) == 2:
+            inner = described[1][1]
+            if isinstance(inner, list) and inner[0] == "d":
+                inner[2][0] = len(arrays)
+                arrays.append(arrays[0])
+        return arrays, described
+
+    set_(_tree, "flatten", doubling)
+
+
+@mutant("an attach of a tree that fails takes an open away", "6.7")
+def tree_takes_opens() -> None:
+    from xpushare import _tree
+
+    set_(_tree, "give_open", nothing)

@@ -7,7 +7,7 @@ They turn errors of `core` into `URError`.
 
 from __future__ import annotations
 
-from xpushare.ur._functions import context, device, enqueue, event, ipc, physical_mem, queue, usm, virtual_mem
+from xpushare.ur._functions import context, device, enqueue, event, ipc, peer, physical_mem, queue, usm, virtual_mem
 from xpushare.ur._spec import FUNCTIONS, INFOS
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "enqueue",
     "event",
     "ipc",
+    "peer",
     "physical_mem",
     "queue",
     "usm",

@@ -21,8 +21,8 @@ _CONTEXT: Final = Info(
         ContextInfo.NUM_DEVICES: lambda context: len(context.devices),
         ContextInfo.DEVICES: lambda context: list(context.devices),
         ContextInfo.REFERENCE_COUNT: lambda context: context.references,
-        ContextInfo.USM_MEMCPY2D_SUPPORT: lambda _context: False,
-        ContextInfo.USM_FILL2D_SUPPORT: lambda _context: False,
+        ContextInfo.USM_MEMCPY2D_SUPPORT: lambda _context: True,
+        ContextInfo.USM_FILL2D_SUPPORT: lambda _context: True,
     },
 )
 

@@ -34,7 +34,7 @@ from xpushare.ur._enums import (
 )
 from xpushare.ur._error import URError, last_error
 from xpushare.ur._objects import Adapter, Device, Platform
-from xpushare.ur._spec import UNSUPPORTED_QUERY, Info, Int32, LoggerCallback, String, UserData, function
+from xpushare.ur._spec import UNSUPPORTED_QUERY, Info, Int32, LoggerCallback, String, Uint64, UserData, function
 
 
 def _version(_about: object) -> str:
@@ -163,6 +163,11 @@ def _reach(device: Device, kind: UsmKind) -> int:
 
 def _usm(kind: UsmKind) -> Callable[[Device], int]:
     return lambda device: _reach(device, kind)
+
+
+def _is_host(device: Device) -> bool:
+    """Whether the device's queues run functions of this process, and its memory is the process's."""
+    return device.shared.type == "cpu"
 
 
 def _constant(value: Any) -> Callable[[Device], Any]:
@@ -368,6 +373,12 @@ _DEVICE: Final = Info(
         DeviceInfo.USM_CROSS_SHARED_SUPPORT: _constant(0),
         DeviceInfo.USM_SYSTEM_SHARED_SUPPORT: _constant(0),
         DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP: _constant(True),
+        DeviceInfo.TIMESTAMP_RECORDING_SUPPORT_EXP: _has(Aspect.ext_oneapi_per_event_profiling),
+        DeviceInfo.USM_CONTEXT_MEMCPY_SUPPORT_EXP: _constant(True),
+        DeviceInfo.USM_P2P_SUPPORT_EXP: _constant(True),
+        DeviceInfo.ENQUEUE_HOST_TASK_SUPPORT_EXP: _is_host,
+        DeviceInfo.USM_HOST_ALLOC_REGISTER_SUPPORT_EXP: _is_host,
+        DeviceInfo.MEMORY_EXPORT_EXPORTABLE_DEVICE_MEM_EXP: _has(Aspect.ext_oneapi_ipc_memory),
     },
     optional="DEVICE_ID MEMORY_CLOCK_RATE MAX_READ_WRITE_IMAGE_ARGS GLOBAL_MEM_FREE IL_VERSION UUID PCI_ADDRESS "
     "GPU_EU_COUNT GPU_EU_SIMD_WIDTH GPU_EU_SLICES GPU_EU_COUNT_PER_SUBSLICE GPU_SUBSLICES_PER_SLICE "
@@ -513,3 +524,15 @@ def urDeviceRelease(hDevice: Device) -> None:
 def urDeviceGetInfo(hDevice: Device, propName: DeviceInfo) -> Any:
     """Asks a device."""
     return _DEVICE.answer(propName, hDevice)
+
+
+@function(
+    16,
+    ("UNSUPPORTED_FEATURE", "the device's clock cannot be read from the host"),
+)
+def urDeviceGetGlobalTimestamps(hDevice: Device) -> tuple[Uint64, Uint64]:
+    """The device's clock and the host's at one moment, in nanoseconds: one clock, as the device is the host."""
+    if not _is_host(hDevice):
+        raise URError(f"the clock of {hDevice!r} cannot be read", result=Result.ERROR_UNSUPPORTED_FEATURE)
+    now = time.monotonic_ns()
+    return now, now

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 from xpushare._event import Event as SharedEvent
 from xpushare._lifecycle import use
+from xpushare._memory import memory_over
 from xpushare._result import Result
 from xpushare.adapters.base import Profile
 from xpushare.core import event as core_event
+from xpushare.core import memory as core_memory
 from xpushare.core import queue as core_queue
 from xpushare.core.memory import Range
 from xpushare.core.queue import Work
 from xpushare.ur import _objects
-from xpushare.ur._enums import Command
+from xpushare.ur._enums import Command, USMAdviceFlags, USMMigrationFlags
 from xpushare.ur._error import URError
 from xpushare.ur._objects import Event, Queue
-from xpushare.ur._spec import Pattern, Pointer, Size, WaitList, function, rule
-from xpushare.ur._structs import ExpEnqueueExtProperties
+from xpushare.ur._spec import HostTask, Pattern, Pointer, Size, UserData, WaitList, function, rule
+from xpushare.ur._structs import ExpEnqueueExtProperties, ExpHostTaskProperties
 
 _WAIT_LIST_RULE = rule(
     "INVALID_EVENT_WAIT_LIST",
@@ -39,14 +42,18 @@ def _hold_back(work: Work, events: tuple[Event, ...]) -> None:
 
 
 def _command(
-    queue: Queue, command: Command, events: tuple[Event, ...], submit: Callable[[Work], None] | None = None
+    queue: Queue,
+    command: Command,
+    events: tuple[Event, ...],
+    submit: Callable[[Work], None] | None = None,
+    profiling: bool = False,
 ) -> Event:
     """Enqueue a command and a signal after it; the event of that."""
     work = use(queue.shared)
     device, context = queue.device.shared, queue.context.shared
-    shared = SharedEvent(device, context=context, enable_profiling=queue.profiling)
+    shared = SharedEvent(device, context=context, enable_profiling=queue.profiling or profiling)
     event = Event.make(queue.context, shared, command, False)
-    event.queue = queue
+    event.queue = event.failed_on = queue
     opened = use(shared)
     event.profile = opened.profile
     if events:
@@ -61,14 +68,18 @@ def _command(
     return event
 
 
-def _operand(address: int, size: int) -> tuple[Range, int, int]:
-    found = _objects.places.find(address)
-    if size > found.nbytes:
-        raise URError(
-            f"{size} bytes from {address:#x} on exceed the allocation, which ends after {found.nbytes}",
-            result=Result.ERROR_INVALID_SIZE,
-        )
+def _operand(queue: Queue, address: int, size: int) -> tuple[Range, int, int]:
+    found = _objects.places.operand(address, size, queue.device.shared, queue.context.shared)
     return found, 0, found.nbytes
+
+
+def _fill(work: Work, queue: Queue, target: tuple[Range, int, int], pattern: bytes, size: int) -> None:
+    if isinstance(target[0].allocation, core_memory.HostBytes) and queue.device.shared.type != "cpu":
+        staged = core_memory.allocate("host", size, queue.device.shared, queue.context.shared)
+        memoryview(memory_over(staged))[:] = pattern * (size // len(pattern))
+        core_queue.copy(work, target, (staged, 0, size), size)  # a device fills its own memory only
+    else:
+        core_queue.fill(work, target, pattern, size)
 
 
 @function(
@@ -89,8 +100,8 @@ def _operand(address: int, size: int) -> tuple[Range, int, int]:
 def urEnqueueUSMMemcpy(
     hQueue: Queue, blocking: bool, pDst: Pointer, pSrc: Pointer, size: Size, phEventWaitList: WaitList
 ) -> Event:
-    """Copies USM memory."""
-    target, source = _operand(pDst, size), _operand(pSrc, size)
+    """Copies memory: USM memory, a mapped range, or ordinary memory of the process, which the caller keeps."""
+    target, source = _operand(hQueue, pDst, size), _operand(hQueue, pSrc, size)
     event = _command(
         hQueue, Command.USM_MEMCPY, phEventWaitList, lambda work: core_queue.copy(work, target, source, size)
     )
@@ -120,13 +131,184 @@ def urEnqueueUSMMemcpy(
     python="`queue.fill(dst, pattern, nbytes)`",
 )
 def urEnqueueUSMFill(hQueue: Queue, pMem: Pointer, pPattern: Pattern, size: Size, phEventWaitList: WaitList) -> Event:
-    """Fills USM memory with a pattern.
+    """Fills memory with a pattern: USM memory, a mapped range, or ordinary memory of the process.
 
     The length of `pPattern` must be a power of two; UR names no result for the contrary.
     """
-    target = _operand(pMem, size)
+    target = _operand(hQueue, pMem, size)
+
+    return _command(hQueue, Command.USM_FILL, phEventWaitList, lambda work: _fill(work, hQueue, target, pPattern, size))
+
+
+def _known(address: int, size: int) -> None:
+    """Refuse what is no USM memory, or not so much of it."""
+    if size > _objects.places.find(address).nbytes:
+        raise URError(f"{size} bytes from {address:#x} on exceed the allocation", result=Result.ERROR_INVALID_SIZE)
+
+
+@function(
+    34,
+    "INVALID_QUEUE",
+    "INVALID_EVENT",
+    ("INVALID_SIZE", "`size` exceeds the allocation of `pMem`"),
+    *_WAIT_LIST_OTHERS,
+    "INVALID_MEM_OBJECT",
+    "OUT_OF_HOST_MEMORY",
+    "OUT_OF_RESOURCES",
+    rules=(rule("INVALID_SIZE", "size == 0", "`size` is 0"), _WAIT_LIST_RULE),
+    makes="event",
+)
+def urEnqueueUSMPrefetch(
+    hQueue: Queue, pMem: Pointer, size: Size, flags: Annotated[int, USMMigrationFlags], phEventWaitList: WaitList
+) -> Event:
+    """A hint that memory will be used on a device, or on the host.
+
+    Drivers move memory when it is used: nothing is done, and the command completes in its order.
+    """
+    _known(pMem, size)
+    return _command(hQueue, Command.USM_PREFETCH, phEventWaitList)
+
+
+@function(
+    35,
+    "INVALID_QUEUE",
+    "INVALID_EVENT",
+    ("INVALID_SIZE", "`size` exceeds the allocation of `pMem`"),
+    "INVALID_MEM_OBJECT",
+    "OUT_OF_HOST_MEMORY",
+    "OUT_OF_RESOURCES",
+    rules=(rule("INVALID_SIZE", "size == 0", "`size` is 0"),),
+    makes="event",
+)
+def urEnqueueUSMAdvise(hQueue: Queue, pMem: Pointer, size: Size, advice: Annotated[int, USMAdviceFlags]) -> Event:
+    """A hint how memory will be used. Nothing is done; the command completes in its order."""
+    _known(pMem, size)
+    return _command(hQueue, Command.USM_ADVISE, ())
+
+
+@function(
+    152,
+    ("INVALID_SIZE", "`srcPitch * height` or `dstPitch * height` exceeds the allocation of `pSrc` or `pDst`"),
+    *_WAIT_LIST_OTHERS,
+    "INVALID_MEM_OBJECT",
+    "OUT_OF_HOST_MEMORY",
+    "OUT_OF_RESOURCES",
+    rules=(
+        rule("INVALID_SIZE", "srcPitch == 0 or dstPitch == 0", "`srcPitch` or `dstPitch` is 0"),
+        rule("INVALID_SIZE", "srcPitch < width or dstPitch < width", "`width` exceeds `srcPitch` or `dstPitch`"),
+        rule("INVALID_SIZE", "height == 0", "`height` is 0"),
+        _WAIT_LIST_RULE,
+    ),
+    operations=("Queue.copy",),
+    invalid=Result.ERROR_INVALID_MEM_OBJECT,
+    makes="event",
+    python="`queue.copy(dst, src, nbytes)` for each row",
+)
+def urEnqueueUSMMemcpy2D(
+    hQueue: Queue,
+    blocking: bool,
+    pDst: Pointer,
+    dstPitch: Size,
+    pSrc: Pointer,
+    srcPitch: Size,
+    width: Size,
+    height: Size,
+    phEventWaitList: WaitList,
+) -> Event:
+    """Copies rows of memory, as `urEnqueueUSMMemcpy` copies one."""
+    target, _, _ = _operand(hQueue, pDst, dstPitch * height)
+    source, _, _ = _operand(hQueue, pSrc, srcPitch * height)
+
+    def submit(work: Work) -> None:
+        for row in range(height) if width else ():
+            core_queue.copy(work, (target, row * dstPitch, width), (source, row * srcPitch, width), width)
+
+    event = _command(hQueue, Command.USM_MEMCPY_2D, phEventWaitList, submit)
+    if blocking:
+        core_event.wait(use(event.shared), None, None)
+    return event
+
+
+@function(
+    151,
+    ("INVALID_SIZE", "`pitch * height` exceeds the allocation of `pMem`"),
+    *_WAIT_LIST_OTHERS,
+    "INVALID_MEM_OBJECT",
+    "OUT_OF_HOST_MEMORY",
+    "OUT_OF_RESOURCES",
+    rules=(
+        rule("INVALID_SIZE", "pitch == 0 or pitch < width", "`pitch` is 0 or less than `width`"),
+        rule("INVALID_SIZE", "len(pPattern) == 0", "`pPattern` is empty"),
+        rule("INVALID_SIZE", "len(pPattern) > width * height", "`pPattern` is longer than `width * height`"),
+        rule("INVALID_SIZE", "len(pPattern) & (len(pPattern) - 1)", "the length of `pPattern` is no power of two"),
+        rule("INVALID_SIZE", "width == 0 or height == 0", "`width` or `height` is 0"),
+        rule("INVALID_SIZE", "width * height % len(pPattern)", "`width * height` is no multiple of that length"),
+        _WAIT_LIST_RULE,
+    ),
+    operations=("Queue.fill",),
+    invalid=Result.ERROR_INVALID_MEM_OBJECT,
+    makes="event",
+    python="`queue.fill(dst, pattern, nbytes)` for each row",
+)
+def urEnqueueUSMFill2D(
+    hQueue: Queue,
+    pMem: Pointer,
+    pitch: Size,
+    pPattern: Pattern,
+    width: Size,
+    height: Size,
+    phEventWaitList: WaitList,
+) -> Event:
+    """Fills rows of memory, as `urEnqueueUSMFill` fills one. The pattern runs on from row to row."""
+    target, _, _ = _operand(hQueue, pMem, pitch * height)
+
+    def submit(work: Work) -> None:
+        length = len(pPattern)
+        for row in range(height):
+            begin = row * width % length
+            turned = pPattern[begin:] + pPattern[:begin]
+            line = turned if width % length == 0 else (turned * (width // length + 1))[:width]
+            _fill(work, hQueue, (target, row * pitch, width), line, width)
+
+    return _command(hQueue, Command.USM_FILL_2D, phEventWaitList, submit)
+
+
+@function(
+    223,
+    ("INVALID_EVENT_WAIT_LIST", "an element of `phEventWaitList` is not a valid event"),
+    ("UNSUPPORTED_FEATURE", "the device answers false to `DeviceInfo.TIMESTAMP_RECORDING_SUPPORT_EXP`"),
+    rules=(_WAIT_LIST_RULE,),
+    operations=("Queue.signal",),
+    makes="event",
+    python="`queue.signal(xs.Event(device, enable_profiling=True))`",
+)
+def urEnqueueTimestampRecordingExp(hQueue: Queue, blocking: bool, phEventWaitList: WaitList) -> Event:
+    """A command whose event has the times of its execution, also in a queue without profiling."""
+    event = _command(hQueue, Command.TIMESTAMP_RECORDING_EXP, phEventWaitList, profiling=True)
+    if blocking:
+        core_event.wait(use(event.shared), None, None)
+    return event
+
+
+@function(
+    309,
+    ("INVALID_EVENT_WAIT_LIST", "an element of `phEventWaitList` is not a valid event"),
+    ("UNSUPPORTED_FEATURE", "the device answers false to `DeviceInfo.ENQUEUE_HOST_TASK_SUPPORT_EXP`"),
+    rules=(_WAIT_LIST_RULE,),
+    operations=("Queue.submit",),
+    makes="event",
+    python="`queue.submit(function, data)`",
+)
+def urEnqueueHostTaskExp(
+    hQueue: Queue,
+    pfnHostTask: HostTask,
+    data: UserData,
+    pProperties: ExpHostTaskProperties | None,
+    phEventWaitList: WaitList,
+) -> Event:
+    """Calls a function as `pfnHostTask(data)` in the order of the queue, on a thread of the queue's."""
     return _command(
-        hQueue, Command.USM_FILL, phEventWaitList, lambda work: core_queue.fill(work, target, pPattern, size)
+        hQueue, Command.HOST_TASK_EXP, phEventWaitList, lambda work: core_queue.submit(work, pfnHostTask, (data,))
     )
 
 
@@ -170,6 +352,7 @@ def urEnqueueEventsWaitWithBarrier(hQueue: Queue, phEventWaitList: WaitList) -> 
     246,
     "INVALID_QUEUE",
     "INVALID_EVENT",
+    ("INVALID_CONTEXT", "`phEvent` is of another context than `hQueue`"),
     *_WAIT_LIST_OTHERS,
     "INVALID_VALUE",
     "OUT_OF_HOST_MEMORY",
@@ -191,7 +374,8 @@ def urEnqueueEventsWaitWithBarrierExt(
     """As `urEnqueueEventsWaitWithBarrier`, with properties; it can signal a reusable event.
 
     `phEvent` is an event of `urEventCreateExp`, which is signalled and returned; `None` makes a new event. It must
-    not be an element of `phEventWaitList`, and the device of `hQueue` must answer true to
+    be of the context of `hQueue`; one with IPC cannot be signalled by a queue with profiling. It must not be an element
+    of `phEventWaitList`, and the device of `hQueue` must answer true to
     `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`; UR names no result for the contrary.
     """
     if phEvent is None:
@@ -207,12 +391,19 @@ def urEnqueueEventsWaitWithBarrierExt(
             "`phEvent` is in `phEventWaitList`: it cannot wait for itself",
             result=Result.ERROR_INVALID_EVENT_WAIT_LIST,
         )
+    if phEvent.context is not hQueue.context:
+        raise URError(f"{phEvent!r} is of another context than {hQueue!r}", result=Result.ERROR_INVALID_CONTEXT)
     work = use(hQueue.shared)
     opened = use(phEvent.shared)
-    if hQueue.profiling and opened.profile is None and not opened.ipc_enabled and opened.handle is None:
+    if hQueue.profiling and (opened.ipc_enabled or opened.handle is not None):
+        raise URError(
+            f"{phEvent!r} is shared, and so it is not profiled: {hQueue!r} profiles what it does",
+            result=Result.ERROR_INVALID_EVENT,
+        )
+    if hQueue.profiling and opened.profile is None:
         opened = opened._replace(profile=Profile())
     _hold_back(work, phEventWaitList)
     core_queue.signal(work, opened)
     phEvent.profile = opened.profile
-    phEvent.queue = hQueue
+    phEvent.queue = phEvent.failed_on = hQueue
     return phEvent

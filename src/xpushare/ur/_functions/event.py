@@ -18,11 +18,19 @@ from xpushare.ur._spec import UNSUPPORTED_QUERY, EventCallback, Info, UserData, 
 from xpushare.ur._structs import ExpEventDesc
 
 
+def _tell(event: Event) -> None:
+    """The program learns that the command was lost: its queue need not fail what is enqueued from now on."""
+    queue, event.failed_on = event.failed_on, None
+    if queue is not None and queue.references:
+        use(queue.shared).driver.told()
+
+
 def _status(event: Event) -> EventStatus:
     """How far the newest command is that signals the event."""
     try:
         return EventStatus.COMPLETE if core_event.done(use(event.shared)) else EventStatus.SUBMITTED
     except PeerLostError:
+        _tell(event)
         return EventStatus.ERROR
 
 
@@ -166,7 +174,11 @@ def urEventGetProfilingInfo(hEvent: Event, propName: ProfilingInfo) -> int:
 def urEventWait(phEventWaitList: tuple[Event, ...]) -> None:
     """Waits on the host until events are complete."""
     for event in phEventWaitList:
-        core_event.wait(use(event.shared), None, None)
+        try:
+            core_event.wait(use(event.shared), None, None)
+        except PeerLostError:
+            _tell(event)
+            raise
 
 
 @function(

@@ -84,8 +84,8 @@ def urIPCPutMemHandleExp(hContext: Context, pIPCMemHandleData: bytes) -> None:
     python="`xs.ipc.memory.open(handle, device=…, context=…)`",
 )
 def urIPCOpenMemHandleExp(hContext: Context, hDevice: Device, pIPCMemHandleData: bytes) -> Pointer:
-    """The memory that handle data name, as an address in this process."""
-    found = core_memory.open_(pIPCMemHandleData, hDevice.shared, hContext.shared)
+    """The memory that handle data name, as an address in this process; another one than that of its exporter here."""
+    found = core_memory.open_(pIPCMemHandleData, hDevice.shared, hContext.shared, anew=True)
     places = _objects.places
     with places.lock:
         places.opened.setdefault(found.allocation.address, {})[memory_over(found)] = None

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Final
 
 from xpushare._lifecycle import use
-from xpushare._memory import memory_over
+from xpushare._memory import Memory, memory_over
 from xpushare._result import Result
+from xpushare._system import maps
 from xpushare.adapters.base import UsmKind
 from xpushare.core import memory as core_memory
+from xpushare.core import queue as core_queue
 from xpushare.sharing import layout, node
 from xpushare.ur import _objects
-from xpushare.ur._enums import USMAllocInfo, USMType
+from xpushare.ur._enums import ExpExternalMemType, ExpUSMHostAllocRegisterFlags, USMAllocInfo, USMType
 from xpushare.ur._error import URError
 from xpushare.ur._functions.device import LARGEST_TYPE, largest_allocation
 from xpushare.ur._objects import Context, Device, device_of
-from xpushare.ur._spec import Info, Pointer, Pool, Size, function, rule
-from xpushare.ur._structs import USMDesc
+from xpushare.ur._spec import Info, Int32, Pointer, Pool, Size, function, rule
+from xpushare.ur._structs import ExpUSMHostAllocRegisterProperties, USMDesc
 
 _ALIGN_RULE = rule(
     "INVALID_VALUE",
@@ -174,3 +177,166 @@ def urUSMGetMemAllocInfo(hContext: Context, pMem: Pointer, propName: USMAllocInf
             return USMType.UNKNOWN
         raise URError(error.message, result=Result.ERROR_INVALID_VALUE) from None
     return _USM_ALLOC.answer(propName, found)
+
+
+@function(
+    273,
+    ("INVALID_SIZE", "`size` exceeds the allocation of `pSrc` or `pDst`"),
+    "INVALID_MEM_OBJECT",
+    rules=(rule("INVALID_SIZE", "size == 0", "`size` is 0"),),
+    operations=("Queue.copy", "Queue.synchronize"),
+    invalid=Result.ERROR_INVALID_MEM_OBJECT,
+    python="`queue.copy(dst, src, nbytes)`, `queue.synchronize()`",
+)
+def urUSMContextMemcpyExp(hContext: Context, pDst: Pointer, pSrc: Pointer, size: Size) -> None:
+    """Copies memory without a queue, as `urEnqueueUSMMemcpy` copies it, and waits for that."""
+    device = hContext.devices[0].shared
+    target, source = (_objects.places.operand(each, size, device, hContext.shared) for each in (pDst, pSrc))
+    work = core_queue.create(device, hContext.shared)
+    core_queue.copy(work, (target, 0, size), (source, 0, size), size)
+    core_queue.synchronize(work, None)
+
+
+# --- host memory ----------------------------------------------------------------------------------
+
+
+@function(
+    163,
+    "INVALID_CONTEXT",
+    ("INVALID_VALUE", "this process does not have that memory"),
+    rules=(rule("INVALID_SIZE", "size == 0", "`size` is 0", "documented"),),
+)
+def urUSMImportExp(hContext: Context, pMem: Pointer, size: Size) -> None:
+    """A hint that ordinary memory of the process will be copied. Copies take it as it is: nothing is done."""
+    if not maps(pMem, size, False):
+        raise URError(f"this process has no {size} bytes at {pMem:#x}", result=Result.ERROR_INVALID_VALUE)
+
+
+@function(164, "INVALID_CONTEXT")
+def urUSMReleaseExp(hContext: Context, pMem: Pointer) -> None:
+    """Ends what `urUSMImportExp` began: nothing is done."""
+
+
+_REGISTRATION: Final = "registered host memory"
+
+
+@function(
+    312,
+    "INVALID_CONTEXT",
+    ("INVALID_VALUE", "this process does not have that memory, or it is USM memory, or was registered before"),
+    ("UNSUPPORTED_FEATURE", "a device answers false to `DeviceInfo.USM_HOST_ALLOC_REGISTER_SUPPORT_EXP`"),
+    rules=(rule("INVALID_SIZE", "size == 0", "`size` is 0", "documented"),),
+    makes=_REGISTRATION,
+)
+def urUSMHostAllocRegisterExp(
+    hContext: Context, pHostMem: Pointer, size: Size, pProperties: ExpUSMHostAllocRegisterProperties | None
+) -> None:
+    """Makes ordinary memory of the process USM host memory, which the caller keeps."""
+    if any(device.shared.type != "cpu" for device in hContext.devices):
+        raise URError(f"{hContext!r} has a device that is not the host", result=Result.ERROR_UNSUPPORTED_FEATURE)
+    places, last = _objects.places, pHostMem + size - 1
+    read_only = pProperties is not None and bool(pProperties.flags & ExpUSMHostAllocRegisterFlags.READ_ONLY)
+    with places.lock:
+        if not maps(pHostMem, size, not read_only) or places.locate(pHostMem) or places.locate(last):
+            raise URError(
+                f"{size} bytes at {pHostMem:#x} are no memory of this process, or USM memory already",
+                result=Result.ERROR_INVALID_VALUE,
+            )
+        found = core_memory.HostBytes(pHostMem, size, hContext.devices[0].shared)
+        places.registered[pHostMem] = found
+        places.add(found)
+
+
+@function(313, "INVALID_CONTEXT", ("INVALID_VALUE", "`pHostMem` is not registered (any more)"), ends=_REGISTRATION)
+def urUSMHostAllocUnregisterExp(hContext: Context, pHostMem: Pointer) -> None:
+    """Makes registered memory ordinary memory again."""
+    places = _objects.places
+    with places.lock:
+        found = places.registered.pop(pHostMem, None)
+        if found is None:
+            raise URError(f"{pHostMem:#x} is not registered", result=Result.ERROR_INVALID_VALUE)
+        places.remove(found)
+
+
+# --- handles for other interfaces -----------------------------------------------------------------
+
+
+def _allocated(context: Context, address: int) -> Memory:
+    found = _objects.places.allocated.get(address)
+    if found is None or found.context is not context.shared:
+        raise URError(f"{address:#x} was not allocated in {context!r}", result=Result.ERROR_INVALID_VALUE)
+    return found
+
+
+def _expect_fd(kind: ExpExternalMemType) -> None:
+    if kind is not ExpExternalMemType.OPAQUE_FD:
+        raise URError(f"memory is exported as an opaque fd, not as {kind!r}", result=Result.ERROR_UNSUPPORTED_FEATURE)
+
+
+@function(
+    285,
+    _ALIGN_DEVICE_ERROR,
+    ("UNSUPPORTED_SIZE", "`size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`"),
+    "INVALID_CONTEXT",
+    "INVALID_DEVICE",
+    ("UNSUPPORTED_FEATURE", "`handleTypeToExport` is not `OPAQUE_FD`"),
+    "OUT_OF_HOST_MEMORY",
+    "OUT_OF_DEVICE_MEMORY",
+    rules=(
+        rule("UNSUPPORTED_ALIGNMENT", "alignment & (alignment - 1)", "`alignment` is neither 0 nor a power of two"),
+        rule("INVALID_USM_SIZE", "size == 0", "`size` is 0"),
+    ),
+    operations=("malloc",),
+    makes="USM memory",
+    python="`xs.malloc_device(nbytes, device, context=…)`",
+)
+def urMemoryExportAllocExportableMemoryExp(
+    hContext: Context, hDevice: Device, alignment: Size, size: Size, handleTypeToExport: ExpExternalMemType
+) -> Pointer:
+    """Allocates memory of a device that `urMemoryExportExportMemoryHandleExp` exports."""
+    _expect_fd(handleTypeToExport)
+    if alignment > LARGEST_TYPE:
+        raise URError(f"the largest data type has {LARGEST_TYPE} bytes", result=Result.ERROR_INVALID_VALUE)
+    if size > largest_allocation(hDevice):
+        raise URError(f"{hDevice!r} does not have {size} bytes", result=Result.ERROR_UNSUPPORTED_SIZE)
+    return _allocate("device", hContext, hDevice, None, size)
+
+
+@function(
+    286,
+    "INVALID_CONTEXT",
+    "INVALID_DEVICE",
+    ("INVALID_VALUE", "`pMem` was not allocated in `hContext`"),
+    "OUT_OF_HOST_MEMORY",
+    "OUT_OF_DEVICE_MEMORY",
+    ends="USM memory",
+    python="`memory.close()`",
+)
+def urMemoryExportFreeExportableMemoryExp(hContext: Context, hDevice: Device, pMem: Pointer) -> None:
+    """Frees memory of `urMemoryExportAllocExportableMemoryExp`."""
+    _allocated(hContext, pMem)
+    urUSMFree(hContext, pMem)
+
+
+@function(
+    287,
+    "INVALID_CONTEXT",
+    "INVALID_DEVICE",
+    ("INVALID_VALUE", "`pMem` was not allocated in `hContext`"),
+    (
+        "UNSUPPORTED_FEATURE",
+        "`handleTypeToExport` is not `OPAQUE_FD`, or the driver has no file descriptor of the memory",
+    ),
+    "OUT_OF_HOST_MEMORY",
+    "OUT_OF_DEVICE_MEMORY",
+)
+def urMemoryExportExportMemoryHandleExp(
+    hContext: Context, hDevice: Device, handleTypeToExport: ExpExternalMemType, pMem: Pointer
+) -> Int32:
+    """A file descriptor of an allocation, for another interface. It belongs to the caller."""
+    _expect_fd(handleTypeToExport)
+    memory = _allocated(hContext, pMem)
+    fds = use(memory).allocation.driver.export(False).fds
+    if len(fds) != 1:
+        raise URError(f"the driver has no file descriptor of {memory!r}", result=Result.ERROR_UNSUPPORTED_FEATURE)
+    return os.dup(fds[0])

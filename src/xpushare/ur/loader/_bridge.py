@@ -52,6 +52,7 @@ class Boxes:
         self._make = make  # many boxes, one after the other
         self._lock = threading.Lock()
         self._next = self._end = 0
+        self._made: list[int] = []  # where those that were made at a time begin
         self._of: dict[int, int] = {}  # by identity; `objects` keeps them alive
         self.objects: dict[int, Any] = {}
 
@@ -67,6 +68,7 @@ class Boxes:
                     if not self._next:
                         raise MemoryError
                     self._end = self._next + _BOXES * _BOX
+                    self._made.append(self._next)
                 handle = self._next
                 self._next += _BOX
                 self.objects[handle] = found
@@ -75,6 +77,10 @@ class Boxes:
 
     def get(self, handle: int) -> Any:
         return self.objects.get(handle, STALE) if handle else None
+
+    def known(self, handle: int) -> bool:
+        """Whether it is a handle, or was one."""
+        return any(begin <= handle < begin + _BOXES * _BOX for begin in self._made)
 
     def drop(self, *given: Any) -> None:
         """Forget those that were released for the last time."""
@@ -110,8 +116,11 @@ def _optional_list(boxes: Boxes, count: int, address: int) -> tuple[Any, ...]:
 
 
 def _in_out(boxes: Boxes, address: int) -> Any:
-    """What comes out through `address` may also be given: one that is no handle of ours was never written."""
-    return boxes.objects.get(struct.unpack("Q", ctypes.string_at(address, 8))[0]) if address else None
+    """What comes out through `address` may also be given; what is no handle of ours was never written."""
+    if not address:
+        return None
+    (handle,) = struct.unpack("Q", ctypes.string_at(address, 8))
+    return boxes.get(handle) if boxes.known(handle) else None
 
 
 def _pattern(address: int, nbytes: int, size: int) -> bytes | None:

@@ -1,0 +1,249 @@
+/* Freed host memory that waits for its next allocation: making and filling new pages takes several times as long as
+ * zeroing old ones. Nobody else has ever been able to reach it: it was never exported, and there was no fork since it was
+ * allocated. The warden gives it back after a while, and where memory gets scarce: without a warden, nothing is kept. */
+#include "events.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MOST 64u /* each is a file descriptor */
+#define MOST_BYTES (256ull << 20)
+#define SHARE 8 /* of what is free, at most this part is kept */
+#define LOOK_NS 1000000000u
+
+typedef struct {
+    char *base;
+    uint64_t nbytes, until;
+    int fd;
+    dev_t dev;
+    ino_t ino;
+} kept;
+
+unsigned xp_forks_begun;
+uint64_t xp_kept_ns = 5000000000u;
+
+static pthread_mutex_t mu = PTHREAD_MUTEX_INITIALIZER; /* innermost */
+static kept items[MOST];                                 /* the oldest first; mu, as for all below */
+static unsigned count;
+static uint64_t total, most, look_at;
+
+/* --- how much is free --------------------------------------------------------------------------------------------- */
+
+/* A file's content; an empty string where it cannot be read. */
+static void read_file(const char *path, char *text, size_t size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, size - 1);
+    text[n < 0 ? 0 : n] = 0;
+    if (fd >= 0)
+        close(fd);
+}
+
+/* What follows `name`, or the whole where that is empty; XP_FOREVER for anything but a number. */
+static uint64_t number_in(const char *text, const char *name)
+{
+    const char *at = strstr(text, name);
+    char *end;
+    if (at == NULL)
+        return XP_FOREVER;
+    uint64_t value = strtoull(at += strlen(name), &end, 10);
+    return end == at ? XP_FOREVER : value;
+}
+
+/* What a control group leaves: its limit less what it uses. */
+static uint64_t left_in(const char *folder, const char *limit, const char *used)
+{
+    char path[512], text[64];
+    snprintf(path, sizeof path, "%s/%s", folder, limit);
+    read_file(path, text, sizeof text);
+    uint64_t all = number_in(text, "");
+    snprintf(path, sizeof path, "%s/%s", folder, used);
+    read_file(path, text, sizeof text);
+    uint64_t now = number_in(text, "");
+    return all == XP_FOREVER || now == XP_FOREVER ? XP_FOREVER : now < all ? all - now : 0;
+}
+
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* Bytes that can still be had, here and in the control groups above. */
+static uint64_t room(void)
+{
+    char text[4096], folder[384];
+    read_file("/proc/meminfo", text, sizeof text);
+    uint64_t found = number_in(text, "MemAvailable:");
+    found = found > XP_FOREVER / 1024 ? 0 : found * 1024; /* not known: keep nothing */
+    found = least(found, left_in("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"));
+    read_file("/proc/self/cgroup", text, sizeof text);
+    char *group = strstr(text, "0::/");
+    if (group == NULL)
+        return found;
+    group += 3;
+    group[strcspn(group, "\n")] = 0;
+    for (char *end = group + strlen(group); end; end = strrchr(group, '/')) {
+        *end = 0;
+        if (snprintf(folder, sizeof folder, "/sys/fs/cgroup%s", group) < (int)sizeof folder)
+            found = least(found, left_in(folder, "memory.max", "memory.current"));
+    }
+    return found;
+}
+
+/* --- what is kept ------------------------------------------------------------------------------------------------- */
+
+/* With mu: take out the items from `first` to before `last`; `out` gets them. */
+static unsigned take_out(unsigned first, unsigned last, kept *out)
+{
+    unsigned n = last - first;
+    memcpy(out, items + first, n * sizeof *items);
+    memmove(items + first, items + last, (count - last) * sizeof *items);
+    count -= n;
+    for (unsigned i = 0; i < n; i++)
+        total -= out[i].nbytes;
+    return n;
+}
+
+/* Whether its number is still that of its file: something may have closed fds that are not its own. */
+static bool stands(const kept *k)
+{
+    struct stat st;
+    return fstat(k->fd, &st) == 0 && st.st_dev == k->dev && st.st_ino == k->ino;
+}
+
+static uint64_t give_back(kept *gone, unsigned n)
+{
+    uint64_t nbytes = 0;
+    for (unsigned i = 0; i < n; i++) {
+        munmap(gone[i].base, gone[i].nbytes);
+        if (stands(&gone[i]))
+            close(gone[i].fd);
+        nbytes += gone[i].nbytes;
+    }
+    return nbytes;
+}
+
+/* With mu: how many of the oldest have to go, so that `more` bytes and `another` item fit. */
+static unsigned too_many(uint64_t more, unsigned another)
+{
+    unsigned n = count + another > MOST ? count + another - MOST : 0;
+    uint64_t rest = total;
+    for (unsigned i = 0; i < n; i++)
+        rest -= items[i].nbytes;
+    while (n < count && rest + more > most)
+        rest -= items[n++].nbytes;
+    return n;
+}
+
+/* With mu, which it gives up meanwhile. */
+static void look_around(uint64_t now)
+{
+    if (now < look_at)
+        return;
+    look_at = now + LOOK_NS;
+    pthread_mutex_unlock(&mu);
+    uint64_t free = room();
+    pthread_mutex_lock(&mu);
+    most = least(MOST_BYTES, (free + total) / SHARE);
+}
+
+bool xp_keep(char *base, uint64_t nbytes, int fd, unsigned forks)
+{
+    kept gone[MOST], new = {.base = base, .nbytes = nbytes, .fd = fd};
+    struct stat st;
+    if (!xp_warden_running() || nbytes > MOST_BYTES || fstat(fd, &st) < 0)
+        return false;
+    uint64_t now = xp_now();
+    new.until = now + xp_kept_ns;
+    new.dev = st.st_dev;
+    new.ino = st.st_ino;
+    pthread_mutex_lock(&mu);
+    look_around(now);
+    bool keep = nbytes <= most && forks == XP_RELAXED(&xp_forks_begun), first = count == 0;
+    unsigned n = keep ? take_out(0, too_many(nbytes, 1), gone) : 0;
+    if (keep) {
+        items[count++] = new;
+        total += nbytes;
+    }
+    pthread_mutex_unlock(&mu);
+    give_back(gone, n);
+    if (keep && first)
+        xp_warden_kick();
+    return keep;
+}
+
+bool xp_take_kept(uint64_t nbytes, char **base, int *fd)
+{
+    kept found;
+    unsigned n = 0;
+    pthread_mutex_lock(&mu);
+    for (unsigned i = count; i > 0 && n == 0; i--)
+        if (items[i - 1].nbytes == nbytes && items[i - 1].until > 0)
+            n = take_out(i - 1, i, &found);
+    pthread_mutex_unlock(&mu);
+    if (n == 0)
+        return false;
+    if (!stands(&found)) {
+        give_back(&found, 1);
+        return false;
+    }
+    memset(found.base, 0, nbytes);
+    *base = found.base;
+    *fd = found.fd;
+    return true;
+}
+
+uint64_t xp_trim(void)
+{
+    kept gone[MOST];
+    pthread_mutex_lock(&mu);
+    unsigned n = take_out(0, count, gone);
+    pthread_mutex_unlock(&mu);
+    return give_back(gone, n);
+}
+
+uint64_t xp_kept_nbytes(void)
+{
+    pthread_mutex_lock(&mu);
+    uint64_t found = total;
+    pthread_mutex_unlock(&mu);
+    return found;
+}
+
+uint64_t xp_trim_old(uint64_t now)
+{
+    kept gone[MOST];
+    pthread_mutex_lock(&mu);
+    if (count == 0) {
+        pthread_mutex_unlock(&mu);
+        return XP_FOREVER;
+    }
+    look_around(now);
+    unsigned n = too_many(0, 0);
+    while (n < count && items[n].until <= now)
+        n++;
+    n = take_out(0, n, gone);
+    uint64_t next = count ? least(items[0].until, look_at) : XP_FOREVER;
+    pthread_mutex_unlock(&mu);
+    give_back(gone, n);
+    return next;
+}
+
+/* --- fork --------------------------------------------------------------------------------------------------------- */
+
+void xp_kept_fork_prepare(void)
+{
+    pthread_mutex_lock(&mu);
+    XP_STORE(&xp_forks_begun, xp_forks_begun + 1); /* before there is a child that sees what is mapped */
+    for (unsigned i = 0; i < count; i++)
+        items[i].until = 0; /* never used again */
+}
+
+void xp_kept_fork_parent(void) { pthread_mutex_unlock(&mu); }
+
+void xp_kept_forked(void) /* with mu */
+{
+    kept gone[MOST];
+    give_back(gone, take_out(0, count, gone));
+}

@@ -1,0 +1,43 @@
+"""What `attach(like=)` makes of attached arrays: the caller's kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Final
+
+from xpushare._array import SharedArray
+from xpushare._errors import InvalidArgumentError
+
+__all__ = ["Consumer", "consumer_of"]
+
+Consumer = Callable[[SharedArray], Any]
+
+# Imported when the caller asks for them.
+_CONSUMERS: Final = {
+    "numpy": ("numpy", "asarray"),
+    "torch": ("torch", "from_dlpack"),
+    "cupy": ("cupy", "from_dlpack"),
+    "jax": ("jax.dlpack", "from_dlpack"),
+}
+
+
+def consumer_of(like: Any) -> Consumer | None:
+    """What makes an array of that library of a SharedArray; `like` is the library, its name, or the function itself."""
+    if like is None:
+        return None
+    name: Any = like.__name__ if isinstance(like, ModuleType) else like
+    if isinstance(name, str):
+        if name not in _CONSUMERS:
+            raise InvalidArgumentError(f"like is {', '.join(_CONSUMERS)} or a function of a SharedArray, not {name!r}")
+        module, function = _CONSUMERS[name]
+        try:
+            found: Consumer = getattr(import_module(module), function)
+        except ImportError as error:
+            raise InvalidArgumentError(f"like={name!r} needs {name}: {error}") from error
+        return found
+    if not callable(like):
+        raise InvalidArgumentError(f"like is a library or a function of a SharedArray, not {type(like).__name__}")
+    consumer: Consumer = like
+    return consumer

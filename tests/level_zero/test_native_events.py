@@ -1,0 +1,83 @@
+"""Level Zero's own IPC events: ours for code that knows only those, and another process's as ours."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import byref, c_void_p
+
+import pytest
+from bare import Bare
+from tests.harness import Child, kept
+
+import xpushare as xs
+from xpushare.adapters.level_zero._bindings import (
+    LIBRARY,
+    ze_command_queue_desc_t,
+    ze_event_counter_based_desc_t,
+    ze_event_desc_t,
+    ze_event_pool_desc_t,
+    ze_ipc_event_counter_based_handle_t,
+)
+
+DEVICE = "level_zero:0"
+
+
+class Signaller:
+    """A process that does not use this package: a list signals a counter-based event once the host opens a gate."""
+
+    def __init__(self) -> None:
+        self.bare = bare = Bare()
+        self.list, pool, self.gate, self.event = (c_void_p() for _ in range(4))
+        ordinal = 1 if os.environ["XPUSHARE_LEVEL_ZERO"] == "neo" else 0
+        queue = ze_command_queue_desc_t(ordinal=ordinal, flags=2, mode=2)  # in-order, asynchronous
+        bare("zeCommandListCreateImmediate", bare.context, bare.device, byref(queue), byref(self.list))
+        bare("zeEventPoolCreate", bare.context, byref(ze_event_pool_desc_t(flags=1, count=1)), 0, None, byref(pool))
+        bare("zeEventCreate", pool, byref(ze_event_desc_t(signal=4, wait=4)), byref(self.gate))
+        description = ze_event_counter_based_desc_t(flags=1 | 8, signal=4, wait=4)  # immediate, IPC
+        bare("zeEventCounterBasedCreate", bare.context, bare.device, byref(description), byref(self.event))
+
+    def signal(self) -> bytes:
+        """Queue the signal behind the gate; the event's handle."""
+        raw = ze_ipc_event_counter_based_handle_t()
+        self.bare("zeCommandListAppendWaitOnEvents", self.list, 1, byref(self.gate))
+        self.bare("zeCommandListAppendSignalEvent", self.list, self.event)
+        self.bare("zeEventCounterBasedGetIpcHandle", self.event, byref(raw))
+        return bytes(raw.data)
+
+
+def signal_behind_a_gate() -> bytes:
+    kept["signaller"] = Signaller()
+    handle: bytes = kept["signaller"].signal()
+    return handle
+
+
+def open_the_gate() -> None:
+    assert ctypes.CDLL(LIBRARY).zeEventHostSignal(kept["signaller"].gate) == 0
+
+
+def wait_for(handle: bytes) -> None:
+    with xs.Event.from_native(handle) as event:
+        event.wait(10)
+
+
+def test_another_process_s_event_is_waited_for() -> None:
+    with Child() as child, xs.Event.from_native(child.call(signal_behind_a_gate)) as event:
+        done = event.done
+        child.call(open_the_gate)
+        assert not done
+        event.wait(10)
+
+
+def test_ours_goes_to_another_process_and_back() -> None:
+    with xs.Event(DEVICE) as event, Child() as child:
+        event.signal()
+        child.call(wait_for, event.native_ipc_handle())
+
+
+@pytest.mark.drivers("soft", "stand-in")
+def test_no_handle_is_refused() -> None:
+    with pytest.raises(xs.XpuShareError, match="zeEventCounterBasedOpenIpcHandle failed with ZE_RESULT"):
+        xs.Event.from_native(bytes(64))
+    with pytest.raises(xs.FeatureNotSupportedError, match="no adapter here takes events of bytes"):
+        xs.Event.from_native(bytes(63))

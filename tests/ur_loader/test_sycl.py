@@ -1,0 +1,71 @@
+"""A SYCL program, SYCL's own runtime and Unified Runtime's own loader, which scripts/ur_loader sets up: three kinds, and a
+Python peer in both directions; what the loader's layers say of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from xpushare.ur.loader import LIBRARY, interpreter
+
+ROOT = Path(os.environ.get("UR_LOADER", Path(__file__).parents[2] / "build" / "ur-loader"))
+PROGRAM = ROOT / "bin" / "share"
+PEER = Path(__file__).parents[2] / "examples" / "sycl" / "peer.py"
+
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="SYCL's runtime is not here: scripts/ur_loader setup")
+
+
+def run(first: list[str], second: list[str], **settings: str) -> str:
+    """`first` exports and starts `second`; what both said."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XPUSHARE_PYTHON", sys.executable)
+        if interpreter().wrong:
+            pytest.skip(interpreter().wrong)
+    done = subprocess.run(
+        [*first, *second],
+        env={**os.environ, "XPUSHARE_PYTHON": sys.executable, "UR_ADAPTERS_FORCE_LOAD": str(LIBRARY), **settings},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize("pair", ["C++ C++", "C++ Python", "Python C++"])
+def test_two_processes_share_all_kinds(pair: str, tmp_path: Path) -> None:
+    programs = {"C++": [str(PROGRAM), str(tmp_path)], "Python": [sys.executable, str(PEER), str(tmp_path)]}
+    exporter, importer = pair.split()
+    said = run(programs[exporter], programs[importer])
+    assert re.fullmatch(rf"{re.escape(importer)} imported .*: good\n{re.escape(exporter)} exported .*: good\n", said)
+
+
+LAYERS = "UR_LAYER_FULL_VALIDATION,UR_LAYER_TRACING"
+
+
+def test_the_loaders_layers(tmp_path: Path) -> None:
+    """Validation finds nothing but what its own books lack; tracing prints arguments by name."""
+    said = run(
+        [str(PROGRAM), str(tmp_path)], [str(PROGRAM), str(tmp_path)],
+        UR_ENABLE_LAYERS=LAYERS, UR_LOG_VALIDATION="level:warning;output:stdout", UR_LOG_TRACING="level:info;output:stdout",
+    )  # fmt: skip
+    traced = dict(re.findall(r"<--- (ur\w+)\((.*)\) -> UR_RESULT_SUCCESS", said))
+    assert re.fullmatch(
+        r"\.hContext = 0x\w+, \.hDevice = 0x\w+, \.pIPCMemHandleData = 0x\w+, \.ipcMemHandleDataSize = 256, \.ppMem = .*",
+        traced["urIPCOpenMemHandleExp"],
+    )
+    opened = set(re.findall(r"urIPCOpen(?:Event|PhysMem)HandleExp\(.*= 0x\w+ \((0x\w+)\)\) ->", said))
+    signalled = set(re.findall(r"urEnqueueEventsWaitWithBarrierExt\(.*\.phEvent = 0x\w+ \((0x\w+)\)\) ->", said))
+    assert opened
+    assert signalled
+    messages = set(re.findall(r"<VALIDATION>\[\w+\]: (.*)", said))
+    not_in_its_books = {
+        "There are no valid references to handle 0",  # no pool, as an allocation may have none
+        *(f"There are no valid references to handle {each}" for each in opened),  # it does not count opens
+        *(f"Handle {each} already exists" for each in signalled),  # a reusable event, given in and back
+    }
+    assert messages <= not_in_its_books
