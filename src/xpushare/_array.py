@@ -49,6 +49,7 @@ __all__ = [
     "array_over",
     "bytes_of",
     "covered_by",
+    "described",
     "memory_over",
     "open_array",
     "order_before",
@@ -58,6 +59,7 @@ __all__ = [
 
 
 _new = BufferBase.__new__
+_new_tuple: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
 _LEFT_OUT: Final[Any] = object()
 
 
@@ -251,10 +253,13 @@ class SharedArray(BufferBase, Closable[Range]):
         handle: ArrayHandle | None = None,
         order: Order | None = None,
     ) -> SharedArray:
-        """An array whose first element is `offset` bytes into `source`, checked to lie inside it."""
-        low, high = extent(shape, strides, dtype.itemsize)
-        if offset + low < 0 or offset + high > source.nbytes:
-            core.piece("the memory", source.nbytes, offset + low, high - low)  # says what is wrong
+        """An array whose first element is `offset` bytes into `source`, checked to lie inside it; or the one of a
+        `handle` that `checked_parts` has checked.
+        """
+        if handle is None:  # what a handle says has been checked
+            low, high = extent(shape, strides, dtype.itemsize)
+            if offset + low < 0 or offset + high > source.nbytes:
+                core.piece("the memory", source.nbytes, offset + low, high - low)  # says what is wrong
         self: SharedArray = BufferBase.__new__(cls)
         self._held = source
         self._forks = source.allocation.forks
@@ -281,10 +286,18 @@ class SharedArray(BufferBase, Closable[Range]):
 
     def _covered(self) -> tuple[Range, int]:
         """Exactly the bytes that the elements span, and where the first element is in them."""
+        return self._described()[:2]
+
+    def _described(self) -> tuple[Range, int, tuple[int, ...], tuple[int, ...], Any]:
+        """What `_covered` returns, shape, strides and dtype."""
         found = self._use()
-        low, high = extent(self._shape, self._strides, self._dtype.itemsize)
-        at = found.offset + self._offset + low
-        return Range(found.allocation, at, high - low, *found[3:]), -low
+        dtype = self._dtype
+        low, high = extent(self._shape, self._strides, dtype.itemsize)
+        allocation, start, nbytes, device, context, read_only, handle, lease = found
+        at = self._offset + low
+        if at or high - low != nbytes:
+            found = _new_tuple(Range, (allocation, start + at, high - low, device, context, read_only, handle, lease))
+        return found, -low, self._shape, self._strides, dtype
 
     def _placed(self) -> tuple[Range, int]:
         """The memory that the array lies in, and where its first element is in that."""
@@ -685,6 +698,7 @@ array_of: Final[_Make] = operator.attrgetter("_make")(SharedArray)
 bytes_of: Final[Callable[[Memory], SharedArray]] = operator.attrgetter("_bytes")(Memory)
 capsule_of: Final[_Capsule] = operator.attrgetter("_capsule")(SharedArray)
 covered_by: Final[Callable[[SharedArray], tuple[Range, int]]] = operator.attrgetter("_covered")(SharedArray)
+described: Final[Callable[[SharedArray], tuple[Any, ...]]] = operator.attrgetter("_described")(SharedArray)
 order_before: Final[Callable[[SharedArray, Work], None]] = operator.attrgetter("_before")(SharedArray)
 pickled_by: Final[_PickledBy] = operator.attrgetter("_pickled")(SharedArray)
 placed: Final[Callable[[SharedArray], tuple[Range, int]]] = operator.attrgetter("_placed")(SharedArray)

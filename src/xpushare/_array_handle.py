@@ -15,7 +15,7 @@ from xpushare._errors import InvalidArgumentError, InvalidHandleError, Unread, X
 from xpushare._lifecycle import Closable
 from xpushare._native import CONSTANTS, MAGICS, STRUCTS, forks
 from xpushare.core.declare import misused
-from xpushare.sharing import layout, node
+from xpushare.sharing import identity, layout, node
 from xpushare.sharing.handle import (
     KIND_NUMBERS,
     SEAL_NBYTES,
@@ -27,7 +27,6 @@ from xpushare.sharing.handle import (
     fields_of,
     keyed_hash,
     raw_of,
-    sealing,
     verified,
 )
 
@@ -89,9 +88,11 @@ class ArrayHandle(Named, Closable[Parts]):
     _owner: int | None  # the fork in which this object owns the export
 
     def __new__(cls, handle: HandleLike, /) -> ArrayHandle:
-        if isinstance(handle, ArrayHandle):
+        if type(handle) is bytes:
+            raw = handle
+        elif isinstance(handle, ArrayHandle):
             return handle
-        if isinstance(handle, str):
+        elif isinstance(handle, str):
             raw = decode_text(handle)
         elif isinstance(handle, bytes | bytearray | memoryview | Handle):  # a Handle is told apart by its magic
             raw = bytes(handle)
@@ -137,17 +138,17 @@ class ArrayHandle(Named, Closable[Parts]):
         copied: int = 0,
         owner: int | None = None,
     ) -> ArrayHandle:
-        text = encode_dtype(dtype)
-        ndim = len(shape)
-        if ndim > NDIM_MAX:
-            raise InvalidArgumentError(f"an array has at most {NDIM_MAX} dimensions, this has {ndim}")
+        known = _texts.get(id(dtype))
+        text = known[1] if known is not None and known[0] is dtype else encode_dtype(dtype)
+        if len(shape) > NDIM_MAX:
+            raise InvalidArgumentError(f"an array has at most {NDIM_MAX} dimensions, this has {len(shape)}")
         if len(text) > DTYPE_NBYTES_MAX - 1:
             raise InvalidArgumentError(
                 f"the dtype's description has {len(text)} bytes; {DTYPE_NBYTES_MAX - 1} are the most"
             )
         event, point = (None, 0) if order is None else (order.handle, order.point)
         itemsize = dtype.itemsize
-        raw = sealing().seal_array(
+        raw = identity.sealing().seal_array(
             raw_of(memory), None if event is None else raw_of(event), point, text, itemsize, shape, strides, offset,
             copied,
         )  # fmt: skip
@@ -308,12 +309,13 @@ _new: Any = tuple.__new__  # not by the named tuple's own `__new__`, which is sl
 
 
 def _parse(raw: bytes) -> Parts:
-    found = sealing().read_array(raw)
+    found = identity.sealing().read_array(raw)
     if found is None:
         raise InvalidHandleError(_why_bad(raw))
-    memory = verified(found[0], found[1])
-    event = None if found[2] is None or found[3] is None else verified(found[2], found[3])
-    parts: Parts = _new(Parts, (memory, event, *found[4:]))
+    raw, fields, event_raw, event_fields, point, shape, strides, offset, itemsize, text, copied, fits = found
+    memory = verified(raw, fields)
+    event = None if event_raw is None else verified(event_raw, event_fields)
+    parts: Parts = _new(Parts, (memory, event, point, shape, strides, offset, itemsize, text, copied, fits))
     return parts
 
 
@@ -366,20 +368,21 @@ def _why_unfit(parts: Parts) -> str:
 # --- dtypes as JSON: a string, [base, shape] for sub-arrays, an object for structures
 
 
+# By identity: structures that compare equal may differ, in being aligned say.
+_texts: Final[dict[int, tuple[Any, bytes]]] = {}
+_TEXTS_LIMIT: Final = 256
+
+
 def encode_dtype(dtype: Any) -> bytes:
     """The dtype as JSON."""
-    check_dtype(dtype)
-    # Structures that compare equal may differ, in being aligned say.
-    return _encoded_plain(dtype) if dtype.names is None and dtype.subdtype is None else _encoded(dtype)
-
-
-def _encoded(dtype: Any) -> bytes:
     import json
 
-    return json.dumps(_described(dtype), separators=(",", ":"), ensure_ascii=False).encode()
-
-
-_encoded_plain: Final = functools.lru_cache(256)(_encoded)
+    check_dtype(dtype)
+    text = json.dumps(_described(dtype), separators=(",", ":"), ensure_ascii=False).encode()
+    if len(_texts) >= _TEXTS_LIMIT:
+        _texts.clear()
+    _texts[id(dtype)] = dtype, text
+    return text
 
 
 def _described(dtype: Any) -> Any:

@@ -268,11 +268,10 @@ class OwnTable:
     def __init__(self, mapping: Mapping, common: bytes) -> None: ...
     def prepare(
         self, kind: int, flags: int, names: bytes, device: int, object: int, nbytes: int, exposed_nbytes: int,
-        inode: int, within: int, fd_count: int, fds: bytes, payload: bytes, /,
+        inode: int, within: int, fd_count: int, fds: tuple[int, ...], payload: bytes, /,
     ) -> Template:  # fmt: skip
         """What the exports of one object have in common. `names` are the backend and uuid of the device, 32 bytes, and
-        `device` is its number in the table; `fds` are int32 numbers; `within` is where the object begins in what the
-        fds stand for.
+        `device` is its number in the table; `within` is where the object begins in what the `fds` stand for.
         """
 
     def enter(
@@ -280,8 +279,12 @@ class OwnTable:
         nbytes: int, /,
     ) -> tuple[bytes, Fields]:  # fmt: skip
         """Fill in an entry, with a new nonce, now and without a deadline, and return its handle. `flags` are those of
-        the template and these. The entry becomes live once its generation is stored.
+        the template and these. `publish` makes it live.
         """
+
+    def publish(self, entry: int, generation: int, /) -> None: ...
+    def new_object(self) -> int:
+        """1, 2, 3, …: no two threads get the same number."""
 
 def check_memfd(fd: int, nbytes: int, inode: int = 0, seals: int = 0, exact: bool = False) -> None:
     """Check that it is safe to map `nbytes` of a peer's fd. ValueError unless it is a memfd of ordinary pages that
@@ -339,6 +342,14 @@ class BufferBase:
     def __new__(cls, address: int = ..., nbytes: int = ..., readonly: bool = ..., /) -> Self: ...
     def _span(self) -> Span: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
+
+def dlpack_view(
+    array: Any, api: object, /
+) -> tuple[int, tuple[int, int], tuple[int, int, int], tuple[int, ...], tuple[int, ...] | None] | None:
+    """What an array says of itself by DLPack's C exchange API, the capsule that its type has: address, device, dtype,
+    shape, and strides in elements (None: C order). Nothing is asked of its streams. None where the API has no such
+    view, or refuses the array.
+    """
 
 def dlpack_capsule(
     owner: object,

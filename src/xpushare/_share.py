@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from xpushare import adapters, arrays
 from xpushare._array import SharedArray, array_of, covered_by, open_array
 from xpushare._array_handle import NDIM_MAX, ArrayHandle, checked_parts, expect_open, seal_array
-from xpushare._device import Device
+from xpushare._device import Device, adapter_of
 from xpushare._elements import as_dtype, as_shape, check_dtype, extent
 from xpushare._errors import HandleExpiredError, InvalidArgumentError
 from xpushare._lifecycle import use
@@ -192,8 +192,11 @@ def share(
     found = None if own is not None else arrays.describe(array, stream != UNORDERED)
     source, copied = source_of(array if own is None else own, found, copy, stream)
     work = None
-    if stream != UNORDERED:
-        device = source.covered.device
+    device = source.covered.device
+    ordered = stream != UNORDERED
+    if stream is None and found is None:  # an array of ours is written by whatever works on its device
+        ordered = adapter_of(device).has_streams
+    if ordered:
         work = work_on(device, native_stream(stream, found, array, device), array)
         if work is not None and not isinstance(stream, Queue) and not copied and work.driver.idle():
             work = None  # the content is there: readers have nothing to wait for

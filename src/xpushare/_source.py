@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xpushare import adapters, arrays
-from xpushare._array import Memory, SharedArray, array_of, bytes_of, covered_by
+from xpushare._array import Memory, SharedArray, array_of, bytes_of, described
 from xpushare._array_handle import ArrayHandle
 from xpushare._device import Device
 from xpushare._elements import c_strides, check_dtype, extent
@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 UNORDERED: Final = -1
+_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
 
 
 def is_unordered(stream: object) -> bool:
@@ -99,7 +100,8 @@ def source_of(array: Any, found: arrays.Described | None, copy: bool, stream: An
 
 
 def whole(array: SharedArray) -> Source:
-    return Source(*covered_by(array), array.shape, array.strides, array.dtype)
+    source: Source = _new(Source, described(array))
+    return source
 
 
 def in_place(array: Any, found: arrays.Described, dtype: Any) -> Source:

@@ -174,6 +174,51 @@ def test_a_tensor_that_needs_gradients_says_so(with_torch: Call) -> None:
         with_torch(lambda: xs.share(pairs.lib("torch").ones(3, requires_grad=True), copy=True))
 
 
+def test_the_exchange_api_says_what_dlpack_says(with_torch: Call) -> None:
+    with_torch(_both_ways)
+
+
+def _both_ways() -> None:
+    import torch
+
+    from xpushare import arrays
+
+    if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+        return  # older than 2.11
+    base = torch.arange(24, dtype=torch.float32).reshape(2, 3, 4)
+    same = [
+        base, base[1:, :, 2], base.permute(2, 0, 1), base[0, 0, 0], torch.empty(0), torch.ones(1, 1).expand(3, 5),
+        torch.ones(3, dtype=torch.bfloat16), torch.ones(3, dtype=torch.bool), torch.ones(3, dtype=torch.int64),
+        torch.nn.Parameter(torch.ones(2)).detach(),
+    ]  # fmt: skip
+    seen: list[object] = []
+    view = arrays.dlpack_view
+    for tensor in same:
+        arrays.dlpack_view = lambda array, api: seen.append(array) or view(array, api)  # type: ignore[attr-defined,func-returns-value]
+        short = arrays.describe(tensor)
+        arrays.dlpack_view = lambda _array, _api: None  # type: ignore[attr-defined]
+        assert arrays.describe(tensor) == short
+    assert len(seen) == len(same)
+    arrays.dlpack_view = view  # type: ignore[attr-defined]
+
+    class Guarded(torch.Tensor):
+        def __dlpack__(self, **_options: object) -> object:  # type: ignore[override]
+            raise BufferError("guarded")
+
+    refused = {
+        "gradient": torch.ones(3, requires_grad=True),
+        "gradients": torch.nn.Parameter(torch.ones(2)),
+        "conjugate": torch.ones(3, dtype=torch.complex64).conj(),
+        "strided": torch.ones(2, 2).to_sparse(),
+        "meta": torch.ones(3, device="meta"),
+        "guarded": torch.ones(3).as_subclass(Guarded),
+    }
+    for why, tensor in refused.items():
+        with pytest.raises(xs.InvalidArgumentError, match=why.removesuffix("s")):
+            arrays.describe(tensor)
+    assert arrays.describe(torch.ones(3, dtype=torch.complex64)).itemsize == 8
+
+
 def test_private_tensors(with_torch: Call) -> None:
     with pytest.raises(xs.FeatureNotSupportedError, match=r"torch\.Tensor is private"):
         with_torch(lambda: xs.share(pairs.lib("torch").ones(3)))

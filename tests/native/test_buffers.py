@@ -319,3 +319,12 @@ def test_dlpack_one_capsule_many_threads():
         for t in threads:
             t.join()
         assert len(taken) == 1
+
+
+def test_a_view_needs_the_exchange_api():
+    """Which the capsule of a type is, and nothing else."""
+    capsule = n.dlpack_capsule(None, 0, (1, 0), (0, 8, 1), (0,), None, False, True)
+    for nothing in None, "api", capsule:
+        assert n.dlpack_view(b"", nothing) is None
+    with pytest.raises(TypeError):
+        n.dlpack_view(b"")

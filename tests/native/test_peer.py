@@ -253,9 +253,8 @@ def test_own_table(table):
     table.set(generation=0, retired=3)
     names = b"mock".ljust(16, b"\0") + bytes(range(16))
     inode = os.fstat(table.fd).st_ino
-    fds = struct.pack("i", table.fd)
     seal = n.Seal(b"key")
-    said = (1, 8, names, 2, 9, 5000, SIZE, inode, 0, 1, fds, b"")
+    said = (1, 8, names, 2, 9, 5000, SIZE, inode, 0, 1, (table.fd,), b"")
     template = own.prepare(*said)
     wanted = (seal, template, ENTRY, 6, 0, 0, 16, 100)
     raw, found = own.enter(*wanted)
@@ -272,9 +271,11 @@ def test_own_table(table):
     assert n.load64(base + AT["entry.generation"]) == 0
     assert n.load64(base + AT["entry.retired"]) == 3
     assert table.table.open(found, None, True) is None
-    n.store64(base, 6)
+    own.publish(ENTRY, 6)
     assert table.table.open(found, None, True)
-    for at, wrong in ((2, names[1:]), (10, bytes(25)), (11, bytes(129))):
+    with pytest.raises(ValueError, match="entry"):
+        own.publish(1 << 18, 6)
+    for at, wrong in ((2, names[1:]), (10, (3,) * 7), (11, bytes(129))):
         with pytest.raises(ValueError, match="entry"):
             own.prepare(*said[:at], wrong, *said[at + 1 :])
     for at, wrong, error in ((0, b"key", TypeError), (1, seal, ValueError), (2, 1 << 18, ValueError)):
@@ -282,6 +283,7 @@ def test_own_table(table):
             own.enter(*wanted[:at], wrong, *wanted[at + 1 :])
     with pytest.raises(TypeError):
         n.Template()
+    assert [own.new_object() for _ in range(3)] == [1, 2, 3]
     for mapping, text in ((n.Mapping(table.fd, SIZE), common), (table.mapping, common[1:])):
         with pytest.raises(ValueError, match="table"):
             n.OwnTable(mapping, text)

@@ -279,7 +279,51 @@ static PyType_Slot dltensor_slots[] = {
 static PyType_Spec dltensor_spec = {"xpushare._native.DLTensor", sizeof(xp_dltensor), 0, Py_TPFLAGS_DEFAULT,
                                     dltensor_slots};
 
+/* --- theirs, looked at by the exchange API ------------------------------------------------------------------------ */
+
+/* Of DLPack 1.3. A newer version leads to the older ones by `previous`. */
+typedef struct dl_exchange {
+    uint32_t major, minor;
+    const struct dl_exchange *previous;
+    void *allocate, *from_object, *to_object;
+    int (*view)(void *array, dl_tensor *out); /* -1 with an exception; may be NULL */
+    int (*stream)(int32_t type, int32_t id, void **out);
+} dl_exchange;
+
+#define DL_EXCHANGE "dlpack_exchange_api"
+
+static PyObject *dlpack_view(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
+{
+    if (xp_arity("dlpack_view", n, 2, 2) < 0)
+        return NULL;
+    const dl_exchange *api =
+        PyCapsule_IsValid(args[1], DL_EXCHANGE) ? PyCapsule_GetPointer(args[1], DL_EXCHANGE) : NULL;
+    while (api && api->major != 1)
+        api = api->previous;
+    if (api == NULL || api->view == NULL)
+        Py_RETURN_NONE;
+    dl_tensor t = {0};
+    if (api->view(args[0], &t) != 0) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception))
+            return NULL;
+        PyErr_Clear(); /* `__dlpack__` says why */
+        Py_RETURN_NONE;
+    }
+    if (t.ndim < 0 || t.ndim > XP_MAX_DIMS || (t.ndim && t.shape == NULL))
+        Py_RETURN_NONE;
+    PyObject *shape = xp_dims_tuple(t.shape, t.ndim);
+    PyObject *strides = t.strides || t.ndim == 0 ? xp_dims_tuple(t.strides, t.ndim) : Py_NewRef(Py_None);
+    PyObject *found = NULL;
+    if (shape && strides)
+        found = Py_BuildValue("(K(ii)(iii)OO)", (unsigned long long)((uintptr_t)t.data + t.byte_offset), t.device.type,
+                              t.device.id, t.dtype.code, t.dtype.bits, t.dtype.lanes, shape, strides);
+    Py_XDECREF(shape);
+    Py_XDECREF(strides);
+    return found;
+}
+
 static PyMethodDef functions[] = {
+    {"dlpack_view", XP_FAST(dlpack_view), METH_FASTCALL, NULL},
     {"dlpack_capsule", XP_FAST(dlpack_capsule), METH_VARARGS | METH_KEYWORDS, NULL},
     {NULL, NULL, 0, NULL},
 };

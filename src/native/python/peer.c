@@ -275,6 +275,7 @@ typedef struct {
     PyObject *mapping;
     char *base;
     xp_handle common;
+    uint64_t objects; /* how many have a number */
 } xp_own_table;
 
 /* Template: what the exports of one object have in common. */
@@ -324,13 +325,14 @@ static PyObject *own_prepare(PyObject *object, PyObject *args)
     const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
     unsigned kind, flags, device, fd_count;
     unsigned long long serial, total, exposed, inode, within;
-    const char *names, *fds, *payload;
-    Py_ssize_t names_size, fds_size, payload_size;
-    if (!PyArg_ParseTuple(args, "IIy#IKKKKKIy#y#", &kind, &flags, &names, &names_size, &device, &serial, &total,
-                          &exposed, &inode, &within, &fd_count, &fds, &fds_size, &payload, &payload_size))
+    const char *names, *payload;
+    PyObject *fds;
+    Py_ssize_t names_size, payload_size;
+    if (!PyArg_ParseTuple(args, "IIy#IKKKKKIO!y#", &kind, &flags, &names, &names_size, &device, &serial, &total,
+                          &exposed, &inode, &within, &fd_count, &PyTuple_Type, &fds, &payload, &payload_size))
         return NULL;
     if (names_size != sizeof self->common.backend + sizeof self->common.device_uuid ||
-        fds_size > (Py_ssize_t)sizeof(((xp_entry *)0)->fds) ||
+        PyTuple_Size(fds) > (Py_ssize_t)XP_ENTRY_FDS ||
         payload_size > (Py_ssize_t)sizeof(((xp_entry *)0)->payload)) {
         PyErr_SetString(PyExc_ValueError, "no entry says that");
         return NULL;
@@ -347,8 +349,12 @@ static PyObject *own_prepare(PyObject *object, PyObject *args)
                       .inode = inode, .fd_count = fd_count, .payload_nbytes = (uint32_t)payload_size,
                       .offset = within, .device = device};
     memset(t->e.fds, 0xff, sizeof t->e.fds);
-    memcpy(t->e.fds, fds, (size_t)fds_size);
     memcpy(t->e.payload, payload, (size_t)payload_size);
+    for (Py_ssize_t i = 0; i < PyTuple_Size(fds); i++)
+        if (xp_as_int(PyTuple_GetItem(fds, i), &t->e.fds[i]) < 0) {
+            Py_DECREF(t);
+            return NULL;
+        }
     return (PyObject *)t;
 }
 
@@ -398,9 +404,30 @@ static PyObject *own_enter(PyObject *object, PyObject *const *args, Py_ssize_t n
     return made;
 }
 
+static PyObject *own_new_object(PyObject *object, PyObject *Py_UNUSED(a))
+{
+    return PyLong_FromUnsignedLongLong(__atomic_add_fetch(&((xp_own_table *)object)->objects, 1, __ATOMIC_RELAXED));
+}
+
+static PyObject *own_publish(PyObject *object, PyObject *const *args, Py_ssize_t n)
+{
+    uint32_t entry;
+    uint64_t generation;
+    if (xp_arity("publish", n, 2, 2) < 0 || xp_as_u32(args[0], &entry) < 0 || xp_as_u64(args[1], &generation) < 0)
+        return NULL;
+    if (entry >= XP_ENTRIES) {
+        PyErr_SetString(PyExc_ValueError, "no such entry");
+        return NULL;
+    }
+    XP_STORE(&((xp_entry *)(((xp_own_table *)object)->base + XP_TABLE_HEADER))[entry].generation, generation);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef own_methods[] = {
     {"prepare", own_prepare, METH_VARARGS, NULL},
     {"enter", XP_FAST(own_enter), METH_FASTCALL, NULL},
+    {"publish", XP_FAST(own_publish), METH_FASTCALL, NULL},
+    {"new_object", own_new_object, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot own_slots[] = {

@@ -322,6 +322,7 @@ class Adapter(abc.ABC):
 
     backend: str
     maps_memfds: bool  # memory in a memfd comes to `import_memory` as a mapping of it, else as its fd
+    has_streams: bool = True  # False: `stream` always returns None for no number
     least_per_fd: int = 0  # bytes that each of several fds stands for, at least; 0: what is imported has one fd
 
     @abc.abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any, Final, NamedTuple
 
@@ -10,7 +11,7 @@ from xpushare._array import SharedArray, covered_by
 from xpushare._device import Device, known_device
 from xpushare._elements import DLPACK_NAMED, as_dtype, c_strides, extent
 from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
-from xpushare._native import DLTensor
+from xpushare._native import DLTensor, dlpack_view
 from xpushare.adapters.vendor import ArrayInterface, Vendor
 from xpushare.core.memory import Range
 from xpushare.core.resources import Allocation
@@ -19,6 +20,8 @@ from xpushare.sharing import node
 __all__ = ["Described", "Located", "describe", "described", "device_of", "locate", "range_at", "range_of"]
 
 _DLPACK_KINDS: Final = {0: "i", 1: "u", 2: "f", 5: "c"}
+_COMPLEX: Final = 5
+_EXCHANGE: Final = "__dlpack_c_exchange_api__"
 _DLPACK_NAMES: Final = {(6, 8): "bool", **{number: name for name, number in DLPACK_NAMED.items()}}
 
 
@@ -66,9 +69,11 @@ def dtype_of(kind: Any) -> Any:
     """The NumPy dtype of a protocol's element type: a dtype, a descr (list), or DLPack's (code, bits, lanes)."""
     import numpy
 
-    if not isinstance(kind, tuple):
-        return numpy.dtype(kind)
-    code, bits, lanes = kind
+    return _dtype_of_dlpack(*kind) if isinstance(kind, tuple) else numpy.dtype(kind)
+
+
+@functools.lru_cache(64)
+def _dtype_of_dlpack(code: int, bits: int, lanes: int) -> Any:
     name = _DLPACK_NAMES.get((code, bits))
     if lanes == 1 and name is not None:
         return as_dtype(name)
@@ -103,6 +108,9 @@ def describe(array: Any, ordered: bool = False) -> Described:
 
 def described(array: Any, ordered: bool = False) -> Described | None:
     """`describe`; None for what speaks none of these protocols."""
+    viewed = _viewed(array)
+    if viewed is not None:
+        return viewed
     unused: list[str] = []  # several vendors may read one interface: the array is of one that is in use
     for own in True, False:
         for record, protocol in adapters.interfaces(own):
@@ -131,6 +139,36 @@ def described(array: Any, ordered: bool = False) -> Described | None:
     return Described(
         buffer.ctypes.data, buffer.shape, buffer.strides, buffer.itemsize, buffer.dtype, view.readonly, None, 0, None
     )
+
+
+@functools.lru_cache(64)
+def _exchange_of(kind: type) -> object | None:
+    """The exchange API that a type itself has. A sub-class may have another `__dlpack__`, and gets none."""
+    api = getattr(kind, _EXCHANGE, None)
+    return None if api is getattr(kind.__base__, _EXCHANGE, None) else api
+
+
+def _viewed(array: Any) -> Described | None:
+    """By DLPack's C exchange API, the short way for arrays that the other protocols describe in the same words: those
+    of the host, and those of a vendor whose array interface leaves the stream to be asked for, too.
+    """
+    own: Any = type(array)
+    api = _exchange_of(own)
+    if api is None:
+        return None
+    if getattr(array, "requires_grad", False):  # the view says nothing of that, and `__dlpack__` refuses it
+        return None
+    view = dlpack_view(array, api)
+    if view is None or view[2][0] == _COMPLEX:  # a complex tensor may be conjugated when it is read: likewise
+        return None
+    address, (on, ordinal), kind, shape, steps = view
+    record = adapters.dlpack_owner(on)[0]
+    if record.backend != adapters.HOST and not any(hasattr(own, each.name) for each in record.interfaces):
+        return None
+    itemsize = (kind[1] * kind[2] + 7) // 8
+    steps = c_strides(shape, 1) if steps is None else steps
+    strides = tuple([step * itemsize for step in steps])
+    return Described(address, shape, strides, itemsize, kind, False, _backend(array, record), ordinal, None)
 
 
 def _backend(array: Any, record: Vendor) -> str | None:

@@ -298,7 +298,7 @@ _new: Any = tuple.__new__
 
 def expect_kind(handle: HandleLike, kind: str) -> Handle:
     """The verified handle, which must be of that kind."""
-    found = handle if isinstance(handle, Handle) else Handle.__new__(Handle, handle)  # calling the type is slower
+    found = handle if type(handle) is Handle else Handle.__new__(Handle, handle)  # calling the type is slower
     if fields_of(found).kind != KIND_NUMBERS[kind]:
         text = f"this is a handle of {found.kind}, not of {kind}: open it with ipc.{found.kind}.open"
         raise misused("lifetime", InvalidHandleError(text))

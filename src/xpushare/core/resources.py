@@ -98,9 +98,9 @@ class Allocation(Resource):
     ) -> None:
         own = not (foreign or imported)  # the others are found by who made them
         if own:
-            super().__init__(device, driver, _free, driver)
+            Resource.__init__(self, device, driver, _free, driver)
         else:
-            super().__init__(device, driver, driver.release)
+            Resource.__init__(self, device, driver, driver.release)
         self.kind: UsmKind = kind
         self.address = driver.address
         self.nbytes = driver.nbytes

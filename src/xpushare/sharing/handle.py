@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, final
 
 from xpushare._errors import InvalidArgumentError, InvalidHandleError, Unread, XpuShareError
-from xpushare._native import CONSTANTS, LAYOUT, MAGICS, STRUCTS, Fields, Seal
+from xpushare._native import CONSTANTS, LAYOUT, MAGICS, STRUCTS, Fields
 from xpushare.sharing import identity
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
     "pack",
     "parse",
     "raw_of",
-    "sealing",
     "verified",
 ]
 
@@ -67,19 +66,9 @@ def pack(**values: Any) -> bytes:
     return _STRUCT.pack(*(values.get(name, b"" if code.endswith("s") else 0) for name, code in FIELDS))
 
 
-def sealing() -> Seal:
-    """What seals under the user's key, and reads what was sealed."""
-    global _sealing
-    key = identity.user_key()
-    found = _sealing
-    if found is None or found[0] is not key:
-        found = _sealing = key, Seal(key)
-    return found[1]
-
-
 def keyed_hash(data: bytes) -> bytes:
     """BLAKE2b-256 of `data` under the user's key."""
-    return sealing().hash(data)
+    return identity.sealing().hash(data)
 
 
 def encode_text(raw: bytes) -> str:
@@ -100,7 +89,6 @@ def decode_text(text: str) -> bytes:
     return raw
 
 
-_sealing: tuple[bytes, Seal] | None = None  # of that key
 _verified: dict[bytes, Handle] = {}
 _VERIFIED_LIMIT: Final = 1024
 
@@ -287,21 +275,22 @@ def newest(handle: object) -> Any:
 
 def parse(raw: bytes) -> Fields:
     """What these bytes say. `InvalidHandleError` unless they are a handle of this user and boot."""
-    fields = sealing().read(raw)
+    fields = identity.sealing().read(raw)
     if fields is None:
         raise InvalidHandleError(_why_bad(raw))
-    return _of_this_boot(fields)
+    _expect_this_boot(fields)
+    return fields
 
 
 def verified(raw: bytes, fields: Fields) -> Handle:
     """The handle of bytes that `Seal` has read as a part of others. `InvalidHandleError` if it is of another boot."""
-    return handle_of(raw, _of_this_boot(fields))
+    _expect_this_boot(fields)
+    return handle_of(raw, fields)
 
 
-def _of_this_boot(fields: Fields) -> Fields:
+def _expect_this_boot(fields: Fields) -> None:
     if fields.boot_id != identity.boot_id():
         raise InvalidHandleError("the handle comes from another host, or from before the last boot")
-    return fields
 
 
 def _why_bad(raw: bytes) -> str:

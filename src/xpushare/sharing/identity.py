@@ -10,14 +10,26 @@ from pathlib import Path
 from typing import Final
 
 from xpushare._errors import InvalidArgumentError
+from xpushare._native import Seal
 from xpushare._system import boot_id
 
-__all__ = ["KEY_NBYTES", "boot_id", "check_folder", "chosen_dir", "namespace", "read_key", "runtime_dir", "user_key"]
+__all__ = [
+    "KEY_NBYTES",
+    "boot_id",
+    "check_folder",
+    "chosen_dir",
+    "namespace",
+    "read_key",
+    "runtime_dir",
+    "sealing",
+    "user_key",
+]
 
 KEY_NBYTES: Final = 32
 
 _lock = threading.RLock()  # re-entrant: for the handlers of signals
 _key: bytes | None = None
+_sealing: tuple[bytes | None, Seal | None] = (None, None)  # of that key
 _namespaces: dict[str, int] = {}  # asked once: /proc is slow
 os.register_at_fork(after_in_child=_namespaces.clear)  # a child may begin in another one
 
@@ -96,6 +108,17 @@ def user_key() -> bytes:
                 _make_key(path)
             _key = read_key(path)
     return _key
+
+
+def sealing() -> Seal:
+    """What seals under the user's key, and reads what was sealed. Raises as `user_key`."""
+    global _sealing
+    key, found = _sealing
+    if found is None or key is not _key:
+        key = user_key()
+        found = Seal(key)
+        _sealing = key, found
+    return found
 
 
 def _make_key(path: Path) -> None:

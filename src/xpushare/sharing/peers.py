@@ -31,6 +31,8 @@ __all__ = ["Opener", "Peer", "Peers"]
 
 T = TypeVar("T")
 _FORMS: Final = tuple(Form)  # by their numbers
+_FORM: Final = layout.ENTRY_FORM
+_FORM_BIT: Final = layout.ENTRY_FORM_BIT
 _PCI: Final = re.compile(rb"(?:[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])?")
 
 
@@ -351,13 +353,16 @@ class Peers:
     def _remember(self, key: Hashable, made: T) -> T:
         """What is cached under `key` from now on: `made`, or what another thread made first."""
         resource: Any = made
+        own: ref[Any] = ref(resource)
+        resource.on_death(self.forget, key)
+        if self._cache.setdefault(key, own) is own:
+            return made
         with self._lock:
             known = self._cache.get(key)
             found: T | None = None if known is None else known()
             if found is not None:
                 return found
-            resource.on_death(self.forget, key)
-            self._cache[key] = ref(resource)
+            self._cache[key] = own
         return made
 
     def forget(self, key: Hashable) -> None:
@@ -375,7 +380,8 @@ class Peers:
         key = (cookie, fields.object, opener, fields.flags & (READ_ONLY | PICKLED))
         acquired = self.acquire_known(handle, key, opener)
         if acquired is not None:
-            self._count(acquired[1].peer, fields)
+            if fields.flags & PICKLED:
+                self._count(acquired[1].peer, fields)
             return acquired
         self.sweep()
         new = cookie not in self._peers
@@ -432,26 +438,32 @@ class Peers:
             return None if held is None else (found, held[0])
         if opener.admit is not None:
             return None
+        if opener.maps and not fields.flags & PICKLED:  # two threads may map it: one of the mappings is kept
+            return self._open_known(peer, fields, key, opener, True)
         with self._turns.setdefault(key, _Turn()).lock:
-            maps = opener.maps and not fields.flags & PICKLED
-            opened = None if key in self._cache else peer.table.open(fields, peer, maps)
-            if opened is None:
-                return None
-            mapping, lease, nbytes, exposed_nbytes, payload, fds, offset, flags = opened
-            form = _FORMS[(flags & layout.ENTRY_FORM) >> layout.ENTRY_FORM_BIT]
-            read_only = bool(flags & layout.ENTRY_READ_ONLY)
-            again = bool(fields.flags & PICKLED)
-            what = _new(Import, (nbytes, exposed_nbytes, payload, fds, read_only, mapping, form, offset, None, again))
-            try:
-                made = opener.make(what)
-            except BaseException:
-                del opened, mapping, lease, what  # here, not with the traceback
-                raise
-            finally:
+            return None if key in self._cache else self._open_known(peer, fields, key, opener, False)
+
+    def _open_known(self, peer: Peer, fields: Fields, key: Any, opener: Opener, maps: bool) -> tuple[Any, Lease] | None:
+        opened = peer.table.open(fields, peer, maps)
+        if opened is None:
+            return None
+        mapping, lease, nbytes, exposed_nbytes, payload, fds, offset, flags = opened
+        form = _FORMS[(flags & _FORM) >> _FORM_BIT]
+        again = bool(fields.flags & PICKLED)
+        what = _new(
+            Import, (nbytes, exposed_nbytes, payload, fds, bool(flags & READ_ONLY), mapping, form, offset, None, again)
+        )
+        try:
+            made = opener.make(what)
+        except BaseException:
+            del opened, mapping, lease, what  # here, not with the traceback
+            raise
+        finally:
+            if fds:
                 close_all(fds)
-            if mapping is None and not self._stands(peer, fields):
-                return None  # withdrawn meanwhile: a driver may have taken it for something else
-            return self._remember(key, made), lease
+        if mapping is None and not self._stands(peer, fields):
+            return None  # withdrawn meanwhile: a driver may have taken it for something else
+        return self._remember(key, made), lease
 
     def _import(self, peer: Peer, handle: Handle, opener: Opener) -> Any:
         entry = peer.entry(handle)

@@ -7,7 +7,6 @@ import itertools
 import os
 import resource
 import secrets
-import struct
 import threading
 import time
 import uuid
@@ -18,11 +17,13 @@ from xpushare import _native, _system
 from xpushare._errors import HandleExpiredError, InvalidArgumentError, OutOfMemoryError, from_os_error
 from xpushare.adapters.base import DeviceInfo, Export, OnDemand
 from xpushare.sharing import door, identity, layout
-from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, Handle, fields_of, handle_of, pack, raw_of, sealing
+from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, Handle, fields_of, handle_of, pack, raw_of
 
 __all__ = ["Exported", "Prepared", "Table", "deadline_in"]
 
 _RECYCLE_TRIES: Final = 8
+_ENTRY_COUNT: Final = layout.ENTRY_COUNT
+_FORM_BIT: Final = layout.ENTRY_FORM_BIT
 _REMEMBERED: Final = 1 << 16  # ended exports whose reason is kept for the message, and for a `put` that comes later
 _ENDING_TRIES: Final = 8  # more than one, so that exports that are over go faster than new ones come
 _LOST_MANY: Final = 100
@@ -31,6 +32,9 @@ _LOST_MANY: Final = 100
 def deadline_in(nanoseconds: int) -> int:
     """That many nanoseconds from now, as entries and the commons say it."""
     return time.monotonic_ns() + nanoseconds
+
+
+_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
 
 
 class Prepared(NamedTuple):
@@ -86,7 +90,6 @@ class Table:
         self._lost_told = False
         self._expired_pickles = 0
         self._generation = 0
-        self._object = 0
         self._used = 0
         self._free: deque[int] = deque()
         self._devices: dict[tuple[str, str], tuple[bytes, int]] = {}
@@ -132,25 +135,26 @@ class Table:
 
     def new_object(self) -> int:
         """A new serial number, which names an allocation for the importers' caches."""
-        with self._lock:
-            self._object += 1
-            return self._object
+        return self._entries.new_object()
 
     def prepare(self, kind: str, device: DeviceInfo, what: Export, serial: int) -> Prepared:
         """What exports of an object say, as long as `what` is so. `serial`: of `new_object`, or 0."""
-        if len(what.payload) > layout.PAYLOAD_NBYTES:
-            raise InvalidArgumentError(f"an export's payload is at most {layout.PAYLOAD_NBYTES} bytes")
-        if what.on_demand is None and len(what.fds) > layout.FDS_INLINE:
+        nbytes, exposed_nbytes, fds, inode, payload, on_demand, form, offset = what
+        flags = form << _FORM_BIT
+        count = len(fds)
+        if on_demand is not None:
+            flags |= layout.ENTRY_ON_DEMAND
+            fds, count = (), len(on_demand.objects)
+        elif count > layout.FDS_INLINE:
             raise InvalidArgumentError(f"more than {layout.FDS_INLINE} fds are handed out on demand only")
-        on_demand = what.on_demand
-        flags = (layout.ENTRY_ON_DEMAND if on_demand is not None else 0) | what.form << layout.ENTRY_FORM_BIT
-        fds = () if on_demand is not None else what.fds
+        if len(payload) > layout.PAYLOAD_NBYTES:
+            raise InvalidArgumentError(f"an export's payload is at most {layout.PAYLOAD_NBYTES} bytes")
         names, number = self._device(device)
         template = self._entries.prepare(
-            KIND_NUMBERS[kind], flags, names, number, serial, what.nbytes, what.exposed_nbytes, what.inode, what.offset,
-            len(fds if on_demand is None else on_demand.objects), struct.pack(f"{len(fds)}i", *fds), what.payload,
-        )  # fmt: skip
-        return Prepared(template, what.nbytes, on_demand)
+            KIND_NUMBERS[kind], flags, names, number, serial, nbytes, exposed_nbytes, inode, offset, count, fds, payload
+        )
+        prepared: Prepared = _new(Prepared, (template, nbytes, on_demand))
+        return prepared
 
     def export(
         self,
@@ -169,11 +173,11 @@ class Table:
     ) -> Handle:
         """Publish one export and make its handle; it holds `source` until `put`, or for `ttl` nanoseconds."""
         template, total, on_demand = prepared
-        flags = (
-            (layout.ENTRY_READ_ONLY if read_only else 0)
-            | (layout.ENTRY_COUNTED if opens is not None else 0)
-            | (layout.ENTRY_PICKLED if implicit else 0)
-        )
+        flags = layout.ENTRY_READ_ONLY if read_only else 0
+        if opens is not None:
+            flags |= layout.ENTRY_COUNTED
+        if implicit:
+            flags |= layout.ENTRY_PICKLED
         ended: list[Any] | None = None  # dropped outside the lock: their release may call us
         with self._lock:
             if not self._serving:
@@ -184,7 +188,7 @@ class Table:
             self._generation = generation = self._generation + 1
             try:  # no call comes between what takes something and the block that gives it back: one may be interrupted
                 handle = handle_of(
-                    *self._entries.enter(sealing(), template, entry, generation, flags, slot, offset, nbytes)
+                    *self._entries.enter(identity.sealing(), template, entry, generation, flags, slot, offset, nbytes)
                 )
                 if opens is not None or implicit:
                     self.domain.set_opens(entry, opens or 0)
@@ -195,7 +199,7 @@ class Table:
                     self._set_deadline(exported, deadline_in(ttl))
                 if opens is not None or ttl is not None:
                     self._ending[generation] = exported
-                _native.store64(self._entry_address(entry), generation)  # last: now it is live
+                self._entries.publish(entry, generation)  # last: now it is live
             except BaseException:
                 _native.withdraw(self._entry_address(entry), layout.REASON_PUT)
                 self._ending.pop(generation, None)
@@ -220,8 +224,12 @@ class Table:
 
     def _device(self, device: DeviceInfo) -> tuple[bytes, int]:
         """The bytes by which handles name the device, and 1 + its index in the table's header (0 if that is full)."""
+        key = device.backend, device.uuid
+        known = self._devices.get(key)
+        if known is not None:
+            return known
         with self._lock:
-            found = self._devices.get((device.backend, device.uuid))
+            found = self._devices.get(key)
             if found is None:
                 driver_uuid = uuid.UUID(device.driver_uuid).bytes if device.driver_uuid else b""
                 raw = layout.DEVICE.pack(
@@ -233,19 +241,22 @@ class Table:
                     return names, 0
                 at = layout.TABLE_DEVICES + index * layout.DEVICE.size
                 self._view[at : at + layout.DEVICE.size] = raw
-                found = self._devices[device.backend, device.uuid] = names, 1 + index
+                found = self._devices[key] = names, 1 + index
             return found
 
     def _take_entry(self) -> int:
         # Do not use an entry that a living importer still holds: its holder bit would count for another export.
-        for _ in range(min(_RECYCLE_TRIES, len(self._free))):
-            entry = self._free[0]
+        free = self._free
+        tries = 0
+        while free and tries < _RECYCLE_TRIES:
+            entry = free[0]
             if self.domain.holders(entry):
-                self._free.rotate(-1)
-            elif self._free[0] == entry:  # an interrupt's handler may have exported, too
-                del self._free[0]
+                free.rotate(-1)
+                tries += 1
+            elif free[0] == entry:  # an interrupt's handler may have exported, too
+                del free[0]
                 return entry
-        if self._used == layout.ENTRY_COUNT:
+        if self._used == _ENTRY_COUNT:
             raise OutOfMemoryError(f"this process has {layout.ENTRY_COUNT} live exports: put the ones no longer needed")
         self._used += 1
         return self._used - 1

@@ -13,6 +13,7 @@ from xpushare.adapters.base import Access, DriverMemory, DriverPhysical, DriverR
 
 __all__ = ["Calls", "HostMemory", "HostPhysical", "HostRange", "check_imported", "memfd_of", "page_of_memfd", "pages"]
 
+_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
 _PROTECTION = {"none": 0, "r": 1, "rw": 2}
 
 
@@ -123,7 +124,9 @@ class HostMemory(DriverMemory):
             )
         assert self._mapping is not None
         self._keep = False
-        return Export(self.nbytes, self._mapping.nbytes, (self._fd.number,), self._inode, form=Form.MEMFD)
+        what = (self.nbytes, self._mapping.nbytes, (self._fd.number,), self._inode, b"", None, Form.MEMFD, 0)
+        found: Export = _new(Export, what)
+        return found
 
     def release(self) -> None:
         mapping, self._mapping = self._mapping, None

@@ -60,6 +60,7 @@ class NativeCpu(Adapter):
     backend = "native_cpu"
     calls = Calls()
     maps_memfds = True
+    has_streams = False  # what the host's libraries compute is there when they return
 
     def devices(self) -> list[DeviceInfo]:
         try:
@@ -130,7 +131,7 @@ class NativeCpu(Adapter):
         return None
 
     def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
-        return None  # what the host's libraries compute is there when they return
+        return None
 
     def adopt_event(self, native: object) -> tuple[DeviceInfo, Any] | None:
         return None

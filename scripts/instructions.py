@@ -1,0 +1,134 @@
+"""Instructions of the hand-over of an array of the host, counted by single steps: figures without noise.
+
+python scripts/instructions.py [--rounds N]
+
+Two processes hand over a new array of 1 MiB in each round. The table has, for each call: user instructions, the
+distinct cache lines and pages of code that they lie in, and system calls. Needs x86-64, a C compiler, Python's headers,
+and leave to trace a process of one's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import xpushare as xs
+
+CALLS = ("share", "bytes", "close of the handle", "attach", "np.asarray", "close of the array")
+WARM = 30  # rounds before the first that counts: caches fill, bytecode is specialised
+NBYTES = 1 << 20
+Mark = Callable[[int], object]
+
+
+def produce(channel: socket.socket, mark: Mark, rounds: int) -> None:
+    for number in range(WARM + rounds):
+        on = mark if number >= WARM else lambda _label: None
+        array = xs.empty((NBYTES,), "u1")
+        np.asarray(array)[0] = 7
+        on(1)
+        handle = xs.share(array)
+        on(2)
+        raw = bytes(handle)
+        on(0)
+        channel.send(raw)
+        channel.recv(1)
+        on(3)
+        handle.close()
+        on(0)
+    channel.send(b"-")
+
+
+def consume(channel: socket.socket, mark: Mark, _rounds: int) -> None:
+    number = 0
+    while len(raw := channel.recv(4096)) > 1:
+        on = mark if number >= WARM else lambda _label: None
+        number += 1
+        on(4)
+        array = xs.attach(raw)
+        on(5)
+        view = np.asarray(array)
+        on(0)
+        assert view[0] == 7
+        del view
+        on(6)
+        array.close()
+        del array
+        on(0)
+        channel.send(b"+")
+
+
+SIDES = {"produce": produce, "consume": consume}
+
+
+def build(folder: Path) -> None:
+    source = Path(__file__).with_suffix(".c")
+    cc = os.environ.get("CC", "cc")
+    subprocess.run([cc, "-O2", source, "-o", folder / "count"], check=True)
+    include = f"-I{sysconfig.get_paths()['include']}"
+    subprocess.run([cc, "-O2", "-shared", "-fPIC", "-DMARK", include, source, "-o", folder / "mark.so"], check=True)
+
+
+def measure(rounds: int) -> dict[str, tuple[int, ...]]:
+    """By call: instructions, cache lines and pages of code, system calls; medians."""
+    found: dict[str, tuple[int, ...]] = {}
+    with tempfile.TemporaryDirectory(prefix="xpushare-instructions-") as folder:
+        build(Path(folder))
+        for side, other in (("produce", "consume"), ("consume", "produce")):
+            here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with here, there:
+                command = [sys.executable, __file__, "--rounds", str(rounds)]
+                stepped = [f"{folder}/count", *command, "--side", side, "--fd", str(here.fileno()), "--marks", folder]
+                free = [*command, "--side", other, "--fd", str(there.fileno())]
+                peer = subprocess.Popen(free, pass_fds=[there.fileno()])
+                there.close()
+                try:
+                    done = subprocess.run(
+                        stepped, pass_fds=[here.fileno()], stdout=subprocess.PIPE, text=True, check=True, timeout=100
+                    )
+                finally:
+                    here.close()
+                    peer.wait(100)
+            for line in done.stdout.splitlines():
+                label, _intervals, *numbers = map(int, line.split())
+                found[CALLS[label - 1]] = tuple(numbers)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=6)
+    for hidden in "--side", "--fd", "--marks":
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
+    wanted = parser.parse_args()
+    if wanted.side:
+        mark: Mark = lambda _label: None  # noqa: E731
+        if wanted.marks:
+            sys.path.append(wanted.marks)
+            from mark import mark  # type: ignore[import-not-found,no-redef]
+        with socket.socket(fileno=int(wanted.fd)) as channel:
+            SIDES[wanted.side](channel, mark, wanted.rounds)
+        return 0
+    if platform.machine() != "x86_64" or shutil.which(os.environ.get("CC", "cc")) is None:
+        print("this needs x86-64 and a C compiler", file=sys.stderr)
+        return 2
+    found = measure(wanted.rounds)
+    print(f"{'call':24}{'instructions':>14}{'lines':>8}{'pages':>8}{'calls':>8}")
+    for name, numbers in found.items():
+        print(f"{name:24}{numbers[0]:14,}{numbers[1]:8,}{numbers[2]:8,}{numbers[3]:8,}")
+    print(f"{'share + attach':24}{found['share'][0] + found['attach'][0]:14,}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

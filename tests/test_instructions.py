@@ -1,0 +1,29 @@
+"""`scripts/instructions.py` counts, and what it counts stays below what it was."""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "instructions.py"
+MOST = 180_000  # `share` and `attach` took 256,000 once, and 148,000 when this was written
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64" or shutil.which(os.environ.get("CC", "cc")) is None, reason="no cc")
+def test_share_and_attach_take_few_instructions() -> None:
+    command = [sys.executable, SCRIPT, "--rounds", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    if done.returncode and ("ptrace" in done.stderr or "Python.h" in done.stderr):
+        pytest.skip("no tracing, or no headers, here")
+    assert done.returncode == 0, done.stderr
+    found = {name: int(count.replace(",", "")) for name, count in re.findall(r"^(\S.*?) +([\d,]+)", done.stdout, re.M)}
+    assert found["share"] + found["attach"] == found["share + attach"]
+    assert len(found) == 7, done.stdout
+    if sys.version_info[:2] == (3, 11) and not sysconfig.get_config_var("Py_DEBUG"):
+        assert found["share + attach"] < MOST
