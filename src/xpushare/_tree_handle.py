@@ -363,6 +363,13 @@ class TreeHandle(ArrayHandle):
     def _refuse(self) -> NoReturn:
         raise AttributeError("this is the handle of a tree: `handles` has those of its memory, xs.attach its arrays")
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:  # also called where a property raised AttributeError
+            if isinstance(getattr(TreeHandle, name, None), property):
+                self._refuse()
+            return super().__getattr__(name)
+
     @property
     def handle(self) -> NoReturn:
         self._refuse()

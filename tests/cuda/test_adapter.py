@@ -481,7 +481,11 @@ def test_a_broken_context_loses_what_is_owed(
 def test_properties_are_the_drivers(cuda: Cuda, gpu: DeviceInfo, driver: ScriptedDriver) -> None:
     driver.attributes[16] = 132
     driver.attributes[18] = 0
-    assert cuda.properties(gpu) == ("NVIDIA Corporation", 132, 1 << 37, 1 << 36, False)
+    driver.attributes[13] = 1_980_000  # kHz
+    driver.attributes[10] = 32
+    found = cuda.properties(gpu)
+    assert found[:5] == ("NVIDIA Corporation", 132, 1 << 37, 1 << 36, False)
+    assert (found.vendor_id, found.clock_mhz, found.sub_group_sizes) == (0x10DE, 1980, (32,))
     assert driver.balanced
 
 
