@@ -55,7 +55,18 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 }
 ALWAYS = {"close", "closed", "from_native"}
 OF_ARRAYS = {"shape", "dtype", "strides", "nbytes", "size", "ndim"}  # what an array is, memory or not
-OF_HANDLES = {"handle", "event", "shape", "strides", "dtype", "nbytes", "read_only", "copied_nbytes"}  # what bytes say
+# What the bytes say.
+OF_HANDLES = {
+    "handle",
+    "handles",
+    "event",
+    "shape",
+    "strides",
+    "dtype",
+    "nbytes",
+    "read_only",
+    "copied_nbytes",
+}  # what bytes say
 
 
 def _withdraw_all() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import Any, Final
 
 import xpushare as xs
+from xpushare import adapters
 from xpushare._array import capsule_of, order_before
+from xpushare.adapters import HOST
 from xpushare.core.ordering import work_on
 from xpushare.integrations import _reductions as common
 from xpushare.sharing.handle import fields_of
@@ -46,7 +49,6 @@ class _Reduction:
         device = tensor.device
         if (
             type(tensor) not in _TYPES
-            or device.type not in ("cpu", "cuda")
             or tensor.layout is not torch.strided
             or tensor.is_nested
             or tensor.is_quantized
@@ -55,9 +57,11 @@ class _Reduction:
             or (tensor.requires_grad and not tensor.is_leaf)  # torch says why it refuses these
         ):
             return self._before(tensor)
+        backend = _backends().get(device.type)
+        if backend is None:
+            return self._before(tensor)
         storage = tensor.untyped_storage()
-        backend = None if device.type == "cpu" else "cuda"
-        found = common.block_of(storage.data_ptr(), storage.nbytes(), backend, tensor)
+        found = common.block_of(storage.data_ptr(), storage.nbytes(), None if backend == HOST else backend, tensor)
         if found is None:
             return self._before(tensor)
         torch.utils.hooks.warn_if_has_hooks(tensor)
@@ -65,6 +69,20 @@ class _Reduction:
         layout = tensor.storage_offset(), tuple(tensor.size()), tensor.stride()
         wanted = (block, at, storage.nbytes())
         return _rebuild, (wanted, type(tensor) is torch.nn.Parameter, tensor.dtype, *layout, tensor.requires_grad)
+
+
+@functools.cache
+def _backends() -> dict[str, str]:
+    """The backends, by what torch calls their devices."""
+    return {each.torch_type: each.backend for each in adapters.vendors() if each.torch_type is not None}
+
+
+def _torch_stream(place: xs.Device) -> Any:
+    """torch's current stream on a device."""
+    record = adapters.record(place.backend)
+    assert record is not None
+    assert record.torch_type is not None
+    return getattr(torch, record.torch_type).current_stream(place.ordinal)
 
 
 def _storage(array: xs.SharedArray, offset: int, nbytes: int) -> Any:
@@ -76,7 +94,7 @@ def _storage(array: xs.SharedArray, offset: int, nbytes: int) -> Any:
     key = ("xpushare", fields.cookie, fields.object, fields.offset + offset, nbytes, fields.flags)
     place = array.device
     if place.type == "gpu":
-        work = work_on(place, torch.cuda.current_stream(place.ordinal))
+        work = work_on(place, _torch_stream(place))
         assert work is not None
         order_before(array, work)
     known = _torch_reductions.storage_from_cache(torch.UntypedStorage, key)
