@@ -225,6 +225,7 @@ class Victim(Served):
 
     def _held(self) -> tuple[int, int]:
         gc.collect()
+        xs.trim()  # kept for later arrays; what an array still lies in stays, and counts
         peers = node.current().peers
         peers.sweep()
         known = peers.statistics()["peers"]  # each keeps a table, a commons, a bell and a pidfd

@@ -129,7 +129,8 @@ def piece(what: str, total: int, offset: int, nbytes: int | None) -> tuple[int, 
 
 class _Arena:
     """An allocation that small arrays share. No part of it is used twice, so nobody ever finds another array at the
-    place of one that was freed. The whole is freed with the last array.
+    place of one that was freed. The whole is freed with the last array; the one of which the next arrays will be parts,
+    by `trim`.
     """
 
     def __init__(self, allocation: Allocation) -> None:
