@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -560,6 +561,27 @@ def test_streams_of_other_libraries(cuda: Cuda, gpu: DeviceInfo) -> None:
     assert cuda.adopt_queue("a string") is None
     with pytest.raises(xs.InvalidArgumentError, match="no device is current"):
         cuda.adopt_queue(0)
+
+
+@pytest.mark.parametrize("raw", [0, 1, 2])
+def test_cupys_default_stream_is_that_of_the_arrays_device(
+    cuda: Cuda, monkeypatch: pytest.MonkeyPatch, raw: int
+) -> None:
+    """It says no device, and the thread that asks may have none: that of a queue of multiprocessing, say."""
+
+    class Stream:
+        ptr, device_id = raw, -1
+
+        def __cuda_stream__(self) -> tuple[int, int]:
+            return 0, raw
+
+    cupy = types.SimpleNamespace(cuda=types.SimpleNamespace(get_current_stream=lambda _ordinal: Stream()))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    array = type("ndarray", (), {"__module__": "cupy"})()
+    for device in cuda.devices():
+        found = cuda.adopt_queue(cuda.stream(device, None, array))
+        assert found is not None
+        assert found[0] == device
 
 
 def information(uuid: str, minor: int, model: str = "NVIDIA H200") -> str:

@@ -42,7 +42,9 @@ def current_stream(array: object, ordinal: int) -> object:
     if library == "torch" and module is not None:
         return module.cuda.current_stream(ordinal)
     if library == "cupy" and module is not None:
-        return module.cuda.get_current_stream(ordinal)
+        stream = module.cuda.get_current_stream(ordinal)
+        # CuPy's default streams are one object for all devices, which says none.
+        return RawStream(stream.ptr, ordinal) if stream.ptr in (0, n.LEGACY_STREAM, n.PER_THREAD_STREAM) else stream
     if library in ("jax", "jaxlib"):
         array.__dlpack__(stream=n.LEGACY_STREAM)  # type: ignore[attr-defined]  # has that stream wait for its content
         return RawStream(n.LEGACY_STREAM, ordinal)
