@@ -27,16 +27,19 @@ static void mend(const xp_key *k, uint8_t *at, bool wholly, uint16_t kind)
 static void check_fit(const xp_array_parts *a)
 {
     __int128 first = a->head.offset, last = first + a->head.itemsize;
+    uint64_t length;
+    int64_t stride;
     bool empty = false;
     for (unsigned i = 0; i < a->head.ndim; i++) {
-        uint64_t length;
-        int64_t stride;
+        memcpy(&length, a->dims + 8 * i, 8);
+        CHECK(length <= INT64_MAX);
+        empty |= length == 0;
+    }
+    for (unsigned i = 0; i < a->head.ndim && !empty; i++) {
         memcpy(&length, a->dims + 8 * i, 8);
         memcpy(&stride, a->dims + 8 * (a->head.ndim + i), 8);
-        CHECK(length <= INT64_MAX);
         __int128 step = ((__int128)length - 1) * stride;
         *(step < 0 ? &first : &last) += step;
-        empty |= length == 0;
     }
     CHECK(empty || (first >= 0 && last <= (__int128)a->memory.nbytes));
 }
