@@ -55,6 +55,7 @@ __all__ = [
     "order_before",
     "placed",
     "span_of",
+    "view_of",
 ]
 
 
@@ -298,6 +299,13 @@ class SharedArray(BufferBase, Closable[Range]):
         if at or high - low != nbytes:
             found = _new_tuple(Range, (allocation, start + at, high - low, device, context, read_only, handle, lease))
         return found, -low, self._shape, self._strides, dtype
+
+    def _view(self, offset: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]) -> SharedArray:
+        """Another array in the same memory, whose first element is `offset` bytes behind this one's; its readers wait
+        for what this one's wait for.
+        """
+        check_dtype(dtype)
+        return self._make(self._use(), as_shape(shape), dtype, strides, self._offset + offset, None, self._order)
 
     def _placed(self) -> tuple[Range, int]:
         """The memory that the array lies in, and where its first element is in that."""
@@ -684,6 +692,12 @@ class _Over(Protocol):
     def __call__(self, source: Range, shape: int | tuple[int, ...], dtype: Any, offset: int = 0, /) -> SharedArray: ...
 
 
+class _View(Protocol):
+    def __call__(
+        self, array: SharedArray, offset: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...], /
+    ) -> SharedArray: ...
+
+
 class _PickledBy(Protocol):
     def __call__(self, array: SharedArray, producer: object, /) -> bytes: ...
 
@@ -701,6 +715,7 @@ covered_by: Final[Callable[[SharedArray], tuple[Range, int]]] = operator.attrget
 described: Final[Callable[[SharedArray], tuple[Any, ...]]] = operator.attrgetter("_described")(SharedArray)
 order_before: Final[Callable[[SharedArray, Work], None]] = operator.attrgetter("_before")(SharedArray)
 pickled_by: Final[_PickledBy] = operator.attrgetter("_pickled")(SharedArray)
+view_of: Final[_View] = operator.attrgetter("_view")(SharedArray)
 placed: Final[Callable[[SharedArray], tuple[Range, int]]] = operator.attrgetter("_placed")(SharedArray)
 
 

@@ -229,3 +229,11 @@ def test_jax(ask_jax: Ask) -> None:
     assert float(weak) == 2
     assert jax.random.key_data(key).shape == (2,)
     assert exports() <= before + 1
+
+
+def test_arrays_of_one_allocation_are_passed_on(ask_jax: Ask) -> None:
+    jax = pytest.importorskip("jax")
+    memory = xs.malloc_host(4096)
+    sent = [jax.dlpack.from_dlpack(memory.as_array(16, "f4", at)) for at in (0, 256, 1024)]
+    found = ask_jax("again", sent)
+    assert [each.unsafe_buffer_pointer() for each in found] == [each.unsafe_buffer_pointer() for each in sent]

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import xpushare as xs
 from xpushare import arrays
-from xpushare._array import array_of, pickled_by, placed
+from xpushare._array import array_of, pickled_by, placed, view_of
 from xpushare._elements import as_dtype
 from xpushare._lifecycle import use
 from xpushare.arrays import Located
@@ -23,7 +23,7 @@ from xpushare.core.resources import Allocation
 from xpushare.sharing import node
 from xpushare.sharing.handle import fields_of
 
-__all__ = ["Block", "Sent", "block_of", "install", "piece_of", "sent", "uninstall"]
+__all__ = ["Block", "block_of", "install", "piece_of", "received", "sent", "uninstall"]
 
 Reduction = Callable[[Any], Any]
 _BYTE: Final = as_dtype("uint8")
@@ -31,7 +31,7 @@ _REFUSALS: Final = (xs.FeatureNotSupportedError, xs.InvalidArgumentError)
 
 
 class Block:
-    """An allocation, or of an import what its handle covers, for the arrays of one message. At the other end it is a
+    """An allocation, or of an import what its handle covers, for arrays of one message. At the other end it is a
     `SharedArray` of bytes.
     """
 
@@ -109,22 +109,12 @@ def block_of(address: int, nbytes: int, backend: str | None, keep: Any) -> tuple
     return block, at
 
 
-class Sent:
-    """An array for one message, exported by itself. At the other end it is a `SharedArray`."""
+def sent(array: Any) -> tuple[Block, int, tuple[int, ...], Any, tuple[int, ...]] | None:
+    """What goes in the place of another library's array, for `received`; None for memory that no other process can
+    reach, and for what has none to show.
 
-    __slots__ = ("_array", "_raw")
-
-    def __init__(self, array: xs.SharedArray, producer: Any) -> None:
-        self._array = array
-        self._raw = pickled_by(array, producer)
-
-    def __reduce__(self) -> Any:
-        return _reopen, (self._raw,)
-
-
-def sent(array: Any) -> Sent | None:
-    """What goes in the place of another library's array; None for memory that no other process can reach, and for what
-    has none to show.
+    Each array has a block of its own: it may be on another stream than the next. The block is the whole allocation, so
+    the receiver can pass on any of its arrays by the handle that came last.
     """
     try:
         found = arrays.describe(array)
@@ -133,15 +123,20 @@ def sent(array: Any) -> Sent | None:
         if placed is None:
             return None
         place, holds = placed
-        at = found.address - place.address
         if not 0 <= where.address - place.address <= place.nbytes - where.nbytes:
             return None
         holds.append(array)
-        read_only = place.read_only or found.read_only
-        whole = array_of(place._replace(read_only=read_only), found.shape, found.dtype, found.strides, at)
-        return Sent(whole, array)
+        block = Block(place._replace(read_only=place.read_only or found.read_only), holds, array)
+        return block, found.address - place.address, found.shape, found.dtype, found.strides
     except _REFUSALS:
         return None
+
+
+def received(
+    block: xs.SharedArray, at: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]
+) -> xs.SharedArray:
+    """The array that was sent so."""
+    return view_of(block, at, shape, dtype, strides)
 
 
 def piece_of(array: xs.SharedArray, offset: int, nbytes: int) -> xs.SharedArray:

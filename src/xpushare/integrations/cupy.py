@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-import xpushare as xs
 from xpushare.integrations import _reductions as common
 
 __all__ = ["install", "uninstall"]
@@ -38,9 +37,9 @@ class _Reduction:
     def __call__(self, array: Any) -> Any:
         found = common.sent(array)
         if found is not None:
-            return _rebuild, (found,)
+            return _rebuild, found
         return array.__reduce__() if self._before is None else self._before(array)
 
 
-def _rebuild(array: xs.SharedArray) -> Any:
-    return cupy.from_dlpack(array)
+def _rebuild(*sent: Any) -> Any:
+    return cupy.from_dlpack(common.received(*sent))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-import xpushare as xs
 from xpushare.integrations import _reductions as common
 
 __all__ = ["install", "uninstall"]
@@ -42,9 +41,9 @@ class _Reduction:
         if array.is_fully_addressable and len(array.devices()) == 1 and not array.weak_type:
             found = common.sent(array)
         if found is not None:
-            return _rebuild, (found,)
+            return _rebuild, found
         return array.__reduce__() if self._before is None else self._before(array)
 
 
-def _rebuild(array: xs.SharedArray) -> Any:
-    return _dlpack.from_dlpack(array)
+def _rebuild(*sent: Any) -> Any:
+    return _dlpack.from_dlpack(common.received(*sent))
