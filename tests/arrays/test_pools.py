@@ -274,6 +274,7 @@ def _total_of(data: bytes) -> float:
 def test_an_import_is_exported_anew_once_its_exporter_is_gone(peer: Child, device: str) -> None:
     with Child() as first:
         memory, array = (pickle.loads(each) for each in first.call(_pickle_memory_and_array, device))
+        assert bytes(memoryview(array)) == bytes(range(8))  # so its exporter owes nothing any more
         first.kill()
     for sent in memory.slice(8, 16), array, memory:
         pickle.dumps(sent)
