@@ -12,6 +12,7 @@ import pytest
 from array_peer import try_hostile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from mutations import expect_only
 
 import xpushare as xs
 from harness import Child
@@ -222,17 +223,7 @@ def _event() -> bytes:
 
 
 def test_every_flipped_bit_and_every_length(shared: xs.ArrayHandle) -> None:
-    raw = bytes(shared)
-    for at in range(len(raw) * 8):
-        wrong = bytearray(raw)
-        wrong[at // 8] ^= 1 << at % 8
-        with pytest.raises(xs.InvalidHandleError):
-            xs.ArrayHandle(bytes(wrong))
-    for length in range(len(raw)):
-        with pytest.raises(xs.InvalidHandleError):
-            xs.ArrayHandle(raw[:length])
-    with pytest.raises(xs.InvalidHandleError):
-        xs.ArrayHandle(raw + b"\0")
+    expect_only(bytes(shared))
 
 
 @pytest.mark.parametrize("wrong", ["", "not a handle", "ä", "A" * 508, " " + "A" * 507])

@@ -12,6 +12,7 @@ import pytest
 from array_peer import try_hostile_tree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from mutations import expect_only
 
 import xpushare as xs
 from harness import Child
@@ -210,19 +211,9 @@ def _forget() -> None:
 
 
 def test_every_flipped_bit_and_every_length(shared: Any) -> None:
-    raw = bytes(shared)
-    for at in range(len(raw) * 8):
-        wrong = bytearray(raw)
-        wrong[at // 8] ^= 1 << at % 8
-        with pytest.raises(xs.InvalidHandleError):
-            xs.ArrayHandle(bytes(wrong))
-    for length in range(len(raw)):
-        with pytest.raises(xs.InvalidHandleError):
-            xs.ArrayHandle(raw[:length])
+    expect_only(bytes(shared))
     with pytest.raises(xs.InvalidHandleError):
-        xs.ArrayHandle(raw + b"\0")
-    with pytest.raises(xs.InvalidHandleError):
-        xs.ArrayHandle(raw + bytes(64 << 20))
+        xs.ArrayHandle(bytes(shared) + bytes(64 << 20))
 
 
 @pytest.fixture(scope="module")

@@ -3,62 +3,33 @@
 from __future__ import annotations
 
 import gc
-import importlib
-import importlib.util
-import multiprocessing
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "integrations"))
 
-from reductions_peer import serve
+from reductions_peer import Ask, served
 
 import xpushare as xs
 from harness import wait_until
 from xpushare.sharing import node
 
 pytestmark = [pytest.mark.cuda, pytest.mark.timeout(110)]
-SPAWN = multiprocessing.get_context("spawn")
-Ask = Callable[[str, Any], Any]
-
-
-def served(library: str) -> Iterator[Ask]:
-    if importlib.util.find_spec(library) is None:
-        pytest.skip(f"needs {library}")
-    module = importlib.import_module(f"xpushare.integrations.{library}")
-    module.install()
-    inbox, answers = SPAWN.Queue(), SPAWN.Queue()
-    process = SPAWN.Process(target=serve, args=(inbox, answers, library))
-    process.start()
-
-    def ask(name: str, thing: Any = None) -> Any:
-        inbox.put((name, thing))
-        found = answers.get(timeout=90)
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-    yield ask
-    inbox.put(None)
-    process.join(30)
-    module.uninstall()
-    assert process.exitcode == 0
 
 
 @pytest.fixture(scope="module")
 def ask_torch() -> Iterator[Ask]:
-    yield from served("torch")
+    yield from served("torch", 90)
 
 
 @pytest.fixture(scope="module")
 def ask_cupy() -> Iterator[Ask]:
-    yield from served("cupy")
+    yield from served("cupy", 90)
 
 
 def exports() -> int:

@@ -1,8 +1,43 @@
-"""What the other process does in the tests of the reductions."""
+"""The other process of the tests of the reductions, and what it does."""
 
 from __future__ import annotations
 
+import multiprocessing
+from collections.abc import Callable, Iterator
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
+
+SPAWN = multiprocessing.get_context("spawn")
+Ask = Callable[[str, Any], Any]
+
+
+def served(library: str, seconds: float = 60) -> Iterator[Ask]:
+    """A process that has installed the reductions, and so has this one; an answer comes within `seconds`."""
+    import pytest
+
+    module = pytest.importorskip(f"xpushare.integrations.{library}")
+    before, dump = dict(ForkingPickler._extra_reducers), vars(ForkingPickler).get("dump")
+    module.install()
+    module.install()  # idempotent
+    inbox, answers = SPAWN.Queue(), SPAWN.Queue()
+    process = SPAWN.Process(target=serve, args=(inbox, answers, library))
+    process.start()
+
+    def ask(name: str, thing: Any = None) -> Any:
+        inbox.put((name, thing))
+        found = answers.get(timeout=seconds)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    yield ask
+    inbox.put(None)
+    process.join(30)
+    assert process.exitcode == 0
+    module.uninstall()
+    module.uninstall()
+    assert dict(ForkingPickler._extra_reducers) == before
+    assert vars(ForkingPickler).get("dump") is dump
 
 
 def serve(inbox: Any, answers: Any, library: str | None) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gc
 import io
-import multiprocessing
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -17,43 +16,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from reductions_peer import serve
+from reductions_peer import SPAWN, Ask, served
 
 import xpushare as xs
 from harness import wait_until
 from xpushare.sharing import node
 
 torch = pytest.importorskip("torch")
-
-SPAWN = multiprocessing.get_context("spawn")
-Ask = Callable[[str, Any], Any]
-
-
-def served(library: str) -> Iterator[Ask]:
-    """A process that has installed the reductions, and so has this one."""
-    module = pytest.importorskip(f"xpushare.integrations.{library}")
-    before, dump = dict(ForkingPickler._extra_reducers), vars(ForkingPickler).get("dump")
-    module.install()
-    module.install()  # idempotent
-    inbox, answers = SPAWN.Queue(), SPAWN.Queue()
-    process = SPAWN.Process(target=serve, args=(inbox, answers, library))
-    process.start()
-
-    def ask(name: str, thing: Any = None) -> Any:
-        inbox.put((name, thing))
-        found = answers.get(timeout=60)
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-    yield ask
-    inbox.put(None)
-    process.join(30)
-    assert process.exitcode == 0
-    module.uninstall()
-    module.uninstall()
-    assert dict(ForkingPickler._extra_reducers) == before
-    assert vars(ForkingPickler).get("dump") is dump
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +129,15 @@ def test_the_rest_goes_torchs_way(ask_torch: Ask) -> None:
         ForkingPickler.dumps(ours.requires_grad_() * 2)
     with pytest.raises(RuntimeError, match="non-leaf"):
         ForkingPickler.dumps((ours * 2).view(2, 2))
+
+
+@pytest.mark.usefixtures("ask_torch")
+def test_the_log_says_why_a_tensor_goes_torchs_way(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "xpushare")
+    ForkingPickler.dumps(tensor(4))
+    assert not caplog.records
+    ForkingPickler.dumps(torch.ones(3))
+    assert "this Tensor goes through multiprocessing in its library's way: " in caplog.text
 
 
 @pytest.mark.usefixtures("ask_torch")

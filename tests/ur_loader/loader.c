@@ -49,15 +49,7 @@ uint32_t begin(const char *path) /* what the first table gives */
 
 #ifndef BARE /* what follows names functions that not every build has */
 
-#define CALL(name, ...) (find(#name)(__VA_ARGS__))
-#define MUST(name, ...)                                                                                                \
-    do {                                                                                                               \
-        uint32_t result_ = CALL(name, __VA_ARGS__);                                                                    \
-        if (result_) {                                                                                                 \
-            fprintf(stderr, #name ": %u\n", result_);                                                                  \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
+#include "call.h"
 
 static void *adapters[8], *platform, *device, *context;
 

@@ -16,15 +16,7 @@ static function find(const char *name)
     return found;
 }
 
-#define CALL(name, ...) (find(#name)(__VA_ARGS__))
-#define MUST(name, ...)                                                                                                \
-    do {                                                                                                               \
-        uint32_t result_ = CALL(name, __VA_ARGS__);                                                                    \
-        if (result_) {                                                                                                 \
-            fprintf(stderr, #name ": %u\n", result_);                                                                  \
-            exit(1);                                                                                                   \
-        }                                                                                                              \
-    } while (0)
+#include "call.h"
 
 static double now(void)
 {

@@ -78,7 +78,9 @@ class Logger:
         if output not in ("stdout", "stderr", "file") or (output == "file") != bool(path):
             raise ValueError(f"output is stdout, stderr or file,<path>, not {found['output']!r}")
         if path:
-            self._file = open(path.strip("'\""), "a", encoding="utf-8")  # noqa: SIM115 appended to by every process
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC  # appended to by every process
+            file = os.open(path.strip("'\""), flags, 0o666)
+            self._file = open(file, "a", encoding="utf-8", closefd=False)  # noqa: SIM115 it serves until the very end
         self._output = output
 
     def log(self, level: Level, text: str, place: str = "") -> None:

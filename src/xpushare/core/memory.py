@@ -223,7 +223,9 @@ def on_trim(function: Callable[[], int]) -> None:
 
 @operation("trim", raises=())
 def trim() -> int:
-    """Give back freed memory that this process keeps for later allocations; returns how many bytes that was."""
+    """Give back freed memory that this process keeps for later allocations, and the allocation that the next small
+    arrays would be parts of, if none is yet; returns how many bytes that was.
+    """
     return sum(function() for function in _trimmers)
 
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 import threading
 from collections.abc import Callable
@@ -28,6 +29,12 @@ __all__ = ["Block", "block_of", "install", "piece_of", "received", "sent", "unin
 Reduction = Callable[[Any], Any]
 _BYTE: Final = as_dtype("uint8")
 _REFUSALS: Final = (xs.FeatureNotSupportedError, xs.InvalidArgumentError)
+_log: Final = logging.getLogger("xpushare")
+
+
+def _refused(array: Any, error: Exception) -> None:
+    """Tell whoever wonders why an array goes its library's way."""
+    _log.debug("this %s goes through multiprocessing in its library's way: %s", type(array).__name__, error)
 
 
 class Block:
@@ -74,7 +81,8 @@ def _place(address: int, nbytes: int, backend: str | None, keep: Any) -> tuple[R
     if imported is None:
         try:
             found = arrays.range_at(Located(address, nbytes, False, backend), keep)
-        except _REFUSALS:
+        except _REFUSALS as error:
+            _refused(keep, error)
             return None
         return found._replace(offset=0, nbytes=found.allocation.nbytes, lease=holds), holds
     if not isinstance(imported, Allocation) or imported.handle is None:
@@ -103,7 +111,8 @@ def block_of(address: int, nbytes: int, backend: str | None, keep: Any) -> tuple
     if block is None:
         try:
             block = blocks[id(place.allocation)] = Block(*found, keep)
-        except _REFUSALS:
+        except _REFUSALS as error:
+            _refused(keep, error)
             return None
     block.hold(keep)
     return block, at
@@ -128,7 +137,8 @@ def sent(array: Any) -> tuple[Block, int, tuple[int, ...], Any, tuple[int, ...]]
         holds.append(array)
         block = Block(place._replace(read_only=place.read_only or found.read_only), holds, array)
         return block, found.address - place.address, found.shape, found.dtype, found.strides
-    except _REFUSALS:
+    except _REFUSALS as error:
+        _refused(array, error)
         return None
 
 
