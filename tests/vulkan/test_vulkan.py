@@ -172,8 +172,9 @@ def test_memory_of_another_driver_or_device_is_refused_with_the_reason() -> None
         handle = exporter.call(peer.export, NBYTES, 1)
         with pytest.raises(xs.FeatureNotSupportedError, match="imported by the same driver only"):
             importer.call(other_driver, handle)
-    with Child() as exporter, Child() as importer, pytest.raises(xs.InvalidArgumentError, match="may not see"):
-        importer.call(other_device, exporter.call(peer.export, NBYTES, 1))
+    if peer.program().is_cpu:  # a GPU is there for CUDA, too
+        with Child() as exporter, Child() as importer, pytest.raises(xs.InvalidArgumentError, match="may not see"):
+            importer.call(other_device, exporter.call(peer.export, NBYTES, 1))
 
 
 def test_the_host_cannot_open_it() -> None:
@@ -251,8 +252,10 @@ def test_a_semaphore_needs_a_queue_of_its_gpu() -> None:
 
 
 def test_exporters_that_die_leave_the_importer_alone() -> None:
-    """Each exporter dies at another moment: before, while or after its memory is opened."""
-    rounds = int(os.environ.get("XPUSHARE_KILLS", "5"))
+    """Each exporter dies before one of three opens, or after them."""
+    rounds = (
+        int(os.environ.get("XPUSHARE_KILLS", "8")) // 4 * 4
+    )  # the last round is as that after which fds are counted
     device = peer.device()
 
     def export_again_and_again() -> None:
@@ -260,7 +263,7 @@ def test_exporters_that_die_leave_the_importer_alone() -> None:
             handle = xs.ipc.memory.get(peer.memory(kept["buffer"], nbytes=NBYTES))
             xs.ipc.memory.put(handle)
 
-    before = None
+    before = 0
     for number in range(rounds):
         with Child() as exporter:
             handles = [exporter.call(peer.export, NBYTES, number) for _ in range(3)]
@@ -278,7 +281,6 @@ def test_exporters_that_die_leave_the_importer_alone() -> None:
             for memory in opened:
                 os.close(vulkan.memory_fd(memory).fd)
                 memory.close()
-        if before is None:
+        if number == 3:
             before = fd_count()
-    assert before is not None
     wait_until(lambda: fd_count() == before)
