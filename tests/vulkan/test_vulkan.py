@@ -253,9 +253,7 @@ def test_a_semaphore_needs_a_queue_of_its_gpu() -> None:
 
 def test_exporters_that_die_leave_the_importer_alone() -> None:
     """Each exporter dies before one of three opens, or after them."""
-    rounds = (
-        int(os.environ.get("XPUSHARE_KILLS", "8")) // 4 * 4
-    )  # the last round is as that after which fds are counted
+    rounds = int(os.environ.get("XPUSHARE_KILLS", "8")) // 4 * 4  # the last is as the one after which fds are counted
     device = peer.device()
 
     def export_again_and_again() -> None:

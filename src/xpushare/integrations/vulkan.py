@@ -173,7 +173,7 @@ class TimelineSemaphore:
         if found is None or found[0] != info_of(work.device):
             raise FeatureNotSupportedError(
                 f"a timeline semaphore of the device with uuid {self.device_uuid} cannot be used by a queue of "
-                f"{work.device}: CUDA imports it on the same GPU"
+                f"{work.device}: a driver that imports it does so on the same GPU"
             )
         work.driver.wait_native(found[1], (self, found[1]))
 
