@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { DEVICES = 16, QUEUES = 4, NAMES = 128, SIGNALS = 64 };
+enum { DEVICES = 16, QUEUES = 4, NAMES = 128, SIGNALS = 64, LARGE = 2 << 20 };
 #ifdef AMD
 enum { VERSION = 50221153, LAZY = 0 };
 #else
@@ -231,7 +231,9 @@ static void **signal_memory(const void *at) /* with mu; NULL: a free place */
     return NULL;
 }
 
-EXPORT hipError_t hipMalloc(void **at, size_t nbytes) MAKES(MEMORY, cuMemAlloc_v2((CUdeviceptr *)at, nbytes))
+/* CUDA puts small allocations beside others, and one handle names them all. */
+EXPORT hipError_t hipMalloc(void **at, size_t nbytes)
+    MAKES(MEMORY, cuMemAlloc_v2((CUdeviceptr *)at, (nbytes + LARGE - 1) / LARGE * LARGE))
 EXPORT hipError_t hipMallocManaged(void **at, size_t nbytes, unsigned int flags)
     MAKES(MEMORY, cuMemAllocManaged((CUdeviceptr *)at, nbytes, flags))
 
