@@ -7,8 +7,9 @@ import os
 import re
 from pathlib import Path
 
-__all__ = ["DRIVER", "LIBRARY", "Library", "library"]
+__all__ = ["DRIVER", "LIBRARY", "ROOT", "Library", "library"]
 
+ROOT = Path(os.environ.get("HIP", "build/hip")).resolve()  # the folder of scripts/hip
 LIBRARY = os.environ.get("XPUSHARE_HIP_LIBRARY", "")
 DRIVER = Path(__file__).parent / "driver"  # its sources
 LAUNCH_FAILURE = 719

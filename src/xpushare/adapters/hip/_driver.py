@@ -33,6 +33,10 @@ from xpushare.adapters.virtual_memory.peer_access import find_origin
 
 __all__ = ["CODES", "Driver", "Gpu"]
 
+_NONE: Final = (
+    "there is no AMD GPU that this process may use: rocminfo shows them, HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES "
+    "hide them, and /dev/kfd and /dev/dri/renderD* belong to the groups render and video"
+)
 CODES: Final = Codes(
     out_of_memory=frozenset({Error.OutOfMemory}),
     unsupported=frozenset({Error.NotSupported}),
@@ -51,8 +55,8 @@ CODES: Final = Codes(
     advice={
         Error.OutOfMemory: "free memory of the device, or ask for less",
         Error.Deinitialized: "this process is exiting",
-        Error.NoDevice: "rocminfo shows what the driver has; HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES may hide it",
-        Error.InvalidDevice: "add the user to the groups of /dev/kfd and /dev/dri/renderD* (render, video)",
+        Error.NoDevice: _NONE,
+        Error.InvalidDevice: _NONE,  # the answer without a device, too
         Error.HostMemoryAlreadyRegistered: "another library of this process has registered these pages",
         Error.IllegalAddress: "earlier work on this device failed: end this process",
         Error.LaunchFailure: "earlier work on this device failed: end this process",
@@ -203,6 +207,7 @@ class Gpu(CountedMemory):
         self._calls: QueueCalls | None = None
         self._page: Any = None  # registered, for `drain`
         self._idle = 0  # a stream
+        self._stuck: ExitStack | None = None  # what a trial uses that has not come to its end
 
     def __str__(self) -> str:
         return f"HIP device {self.ordinal}"
@@ -304,13 +309,14 @@ class Gpu(CountedMemory):
         at = self.reached(doing, page.address)
         word = ctypes.c_uint64.from_address(page.address)
         stream = self.new_stream(doing)
+        undo.callback(driver.code, "hipStreamDestroy", stream)
 
         def passes() -> bool:
             """Whether the stream comes to its end. One that does not is left alone: its page must stay, too."""
             end = time.monotonic() + _SECONDS
             while not driver.ready(doing, "hipStreamQuery", stream):
                 if time.monotonic() > end:
-                    undo.pop_all()
+                    self._stuck = undo.pop_all()
                     return False
             return True
 
@@ -327,14 +333,11 @@ class Gpu(CountedMemory):
         if not why:
             why = "" if passes() else f"{_WAIT} did not see the host's store"
         else:  # HIP promises waits on its own signal memory, which no other process can have
-            own = driver.address_from(doing, "hipExtMallocWithFlags", 8, CONSTANTS["hipMallocSignalMemory"])
-            if refused(_WAIT, own, 0, CONSTANTS["hipStreamWaitValueGte"], _ALL_BITS) or not passes():
-                why += ", and does not work on signal memory either"
-            else:
-                why += "; it works on signal memory, which is private to a process"
-                undo.callback(driver.code, "hipFree", own)
-        if passes():
-            driver.code("hipStreamDestroy", stream)
+            own, flag = ctypes.c_void_p(), CONSTANTS["hipMallocSignalMemory"]
+            if not driver.code("hipExtMallocWithFlags", address_of(own), 8, flag):
+                undo.callback(driver.code, "hipFree", own.value)
+                if not refused(_WAIT, own.value or 0, 0, CONSTANTS["hipStreamWaitValueGte"], _ALL_BITS) and passes():
+                    why += "; it works on signal memory, which is private to a process"
         return _Words(True, not why, why)
 
     def reach(self, doing: str, address: int, nbytes: int, read_only: bool) -> None:
