@@ -36,7 +36,9 @@ class Face:
         wanted = xs.Device(name)
         self.made: list[Any] = []
         self.device = next(
-            device for device in self.devices() if ur.urDeviceGetInfo(device, ur.DeviceInfo.UUID) == _uuid(wanted)
+            device
+            for device in self.devices()  # one of another backend may be the same hardware
+            if ur.urDeviceGetInfo(device, ur.DeviceInfo.UUID) == _uuid(wanted) and f" {wanted.backend}:" in repr(device)
         )
         self.platform = ur.urDeviceGetInfo(self.device, ur.DeviceInfo.PLATFORM)
         self.adapter = ur.urPlatformGetInfo(self.platform, ur.PlatformInfo.ADAPTER)
