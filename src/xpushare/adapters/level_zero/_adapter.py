@@ -57,7 +57,7 @@ class LevelZero(VirtualMemoryAdapter):
 
     def __init__(self) -> None:
         self._driver = Driver(Gpu)
-        super().__init__(Engine(BACKEND, self._driver.gpus))
+        super().__init__(Engine(BACKEND, self._driver.gpus, registered_slots=Gpu.registers_slots))
         self._listed: tuple[list[str | None], list[DeviceInfo], str] | None = None
         at_leave(self._leave, Stage.STOP)
 
