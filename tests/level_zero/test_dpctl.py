@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 from typing import Any
 
 import pytest
+from bare import Bare
 
 import xpushare as xs
 from harness import Child, kept
@@ -91,3 +93,18 @@ def test_small_allocations_of_dpctl_are_refused(dpctl_memory: Any) -> None:
     small = dpctl_memory.MemoryUSMDevice(4096)
     with pytest.raises(xs.FeatureNotSupportedError, match="beside others"):
         xs.ipc.memory.get(small)
+
+
+@pytest.mark.usefixtures("dpctl_memory")
+def test_sycl_contexts_have_the_driver_s_default_context() -> None:
+    """So memory of this package is USM to SYCL. `getNative` is what C++'s `sycl::get_native` comes down to."""
+    import dpctl
+
+    with open("/proc/self/maps") as maps:
+        library = next(line.split()[-1] for line in maps if "/libsycl.so" in line)
+    native = ctypes.CDLL(library)["_ZNK4sycl3_V17context9getNativeEv"]
+    native.argtypes, native.restype = (ctypes.c_void_p,), ctypes.c_void_p
+    queue = dpctl.SyclQueue("level_zero:gpu")
+    contexts = queue.sycl_context, dpctl.SyclContext([queue.sycl_device])
+    ours = Bare().context.value
+    assert [native(each.addressof_ref()) for each in contexts] == [ours, ours]

@@ -323,6 +323,22 @@ def test_pages_are_reached_once_and_left_with_their_commons(new_slot: Callable[[
         pages.address(device, slot)
 
 
+def test_a_driver_need_not_be_told_about_pages(new_slot: Callable[[], _native.Slot]) -> None:
+    device: Any = Device()
+    teardown = Teardown("test", lambda: [device])
+    pages, slot = SlotPages(teardown, lambda _device: False), new_slot()
+    pages.adopt(slot.domain)
+    word = pages.address(device, slot)
+    slot.signal()
+    assert _native.load64(word) == 1
+    device.drained.clear()
+    pages._forget(pages._known[0])
+    assert _native.load64(word) == 1, "work under way may use it"
+    device.drained.set()
+    assert teardown.settle(5)
+    assert not {"reach", "unreach"} & {call[0] for call in device.log}
+
+
 # --- payloads and children
 
 

@@ -12,6 +12,8 @@
  *   SOFTZE_DEVICES=n     how many devices (default: 1)
  *   SOFTZE_BITS=32       counters and waits have 32 bits
  *   SOFTZE_OLD=1         an older driver: API 1.3, IPC handles of memory are bare fds, no extension functions
+ *   SOFTZE_PLAIN=1       as Intel's driver (26.27): device stores and waits take any page of the program, and what is
+ *                        inside an imported range for that range's start
  *   SOFTZE_REFUSE=a,b    these functions answer that they are not supported
  *   SOFTZE_FAIL=a:n      the nth call of a fails (0: each), as softze_fail below
  *   SOFTZE_BOOKS=file    at exit, a line about what was created and not destroyed is appended to the file
@@ -67,6 +69,7 @@ void soft_violation(const char *format, ...) __attribute__((format(printf, 1, 2)
 
 bool soft_old(void);
 bool soft_narrow(void); /* counters of 32 bits */
+bool soft_plain(void); /* SOFTZE_PLAIN */
 bool soft_lost(void); /* a call has failed with "device lost": work may be given up */
 int soft_devices(void);
 uint64_t soft_now(void); /* nanoseconds */

@@ -167,6 +167,11 @@ bool soft_narrow(void)
     return setting("SOFTZE_BITS", "32");
 }
 
+bool soft_plain(void)
+{
+    return setting("SOFTZE_PLAIN", "1");
+}
+
 bool soft_lost(void)
 {
     return lost;

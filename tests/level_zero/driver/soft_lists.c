@@ -376,14 +376,26 @@ ze_result_t zeCommandListAppendHostFunction(ze_command_list_handle_t handle, ze_
     return append(handle, (operation){.kind = CALL, .function = function, .to = data}, signal, number, waits);
 }
 
+static void *word_at(void *at, size_t size) /* where a word for the device lies; NULL: nowhere */
+{
+    if (!soft_plain())
+        return soft_reachable(at, size) ? soft_host(at) : NULL;
+    soft_lock();
+    memory *m = soft_find(at);
+    if (m && m->head.kind == SYSTEM)
+        at = soft_address(m);
+    soft_unlock();
+    return soft_host(at);
+}
+
 static ze_result_t wait_on(ze_command_list_handle_t handle, const wait_on_memory *desc, void *at, uint64_t value,
                            ze_event_handle_t signal, bool narrow)
 {
-    if (!soft_reachable(at, narrow ? 4 : 8) || !desc->action || desc->action & (desc->action - 1) ||
-        desc->action > LESS_EQUAL)
+    at = word_at(at, narrow ? 4 : 8);
+    if (!at || !desc->action || desc->action & (desc->action - 1) || desc->action > LESS_EQUAL)
         return ZE_RESULT_ERROR_INVALID_ARGUMENT;
     operation o = {.kind = WAIT, .comparison = desc->action, .narrow = narrow};
-    o.point = (point){(_Atomic uint64_t *)soft_host(at), value};
+    o.point = (point){at, value};
     return append(handle, o, signal, 0, NULL);
 }
 
@@ -405,9 +417,10 @@ ze_result_t zexCommandListAppendWriteToMemory(ze_command_list_handle_t handle, w
                                               uint64_t value)
 {
     ENTER();
-    if (!soft_reachable(at, 8))
+    at = word_at(at, 8);
+    if (!at)
         return ZE_RESULT_ERROR_INVALID_ARGUMENT;
-    return append(handle, (operation){.kind = STORE, .to = soft_host(at), .value = value}, NULL, 0, NULL);
+    return append(handle, (operation){.kind = STORE, .to = at, .value = value}, NULL, 0, NULL);
 }
 
 ze_result_t zeDeviceSynchronize(ze_device_handle_t device)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, Final
 
 from xpushare._aspects import Aspect, Support
 from xpushare._errors import DeviceError, FeatureNotSupportedError, XpuShareError
-from xpushare._leaving import Stage, at_leave
 from xpushare.adapters.base import (
     DeviceInfo,
     DriverMemory,
@@ -25,9 +23,11 @@ from xpushare.adapters.level_zero._device import Gpu
 from xpushare.adapters.level_zero._driver import Driver
 from xpushare.adapters.level_zero._listing import VARIABLES, info, list_devices
 from xpushare.adapters.level_zero._protocols import BACKEND, in_use_here, ipc_event_of, sycl_queue_of
-from xpushare.adapters.level_zero._samples import Samples
+from xpushare.adapters.level_zero._samples import UsmArray
 from xpushare.adapters.level_zero._stream import OpenedEvent, Stream
 from xpushare.adapters.stream.host_ordered import HostOrderedQueue
+from xpushare.adapters.stream.listing import Listing
+from xpushare.adapters.stream.samples import DriverSamples
 from xpushare.adapters.virtual_memory.adapter import VirtualMemoryAdapter
 from xpushare.adapters.virtual_memory.engine import Engine
 
@@ -45,7 +45,6 @@ _MISSING: Final = {
         "submitted it"
     ),
 }
-_LEAVE: Final = 2.0  # seconds that the end of the process waits for teardowns
 _EVENTS: Final = (Aspect.ext_oneapi_ipc_event, Aspect.two_way_events, Aspect.host_signal_events)
 
 
@@ -57,38 +56,17 @@ class LevelZero(VirtualMemoryAdapter):
 
     def __init__(self) -> None:
         self._driver = Driver(Gpu)
-        super().__init__(Engine(BACKEND, self._driver.gpus))
-        self._listed: tuple[list[str | None], list[DeviceInfo], str] | None = None
-        at_leave(self._leave, Stage.STOP)
-
-    def _leave(self, _deadline: float) -> None:
-        """Drivers end with the process, and crash under a thread that calls them then (seen with Intel's): finish what
-        threads do in the background, and have them call nothing any more. That has its own time: a crash is worse
-        than the wait. What the program still holds is the kernel's to clean up.
-        """
-        if self._driver.started:
-            self.engine.teardown.settle(_LEAVE)
-            self._driver.ended = True
+        super().__init__(Engine(BACKEND, self._driver.gpus, registered_slots=Gpu.registers_slots))
+        self._listing = Listing(self._driver, VARIABLES, info, list_devices)
+        self._driver.end_after(self.engine.teardown)
 
     # --- devices -------------------------------------------------------------------------------------------
 
-    def _list(self) -> tuple[list[DeviceInfo], str]:
-        """The devices, from the driver once it runs, before that from a child's; and why there are none."""
-        if self._driver.started:
-            return [self._info(gpu) for gpu in self._driver.gpus()], "the Level Zero drivers have no device"
-        asked = [os.environ.get(name) for name in VARIABLES]
-        if self._listed is None or self._listed[0] != asked:
-            self._listed = (asked, *list_devices())
-        return self._listed[1:]
-
-    def _info(self, gpu: Gpu) -> DeviceInfo:
-        return info(gpu.ordinal, gpu.listed())
-
     def devices(self) -> list[DeviceInfo]:
-        return list(self._list()[0])
+        return list(self._listing.found()[0])
 
     def why_none(self) -> str:
-        return self._list()[1]
+        return self._listing.found()[1]
 
     def device(self, info: DeviceInfo) -> Gpu:
         return self._driver.gpu(info)
@@ -160,7 +138,7 @@ class LevelZero(VirtualMemoryAdapter):
             if not in_use_here():
                 return None
             self._driver.start()
-        return _memory.locate(self._driver, self._info, address)
+        return _memory.locate(self._driver, self._listing.info, address)
 
     # --- queues and events ---------------------------------------------------------------------------------
 
@@ -203,10 +181,11 @@ class LevelZero(VirtualMemoryAdapter):
             return None
         for gpu in {gpu.platform: gpu for gpu in reversed(self._driver.gpus())}.values():
             try:
-                return self._info(gpu), OpenedEvent(gpu, handle)
+                return self._listing.info(gpu), OpenedEvent(gpu, handle)
             except XpuShareError as error:
                 failures.append(error)
         raise failures[0] if failures else FeatureNotSupportedError(f"opening an IPC event: {self.why_none()}")
 
-    def samples(self) -> Samples:
-        return Samples(self)
+    def samples(self) -> DriverSamples:
+        """There are no streams: SYCL's take no work of ours."""
+        return DriverSamples(self, lambda info, nbytes: UsmArray(self.device(info), info, nbytes))

@@ -128,6 +128,9 @@ class Gpu(CountedMemory):
                 self._words = try_words(self)
             return self._words
 
+    def registers_slots(self) -> bool:
+        return self.words.registered
+
     def lacking(self, feature: Feature) -> str:
         if feature == "shareable memory" and self.tiles > 1:
             return (

@@ -59,13 +59,19 @@ class Platform:
 
     @property
     def context(self) -> int:
+        return self._context or self._find_context()
+
+    def _find_context(self) -> int:
         with self._lock:
             if not self._context:
-                default, made = "zeDriverGetDefaultContext", self.driver.made
-                self._context = (self.driver.functions[default](self.handle) if self.has(default) else 0) or 0
-                self.own_context = not self._context
+                default, found = "zeDriverGetDefaultContext", 0
+                if self.has(default):
+                    found = self.driver.functions[default](self.handle) or 0
+                self.own_context = not found
                 if self.own_context:
-                    self._context = made("making a context", "zeContextCreate", self.handle, ze.ze_context_desc_t())
+                    doing, call = "making a context", "zeContextCreate"
+                    found = self.driver.made(doing, call, self.handle, ze.ze_context_desc_t())
+                self._context = found
             return self._context
 
     def has(self, name: str) -> bool:

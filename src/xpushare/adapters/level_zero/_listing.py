@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from xpushare._errors import XpuShareError
 from xpushare.adapters.base import DeviceInfo
 from xpushare.adapters.level_zero._numbers import INTEL
 from xpushare.adapters.level_zero._protocols import BACKEND, INSTALL
 from xpushare.adapters.stream.listing import ask_child, has_render_node
 
-__all__ = ["VARIABLES", "answer", "info", "list_devices", "present"]
+__all__ = ["VARIABLES", "info", "list_devices", "present"]
 
 VARIABLES: Final = (
     "ZE_AFFINITY_MASK",
@@ -28,20 +26,11 @@ _DRIVERS: Final = ("ZE_ENABLE_ALT_DRIVERS", "ZEL_DRIVERS_ORDER")  # name drivers
 _ASK: Final = """
 import sys
 sys.path[:] = {path!r}
-from xpushare.adapters.level_zero._listing import answer
-answer()
+from xpushare.adapters.level_zero._device import Gpu
+from xpushare.adapters.level_zero._driver import Driver
+from xpushare.adapters.stream.listing import tell
+tell(Driver(Gpu))
 """
-
-
-def answer() -> None:
-    """In the child: print what the drivers say."""
-    from xpushare.adapters.level_zero._device import Gpu
-    from xpushare.adapters.level_zero._driver import Driver
-
-    try:
-        print(json.dumps({"devices": [gpu.listed() for gpu in Driver(Gpu).gpus()]}))
-    except XpuShareError as error:
-        print(json.dumps({"why": str(error)}))
 
 
 def present(environ: Mapping[str, str] = os.environ) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -45,6 +46,7 @@ class Words(NamedTuple):
     store: int = 0
     wait: int = 0
     wait_bits: int = 64
+    registered: bool = True  # the driver has to be told about pages first
     lacking: str = ""  # why the device has no events
     slower: str = ""  # what it lacks to go the best way, and which way it goes
 
@@ -84,7 +86,7 @@ def _try(gpu: Gpu, undo: ExitStack) -> Words:
     undo.callback(driver.code, "zeCommandListDestroy", handle)
     raw = driver.raw(doing, Handle.COMMAND_LIST, handle)
     page = page_of_memfd()
-    at = page.address + page.nbytes // 2 + 8  # not the page's start, where Intel's driver (26.27) stores in any case
+    at = page.address + page.nbytes // 2 + 8  # inside: Intel's driver stores at the start of what was imported
     word = ctypes.c_uint64.from_address(at)
 
     def works(name: str, function: int, *arguments: Any) -> str:
@@ -111,20 +113,27 @@ def _try(gpu: Gpu, undo: ExitStack) -> Words:
     if found.lacking:
         return found
     store = platform.extension(_STORE)
-    if not gpu.platform.host_route or not store:
-        missing = _STORE if gpu.platform.host_route else "a way to use the host's pages in place"
+    if not platform.host_route or not store:
+        missing = _STORE if platform.host_route else "a way to use the host's pages in place"
         return found._replace(slower=f"{missing}: host functions complete points")
-    gpu.reach(doing, page.address, page.nbytes, False)
-    undo.callback(unreach, gpu, doing, page)
-    why = works(_STORE, store, raw, address_of(_to_host), at, _TRIED)
-    if why or word.value != _TRIED:
-        return found._replace(
-            slower=f"a {_STORE} that works ({why or f'it wrote {word.value:#x}'}): host functions complete points"
-        )
-    found = found._replace(store=store)
+    why = ""
+    for registered in (True, False):
+        with ExitStack() as undo:
+            if registered:
+                gpu.reach(doing, page.address, page.nbytes, False)
+                undo.callback(unreach, gpu, doing, page)
+            why = works(_STORE, store, raw, address_of(_to_host), at, _TRIED)
+            if not why and word.value == _TRIED:
+                return _try_wait(gpu, found._replace(store=store, registered=registered), works, raw, at)
+            why = why or f"it wrote {word.value:#x}"
+    return found._replace(slower=f"a {_STORE} that works ({why}): host functions complete points")
+
+
+def _try_wait(gpu: Gpu, found: Words, works: Callable[..., str], raw: int, at: int) -> Words:
+    """The word holds a large number already."""
+    why = ""
     for bits in (64, 32) if gpu.counter_max > 0xFFFFFFFF else (32,):
-        wait = platform.extension(_WAIT[bits])
-        word.value = 2
+        wait = gpu.platform.extension(_WAIT[bits])
         why = works(_WAIT[bits], wait, raw, address_of(_at_least), at, 2, None) if wait else "it is missing"
         if not why:
             return found._replace(wait=wait, wait_bits=bits)

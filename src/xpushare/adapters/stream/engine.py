@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from xpushare.adapters.host.memory import Calls
 from xpushare.adapters.stream.background import Teardown, Watch
 from xpushare.adapters.stream.hooks import Device
-from xpushare.adapters.stream.slot_pages import SlotPages
+from xpushare.adapters.stream.slot_pages import SlotPages, always
 from xpushare.adapters.stream.spare_streams import SpareStreams
 
 __all__ = ["Engine", "OperandAccess"]
@@ -28,7 +29,8 @@ class OperandAccess(abc.ABC):
 
 class Engine:
     """`backend` names its threads and its log; `devices` returns all devices of the driver, by ordinal; `calls` makes
-    the system calls for host memory; `spare_streams` of a device are kept for later queues.
+    the system calls for host memory; `spare_streams` of a device are kept for later queues; `registered_slots` says
+    whether a device reaches event pages only once its driver was told about them.
     """
 
     def __init__(
@@ -38,11 +40,12 @@ class Engine:
         operand_access: OperandAccess | None = None,
         calls: Calls | None = None,
         spare_streams: int = 0,
+        registered_slots: Callable[[Any], bool] = always,
     ) -> None:
         self.devices = devices
         self.calls = calls or Calls()
         self.operand_access = operand_access
         self.teardown = Teardown(backend, devices)
         self.watch = Watch(backend)
-        self.slot_pages = SlotPages(self.teardown)
+        self.slot_pages = SlotPages(self.teardown, registered_slots)
         self.spare_streams = SpareStreams(self.teardown, spare_streams)

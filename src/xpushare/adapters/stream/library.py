@@ -5,15 +5,18 @@ from __future__ import annotations
 import abc
 import ctypes
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from xpushare._errors import XpuShareError
+from xpushare._leaving import Stage, at_leave
+from xpushare.adapters.stream.background import Teardown
 from xpushare.adapters.stream.driver import G, ProcessDriver
 from xpushare.adapters.stream.hooks import Codes
 
 __all__ = ["LibraryDriver", "address_of"]
 
 T = TypeVar("T")
+_LEAVE: Final = 2.0  # seconds that the end of the process waits for teardowns
 
 
 def address_of(structure: Any) -> int:
@@ -38,6 +41,19 @@ class LibraryDriver(ProcessDriver[G], abc.ABC):
         super().__init__(vendor, hides)
         self.ended = False
         self.functions: dict[str, Callable[..., int]] = {}
+
+    def end_after(self, teardown: Teardown) -> None:
+        """When the process exits, finish what threads do in the background, and have them call nothing any more:
+        drivers end with the process, and some crash under a thread that calls them then. That has its
+        own time: a crash is worse than the wait. What the program still holds is the kernel's to clean up.
+        """
+
+        def leave(_deadline: float) -> None:
+            if self.started:
+                teardown.settle(_LEAVE)
+                self.ended = True
+
+        at_leave(leave, Stage.STOP)
 
     def code(self, name: str, *arguments: Any) -> int:
         """Call, and return the driver's code."""

@@ -3,15 +3,63 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, final
 
-__all__ = ["ask_child", "has_render_node"]
+from xpushare._errors import XpuShareError
+from xpushare.adapters.base import DeviceInfo
+from xpushare.adapters.stream.library import LibraryDriver
+
+__all__ = ["Listing", "ask_child", "has_render_node", "tell"]
 
 _DRM: Final = Path("/sys/class/drm")
 _SECONDS: Final = 60.0
+
+
+@final
+class Listing:
+    """The devices of this process, from the driver once it runs, before that from a child of its own.
+
+    `ask` asks the child, and says why there are no devices; `describe` makes a device of its ordinal and what its
+    `listed()` says. The child is asked anew when one of the environment's `variables` has changed.
+    """
+
+    def __init__(
+        self,
+        driver: LibraryDriver[Any],
+        variables: Sequence[str],
+        describe: Callable[[int, Any], DeviceInfo],
+        ask: Callable[[], tuple[list[DeviceInfo], str]],
+    ) -> None:
+        self._driver = driver
+        self._variables = variables
+        self._describe = describe
+        self._ask = ask
+        self._listed: tuple[list[str | None], list[DeviceInfo], str] | None = None
+
+    def info(self, gpu: Any) -> DeviceInfo:
+        return self._describe(gpu.ordinal, gpu.listed())
+
+    def found(self) -> tuple[list[DeviceInfo], str]:
+        """The devices by ordinals; and why there are none."""
+        if self._driver.started:
+            return [self.info(gpu) for gpu in self._driver.gpus()], "the driver has no device"
+        asked = [os.environ.get(name) for name in self._variables]
+        if self._listed is None or self._listed[0] != asked:
+            self._listed = (asked, *self._ask())
+        return self._listed[1:]
+
+
+def tell(driver: LibraryDriver[Any]) -> None:
+    """In the child: print what the driver says of its devices."""
+    try:
+        print(json.dumps({"devices": [gpu.listed() for gpu in driver.gpus()]}))
+    except XpuShareError as error:
+        print(json.dumps({"why": str(error)}))
 
 
 def ask_child(program: str, driver: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from xpushare._native import LAYOUT, Domain, Mapping, Slot
 from xpushare.adapters.stream.background import Teardown, quietly
 from xpushare.adapters.stream.hooks import Device
 
-__all__ = ["SlotPages", "unreach"]
+__all__ = ["SlotPages", "always", "unreach"]
 
 _CHUNK: Final = 1 << 21  # `reach` pins pages, so it gets no more than needed: 8192 events at a time
 _SLOTS: Final = LAYOUT["commons.slots"]
@@ -33,18 +33,24 @@ class _Commons:
         self.domain = weakref.ref(domain)
         weakref.finalize(domain, gone, self).atexit = False  # nor later than that: modules may be gone
         self.addresses: dict[int, int] = {}  # chunk -> its address for devices
-        self.mappings: list[tuple[Device, Mapping]] = []
+        self.mappings: list[tuple[Device, bool, Mapping]] = []  # whether it is registered
 
     def holds(self, address: int) -> bool:
         return self.start <= address < self.end
+
+
+def always(_device: Device) -> bool:
+    return True
 
 
 @final
 class SlotPages:
     """Where devices find the value words of slots."""
 
-    def __init__(self, teardown: Teardown) -> None:
+    def __init__(self, teardown: Teardown, registered: Callable[[Any], bool] = always) -> None:
+        """`registered` says whether a device reaches only pages that the driver was told about."""
         self._teardown = teardown
+        self._registered = registered
         self._lock = threading.RLock()
         self._known: tuple[_Commons, ...] = ()  # always replaced as a whole, so that it can be read without the lock
         self._words: dict[int, int] = {}  # slot -> the address that devices have for its word; a cache
@@ -60,8 +66,9 @@ class SlotPages:
             self._known = tuple(each for each in self._known if each is not commons)
             for slot in [slot for slot in self._words if commons.holds(slot)]:
                 del self._words[slot]
-        for device, mapping in commons.mappings:
-            self._teardown.submit(device, unreach, device, "unregistering event pages", mapping)
+        for device, registered, mapping in commons.mappings:
+            end = unreach if registered else _keep
+            self._teardown.submit(device, end, device, "unregistering event pages", mapping)
 
     def address(self, device: Device, slot: Slot) -> int:
         """The address that devices have for a slot's value word."""
@@ -105,14 +112,16 @@ class SlotPages:
                 mapping: Any = _system.Mapping(domain.fd, _CHUNK, _SLOTS + chunk * _CHUNK)
             except OSError as error:
                 raise from_os_error(error, f"{doing}: mmap") from error
-            with device.current():
-                device.reach(doing, mapping.address, _CHUNK, False)
-                try:
-                    found = device.reached(doing, mapping.address)
-                except BaseException:
-                    quietly(device.unreach, doing, mapping.address)
-                    raise
-            commons.mappings.append((device, mapping))
+            registered, found = self._registered(device), int(mapping.address)
+            if registered:
+                with device.current():
+                    device.reach(doing, mapping.address, _CHUNK, False)
+                    try:
+                        found = device.reached(doing, mapping.address)
+                    except BaseException:
+                        quietly(device.unreach, doing, mapping.address)
+                        raise
+            commons.mappings.append((device, registered, mapping))
             commons.addresses[chunk] = found
             return found
 
@@ -120,3 +129,7 @@ class SlotPages:
 def unreach(device: Device, doing: str, mapping: Mapping) -> None:
     """Undo `Device.reach` of a mapping, which stays mapped until then."""
     device.unreach(doing, mapping.address)
+
+
+def _keep(_device: Device, _doing: str, _mapping: Mapping) -> None:
+    """A mapping that is not registered stays mapped until then, too."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from itertools import groupby
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, final
 
@@ -59,15 +58,20 @@ def _map(
     caller's.
     """
     total = sum(piece.nbytes for piece in pieces)
-    with ExitStack() as undo:
-        address = at = device.reserve(doing, total, 0)
-        undo.callback(quietly, device.free, doing, address, total)
+    address = at = device.reserve(doing, total, 0)
+    done = 0
+    try:
         for piece in pieces:
             device.map(doing, at, piece.nbytes, piece.handle)
-            undo.callback(quietly, device.unmap, doing, at, piece.nbytes)
             at += piece.nbytes
+            done += 1
         engine.peer_access.grant(device, doing, address, total, location, access)
-        undo.pop_all()
+    except BaseException:
+        for piece in reversed(pieces[:done]):
+            at -= piece.nbytes
+            quietly(device.unmap, doing, at, piece.nbytes)
+        quietly(device.free, doing, address, total)
+        raise
     return address
 
 

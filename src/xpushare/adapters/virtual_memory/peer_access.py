@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import threading
 import uuid
 from collections.abc import Callable, Sequence
@@ -19,11 +20,16 @@ __all__ = ["PeerAccess", "find_origin"]
 V = TypeVar("V", bound=VirtualMemory)
 
 
+@functools.lru_cache(64)
+def _name(raw: bytes) -> str:
+    return str(uuid.UUID(bytes=raw)) if len(raw) == 16 else "unknown"
+
+
 def find_origin(device: VirtualMemory, by_uuid: Callable[[str], V | None], doing: str, raw: bytes) -> V:
     """The device of a peer's memory by its uuid, for drivers that do not say whose memory they import: a device that
     only reaches it must not import it.
     """
-    name = str(uuid.UUID(bytes=raw)) if len(raw) == 16 else "unknown"
+    name = _name(raw)
     found = by_uuid(name)
     if found is None:
         raise FeatureNotSupportedError(f"{doing}: the memory is on device {name}, which this process may not see")
