@@ -4,7 +4,8 @@ dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, final
 
 from xpushare._device import Device
@@ -26,11 +27,12 @@ class End:
     thread could take the object out of a cache while it is being released.
     """
 
-    __slots__ = ("_arguments", "_forks", "_release", "forget")
+    __slots__ = ("_arguments", "_forks", "_release", "forget", "keep")
 
     def __init__(self, release: Callable[..., object], *arguments: Any) -> None:
         born = forks()
         self.forget: tuple[Callable[[Any], None], Any] | None = None
+        self.keep: Callable[[End], None] | None = None
         self._release = release
         self._arguments = arguments
         self._forks: Final = born  # all or nothing is there, whenever an interrupt comes
@@ -41,7 +43,10 @@ class End:
             if self.forget is not None:
                 forget, key = self.forget
                 forget(key)
-            self._release(*self._arguments)
+            if self.keep is None:
+                self._release(*self._arguments)
+            else:
+                self.keep(End(self._release, *self._arguments))
 
 
 class Resource:
@@ -49,15 +54,23 @@ class Resource:
 
     __slots__ = ("__weakref__", "_end", "device", "driver", "forks")
 
-    def __init__(self, device: Device, driver: Any, release: Callable[..., object], *arguments: Any) -> None:
+    def __init__(self, device: Device, driver: Any, release: Callable[..., object] | End, *arguments: Any) -> None:
+        """`release`: or the end that already owns the driver resource."""
         self.device = device
         self.driver = driver
         self.forks: Final = forks()  # how often this line of processes had forked when this was made
-        self._end = End(release, *arguments)
+        self._end = release if isinstance(release, End) else End(release, *arguments)
 
-    def on_death(self, forget: Callable[[Any], None], key: Any) -> None:
-        """Have `forget(key)` called when this has died, before its driver resource is given back: for a cache."""
+    def on_death(self, forget: Callable[[Any], None], key: Any, keep: Callable[[End], None] | None = None) -> None:
+        """Have `forget(key)` called when this has died, before its driver resource is given back: for a cache. With
+        `keep`, the resource is not given back then: the end that `keep` is called with owns it.
+        """
         self._end.forget = (forget, key)
+        self._end.keep = keep
+
+    def reopener(self) -> Callable[[End], Any] | None:
+        """What makes this anew of the end that `on_death` hands on; None where nothing is gained by that."""
+        return None
 
     @property
     def foreign_process(self) -> bool:
@@ -70,6 +83,7 @@ class Allocation(Resource):
     """USM memory: made here, mapped from a peer, or another library's. Found by address in this process's map."""
 
     __slots__ = (
+        "_name",
         "_serial",
         "address",
         "foreign",
@@ -95,12 +109,15 @@ class Allocation(Resource):
         foreign: bool = False,
         source: object = None,
         serial: int = 0,
+        name: Hashable = None,
+        end: End | None = None,
     ) -> None:
+        """`name`: of foreign memory, which keeps its serial by it."""
         own = not (foreign or imported)  # the others are found by who made them
         if own:
             Resource.__init__(self, device, driver, _free, driver)
         else:
-            Resource.__init__(self, device, driver, driver.release)
+            Resource.__init__(self, device, driver, driver.release if end is None else end)
         self.kind: UsmKind = kind
         self.address = driver.address
         self.nbytes = driver.nbytes
@@ -110,6 +127,7 @@ class Allocation(Resource):
         self.source = source  # what keeps foreign memory alive
         self.handle: Handle | None = None  # of an import: by which it was opened last
         self._serial = serial
+        self._name = name
         self.prepared = None
         if own:
             node.current().allocations.add(self)
@@ -118,12 +136,20 @@ class Allocation(Resource):
     def serial(self) -> int:
         """The number that names this allocation in importers' caches; assigned at the first export."""
         if not self._serial:
-            self._serial = node.current().table().new_object()
+            table = node.current().table()
+            self._serial = table.new_object() if self._name is None else table.object_named(self._name)
         return self._serial
+
+    def reopener(self) -> Callable[[End], Allocation] | None:
+        return partial(_reopened, self.device, self.driver, self.kind) if self.driver.keepable else None
 
     def hold(self, piece: Any) -> tuple[object, bool]:
         """See `Range.hold`: the piece itself holds this allocation."""
         return piece, piece.read_only
+
+
+def _reopened(device: Device, driver: DriverMemory, kind: UsmKind, end: End) -> Allocation:
+    return Allocation(device, driver, kind, imported=True, end=end)
 
 
 def _free(driver: DriverMemory) -> None:
