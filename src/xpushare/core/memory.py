@@ -152,7 +152,6 @@ class _Arena:
         self._begin.append(end if fits else begin)
         return begin if fits else None
 
-
     def left(self) -> int:
         """How many bytes the next arrays can be parts of."""
         begin = self._begin[-1:]
