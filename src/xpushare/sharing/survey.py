@@ -277,8 +277,7 @@ def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Na
                 if importers:
                     row["importers"] += [each for each in importers if not each or each not in row["importers"]]
                 if since:
-                    age = row["age"]
-                    row["age"] = now - since if age is None or now - since > age else age
+                    row["age"] = max(row["age"] or 0, now - since)
     return list(rows.values())
 
 
