@@ -119,6 +119,20 @@ def test_a_tensor_over_an_attached_array_is_passed_on(ask_torch: Ask) -> None:
     assert np.asarray(array)[0].tolist() == [0.0] * 4
 
 
+def test_a_piece_that_was_opened_later_narrows_nothing(ask_torch: Ask) -> None:
+    """What lies outside the piece still goes by the handle of the whole."""
+    handles = ask_torch("shared_in_two_ways")
+    whole, piece = map(xs.attach, handles)
+    rows = [torch.from_dlpack(piece), torch.from_dlpack(whole)[2]]
+    assert ask_torch("add_one", rows) == [1.0, 0.0]
+    assert ask_torch("add_one", rows[1:]) == [1.0]
+    assert np.asarray(whole)[:, 0].tolist() == [1.0, 0.0, 1.0]
+    del rows
+    whole.close()
+    piece.close()
+    ask_torch("forget")
+
+
 def test_the_rest_goes_torchs_way(ask_torch: Ask) -> None:
     ours = tensor(4)
     before = exports()

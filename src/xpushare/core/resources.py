@@ -6,18 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 from xpushare._device import Device
 from xpushare._native import Domain, Slot, forks
 from xpushare.adapters.base import DriverMemory, DriverPhysical, UsmKind
 from xpushare.sharing import node
+from xpushare.sharing.handle import Handle, fields_of
 from xpushare.sharing.table import Prepared
 
-if TYPE_CHECKING:
-    from xpushare.sharing.handle import Handle
-
 __all__ = ["Allocation", "End", "Pages", "Resource", "Timeline", "release_slot"]
+
+_EARLIER: Final = 64  # handles by which an allocation was opened before that are remembered
 
 
 class End:
@@ -83,11 +83,12 @@ class Allocation(Resource):
     """USM memory: made here, mapped from a peer, or another library's. Found by address in this process's map."""
 
     __slots__ = (
+        "_earlier",
+        "_handle",
         "_name",
         "_serial",
         "address",
         "foreign",
-        "handle",
         "host_accessible",
         "imported",
         "kind",
@@ -125,7 +126,8 @@ class Allocation(Resource):
         self.imported = imported
         self.foreign = foreign
         self.source = source  # what keeps foreign memory alive
-        self.handle: Handle | None = None  # of an import: by which it was opened last
+        self._handle: Handle | None = None
+        self._earlier: dict[tuple[int, int], Handle] = {}  # by the range
         self._serial = serial
         self._name = name
         self.prepared = None
@@ -139,6 +141,31 @@ class Allocation(Resource):
             table = node.current().table()
             self._serial = table.new_object() if self._name is None else table.object_named(self._name)
         return self._serial
+
+    @property
+    def handle(self) -> Handle | None:
+        """Of an import: by which it was opened last."""
+        return self._handle
+
+    @handle.setter
+    def handle(self, handle: Handle) -> None:
+        before, self._handle = self._handle, handle
+        if before is not None:
+            fields = fields_of(before)
+            key = fields.offset, fields.nbytes
+            self._earlier.pop(key, None)
+            self._earlier[key] = before
+            if len(self._earlier) > _EARLIER:
+                self._earlier.pop(next(iter(self._earlier), key), None)
+
+    def handle_covering(self, offset: int, nbytes: int) -> Handle | None:
+        """The newest handle that this import was opened by and that has these bytes; None if there is none."""
+        for handle in (self._handle, *reversed(list(self._earlier.values()))):
+            if handle is not None:
+                fields = fields_of(handle)
+                if fields.offset <= offset and offset + nbytes <= fields.offset + fields.nbytes:
+                    return handle
+        return None
 
     def reopener(self) -> Callable[[End], Allocation] | None:
         return partial(_reopened, self.device, self.driver, self.kind) if self.driver.keepable else None

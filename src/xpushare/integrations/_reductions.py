@@ -72,12 +72,20 @@ class Blocks:
     """The blocks of a message."""
 
     def __init__(self) -> None:
-        self.by_allocation: dict[int, Block] = {}  # by the allocation's id, which the block holds
+        self._known: dict[tuple[int, int, int], Block] = {}
         self._starts: list[int] = []
         self._sorted: list[Block] = []
 
+    @staticmethod
+    def _key(place: Range) -> tuple[int, int, int]:
+        return id(place.allocation), place.offset, place.nbytes  # the block holds the allocation
+
+    def over(self, place: Range) -> Block | None:
+        """The block over exactly that place."""
+        return self._known.get(self._key(place))
+
     def add(self, block: Block) -> None:
-        self.by_allocation[id(block.place.allocation)] = block
+        self._known[self._key(block.place)] = block
         at = bisect_right(self._starts, block.place.address)
         self._starts.insert(at, block.place.address)
         self._sorted.insert(at, block)
@@ -115,11 +123,13 @@ def _place(address: int, nbytes: int, backend: str | None, keep: Any) -> tuple[R
             _refused(keep, error)
             return None
         return found._replace(offset=0, nbytes=found.allocation.nbytes, lease=holds), holds
-    if not isinstance(imported, Allocation) or imported.handle is None:
+    if not isinstance(imported, Allocation):
         return None
-    fields, device = fields_of(imported.handle), imported.device
-    read_only = imported.handle.read_only
-    place = Range(imported, fields.offset, fields.nbytes, device, device.context, read_only, imported.handle, None)
+    handle = imported.handle_covering(address - imported.address, nbytes)
+    if handle is None:
+        return None
+    fields, device = fields_of(handle), imported.device
+    place = Range(imported, fields.offset, fields.nbytes, device, device.context, handle.read_only, handle, None)
     return place, holds
 
 
@@ -144,7 +154,7 @@ def block_of(
     at = address - place.address
     if not 0 <= at <= place.nbytes - nbytes:
         return None
-    block = blocks.by_allocation.get(id(place.allocation))
+    block = blocks.over(place)
     if block is None:
         try:
             block = Block(*found, keep, reopen)
