@@ -150,7 +150,9 @@ def test_its_bounds(monkeypatch: pytest.MonkeyPatch, until: Until) -> None:
 
     free = 0
     found = Kept(lambda: None)
-    room, other = Room(100, lambda: free), Room(100, lambda: 0)
+    room, other = Room(lambda: 400, lambda: free), Room(lambda: 400, lambda: 0)
+    room.measure()
+    other.measure()
 
     def keep(number: int, nbytes: int, where: Room) -> None:
         found.keep(End(number), number, b"", nbytes, where, lambda end: end.number)
@@ -171,6 +173,6 @@ def test_its_bounds(monkeypatch: pytest.MonkeyPatch, until: Until) -> None:
     keep(6, 50, room)
     assert found.nbytes == 50
     free = 40  # other processes need it
-    found.start()
+    found.prepare(room)
     until(lambda: found.nbytes == 0)
     assert found.give_up() == 0

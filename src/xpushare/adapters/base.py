@@ -221,7 +221,10 @@ class Foreign(NamedTuple):
     offset: int  # of the address inside it
     device: DeviceInfo  # that the memory is on
     kind: UsmKind
-    identity: Hashable  # names the allocation for ever: no other one of this process has the same, also not later
+    # Names the allocation for ever: no other one of this process has the same, also not later. It is remembered, so it
+    # holds nothing.
+    identity: Hashable
+    keep: object = None  # what exports hold
 
 
 class DriverPhysical(abc.ABC):

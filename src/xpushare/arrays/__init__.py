@@ -319,7 +319,7 @@ def range_at(where: Located, array: Any) -> Range:
             allocation = here.foreign.get(key)
             if allocation is None:
                 device = known_device(adapter, found.device)
-                allocation = Allocation(device, found.memory, found.kind, foreign=True, name=key)
+                allocation = Allocation(device, found.memory, found.kind, foreign=True, source=found.keep, name=key)
                 here.foreign[key] = allocation
             return _within(allocation, found.offset, where, array)
     what = f"address {where.address:#x}"

@@ -135,7 +135,7 @@ class Openers:
                 partial(expect_importable, device, physical) if abroad else None,
                 maps,
                 adapter_of(device).least_per_fd,
-                None if maps or physical else Room(memory_nbytes(device) // 4, partial(_free_nbytes, device)),
+                None if maps or physical else Room(partial(memory_nbytes, device), partial(_free_nbytes, device)),
             )
             found = self._known.setdefault((id(device), abroad), found)
         return found

@@ -18,11 +18,18 @@ _LOOK: Final = 0.05  # seconds between looks at whether it may
 _MOST: Final = 1024  # mappings; each may have a file descriptor
 
 
-class Room(NamedTuple):
-    """The memory of a device: what may stay mapped of it, and how much nobody uses (0: its driver does not say)."""
+@final
+class Room:
+    """The memory of a device: how much there is, and how much nobody uses (0: its driver does not say)."""
 
-    most_nbytes: int
-    free_nbytes: Callable[[], int]
+    def __init__(self, nbytes: Callable[[], int], free_nbytes: Callable[[], int]) -> None:
+        self._nbytes = nbytes
+        self.free_nbytes = free_nbytes
+        self.most_nbytes = 0  # that may stay mapped
+
+    def measure(self) -> None:
+        """Ask how much there is, which a finaliser must not do."""
+        self.most_nbytes = self.most_nbytes or self._nbytes() // 4
 
 
 class _Item(NamedTuple):
@@ -49,8 +56,9 @@ class Kept:
         self._begun: SimpleQueue[None] = SimpleQueue()  # its put may be called from a finaliser
         self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
+    def prepare(self, room: Room) -> None:
         """Start the thread that ends the waiting. Called before anything is kept, which may be in a finaliser."""
+        room.measure()
         if self._thread is None:
             with self._lock:
                 if self._thread is None:
