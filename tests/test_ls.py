@@ -279,7 +279,7 @@ def forge(change: str) -> list[int]:
         bytes(24), 0, 0, bytes(128),
     )  # fmt: skip
     os.pwrite(table, entry, layout.TABLE_ENTRIES)
-    os.pwrite(table, layout.ABOUT.pack(2**32 - 1 if change == "device" else 0, 2**32 - 1), layout.TABLE_ENTRIES + 120)
+    os.pwrite(table, struct.pack("<II", 2**32 - 1 if change == "device" else 0, 2**32 - 1), layout.TABLE_ENTRIES + 120)
     for fd in (table, commons):
         if not (change == "seals" and fd == table):
             fcntl.fcntl(fd, 1033, seals)

@@ -38,11 +38,12 @@ if TYPE_CHECKING:
     from xpushare._array_handle import Parts
     from xpushare._device import Device, DeviceLike
     from xpushare.adapters.vendor import ArrayInterface
-    from xpushare.core.ordering import Order
+    from xpushare.core.ordering import Mark, Order
     from xpushare.core.queue import Work
     from xpushare.sharing.handle import Handle
 
 __all__ = [
+    "Marks",
     "Memory",
     "SharedArray",
     "array_of",
@@ -62,6 +63,7 @@ __all__ = [
 _new = BufferBase.__new__
 _new_tuple: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
 _LEFT_OUT: Final[Any] = object()
+Marks = dict[tuple[Any, type], Any]  # by device and kind of array: a `Mark`, or None
 
 
 def same_device(found: tuple[int, int], wanted: tuple[int, int]) -> bool:
@@ -581,20 +583,19 @@ class SharedArray(BufferBase, Closable[Range]):
     def _reduce(self) -> tuple[Any, ...]:
         return _reopen_array, (self._pickled(),)
 
-    def _pickled(self, producer: object = None) -> bytes:
+    def _pickled(self, producer: object = None, marks: Marks | None = None) -> bytes:
         """The bytes that a pickle carries: an import's handle, if its exporter lives, else that of an export by this
-        process. The content is that of the current stream of the library that `producer` is of.
+        process. The content is that of the current stream of the library that `producer` is of. `marks`: those of the
+        same message.
         """
         found = self._use()
         imported = found.handle
         if imported is not None and self._implicit is None and forwards(imported):
             return self._received(found, imported)
-        from xpushare.core.ordering import mark, work_on
-
         if imported is not None:
             self._before_host()  # nobody else can wait for what a process that is gone had queued
         covered, first = self._covered()
-        work = work_on(found.device, None, self if producer is None else producer)
+        writer = self if producer is None else producer
         with Pickled.lock:
             kept = self._implicit
             if kept is None:
@@ -606,9 +607,8 @@ class SharedArray(BufferBase, Closable[Range]):
                     assert imported is not None
                     return self._received(found, imported)  # it has expired, as its first use will say
                 kept = self._implicit = _Pickled(made, events)
-            order = None
-            if work is not None:  # anew each time: what counts is the content now
-                order = mark(work, found.device)
+            order = _marked(found.device, writer, {} if marks is None else marks)
+            if order is not None:
                 kept.events.add(order.export)
             handle = kept.memory.sent(found.device)
             return bytes(seal_array(handle, self._dtype, self._shape, self._strides, first, order))
@@ -621,6 +621,20 @@ class SharedArray(BufferBase, Closable[Range]):
             return bytes(self._handle)
         start = found.offset + self._offset - fields_of(handle).offset
         return bytes(seal_array(handle, self._dtype, self._shape, self._strides, start))
+
+
+def _marked(device: Device, producer: object, marks: Marks) -> Mark | None:
+    """Where the stream is now that the library of `producer` works on, for what `marks` belong to; None on devices
+    without streams.
+    """
+    from xpushare.core.ordering import mark, work_on
+
+    key = device, type(producer)
+    if key not in marks:
+        work = work_on(device, None, producer)
+        marks[key] = None if work is None else mark(work, device)
+    found: Mark | None = marks[key]
+    return found
 
 
 def _refuse(what: str) -> NoReturn:
@@ -699,7 +713,7 @@ class _View(Protocol):
 
 
 class _PickledBy(Protocol):
-    def __call__(self, array: SharedArray, producer: object, /) -> bytes: ...
+    def __call__(self, array: SharedArray, producer: object, marks: Marks | None = None, /) -> bytes: ...
 
 
 class _Capsule(Protocol):

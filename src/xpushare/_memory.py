@@ -36,6 +36,9 @@ def trim() -> int:
     """Give back what this process keeps of freed memory; returns how many bytes that was.
 
     Host memory that was freed, and that no other process could ever reach, is kept for the next allocation of the same
-    size: for 5 s, up to 256 MiB and an eighth of the memory that is free. `statistics()` says how much is kept now.
+    size: for 5 s, up to 256 MiB and an eighth of the memory that is free. Memory of a device that another process
+    shares stays mapped for 2 s after it was closed, up to a quarter of the device's memory, since opening it again
+    takes long; it counts as closed for its exporter, but is not free before. An allocation that fails gives all of this
+    back by itself. `statistics()` says how much is kept now.
     """
     return core.trim()

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["attach_tree", "share_tree"]
 
 _ALIGNMENT = 64  # of copies in one allocation
+_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
 
 
 # --- sharing
@@ -132,6 +133,7 @@ class _Placing:
         self._starts: list[int] = []  # addresses of the allocations found so far, sorted, and the allocations
         self._allocations: list[Allocation] = []
         self._current: dict[Any, Work | None] = {}  # streams that arrays are produced on
+        self._dtypes: dict[tuple[int, ...], Any] = {}  # of DLPack's types
         self._distinct: dict[int, Work] = {}  # by the id of the driver's queue
         self._copying: set[int] = set()
         self.sources: list[Any] = []
@@ -153,8 +155,7 @@ class _Placing:
                 )
         else:
             found = arrays.describe(array, self._ordered)
-            dtype = found.dtype
-            check_dtype(dtype)
+            dtype = self._dtype(found)
             try:
                 source = self._known(array, found, dtype) or in_place(array, found, dtype)
             except (FeatureNotSupportedError, InvalidArgumentError):
@@ -170,6 +171,16 @@ class _Placing:
         if own is None:
             self._learn(covered.allocation)
         self.produced.append(self._work(array, found, covered.device))
+
+    def _dtype(self, found: arrays.Described) -> Any:
+        kind = found.kind
+        dtype = self._dtypes.get(kind) if isinstance(kind, tuple) else None
+        if dtype is None:
+            dtype = found.dtype
+            check_dtype(dtype)
+            if isinstance(kind, tuple):
+                self._dtypes[kind] = dtype
+        return dtype
 
     def _learn(self, allocation: Allocation) -> None:
         at = bisect_right(self._starts, allocation.address)
@@ -189,19 +200,24 @@ class _Placing:
             return None
         device = allocation.device
         lease = array if allocation.foreign else None
-        place = Range(allocation, offset, high - low, device, device.context, found.read_only, None, lease)
-        return Source(place, -low, found.shape, found.strides, dtype)
+        place = _new(Range, (allocation, offset, high - low, device, device.context, found.read_only, None, lease))
+        source: Source = _new(Source, (place, -low, found.shape, found.strides, dtype))
+        return source
 
     def _work(self, array: Any, found: arrays.Described | None, device: Device) -> Work | None:
         """The stream that the array is produced on."""
         stream = self._stream
         if not self._ordered:
             return None
+        plain = type(array), device
         if stream is not None:
             key: Any = device
+        elif plain in self._current and (found is None or found.stream is None):
+            return self._current[plain]  # such arrays name no stream
         else:
             stream = native_stream(None, found, array, device)
-            key = None if stream is array else (device, type(array), stream if isinstance(stream, int) else id(stream))
+            key = plain if stream is None else (*plain, stream if isinstance(stream, int) else id(stream))
+            key = None if stream is array else key
         if key is not None and key in self._current:
             return self._current[key]
         try:

@@ -50,6 +50,11 @@ def test_it_serves_again_and_is_zeroed() -> None:
     assert kept_nbytes() == 0
     assert xs.trim() > 0  # of the allocation that asked
     assert xs.trim() == 0
+    small = xs.empty(300, "uint8")
+    assert kept_nbytes() == (256 << 10) - 512  # what is left for other small arrays
+    xs.trim()
+    assert kept_nbytes() == 0
+    small.close()
 
 
 def test_views_hold_it() -> None:

@@ -114,3 +114,12 @@ def content(thing: Any, _kept: Any) -> Any:
 
 def again(thing: Any, _kept: Any) -> Any:
     return thing
+
+
+def shared_in_two_ways(_thing: Any, kept: list[Any]) -> list[bytes]:
+    """The handles of an array of this process, and of its first row."""
+    import xpushare as xs
+
+    array = xs.empty((3, 4), "f4", isolated=True)
+    kept += xs.share(array), xs.share(array.memory.as_array((4,), "f4"))
+    return [bytes(each) for each in kept[-2:]]

@@ -20,6 +20,10 @@ from reductions_peer import SPAWN, Ask, served
 
 import xpushare as xs
 from harness import wait_until
+from xpushare.adapters.mock import Mock
+from xpushare.adapters.mock.others import ForeignArray, MockStream
+from xpushare.adapters.mock.script import driver
+from xpushare.integrations import _reductions
 from xpushare.sharing import node
 
 torch = pytest.importorskip("torch")
@@ -113,6 +117,20 @@ def test_a_tensor_over_an_attached_array_is_passed_on(ask_torch: Ask) -> None:
         assert ask_torch("add_one", [torch.from_dlpack(attached)[1]]) == [1.0]
     assert np.asarray(array)[1].tolist() == [1.0] * 4
     assert np.asarray(array)[0].tolist() == [0.0] * 4
+
+
+def test_a_piece_that_was_opened_later_narrows_nothing(ask_torch: Ask) -> None:
+    """What lies outside the piece still goes by the handle of the whole."""
+    handles = ask_torch("shared_in_two_ways")
+    whole, piece = map(xs.attach, handles)
+    rows = [torch.from_dlpack(piece), torch.from_dlpack(whole)[2]]
+    assert ask_torch("add_one", rows) == [1.0, 0.0]
+    assert ask_torch("add_one", rows[1:]) == [1.0]
+    assert np.asarray(whole)[:, 0].tolist() == [1.0, 0.0, 1.0]
+    del rows
+    whole.close()
+    piece.close()
+    ask_torch("forget")
 
 
 def test_the_rest_goes_torchs_way(ask_torch: Ask) -> None:
@@ -215,3 +233,43 @@ def test_arrays_of_one_allocation_are_passed_on(ask_jax: Ask) -> None:
     sent = [jax.dlpack.from_dlpack(memory.as_array(16, "f4", at)) for at in (0, 256, 1024)]
     found = ask_jax("again", sent)
     assert [each.unsafe_buffer_pointer() for each in found] == [each.unsafe_buffer_pointer() for each in sent]
+
+
+class Lent:
+    """A piece of a device's array, as another library has them."""
+
+    def __init__(self, array: ForeignArray, at: int, stream: MockStream) -> None:
+        self.address = array.memory.address + at
+        self.mock_stream = stream
+
+
+def test_a_message_asks_and_marks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One question for each allocation, and one mark a stream."""
+    xs.Device("mock:0")
+    asked: list[int] = []
+    foreign = Mock.foreign
+    monkeypatch.setattr(Mock, "foreign", lambda self, at, nbytes=None: asked.append(at) or foreign(self, at, nbytes))
+    arrays, stream = [ForeignArray(4096), ForeignArray(4096)], MockStream()
+    message = [Lent(array, at, stream) for at in (0, 64, 4032) for array in arrays]
+    _reductions.install("lent", {Lent: lambda _before: lambda lent: lent_block(lent)})
+    try:
+        signals = driver().counts["store64"]
+        raw = bytes(ForkingPickler.dumps(message))
+    finally:
+        _reductions.uninstall("lent")
+    stream.synchronize()
+    assert driver().counts["store64"] == signals + 1
+    assert len(asked) == 2
+    blocks = pickle.loads(raw)
+    assert [at for _block, at in blocks] == [0, 0, 64, 64, 4032, 4032]
+    assert len({id(block) for block, _at in blocks}) == 2
+    del blocks, message
+    for array in arrays:
+        array.free()
+    stream.close()
+
+
+def lent_block(lent: Lent) -> Any:
+    found = _reductions.block_of(lent.address, 64, "mock", lent)
+    assert found is not None
+    return tuple, (found,)

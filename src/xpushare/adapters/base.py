@@ -184,6 +184,7 @@ class DriverMemory(abc.ABC):
     nbytes: int
     host_accessible: bool  # plain loads and stores of this process reach it
     lasting_export: bool = False  # `export(False)` says the same as long as the memory lives, and is asked once
+    keepable: bool = False  # of an import: opening it anew costs so much that it may stay mapped for a moment
 
     @abc.abstractmethod
     def export(self, read_only: bool) -> Export:
@@ -220,7 +221,10 @@ class Foreign(NamedTuple):
     offset: int  # of the address inside it
     device: DeviceInfo  # that the memory is on
     kind: UsmKind
-    identity: Hashable  # names the allocation; a later one at the same address has another identity
+    # Names the allocation for ever: no other one of this process has the same, also not later. It is remembered, so it
+    # holds nothing.
+    identity: Hashable
+    keep: object = None  # what exports hold
 
 
 class DriverPhysical(abc.ABC):

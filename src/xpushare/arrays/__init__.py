@@ -162,13 +162,24 @@ def _viewed(array: Any) -> Described | None:
     if view is None or view[2][0] == _COMPLEX:  # a complex tensor may be conjugated when it is read: likewise
         return None
     address, (on, ordinal), kind, shape, steps = view
+    record = _viewable(own, on)
+    if record is None:
+        return None
+    itemsize = (kind[1] * kind[2] + 7) // 8
+    strides = c_strides(shape, itemsize) if steps is None else tuple([step * itemsize for step in steps])
+    found: Described = tuple.__new__(  # not by the named tuple's own `__new__`, which is slower
+        Described, (address, shape, strides, itemsize, kind, False, _backend(array, record), ordinal, None)
+    )
+    return found
+
+
+@functools.lru_cache(64)
+def _viewable(own: type, on: int) -> Vendor | None:
+    """Whose device arrays of that type are on; None where another protocol may describe them in other words."""
     record = adapters.dlpack_owner(on)[0]
     if record.backend != adapters.HOST and not any(hasattr(own, each.name) for each in record.interfaces):
         return None
-    itemsize = (kind[1] * kind[2] + 7) // 8
-    steps = c_strides(shape, 1) if steps is None else steps
-    strides = tuple([step * itemsize for step in steps])
-    return Described(address, shape, strides, itemsize, kind, False, _backend(array, record), ordinal, None)
+    return record
 
 
 def _backend(array: Any, record: Vendor) -> str | None:
@@ -308,7 +319,7 @@ def range_at(where: Located, array: Any) -> Range:
             allocation = here.foreign.get(key)
             if allocation is None:
                 device = known_device(adapter, found.device)
-                allocation = Allocation(device, found.memory, found.kind, foreign=True)
+                allocation = Allocation(device, found.memory, found.kind, foreign=True, source=found.keep, name=key)
                 here.foreign[key] = allocation
             return _within(allocation, found.offset, where, array)
     what = f"address {where.address:#x}"

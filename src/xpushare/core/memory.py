@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from weakref import ref
 
 from xpushare import _native
@@ -24,7 +24,7 @@ from xpushare._errors import (
     RouteError,
 )
 from xpushare._system import mapped
-from xpushare.adapters.base import Form, Import, UsmKind
+from xpushare.adapters.base import DriverMemory, Form, Import, UsmKind
 from xpushare.core.declare import misused, operation
 from xpushare.core.opening import Openers, import_own, opening_device, own_export
 from xpushare.core.resources import Allocation
@@ -40,13 +40,17 @@ __all__ = [
     "expect_kind",
     "get",
     "host_bytes",
+    "kept_nbytes",
     "on_trim",
     "open_",
     "put",
     "slice_",
     "trim",
+    "with_trim",
     "withdraw",
 ]
+
+T = TypeVar("T")
 
 FORK_ADVICE = (
     "belongs to the parent of this process: after a fork the child cannot use it. Start the child with the spawn "
@@ -148,6 +152,11 @@ class _Arena:
         self._begin.append(end if fits else begin)
         return begin if fits else None
 
+    def left(self) -> int:
+        """How many bytes the next arrays can be parts of."""
+        begin = self._begin[-1:]
+        return self.allocation.nbytes - begin[0] if begin else 0
+
 
 _SMALL_NBYTES: Final = 16 << 10
 _ARENA_NBYTES: Final = 256 << 10
@@ -192,14 +201,28 @@ def allocate(
 
 
 def _allocate(kind: UsmKind, nbytes: int, device: Device, table: Table | None) -> Allocation:
+    def allocate() -> DriverMemory:
+        driver: DriverMemory = adapter_of(device).allocate(info_of(device), kind, nbytes)
+        return driver
+
+    return Allocation(device, with_trim(allocate, table), kind)
+
+
+def with_trim(take: Callable[[], T], table: Table | None = None) -> T:
+    """What `take` returns; where memory or descriptors are short, once more after giving up what is kept."""
     try:
-        driver = adapter_of(device).allocate(info_of(device), kind, nbytes)
+        return take()
     except OutOfMemoryError:
         swept = table is not None and table.sweep(everything=True)
         if not trim() and not swept:
             raise
-        driver = adapter_of(device).allocate(info_of(device), kind, nbytes)
-    return Allocation(device, driver, kind)
+    return take()
+
+
+def kept_nbytes() -> int:
+    """How much this process keeps for later: of freed memory, of closed memory of others, and for small arrays."""
+    arenas = sum(arena.left() for arena in list(_arenas.values()))
+    return _native.kept_nbytes() + node.current().peers.kept.nbytes + arenas
 
 
 def _trim_host() -> int:
@@ -213,7 +236,11 @@ def _trim_host() -> int:
     return gone - (_native.kept_nbytes() - before) + _native.trim()
 
 
-_trimmers: list[Callable[[], int]] = [_trim_host]
+def _trim_imports() -> int:
+    return node.current().peers.kept.give_up()
+
+
+_trimmers: list[Callable[[], int]] = [_trim_host, _trim_imports]
 
 
 def on_trim(function: Callable[[], int]) -> None:
@@ -223,8 +250,9 @@ def on_trim(function: Callable[[], int]) -> None:
 
 @operation("trim", raises=())
 def trim() -> int:
-    """Give back freed memory that this process keeps for later allocations, and the allocation that the next small
-    arrays would be parts of, if none is yet; returns how many bytes that was.
+    """Give back freed memory that this process keeps for later allocations, the allocation that the next small arrays
+    would be parts of, if none is yet, and closed memory of other processes that is still mapped here; returns how many
+    bytes that was. A device's mappings end as after a close, off the caller's thread.
     """
     return sum(function() for function in _trimmers)
 
@@ -335,7 +363,7 @@ def open_(
     allocation: Allocation
     lease: Any = None
     if not here.is_own(fields.cookie):
-        allocation, lease = here.peers.acquire(found, opener)
+        allocation, lease = with_trim(partial(here.peers.acquire, found, opener))
         allocation.handle = found
         if fields.offset + fields.nbytes > allocation.nbytes:  # another handle of the object has opened the allocation
             raise InvalidHandleError(f"the handle does not fit what process {fields.pid} exports under it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -23,6 +24,7 @@ from xpushare.adapters.base import Export, Form, Hardware, Import, Same
 from xpushare.core.resources import Resource
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import COUNTED, PICKLED, Handle, fields_of
+from xpushare.sharing.kept import Room
 from xpushare.sharing.node import Node
 from xpushare.sharing.peers import Opener
 from xpushare.sharing.table import Exported
@@ -34,6 +36,7 @@ __all__ = [
     "expect_importable",
     "give_open",
     "import_own",
+    "memory_nbytes",
     "opening_device",
     "own_export",
 ]
@@ -96,6 +99,18 @@ def expect_importable(device: Device, physical: bool, form: Form, exporter: Hard
     raise FeatureNotSupportedError(f"{what} of {exporter.backend} cannot be opened on {device}: {why}")
 
 
+@functools.cache
+def memory_nbytes(device: Device) -> int:
+    """How much memory the device has."""
+    nbytes: int = adapter_of(device).properties(info_of(device)).memory_nbytes
+    return nbytes
+
+
+def _free_nbytes(device: Device) -> int:
+    nbytes: int = adapter_of(device).properties(info_of(device)).free_nbytes
+    return nbytes
+
+
 class Openers:
     """How exports of one kind are opened on each device: `make` imports there. `aspect` is what a device of the
     exporter's own backend needs for that; other backends say in `Adapter.imports` what they can import.
@@ -114,11 +129,13 @@ class Openers:
         found = self._known.get((id(device), abroad))
         if found is None:
             physical = self._aspect is Aspect.ext_oneapi_ipc_physical_memory
+            maps = adapter_of(device).maps_memfds and not physical
             found = Opener(
                 partial(self._make, device),
                 partial(expect_importable, device, physical) if abroad else None,
-                adapter_of(device).maps_memfds and not physical,
+                maps,
                 adapter_of(device).least_per_fd,
+                None if maps or physical else Room(partial(memory_nbytes, device), partial(_free_nbytes, device)),
             )
             found = self._known.setdefault((id(device), abroad), found)
         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from functools import partial
 from typing import Any, NamedTuple, final
 
 from xpushare._aspects import Aspect
@@ -68,7 +69,7 @@ def create(nbytes: int, device: DeviceLike | None, context: Context | None, enab
     multiple("nbytes", nbytes, chosen.memory_granularity())
     if nbytes >= 1 << 62:
         raise OutOfMemoryError(f"no device has {nbytes} bytes")
-    driver = adapter_of(chosen).physical(info_of(chosen), nbytes, enable_ipc)
+    driver = memory.with_trim(partial(adapter_of(chosen).physical, info_of(chosen), nbytes, enable_ipc))
     return Held(Pages(chosen, driver, ipc_enabled=enable_ipc, imported=False), chosen, chosen_context, None, None)
 
 

@@ -12,9 +12,10 @@ from typing import Any, ClassVar, Final, final
 from weakref import WeakSet
 
 from xpushare._aspects import Aspect
-from xpushare._device import Device, adapter_of, info_of
+from xpushare._device import Device
 from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, Unread, XpuShareError
 from xpushare._leaving import Stage, at_leave
+from xpushare.core.opening import memory_nbytes
 from xpushare.core.resources import End
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import PICKLED, Handle, fields_of
@@ -52,16 +53,10 @@ def _nbytes_of(text: str) -> int:
     return int(text)
 
 
-@functools.cache
-def _memory_of(device: Device) -> int:
-    nbytes: int = adapter_of(device).properties(info_of(device)).memory_nbytes
-    return nbytes
-
-
 def _most_nbytes(device: Device) -> int:
     """How many bytes of a device may wait for the first open of a pickle whose object has died."""
     text = os.environ.get(_BYTES)
-    return _nbytes_of(text) if text else _memory_of(device) // 4
+    return _nbytes_of(text) if text else memory_nbytes(device) // 4
 
 
 class Implicit:

@@ -4,19 +4,20 @@ dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, final
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Any, Final, final
 
 from xpushare._device import Device
 from xpushare._native import Domain, Slot, forks
 from xpushare.adapters.base import DriverMemory, DriverPhysical, UsmKind
 from xpushare.sharing import node
+from xpushare.sharing.handle import Handle, fields_of
 from xpushare.sharing.table import Prepared
 
-if TYPE_CHECKING:
-    from xpushare.sharing.handle import Handle
-
 __all__ = ["Allocation", "End", "Pages", "Resource", "Timeline", "release_slot"]
+
+_EARLIER: Final = 64  # handles by which an allocation was opened before that are remembered
 
 
 class End:
@@ -26,11 +27,12 @@ class End:
     thread could take the object out of a cache while it is being released.
     """
 
-    __slots__ = ("_arguments", "_forks", "_release", "forget")
+    __slots__ = ("_arguments", "_forks", "_release", "forget", "keep")
 
     def __init__(self, release: Callable[..., object], *arguments: Any) -> None:
         born = forks()
         self.forget: tuple[Callable[[Any], None], Any] | None = None
+        self.keep: Callable[[End], None] | None = None
         self._release = release
         self._arguments = arguments
         self._forks: Final = born  # all or nothing is there, whenever an interrupt comes
@@ -41,7 +43,10 @@ class End:
             if self.forget is not None:
                 forget, key = self.forget
                 forget(key)
-            self._release(*self._arguments)
+            if self.keep is None:
+                self._release(*self._arguments)
+            else:
+                self.keep(End(self._release, *self._arguments))
 
 
 class Resource:
@@ -49,15 +54,23 @@ class Resource:
 
     __slots__ = ("__weakref__", "_end", "device", "driver", "forks")
 
-    def __init__(self, device: Device, driver: Any, release: Callable[..., object], *arguments: Any) -> None:
+    def __init__(self, device: Device, driver: Any, release: Callable[..., object] | End, *arguments: Any) -> None:
+        """`release`: or the end that already owns the driver resource."""
         self.device = device
         self.driver = driver
         self.forks: Final = forks()  # how often this line of processes had forked when this was made
-        self._end = End(release, *arguments)
+        self._end = release if isinstance(release, End) else End(release, *arguments)
 
-    def on_death(self, forget: Callable[[Any], None], key: Any) -> None:
-        """Have `forget(key)` called when this has died, before its driver resource is given back: for a cache."""
+    def on_death(self, forget: Callable[[Any], None], key: Any, keep: Callable[[End], None] | None = None) -> None:
+        """Have `forget(key)` called when this has died, before its driver resource is given back: for a cache. With
+        `keep`, the resource is not given back then: the end that `keep` is called with owns it.
+        """
         self._end.forget = (forget, key)
+        self._end.keep = keep
+
+    def reopener(self) -> Callable[[End], Any] | None:
+        """What makes this anew of the end that `on_death` hands on; None where nothing is gained by that."""
+        return None
 
     @property
     def foreign_process(self) -> bool:
@@ -70,10 +83,12 @@ class Allocation(Resource):
     """USM memory: made here, mapped from a peer, or another library's. Found by address in this process's map."""
 
     __slots__ = (
+        "_earlier",
+        "_handle",
+        "_name",
         "_serial",
         "address",
         "foreign",
-        "handle",
         "host_accessible",
         "imported",
         "kind",
@@ -95,12 +110,15 @@ class Allocation(Resource):
         foreign: bool = False,
         source: object = None,
         serial: int = 0,
+        name: Hashable = None,
+        end: End | None = None,
     ) -> None:
+        """`name`: of foreign memory, which keeps its serial by it."""
         own = not (foreign or imported)  # the others are found by who made them
         if own:
             Resource.__init__(self, device, driver, _free, driver)
         else:
-            Resource.__init__(self, device, driver, driver.release)
+            Resource.__init__(self, device, driver, driver.release if end is None else end)
         self.kind: UsmKind = kind
         self.address = driver.address
         self.nbytes = driver.nbytes
@@ -108,8 +126,10 @@ class Allocation(Resource):
         self.imported = imported
         self.foreign = foreign
         self.source = source  # what keeps foreign memory alive
-        self.handle: Handle | None = None  # of an import: by which it was opened last
+        self._handle: Handle | None = None
+        self._earlier: dict[tuple[int, int], Handle] = {}  # by the range
         self._serial = serial
+        self._name = name
         self.prepared = None
         if own:
             node.current().allocations.add(self)
@@ -118,12 +138,45 @@ class Allocation(Resource):
     def serial(self) -> int:
         """The number that names this allocation in importers' caches; assigned at the first export."""
         if not self._serial:
-            self._serial = node.current().table().new_object()
+            table = node.current().table()
+            self._serial = table.new_object() if self._name is None else table.object_named(self._name)
         return self._serial
+
+    @property
+    def handle(self) -> Handle | None:
+        """Of an import: by which it was opened last."""
+        return self._handle
+
+    @handle.setter
+    def handle(self, handle: Handle) -> None:
+        before, self._handle = self._handle, handle
+        if before is not None:
+            fields = fields_of(before)
+            key = fields.offset, fields.nbytes
+            self._earlier.pop(key, None)
+            self._earlier[key] = before
+            if len(self._earlier) > _EARLIER:
+                self._earlier.pop(next(iter(self._earlier), key), None)
+
+    def handle_covering(self, offset: int, nbytes: int) -> Handle | None:
+        """The newest handle that this import was opened by and that has these bytes; None if there is none."""
+        for handle in (self._handle, *reversed(list(self._earlier.values()))):
+            if handle is not None:
+                fields = fields_of(handle)
+                if fields.offset <= offset and offset + nbytes <= fields.offset + fields.nbytes:
+                    return handle
+        return None
+
+    def reopener(self) -> Callable[[End], Allocation] | None:
+        return partial(_reopened, self.device, self.driver, self.kind) if self.driver.keepable else None
 
     def hold(self, piece: Any) -> tuple[object, bool]:
         """See `Range.hold`: the piece itself holds this allocation."""
         return piece, piece.read_only
+
+
+def _reopened(device: Device, driver: DriverMemory, kind: UsmKind, end: End) -> Allocation:
+    return Allocation(device, driver, kind, imported=True, end=end)
 
 
 def _free(driver: DriverMemory) -> None:

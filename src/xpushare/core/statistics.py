@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from xpushare._native import Domain, kept_nbytes
+from xpushare._native import Domain
 from xpushare.core.event import Opened
-from xpushare.core.memory import Range
+from xpushare.core.memory import Range, kept_nbytes
 from xpushare.core.physical import Held
 from xpushare.sharing import node
 from xpushare.sharing.handle import fields_of

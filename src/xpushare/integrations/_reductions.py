@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import pickle
 import threading
+from bisect import bisect_right
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final
 
 import xpushare as xs
 from xpushare import arrays
-from xpushare._array import array_of, pickled_by, placed, view_of
+from xpushare._array import Marks, array_of, pickled_by, placed, view_of
 from xpushare._elements import as_dtype
 from xpushare._lifecycle import use
 from xpushare.arrays import Located
@@ -24,9 +25,10 @@ from xpushare.core.resources import Allocation
 from xpushare.sharing import node
 from xpushare.sharing.handle import fields_of
 
-__all__ = ["Block", "block_of", "install", "piece_of", "received", "sent", "uninstall"]
+__all__ = ["Block", "block_of", "install", "piece_of", "received", "reopened", "sent", "uninstall"]
 
 Reduction = Callable[[Any], Any]
+Reopen = Callable[[bytes], xs.SharedArray]
 _BYTE: Final = as_dtype("uint8")
 _REFUSALS: Final = (xs.FeatureNotSupportedError, xs.InvalidArgumentError)
 _log: Final = logging.getLogger("xpushare")
@@ -42,30 +44,66 @@ class Block:
     `SharedArray` of bytes.
     """
 
-    __slots__ = ("_array", "_holds", "_raw")
+    __slots__ = ("_array", "_holds", "_raw", "_reopen", "place")
 
-    def __init__(self, place: Range, holds: list[Any], producer: Any) -> None:
+    def __init__(self, place: Range, holds: list[Any], producer: Any, reopen: Reopen) -> None:
+        self.place = place
         self._holds = holds
+        self._reopen = reopen
         self._array = array_of(place, (place.nbytes,), _BYTE, (1,), 0)
-        self._raw = pickled_by(self._array, producer)  # now: what cannot be exported goes its library's way
+        # Now: what cannot be exported goes its library's way.
+        self._raw = pickled_by(self._array, producer, _message.marks)
 
     def hold(self, keep: Any) -> None:
         """Hold what is sent of the block, too."""
         self._holds.append(keep)
 
     def __reduce__(self) -> Any:
-        return _reopen, (self._raw,)
+        return self._reopen, (self._raw,)
 
 
-def _reopen(raw: bytes) -> xs.SharedArray:
+def reopened(raw: bytes) -> xs.SharedArray:
+    """What a block is at the other end."""
     array: xs.SharedArray = xs.attach(raw)
     return array
+
+
+class Blocks:
+    """The blocks of a message."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int, int], Block] = {}
+        self._starts: list[int] = []
+        self._sorted: list[Block] = []
+
+    @staticmethod
+    def _key(place: Range) -> tuple[int, int, int]:
+        return id(place.allocation), place.offset, place.nbytes  # the block holds the allocation
+
+    def over(self, place: Range) -> Block | None:
+        """The block over exactly that place."""
+        return self._known.get(self._key(place))
+
+    def add(self, block: Block) -> None:
+        self._known[self._key(block.place)] = block
+        at = bisect_right(self._starts, block.place.address)
+        self._starts.insert(at, block.place.address)
+        self._sorted.insert(at, block)
+
+    def find(self, address: int, nbytes: int) -> tuple[Block, int] | None:
+        """The block that has these bytes, and where: asking a driver for the allocation takes long."""
+        at = bisect_right(self._starts, address) - 1
+        if at < 0:
+            return None
+        block, offset = self._sorted[at], address - self._starts[at]
+        return (block, offset) if offset + nbytes <= block.place.nbytes else None
 
 
 class _Message(threading.local):
     """The message that this thread pickles."""
 
-    blocks: dict[int, Block] | None = None  # by the allocation's id, which the block holds
+    blocks: Blocks | None = None
+    marks: Marks | None = None  # one a stream: a message has what was queued when it was begun, at least
 
 
 _message = _Message()
@@ -85,21 +123,30 @@ def _place(address: int, nbytes: int, backend: str | None, keep: Any) -> tuple[R
             _refused(keep, error)
             return None
         return found._replace(offset=0, nbytes=found.allocation.nbytes, lease=holds), holds
-    if not isinstance(imported, Allocation) or imported.handle is None:
+    if not isinstance(imported, Allocation):
         return None
-    fields, device = fields_of(imported.handle), imported.device
-    read_only = imported.handle.read_only
-    place = Range(imported, fields.offset, fields.nbytes, device, device.context, read_only, imported.handle, None)
+    handle = imported.handle_covering(address - imported.address, nbytes)
+    if handle is None:
+        return None
+    fields, device = fields_of(handle), imported.device
+    place = Range(imported, fields.offset, fields.nbytes, device, device.context, handle.read_only, handle, None)
     return place, holds
 
 
-def block_of(address: int, nbytes: int, backend: str | None, keep: Any) -> tuple[Block, int] | None:
+def block_of(
+    address: int, nbytes: int, backend: str | None, keep: Any, reopen: Reopen = reopened
+) -> tuple[Block, int] | None:
     """The block of the message, and the offset in it; None for memory that no other process can reach, for its
     library's own way. `keep`: what holds the memory; its library's stream produces it. `backend`: as in `Located`.
+    `reopen`: what opens the block at the other end, once.
     """
     blocks = _message.blocks
     if blocks is None or not nbytes:
         return None
+    known = blocks.find(address, nbytes)
+    if known is not None:
+        known[0].hold(keep)
+        return known
     found = _place(address, nbytes, backend, keep)
     if found is None:
         return None
@@ -107,10 +154,11 @@ def block_of(address: int, nbytes: int, backend: str | None, keep: Any) -> tuple
     at = address - place.address
     if not 0 <= at <= place.nbytes - nbytes:
         return None
-    block = blocks.get(id(place.allocation))
+    block = blocks.over(place)
     if block is None:
         try:
-            block = blocks[id(place.allocation)] = Block(*found, keep)
+            block = Block(*found, keep, reopen)
+            blocks.add(block)
         except _REFUSALS as error:
             _refused(keep, error)
             return None
@@ -135,7 +183,7 @@ def sent(array: Any) -> tuple[Block, int, tuple[int, ...], Any, tuple[int, ...]]
         if not 0 <= where.address - place.address <= place.nbytes - where.nbytes:
             return None
         holds.append(array)
-        block = Block(place._replace(read_only=place.read_only or found.read_only), holds, array)
+        block = Block(place._replace(read_only=place.read_only or found.read_only), holds, array, reopened)
         return block, found.address - place.address, found.shape, found.dtype, found.strides
     except _REFUSALS as error:
         _refused(array, error)
@@ -167,11 +215,12 @@ _plain_dump: Final[Any] = pickle.Pickler.dump
 
 
 def _dump(self: Any, obj: Any) -> Any:
-    outer, _message.blocks = _message.blocks, {}
+    outer = _message.blocks, _message.marks
+    _message.blocks, _message.marks = Blocks(), {}
     try:
         return _plain_dump(self, obj)
     finally:
-        _message.blocks = outer
+        _message.blocks, _message.marks = outer
 
 
 def _table() -> dict[type, Reduction]:

@@ -61,7 +61,8 @@ class _Reduction:
         if backend is None:
             return self._before(tensor)
         storage = tensor.untyped_storage()
-        found = common.block_of(storage.data_ptr(), storage.nbytes(), None if backend == HOST else backend, tensor)
+        on_device = None if backend == HOST else backend
+        found = common.block_of(storage.data_ptr(), storage.nbytes(), on_device, tensor, _reopened)
         if found is None:
             return self._before(tensor)
         torch.utils.hooks.warn_if_has_hooks(tensor)
@@ -85,6 +86,17 @@ def _torch_stream(place: xs.Device) -> Any:
     return getattr(torch, record.torch_type).current_stream(place.ordinal)
 
 
+def _reopened(raw: bytes) -> xs.SharedArray:
+    """A block of the message. On a GPU torch's current stream waits for the producer's."""
+    array = common.reopened(raw)
+    place = array.device
+    if place.type == "gpu":
+        work = work_on(place, _torch_stream(place))
+        assert work is not None
+        order_before(array, work)
+    return array
+
+
 def _storage(array: xs.SharedArray, offset: int, nbytes: int) -> Any:
     """The storage over these bytes: the same object for the same bytes, as long as it lives."""
     handle = array.handle.handle if array.is_imported else None
@@ -92,16 +104,11 @@ def _storage(array: xs.SharedArray, offset: int, nbytes: int) -> Any:
         raise xs.InvalidArgumentError("the message names no imported memory")
     fields = fields_of(handle)
     key = ("xpushare", fields.cookie, fields.object, fields.offset + offset, nbytes, fields.flags)
-    place = array.device
-    if place.type == "gpu":
-        work = work_on(place, _torch_stream(place))
-        assert work is not None
-        order_before(array, work)
     known = _torch_reductions.storage_from_cache(torch.UntypedStorage, key)
     if known is not None:
         return known
     piece = common.piece_of(array, offset, nbytes)
-    stream = -1 if place.type == "gpu" else None
+    stream = -1 if array.device.type == "gpu" else None
     storage = torch.utils.dlpack.from_dlpack(capsule_of(piece, stream, False, True)).untyped_storage()
     _torch_reductions.shared_cache[key] = _torch_reductions.StorageWeakRef(storage)
     return storage

@@ -47,9 +47,11 @@ LIFE: Final = LAYOUT["commons.life"]  # member i is alive while it locks byte LI
 FDS_INLINE: Final = CONSTANTS["ENTRY_FDS"]
 PAYLOAD_NBYTES: Final = ENTRY_NBYTES - LAYOUT["entry.payload"]
 FDS: Final = struct.Struct(f"<{FDS_INLINE}i")
-ABOUT: Final = _struct("entry", "device", "since")  # 1 + index of the device (0: not said), seconds since the epoch
 OBJECT_AT: Final = LAYOUT["entry.object"]
-ABOUT_AT: Final = LAYOUT["entry.device"]
+BRIEF: Final = _struct(  # what an overview needs
+    "entry", "generation", "retired", "kind", "slot", "object", "nbytes", "exposed_nbytes", "device", "since",
+    nbytes=ENTRY_NBYTES,
+)  # fmt: skip
 ENTRY: Final = _struct("entry", *(field for field in STRUCTS["entry"] if field != "since"))
 
 ENTRY_READ_ONLY: Final = CONSTANTS["ENTRY_READ_ONLY"]

@@ -8,6 +8,7 @@ import resource
 import threading
 import uuid
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar, final
 from weakref import WeakValueDictionary, ref
 
@@ -26,6 +27,7 @@ from xpushare._native import Fields, Lease, load64
 from xpushare.adapters.base import Export, Form, Hardware, Import
 from xpushare.sharing import layout, routes
 from xpushare.sharing.handle import COUNTED, PICKLED, READ_ONLY, Handle, fields_of
+from xpushare.sharing.kept import Kept, Room
 
 __all__ = ["Opener", "Peer", "Peers"]
 
@@ -68,10 +70,11 @@ class Opener:
 
     `make` imports. `admit`, where the exporter's device is of another backend, raises unless exports of that form and
     hardware can be imported; it is asked before anything is fetched. `maps`: memory in a memfd comes mapped.
-    `least_per_fd`: bytes that each fd of several stands for, at least; 0: there is one fd.
+    `least_per_fd`: bytes that each fd of several stands for, at least; 0: there is one fd. `room`: where what is closed
+    may stay mapped for a moment.
     """
 
-    __slots__ = ("admit", "least_per_fd", "make", "maps")
+    __slots__ = ("admit", "least_per_fd", "make", "maps", "room")
 
     def __init__(
         self,
@@ -79,11 +82,13 @@ class Opener:
         admit: Callable[[Form, Hardware], None] | None,
         maps: bool,
         least_per_fd: int = 0,
+        room: Room | None = None,
     ) -> None:
         self.make = make
         self.admit = admit
         self.maps = maps
         self.least_per_fd = least_per_fd
+        self.room = room
 
     def expect_fds(self, count: int, exposed_nbytes: int) -> None:
         """Before they are fetched: a table that claims a million would keep us busy for long."""
@@ -274,6 +279,7 @@ class Peers:
         self._cache: dict[Hashable, ref[Any]] = {}
         self._turns: WeakValueDictionary[Hashable, _Turn] = WeakValueDictionary()
         self._pidfds: list[int] = []  # of the peers that have one
+        self.kept = Kept(self.sweep)
 
     def once(self, key: Hashable, find: Callable[[], T | None], make: Callable[[], T]) -> T:
         """What `find` finds, else what `make` makes and makes findable: one thread at a time for this key; other keys
@@ -335,26 +341,35 @@ class Peers:
         with self._lock:
             self._pidfds = [peer.pidfd.number for peer in self._peers.values() if peer.pidfd is not None]
 
-    def _cached(self, key: Hashable, make: Callable[[], T]) -> T:
+    def _cached(self, key: Any, make: Callable[[], T], room: Room | None = None) -> T:
         """What was made under `key` and still lives, else what `make` makes: a `Resource` that tells the cache when it
-        dies.
+        dies. `room`: of what may stay mapped for a moment then.
         """
 
         def find() -> T | None:
             known = self._cache.get(key)
-            return None if known is None else known()
+            return self._taken(key, room) if known is None else known()
 
         def fill() -> T:
-            return self._remember(key, make())
+            return self._remember(key, make(), room)
 
         found = find()
         return self.once(key, find, fill) if found is None else found
 
-    def _remember(self, key: Hashable, made: T) -> T:
+    def _taken(self, key: Any, room: Room | None) -> Any:
+        """What was kept under `key` when it was closed, open again; None if nothing was."""
+        taken = None if room is None else self.kept.take(key)
+        return None if taken is None else self._remember(key, taken, room)
+
+    def _remember(self, key: Any, made: T, room: Room | None = None) -> T:
         """What is cached under `key` from now on: `made`, or what another thread made first."""
         resource: Any = made
         own: ref[Any] = ref(resource)
-        resource.on_death(self.forget, key)
+        keep = None
+        if room is not None and (reopen := resource.reopener()) is not None:
+            self.kept.prepare(room)
+            keep = partial(self.kept.keep, key=key, cookie=key[0], nbytes=resource.nbytes, room=room, reopen=reopen)
+        resource.on_death(self.forget, key, keep)
         if self._cache.setdefault(key, own) is own:
             return made
         with self._lock:
@@ -396,7 +411,7 @@ class Peers:
                 if not counted[0]:
                     peer.expect_live(handle)
                     raise HandleExpiredError(f"the handle has expired: {layout.REASONS[layout.REASON_OPENS]}")
-            found = self._cached(key, lambda: self._import(peer, handle, opener))
+            found = self._cached(key, lambda: self._import(peer, handle, opener), opener.room)
             peer.entry(handle)  # it is still live; what another handle has cached was not compared with this handle
         except BaseException:
             if any(counted) and lease is not None:
@@ -432,8 +447,8 @@ class Peers:
             return None
         fields = fields_of(handle)
         cached = self._cache.get(key)
-        if cached is not None:
-            found = cached()
+        found = self._taken(key, opener.room) if cached is None else cached()
+        if cached is not None or found is not None:
             held = None if found is None else peer.table.hold(fields, peer)
             return None if held is None else (found, held[0])
         if opener.admit is not None:
@@ -463,7 +478,7 @@ class Peers:
                 close_all(fds)
         if mapping is None and not self._stands(peer, fields):
             return None  # withdrawn meanwhile: a driver may have taken it for something else
-        return self._remember(key, made), lease
+        return self._remember(key, made, opener.room), lease
 
     def _import(self, peer: Peer, handle: Handle, opener: Opener) -> Any:
         entry = peer.entry(handle)
@@ -553,11 +568,15 @@ class Peers:
         peers = self._peers
         if not peers or (len(self._pidfds) == len(peers) and not _native.dead(self._pidfds)):
             return
+        gone: list[bytes] = []
         with self._lock:  # what `_discard` has left cannot be asked
             for peer in list(peers.values()):
                 if not peer.alive():
                     peers.pop(peer.cookie, None)
+                    gone.append(peer.cookie)
             self._know()
+        for cookie in gone:
+            self.kept.forget(cookie)
 
     def knows(self, peer: Peer) -> bool:
         """Whether the peer was alive at the last sweep."""
@@ -577,7 +596,7 @@ class Peers:
         return next((each for each in mapped if each and each.address <= address < each.address + each.nbytes), None)
 
     def statistics(self) -> dict[str, int]:
-        return {"peers": len(self._peers), "mapped": len(self._cache)}
+        return {"peers": len(self._peers), "mapped": len(self._cache), "kept_nbytes": self.kept.nbytes}
 
     def leave(self) -> None:
         """Leave all exporters, at a clean exit."""

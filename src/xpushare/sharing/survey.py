@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple, TypedDict
+from typing import Any, Final, NamedTuple, TypedDict
 
 from xpushare import _native
 from xpushare._errors import FeatureNotSupportedError
@@ -18,6 +19,7 @@ __all__ = ["Row", "Survey", "Unread", "command_line", "survey"]
 
 _TABLE: Final = "/memfd:xpushare-table"
 _COMMONS: Final = "/memfd:xpushare-commons"
+_SOUGHT: Final = (_TABLE, _COMMONS)
 _CHUNK: Final = 1 << 20
 _EXPORTER: Final = 0  # the exporter's member index
 _ATTACHED: Final = 1
@@ -121,17 +123,20 @@ def _zombie(pid: int) -> bool:
 
 def _look(pid: int, tables: _Found, commons: _Found) -> None:
     """Note the tables and commons that the process has open. OSError if it may not be examined."""
-    folder = f"/proc/{pid}/fd"
-    for name in os.listdir(folder):
-        try:
-            link = os.readlink(f"{folder}/{name}")
-            found = tables if link.startswith(_TABLE) else commons if link.startswith(_COMMONS) else None
-            if found is not None:
-                what = os.stat(f"{folder}/{name}")
-                if stat.S_ISREG(what.st_mode):
-                    found.setdefault(what.st_ino, []).append(_Open(pid, int(name)))
-        except FileNotFoundError:
-            pass  # closed since
+    folder = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in os.listdir(folder):
+            try:
+                link = os.readlink(name, dir_fd=folder)
+                if link.startswith(_SOUGHT):
+                    found = tables if link.startswith(_TABLE) else commons
+                    what = os.stat(name, dir_fd=folder)
+                    if stat.S_ISREG(what.st_mode):
+                        found.setdefault(what.st_ino, []).append(_Open(pid, int(name)))
+            except FileNotFoundError:
+                pass  # closed since
+    finally:
+        os.close(folder)
 
 
 def _sealed(fd: int, inode: int, nbytes: int) -> bool:
@@ -219,12 +224,21 @@ def _device(table: int, index: int) -> tuple[str | None, str | None]:
     return name.decode("ascii", "replace"), str(uuid.UUID(bytes=raw))
 
 
+def _entries(chunk: bytes) -> Iterator[tuple[Any, ...]]:
+    """What an overview needs of the whole entries in a piece of a table."""
+    return layout.BRIEF.iter_unpack(chunk[: len(chunk) - len(chunk) % layout.ENTRY_NBYTES])
+
+
 def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Names) -> list[Row]:
     """What one table shares now, and what it shared and importers still have open."""
     pid = members.pid(_EXPORTER)
     alive = pid is not None
+    who = _name(pid) if pid else None
     now = int(time.time())
     rows: dict[tuple[str, int], Row] = {}
+    device_of = functools.cache(functools.partial(_device, table))
+    size = layout.HOLDER_NBYTES
+    nobody = bytes(size)
     for begin, end in _data(table, layout.TABLE_NBYTES):
         start = max(begin, layout.TABLE_ENTRIES)
         start -= (start - layout.TABLE_ENTRIES) % layout.ENTRY_NBYTES
@@ -232,36 +246,36 @@ def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Na
             chunk = os.pread(table, min(_CHUNK, end - at), at)
             count = len(chunk) // layout.ENTRY_NBYTES
             first = (at - layout.TABLE_ENTRIES) // layout.ENTRY_NBYTES
-            size = layout.HOLDER_NBYTES
             masks = os.pread(members.fd, count * size, layout.HOLDERS + first * size)
-            for number in range(count):
-                offset = number * layout.ENTRY_NBYTES
-                entry = layout.ENTRY.unpack_from(chunk, offset)
-                generation, retired, _reason, kind, _flags, slot, _nonce, serial, nbytes, exposed = entry[:10]
+            later = os.pread(table, count * layout.ENTRY_NBYTES, at)
+            for number, (entry, again) in enumerate(zip(_entries(chunk), _entries(later), strict=False)):
+                generation, retired, kind, slot, serial, nbytes, exposed, device, since = entry
                 if not (generation or retired) or kind not in KINDS or nbytes > exposed:
                     continue
-                importers = members.importers(masks[number * size : (number + 1) * size])
+                mask = masks[number * size : (number + 1) * size]
+                importers = members.importers(mask) if mask != nobody else ()
                 if not importers and not (generation and alive):
                     continue
-                again = int.from_bytes(os.pread(table, 8, at + offset), "little")
-                if again != generation:
+                if again[0] != generation:
                     continue  # it changed while we read it
                 name = KINDS[kind]
-                device, since = layout.ABOUT.unpack_from(chunk, offset + layout.ABOUT_AT)
-                backend, device_uuid = _device(table, device)
-                row = rows.setdefault(
-                    (name, slot if name == "event" else serial),
-                    Row(kind=name, state="withdrawn" if alive else "left", nbytes=nbytes, backend=backend,
-                        device=device_uuid, exporter=pid or claimed, exporter_name=_name(pid) if pid else None,
-                        importers=[], handles=0, names=[], age=None),
-                )  # fmt: skip
+                key = name, slot if name == "event" else serial
+                row = rows.get(key)
+                if row is None:
+                    backend, device_uuid = device_of(device)
+                    row = rows[key] = {
+                        "kind": name, "state": "withdrawn" if alive else "left", "nbytes": nbytes, "backend": backend,
+                        "device": device_uuid, "exporter": pid or claimed, "exporter_name": who, "importers": [],
+                        "handles": 0, "names": [], "age": None,
+                    }  # fmt: skip
                 if generation and alive:
                     row["state"] = "shared"
                     row["handles"] += 1
-                    named = names.get((cookie, first + number, generation))
+                    named = names.get((cookie, first + number, generation)) if names else None
                     if named is not None:
                         row["names"].append(named)
-                row["importers"] += [each for each in importers if not each or each not in row["importers"]]
+                if importers:
+                    row["importers"] += [each for each in importers if not each or each not in row["importers"]]
                 if since:
                     row["age"] = max(row["age"] or 0, now - since)
     return list(rows.values())

@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict, deque
+from collections.abc import Hashable
 from typing import Any, Final, NamedTuple, final
 
 from xpushare import _native, _system
@@ -27,6 +28,7 @@ _FORM_BIT: Final = layout.ENTRY_FORM_BIT
 _REMEMBERED: Final = 1 << 16  # ended exports whose reason is kept for the message, and for a `put` that comes later
 _ENDING_TRIES: Final = 8  # more than one, so that exports that are over go faster than new ones come
 _LOST_MANY: Final = 100
+_NAMED: Final = 1 << 12
 
 
 def deadline_in(nanoseconds: int) -> int:
@@ -96,6 +98,7 @@ class Table:
         self._exports: dict[int, Exported] = {}
         self._put: dict[int, int] = {}  # generation -> reason, for the exporter's own message
         self._lingering: dict[int, Any] = {}  # entry -> foreign source that importers still have open
+        self._named: dict[Hashable, int] = {}  # the serials of other libraries' allocations; the newest last
         self._serving = False
         self._make()
 
@@ -136,6 +139,15 @@ class Table:
     def new_object(self) -> int:
         """A new serial number, which names an allocation for the importers' caches."""
         return self._entries.new_object()
+
+    def object_named(self, name: Hashable) -> int:
+        """The serial number of another library's allocation, the same whenever it is exported."""
+        with self._lock:
+            known = self._named.pop(name, 0) or self.new_object()
+            self._named[name] = known
+            if len(self._named) > _NAMED:
+                del self._named[next(iter(self._named))]
+        return known
 
     def prepare(self, kind: str, device: DeviceInfo, what: Export, serial: int) -> Prepared:
         """What exports of an object say, as long as `what` is so. `serial`: of `new_object`, or 0."""

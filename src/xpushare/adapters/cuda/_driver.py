@@ -97,7 +97,7 @@ class Driver(ProcessDriver["Gpu"]):
         self._pointer_attributes: dict[int, Any] = {}
         self._functions: dict[str, int] | None = None  # addresses
         self.channels = _CHANNELS
-        self.legacy: dict[int, tuple[Gpu, int, int]] = {}  # buffer id -> cudaMalloc allocation of another library
+        self.legacy: dict[int, Any] = {}  # buffer id -> cudaMalloc memory of another library, with its handle
 
     def binding(self) -> Any:
         """The binding's module. This does not start the driver."""

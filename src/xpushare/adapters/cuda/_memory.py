@@ -119,7 +119,7 @@ class _ForeignMemory(DriverMemory):
     host_accessible = False
 
     def __init__(self, gpu: Gpu, address: int, nbytes: int) -> None:
-        self._gpu = gpu
+        self.gpu = gpu
         self._lock = threading.Lock()
         self._fd: OwnedFd | None = None
         self._handle = b""
@@ -128,7 +128,7 @@ class _ForeignMemory(DriverMemory):
 
     @property
     def _doing(self) -> str:
-        return f"exporting {self.nbytes} bytes of another library on {self._gpu}"
+        return f"exporting {self.nbytes} bytes of another library on {self.gpu}"
 
     def release(self) -> None:
         if self._fd is not None:
@@ -146,8 +146,8 @@ class _ForeignLegacy(_ForeignMemory):
                 "(share(copy=True)), or use PyTorch's expandable_segments:True"
             )
         if not self._handle:  # it names the allocation for as long as that lives
-            with self._gpu.current():
-                self._handle = struct_bytes(self._gpu.driver(self._doing, "cuIpcGetMemHandle", self.address))
+            with self.gpu.current():
+                self._handle = struct_bytes(self.gpu.driver(self._doing, "cuIpcGetMemHandle", self.address))
         return described(_LEGACY, self.nbytes, self.nbytes, own=self._handle)
 
 
@@ -164,8 +164,8 @@ class _ForeignPool(_ForeignMemory):
             raise FeatureNotSupportedError(
                 f"{self._doing}: pool memory cannot be mapped read-only by another process: copy it (share(copy=True))"
             )
-        driver = self._gpu.driver
-        with self._lock, self._gpu.current():
+        driver = self.gpu.driver
+        with self._lock, self.gpu.current():
             if self._fd is None:
                 pool, kind = driver.api.CUmemoryPool(self._pool), driver.posix_fd()
                 self._fd = OwnedFd(int(driver(self._doing, "cuMemPoolExportToShareableHandle", pool, kind, 0)))
@@ -213,15 +213,9 @@ def locate(
     if buffer is None:
         return None
     known = driver.legacy.get(buffer)
-    if known is not None and known[1] <= address < known[1] + known[2]:
-        gpu, start, size = known
-        return Foreign(
-            _ForeignLegacy(gpu, start, size),
-            address - start,
-            info_of(gpu),
-            "device",
-            (gpu.ordinal, start, size, buffer),
-        )
+    if known is not None and known.address <= address < known.address + known.nbytes:
+        identity: tuple[Any, ...] = (known.gpu.ordinal, known.address, known.nbytes, buffer)
+        return Foreign(known, address - known.address, info_of(known.gpu), "device", identity)
     doing = f"exporting the memory at {address:#x}"
     managed, kind, ordinal, start, size, legacy, allowed, pool = driver.pointers(doing, _ASKED, address)
     if managed:
@@ -237,13 +231,13 @@ def locate(
     gpu = driver.by_ordinal(ordinal)
     if not start <= address < start + size:
         raise DeviceError(f"{doing}: the driver says that it lies in [{start:#x}, {start + size:#x})")
-    identity: tuple[Any, ...] = (gpu.ordinal, start, size, buffer)
+    identity = (gpu.ordinal, start, size, buffer)
     memory: DriverMemory
     if legacy:
         memory = _ForeignLegacy(gpu, start, size)
         if len(driver.legacy) >= _LEGACY_KNOWN:
             driver.legacy.clear()
-        driver.legacy[buffer] = (gpu, start, size)
+        driver.legacy[buffer] = memory
     elif not allowed & n.POSIX_FD and pool:
         raise FeatureNotSupportedError(
             f"{doing}: it comes from a stream-ordered pool (cudaMallocAsync) that was not made to be shared. "

@@ -96,7 +96,7 @@ class Mock(StreamAdapter):
         array = found_array(address)
         if array is None:
             return None
-        return Foreign(array.lent, address - array.memory.address, self.devices()[0], "device", id(array))
+        return Foreign(array.lent, address - array.memory.address, self.devices()[0], "device", array.identity)
 
     def physical(self, device: DeviceInfo, nbytes: int, enable_ipc: bool) -> DriverPhysical:
         return HostPhysical.create(driver(), nbytes)

@@ -29,6 +29,7 @@ _streams: dict[int, MockStream] = {}
 _defaults: dict[int, MockStream] = {}
 _calls: dict[int, Callable[[], object]] = {}  # what streams are yet to call
 _call_numbers = itertools.count(1)
+_identities = itertools.count(1)
 
 
 class ForeignArray:
@@ -38,6 +39,7 @@ class ForeignArray:
         self.memory = HostMemory.allocate(driver(), nbytes)
         self.lent = _Lent(self.memory)
         self.nbytes = nbytes
+        self.identity = next(_identities)
         _arrays.append(self)
 
     @property

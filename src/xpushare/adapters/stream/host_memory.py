@@ -21,6 +21,7 @@ class HostMemory(DriverMemory):
     """A mapped memfd. Who may have to hand it out keeps the fd."""
 
     host_accessible = True
+    keepable = True
 
     def __init__(
         self, engine: Engine, device: Device, fd: OwnedFd | None, inode: int, mapping: Any, nbytes: int

@@ -129,6 +129,7 @@ class Mapped(DriverMemory):
     """Memory that `close` releases, once no work uses it."""
 
     host_accessible = False
+    keepable = True
 
     def __init__(
         self, engine: Engine, device: VirtualMemory, address: int, nbytes: int, close: Callable[..., object], *what: Any

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import uuid
 from typing import Any, Final, Literal, NoReturn, final
@@ -123,7 +124,7 @@ class Vulkan(Adapter):
             memory = offered.memory
             if memory.address <= address < memory.address + memory.nbytes:
                 offset = address - memory.address
-                return Foreign(memory, offset, offered.device, "device", offered)
+                return Foreign(memory, offset, offered.device, "device", offered.number, offered)
         return None
 
     # --- what Vulkan programs do themselves --------------------------------------------------------------------
@@ -162,15 +163,19 @@ class Vulkan(Adapter):
         _refuse("using an event on a Vulkan device")
 
 
+_numbers: Final = itertools.count(1)
+
+
 @final
 class Offered:
     """An allocation of the program that may be exported. Exports hold this object, and with it the memory."""
 
-    __slots__ = ("__weakref__", "device", "memory")
+    __slots__ = ("__weakref__", "device", "memory", "number")
 
     def __init__(self, device: DeviceInfo, memory: OpaqueMemory) -> None:
         self.device = device
         self.memory = memory
+        self.number = next(_numbers)
 
 
 def _refuse(doing: str) -> NoReturn:

@@ -1,0 +1,178 @@
+"""What was closed stays mapped for a moment: what comes again needs no driver, and nobody else notices."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import xpushare as xs
+from harness import Child, kept
+from xpushare.adapters.mock.others import ForeignArray
+from xpushare.adapters.mock.script import driver
+from xpushare.sharing import kept as keeping
+from xpushare.sharing import node
+from xpushare.sharing.kept import Kept, Room
+
+NBYTES = 1 << 16
+Until = Callable[..., None]
+
+
+@pytest.fixture
+def peer() -> Iterator[Child]:
+    with Child() as child:
+        yield child
+
+
+# --- in the peer ----------------------------------------------------------------------------------
+
+
+def registered() -> int:
+    return driver().counts["register"] - driver().counts["unregister"]
+
+
+def first_byte(handle: str) -> tuple[int, int]:
+    """The byte, and how many mappings were made for it."""
+    before = driver().counts["register"]
+    with xs.ipc.memory.open(handle) as memory:
+        found = memoryview(memory)[0]
+    return found, driver().counts["register"] - before
+
+
+def attached(handle: str) -> tuple[int, int]:
+    before = driver().counts["register"]
+    with xs.attach(handle) as array:
+        found = memoryview(array.memory)[0]
+    return found, driver().counts["register"] - before
+
+
+def kept_nbytes() -> int:
+    return node.current().peers.kept.nbytes
+
+
+def trim() -> int:
+    return xs.trim()
+
+
+def allocate_when_short() -> int:
+    """An allocation that fails at its first try."""
+    driver().fail("memfd", xs.OutOfMemoryError("none left"), nth=1)
+    with xs.malloc_device(NBYTES, "mock:0"):
+        return kept_nbytes()
+
+
+# --- tests ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_fd_leak")
+def test_what_comes_again_needs_no_driver(peer: Child) -> None:
+    peer.call(trim)
+    with xs.malloc_device(NBYTES, "mock:0") as memory:
+        memoryview(memory)[0] = 1
+        first = xs.ipc.memory.get(memory)
+        assert peer.call(first_byte, str(first)) == (1, 1)
+        assert memory.statistics()["exports"][0]["importers"] == 0  # for the exporter it is closed
+        memoryview(memory)[0] = 2
+        assert peer.call(first_byte, str(first)) == (2, 0)
+        xs.ipc.memory.put(first)
+        with pytest.raises(xs.HandleExpiredError, match="it was put"):
+            peer.call(first_byte, str(first))
+        second = xs.ipc.memory.get(memory.slice(8, 8))
+        assert peer.call(first_byte, str(second)) == (0, 0)
+        read_only = xs.ipc.memory.get(memory, read_only=True)  # another access is another mapping
+        assert peer.call(first_byte, str(read_only)) == (2, 1)
+        assert peer.call(kept_nbytes) == 2 * NBYTES
+        assert peer.call(trim) >= 2 * NBYTES
+        assert peer.call(kept_nbytes) == 0
+        assert peer.call(first_byte, str(second)) == (0, 1)
+        assert peer.call(allocate_when_short) == 0
+        for handle in second, read_only:
+            xs.ipc.memory.put(handle)
+
+
+@pytest.mark.usefixtures("no_fd_leak")
+def test_what_is_shared_anew_needs_no_driver(peer: Child) -> None:
+    with xs.malloc_device(NBYTES, "mock:0") as memory:
+        counted = xs.share(memory.as_array((NBYTES,), "uint8"), opens=2)
+        assert peer.call(attached, str(counted)) == (0, 1)
+        assert peer.call(attached, str(counted)) == (0, 0)
+        with pytest.raises(xs.HandleExpiredError, match="opens are used up"):
+            peer.call(attached, str(counted))
+        counted.close()
+    arrays = [ForeignArray(NBYTES) for _ in range(3)]
+    for made in 1, 0:
+        for number, array in enumerate(arrays):
+            ctypes.memset(array.memory.address, number, 1)
+            handle = xs.share(array)
+            assert peer.call(attached, str(handle)) == (number, made)
+            handle.close()
+    arrays.pop().free()
+    arrays.append(ForeignArray(NBYTES))  # perhaps at the same address: another allocation
+    with xs.share(arrays[-1]) as handle:
+        assert peer.call(attached, str(handle)) == (0, 1)
+    for array in arrays:
+        array.free()
+
+
+def exporter() -> str:
+    kept["memory"] = xs.malloc_device(NBYTES, "mock:0")
+    return str(xs.ipc.memory.get(kept["memory"]))
+
+
+@pytest.mark.parametrize("dies", [True, False], ids=["exporter dies", "time is over"])
+def test_it_ends_by_itself(until: Until, monkeypatch: pytest.MonkeyPatch, dies: bool) -> None:
+    monkeypatch.setattr(keeping, "SECONDS", 60.0 if dies else 0.05)
+    xs.trim()
+    before = registered()
+    with Child() as child:
+        with xs.ipc.memory.open(child.call(exporter)):
+            pass
+        assert kept_nbytes() == NBYTES or not dies
+        if dies:
+            assert child.pid is not None
+            os.kill(child.pid, signal.SIGKILL)
+        until(lambda: kept_nbytes() == 0)
+        until(lambda: registered() == before)
+
+
+def test_its_bounds(monkeypatch: pytest.MonkeyPatch, until: Until) -> None:
+    ended: list[int] = []
+
+    class End:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def __del__(self) -> None:
+            ended.append(self.number)
+
+    free = 0
+    found = Kept(lambda: None)
+    room, other = Room(lambda: 400, lambda: free), Room(lambda: 400, lambda: 0)
+    room.measure()
+    other.measure()
+
+    def keep(number: int, nbytes: int, where: Room) -> None:
+        found.keep(End(number), number, b"", nbytes, where, lambda end: end.number)
+
+    keep(1, 60, room)
+    keep(2, 100, other)
+    keep(3, 101, room)  # too much at once
+    keep(1, 1, room)  # there is one
+    assert ended == [3, 1]
+    ended.clear()
+    keep(4, 50, room)  # the oldest of this device goes
+    assert ended == [1]
+    assert found.take(1) is None
+    assert found.take(4) == 4
+    assert found.nbytes == 100
+    keep(5, 50, room)
+    monkeypatch.setattr(keeping, "_MOST", 1)
+    keep(6, 50, room)
+    assert found.nbytes == 50
+    free = 40  # other processes need it
+    found.prepare(room)
+    until(lambda: found.nbytes == 0)
+    assert found.give_up() == 0
