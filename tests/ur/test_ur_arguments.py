@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import os
 import pickle
@@ -13,12 +14,14 @@ import pytest
 from ur_runtime import IPC, Runtime
 
 from xpushare import ur
+from xpushare.ur import _structs
 from xpushare.ur._derived import UNSUPPORTED
 from xpushare.ur._objects import HANDLES
 from xpushare.ur._spec import FUNCTIONS, Arg
 
 R = ur.Result
 W = ur.VirtualMemAccessFlags.READ_WRITE
+BOX = ur.RectOffset(2, 1, 0), ur.RectOffset(), ur.RectRegion(4, 2, 2)
 
 GOOD: dict[str, Callable[[Runtime], tuple[Any, ...]]] = {
     "urAdapterGet": lambda _rt: (),
@@ -58,6 +61,32 @@ GOOD: dict[str, Callable[[Runtime], tuple[Any, ...]]] = {
     "urEnqueueUSMAdvise": lambda rt: (rt.queue, rt.memory(), 64, ur.USMAdviceFlags.SET_READ_MOSTLY),
     "urEnqueueUSMMemcpy2D": lambda rt: (rt.queue, True, rt.memory(), 64, rt.memory(), 32, 16, 4, [rt.event()]),
     "urEnqueueUSMFill2D": lambda rt: (rt.queue, rt.memory(), 64, b"abcd", 16, 4, [rt.event()]),
+    "urUSMPoolCreate": lambda rt: (rt.context, ur.USMPoolDesc()),
+    "urUSMPoolRetain": lambda rt: (rt.pool(),),
+    "urUSMPoolRelease": lambda rt: (rt.pool(),),
+    "urUSMPoolGetInfo": lambda rt: (rt.pool(), ur.USMPoolInfo.USED_CURRENT_EXP),
+    "urMemBufferCreate": lambda rt: (rt.context, ur.MemFlags.READ_WRITE, 4096, ur.BufferProperties()),
+    "urMemBufferPartition": lambda rt: (
+        rt.buffer(), ur.MemFlags.READ_ONLY, ur.BufferCreateType.REGION, ur.BufferRegion(64, 128),
+    ),
+    "urMemRetain": lambda rt: (rt.buffer(),),
+    "urMemRelease": lambda rt: (rt.buffer(),),
+    "urMemGetInfo": lambda rt: (rt.buffer(), ur.MemInfo.SIZE),
+    "urEnqueueMemBufferRead": lambda rt: (rt.queue, rt.buffer(), True, 8, 64, rt.memory(), [rt.event()]),
+    "urEnqueueMemBufferWrite": lambda rt: (rt.queue, rt.buffer(), True, 8, 64, rt.memory(), [rt.event()]),
+    "urEnqueueMemBufferCopy": lambda rt: (rt.queue, rt.buffer(), rt.buffer(), 8, 16, 64, [rt.event()]),
+    "urEnqueueMemBufferFill": lambda rt: (rt.queue, rt.buffer(), b"abcd", 8, 64, [rt.event()]),
+    "urEnqueueMemBufferReadRect": lambda rt: (
+        rt.queue, rt.buffer(), True, *BOX, 16, 64, 8, 16, rt.memory(), [rt.event()],
+    ),
+    "urEnqueueMemBufferWriteRect": lambda rt: (
+        rt.queue, rt.buffer(), True, *BOX, 16, 64, 8, 16, rt.memory(), [rt.event()],
+    ),
+    "urEnqueueMemBufferCopyRect": lambda rt: (
+        rt.queue, rt.buffer(), rt.buffer(), *BOX, 16, 64, 8, 16, [rt.event()],
+    ),
+    "urEnqueueMemBufferMap": lambda rt: (rt.queue, rt.buffer(), True, ur.MapFlags.WRITE, 8, 64, [rt.event()]),
+    "urEnqueueMemUnmap": lambda rt: (rt.queue, buffer := rt.buffer(), rt.mapped_bytes(buffer), [rt.event()]),
     "urEnqueueTimestampRecordingExp": lambda rt: (rt.queue, True, [rt.event()]),
     "urEnqueueHostTaskExp": lambda rt: (rt.queue, nothing, None, ur.ExpHostTaskProperties(), [rt.event()]),
     "urUSMContextMemcpyExp": lambda rt: (rt.context, rt.memory(), rt.memory(), 64),
@@ -188,6 +217,10 @@ def test_success(rt: Runtime, name: str) -> None:
     kind = FUNCTIONS[name].returns
     if kind == "None":
         assert value is None
+    elif "+" in kind:
+        plain = {"string": str, "int32": int, "uint64": int, "pointer": int}
+        wanted = [plain.get(part) or HANDLES[part.removeprefix("handle:")] for part in kind.split("+")]
+        assert [type(each) for each in value] == wanted
     elif kind.startswith("handle:") and kind.endswith("[]"):
         assert value
         assert all(type(each) is HANDLES[kind[7:-2]] for each in value)
@@ -206,10 +239,6 @@ def test_success(rt: Runtime, name: str) -> None:
         assert type(value) is str
     elif kind == "int32":
         os.close(value)
-    elif "+" in kind:
-        assert [type(each) for each in value] == [
-            {"string": str, "int32": int, "uint64": int}[part] for part in kind.split("+")
-        ]
     else:
         assert kind.startswith("info:")
         assert value is not None
@@ -259,7 +288,8 @@ DEAD = {
     "queue": R.ERROR_INVALID_QUEUE,
     "event": R.ERROR_INVALID_EVENT,
     "physical_mem": R.ERROR_INVALID_MEM_OBJECT,
-    "usm_pool": R.ERROR_UNSUPPORTED_FEATURE,
+    "mem": R.ERROR_INVALID_MEM_OBJECT,
+    "usm_pool": R.ERROR_INVALID_VALUE,
 }
 
 
@@ -282,6 +312,10 @@ def released(rt: Runtime, kind: str) -> Any:
         found = rt.adapter
         while found.references:
             ur.urAdapterRelease(found)
+    elif kind == "mem":
+        ur.urMemRelease(found := rt.buffer())
+    elif kind == "usm_pool":
+        ur.urUSMPoolRelease(found := rt.pool())
     else:
         ur.urPhysicalMemRelease(found := rt.physical())
     assert "released" in repr(found)
@@ -291,7 +325,7 @@ def released(rt: Runtime, kind: str) -> Any:
 @pytest.mark.parametrize(("name", "number"), chosen("handle"))
 def test_released_handle(rt: Runtime, name: str, number: int) -> None:
     kind = case(name, number).base_kind.removeprefix("handle:")
-    if kind not in ("platform", "device", "usm_pool"):  # these live as long as the process
+    if kind not in ("platform", "device"):  # these live as long as the process
         arguments = list(GOOD[name](rt))
         arguments[number] = released(rt, kind)
         assert refusal(name, tuple(arguments)) is DEAD[kind]
@@ -362,7 +396,7 @@ def test_wild_pointers(rt: Runtime, name: str, number: int, value: int) -> None:
     expected = {
         "urUSMFree": R.ERROR_INVALID_MEM_OBJECT,
         "urUSMContextMemcpyExp": R.ERROR_INVALID_MEM_OBJECT,
-        **{each: R.ERROR_INVALID_MEM_OBJECT for each in FUNCTIONS if each.startswith("urEnqueueUSM")},
+        **{each: R.ERROR_INVALID_MEM_OBJECT for each in FUNCTIONS if each.startswith("urEnqueue")},
         "urIPCGetMemHandleExp": R.ERROR_INVALID_ARGUMENT,
         "urIPCCloseMemHandleExp": R.ERROR_INVALID_ARGUMENT,
     }.get(name, R.ERROR_INVALID_VALUE)
@@ -379,6 +413,7 @@ def test_wild_sizes(rt: Runtime, name: str, number: int, value: int) -> None:
             R.ERROR_INVALID_VALUE,
             R.ERROR_INVALID_SIZE,
             R.ERROR_INVALID_USM_SIZE,
+            R.ERROR_INVALID_BUFFER_SIZE,
             R.ERROR_UNSUPPORTED_SIZE,
             R.ERROR_UNSUPPORTED_ALIGNMENT,
             R.ERROR_OUT_OF_HOST_MEMORY,
@@ -401,14 +436,25 @@ def test_queries_of_another_version(rt: Runtime) -> None:
     assert refusal("urDeviceGet", (rt.platform, 0)) is R.ERROR_INVALID_ENUMERATION
 
 
-@pytest.mark.parametrize(("name", "number"), chosen("struct"))
+@pytest.mark.parametrize(("name", "number"), chosen("struct", "value"))
 def test_structs(rt: Runtime, name: str, number: int) -> None:
-    cls = getattr(ur, case(name, number).base_kind.removeprefix("struct:"))
+    cls = getattr(ur, case(name, number).base_kind.partition(":")[2])
     for wrong in (object(), 0, (0,), {"flags": 0}, cls):
         assert refusal(name, with_argument(rt, name, number, wrong)) is R.ERROR_INVALID_ARGUMENT
-    for bits in (-1, 1 << 31, 1 << 40, "x", None, 1.0):
-        assert refusal(name, with_argument(rt, name, number, cls(bits))) is R.ERROR_INVALID_ENUMERATION
-    call(name, with_argument(rt, name, number, cls(Index(0))))
+    fields = _structs.FIELD_KINDS[cls.__name__].values()
+    if any(kind.startswith("flags:") for kind in fields):
+        for bits in (-1, 1 << 31, 1 << 40, "x", None, 1.0):
+            assert refusal(name, with_argument(rt, name, number, cls(bits))) is R.ERROR_INVALID_ENUMERATION
+        call(name, with_argument(rt, name, number, cls(Index(0))))
+        return
+    good = GOOD[name](rt)[number]
+    call(name, with_argument(rt, name, number, cls(*map(Index, vars(good).values()))))
+    for field in vars(good):
+        for size in (-1, 1 << 64):
+            wild = dataclasses.replace(good, **{field: size})
+            assert refusal(name, with_argument(rt, name, number, wild)) is R.ERROR_INVALID_VALUE
+        wrong = dataclasses.replace(good, **{field: "x"})
+        assert refusal(name, with_argument(rt, name, number, wrong)) is R.ERROR_INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize(("name", "number"), chosen("bytes", "pattern"))
@@ -486,7 +532,8 @@ def test_errors_pickle(rt: Runtime) -> None:
 def test_handles_are_made_by_functions_only(rt: Runtime, kind: str) -> None:
     with pytest.raises(TypeError, match="made by the functions"):
         HANDLES[kind]()
-    made = {"event": rt.event, "physical_mem": rt.physical}.get(kind, lambda: getattr(rt, kind))()
+    makers = {"event": rt.event, "physical_mem": rt.physical, "mem": rt.buffer, "usm_pool": rt.pool}
+    made = makers[kind]() if kind in makers else getattr(rt, kind)
     with pytest.raises(TypeError, match="belongs to its process"):
         pickle.dumps(made)
 

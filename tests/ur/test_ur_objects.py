@@ -173,9 +173,14 @@ def test_device_answers(rt: Runtime) -> None:
     flags = ur.urDeviceGetInfo(rt.device, D.QUEUE_PROPERTIES)
     assert ur.QueueFlags.PROFILING_ENABLE in flags
     assert ur.QueueFlags.ON_DEVICE not in flags
-    for member in (D.REUSABLE_EVENTS_SUPPORT_EXP, D.IPC_MEMORY_SUPPORT_EXP, D.IPC_EVENT_SUPPORT_EXP):
+    for member in (
+        D.REUSABLE_EVENTS_SUPPORT_EXP,
+        D.IPC_MEMORY_SUPPORT_EXP,
+        D.IPC_EVENT_SUPPORT_EXP,
+        D.USM_POOL_SUPPORT,
+    ):
         assert ur.urDeviceGetInfo(rt.device, member) is True
-    for member in (D.USM_POOL_SUPPORT, D.LOW_POWER_EVENTS_SUPPORT_EXP, D.IMAGE_SUPPORT):
+    for member in (D.LOW_POWER_EVENTS_SUPPORT_EXP, D.IMAGE_SUPPORT):
         assert ur.urDeviceGetInfo(rt.device, member) is False
 
 
@@ -251,12 +256,6 @@ def test_what_the_driver_does_not_say(rt: Runtime, monkeypatch: pytest.MonkeyPat
     assert ur.urDeviceGetInfo(rt.device, D.MAX_NUM_SUB_GROUPS) == 32
     assert ur.urDeviceGetInfo(rt.device, D.DEVICE_ID) == 7
     assert ur.urDeviceGetInfo(rt.device, D.LOCAL_MEM_TYPE) is ur.DeviceLocalMemType.LOCAL
-
-
-def test_optional_queries_of_memory(rt: Runtime) -> None:
-    assert INFOS["USMAllocInfo"].optional == {"POOL"}
-    with refused(R.ERROR_UNSUPPORTED_ENUMERATION):
-        ur.urUSMGetMemAllocInfo(rt.context, rt.memory(), ur.USMAllocInfo.POOL)
 
 
 def test_mock_devices(mock: Runtime) -> None:

@@ -69,6 +69,18 @@ class Runtime:
         ur.urVirtualMemMap(self.context, start, self.granule, self.physical(), 0, access)
         return start
 
+    def pool(self, flags: int = 0) -> ur.USMPool:
+        return ur.urUSMPoolCreate(self.context, ur.USMPoolDesc(flags))
+
+    def buffer(self, size: int = 4096) -> ur.Mem:
+        return ur.urMemBufferCreate(self.context, ur.MemFlags.READ_WRITE, size, None)
+
+    def mapped_bytes(self, buffer: ur.Mem) -> int:
+        """The address of its first bytes."""
+        event, address = ur.urEnqueueMemBufferMap(self.queue, buffer, True, ur.MapFlags.WRITE, 0, 64, None)
+        ur.urEventRelease(event)
+        return address
+
     def event(self, desc: ur.ExpEventDesc = IPC_EVENT) -> ur.Event:
         return ur.urEventCreateExp(self.context, self.device, desc)
 

@@ -120,397 +120,507 @@ static uint32_t urEnqueueHostTaskExp(void *a0, void *a1, void *a2, void *a3, uin
     return xp_answer(19, words, 7);
 }
 
-static uint32_t urEnqueueTimestampRecordingExp(void *a0, bool a1, uint32_t a2, void *a3, void *a4)
+static uint32_t urEnqueueMemBufferCopy(void *a0, void *a1, void *a2, uint64_t a3, uint64_t a4, uint64_t a5, uint32_t a6, void *a7, void *a8)
 {
-    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(20, words, 5);
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3, a4, a5, a6, (uintptr_t)a7, (uintptr_t)a8};
+    return xp_answer(20, words, 9);
 }
 
-static uint32_t urEnqueueUSMAdvise(void *a0, void *a1, uint64_t a2, uint32_t a3, void *a4)
+static uint32_t urEnqueueMemBufferCopyRect(void *a0, void *a1, void *a2, xp_three a3, xp_three a4, xp_three a5, uint64_t a6, uint64_t a7, uint64_t a8, uint64_t a9, uint32_t a10, void *a11, void *a12)
 {
-    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, (uintptr_t)a4};
-    return xp_answer(21, words, 5);
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3.x, a3.y, a3.z, a4.x, a4.y, a4.z, a5.x, a5.y, a5.z, a6, a7, a8, a9, a10, (uintptr_t)a11, (uintptr_t)a12};
+    return xp_answer(21, words, 19);
 }
 
-static uint32_t urEnqueueUSMFill(void *a0, void *a1, uint64_t a2, void *a3, uint64_t a4, uint32_t a5, void *a6, void *a7)
+static uint32_t urEnqueueMemBufferFill(void *a0, void *a1, void *a2, uint64_t a3, uint64_t a4, uint64_t a5, uint32_t a6, void *a7, void *a8)
 {
-    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, a4, a5, (uintptr_t)a6, (uintptr_t)a7};
-    return xp_answer(22, words, 8);
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3, a4, a5, a6, (uintptr_t)a7, (uintptr_t)a8};
+    return xp_answer(22, words, 9);
 }
 
-static uint32_t urEnqueueUSMFill2D(void *a0, void *a1, uint64_t a2, uint64_t a3, void *a4, uint64_t a5, uint64_t a6, uint32_t a7, void *a8, void *a9)
+static uint32_t urEnqueueMemBufferMap(void *a0, void *a1, bool a2, uint32_t a3, uint64_t a4, uint64_t a5, uint32_t a6, void *a7, void *a8, void *a9)
 {
-    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, (uintptr_t)a4, a5, a6, a7, (uintptr_t)a8, (uintptr_t)a9};
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, a5, a6, (uintptr_t)a7, (uintptr_t)a8, (uintptr_t)a9};
     return xp_answer(23, words, 10);
 }
 
-static uint32_t urEnqueueUSMMemcpy(void *a0, bool a1, void *a2, void *a3, uint64_t a4, uint32_t a5, void *a6, void *a7)
+static uint32_t urEnqueueMemBufferRead(void *a0, void *a1, bool a2, uint64_t a3, uint64_t a4, void *a5, uint32_t a6, void *a7, void *a8)
 {
-    const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3, a4, a5, (uintptr_t)a6, (uintptr_t)a7};
-    return xp_answer(24, words, 8);
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, (uintptr_t)a5, a6, (uintptr_t)a7, (uintptr_t)a8};
+    return xp_answer(24, words, 9);
 }
 
-static uint32_t urEnqueueUSMMemcpy2D(void *a0, bool a1, void *a2, uint64_t a3, void *a4, uint64_t a5, uint64_t a6, uint64_t a7, uint32_t a8, void *a9, void *a10)
+static uint32_t urEnqueueMemBufferReadRect(void *a0, void *a1, bool a2, xp_three a3, xp_three a4, xp_three a5, uint64_t a6, uint64_t a7, uint64_t a8, uint64_t a9, void *a10, uint32_t a11, void *a12, void *a13)
 {
-    const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, a3, (uintptr_t)a4, a5, a6, a7, a8, (uintptr_t)a9, (uintptr_t)a10};
-    return xp_answer(25, words, 11);
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3.x, a3.y, a3.z, a4.x, a4.y, a4.z, a5.x, a5.y, a5.z, a6, a7, a8, a9, (uintptr_t)a10, a11, (uintptr_t)a12, (uintptr_t)a13};
+    return xp_answer(25, words, 20);
 }
 
-static uint32_t urEnqueueUSMPrefetch(void *a0, void *a1, uint64_t a2, uint32_t a3, uint32_t a4, void *a5, void *a6)
+static uint32_t urEnqueueMemBufferWrite(void *a0, void *a1, bool a2, uint64_t a3, uint64_t a4, void *a5, uint32_t a6, void *a7, void *a8)
 {
-    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, (uintptr_t)a5, (uintptr_t)a6};
-    return xp_answer(26, words, 7);
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, (uintptr_t)a5, a6, (uintptr_t)a7, (uintptr_t)a8};
+    return xp_answer(26, words, 9);
 }
 
-static uint32_t urEventCreateExp(void *a0, void *a1, void *a2, void *a3)
+static uint32_t urEnqueueMemBufferWriteRect(void *a0, void *a1, bool a2, xp_three a3, xp_three a4, xp_three a5, uint64_t a6, uint64_t a7, uint64_t a8, uint64_t a9, void *a10, uint32_t a11, void *a12, void *a13)
 {
-    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(27, words, 4);
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3.x, a3.y, a3.z, a4.x, a4.y, a4.z, a5.x, a5.y, a5.z, a6, a7, a8, a9, (uintptr_t)a10, a11, (uintptr_t)a12, (uintptr_t)a13};
+    return xp_answer(27, words, 20);
 }
 
-static uint32_t urEventGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
+static uint32_t urEnqueueMemUnmap(void *a0, void *a1, void *a2, uint32_t a3, void *a4, void *a5)
 {
-    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(28, words, 5);
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3, (uintptr_t)a4, (uintptr_t)a5};
+    return xp_answer(28, words, 6);
 }
 
-static uint32_t urEventGetProfilingInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
+static uint32_t urEnqueueTimestampRecordingExp(void *a0, bool a1, uint32_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
     return xp_answer(29, words, 5);
 }
 
+static uint32_t urEnqueueUSMAdvise(void *a0, void *a1, uint64_t a2, uint32_t a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, (uintptr_t)a4};
+    return xp_answer(30, words, 5);
+}
+
+static uint32_t urEnqueueUSMFill(void *a0, void *a1, uint64_t a2, void *a3, uint64_t a4, uint32_t a5, void *a6, void *a7)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, a4, a5, (uintptr_t)a6, (uintptr_t)a7};
+    return xp_answer(31, words, 8);
+}
+
+static uint32_t urEnqueueUSMFill2D(void *a0, void *a1, uint64_t a2, uint64_t a3, void *a4, uint64_t a5, uint64_t a6, uint32_t a7, void *a8, void *a9)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, (uintptr_t)a4, a5, a6, a7, (uintptr_t)a8, (uintptr_t)a9};
+    return xp_answer(32, words, 10);
+}
+
+static uint32_t urEnqueueUSMMemcpy(void *a0, bool a1, void *a2, void *a3, uint64_t a4, uint32_t a5, void *a6, void *a7)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3, a4, a5, (uintptr_t)a6, (uintptr_t)a7};
+    return xp_answer(33, words, 8);
+}
+
+static uint32_t urEnqueueUSMMemcpy2D(void *a0, bool a1, void *a2, uint64_t a3, void *a4, uint64_t a5, uint64_t a6, uint64_t a7, uint32_t a8, void *a9, void *a10)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, a3, (uintptr_t)a4, a5, a6, a7, a8, (uintptr_t)a9, (uintptr_t)a10};
+    return xp_answer(34, words, 11);
+}
+
+static uint32_t urEnqueueUSMPrefetch(void *a0, void *a1, uint64_t a2, uint32_t a3, uint32_t a4, void *a5, void *a6)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, (uintptr_t)a5, (uintptr_t)a6};
+    return xp_answer(35, words, 7);
+}
+
+static uint32_t urEventCreateExp(void *a0, void *a1, void *a2, void *a3)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
+    return xp_answer(36, words, 4);
+}
+
+static uint32_t urEventGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(37, words, 5);
+}
+
+static uint32_t urEventGetProfilingInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(38, words, 5);
+}
+
 static uint32_t urEventRelease(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(30, words, 1);
+    return xp_answer(39, words, 1);
 }
 
 static uint32_t urEventRetain(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(31, words, 1);
+    return xp_answer(40, words, 1);
 }
 
 static uint32_t urEventSetCallback(void *a0, uint32_t a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(32, words, 4);
+    return xp_answer(41, words, 4);
 }
 
 static uint32_t urEventWait(uint32_t a0, void *a1)
 {
     const uint64_t words[] = {a0, (uintptr_t)a1};
-    return xp_answer(33, words, 2);
+    return xp_answer(42, words, 2);
 }
 
 static uint32_t urIPCCloseMemHandleExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(34, words, 2);
+    return xp_answer(43, words, 2);
 }
 
 static uint32_t urIPCClosePhysMemHandleExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(35, words, 2);
+    return xp_answer(44, words, 2);
 }
 
 static uint32_t urIPCGetEventHandleExp(void *a0, void *a1, void *a2)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
-    return xp_answer(36, words, 3);
+    return xp_answer(45, words, 3);
 }
 
 static uint32_t urIPCGetMemHandleExp(void *a0, void *a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(37, words, 4);
+    return xp_answer(46, words, 4);
 }
 
 static uint32_t urIPCGetPhysMemHandleExp(void *a0, void *a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(38, words, 4);
+    return xp_answer(47, words, 4);
 }
 
 static uint32_t urIPCOpenEventHandleExp(void *a0, void *a1, uint64_t a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3};
-    return xp_answer(39, words, 4);
+    return xp_answer(48, words, 4);
 }
 
 static uint32_t urIPCOpenMemHandleExp(void *a0, void *a1, void *a2, uint64_t a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3, (uintptr_t)a4};
-    return xp_answer(40, words, 5);
+    return xp_answer(49, words, 5);
 }
 
 static uint32_t urIPCOpenPhysMemHandleExp(void *a0, void *a1, void *a2, uint64_t a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3, (uintptr_t)a4};
-    return xp_answer(41, words, 5);
+    return xp_answer(50, words, 5);
 }
 
 static uint32_t urIPCPutEventHandleExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(42, words, 2);
+    return xp_answer(51, words, 2);
 }
 
 static uint32_t urIPCPutMemHandleExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(43, words, 2);
+    return xp_answer(52, words, 2);
 }
 
 static uint32_t urIPCPutPhysMemHandleExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(44, words, 2);
-}
-
-static uint32_t urMemoryExportAllocExportableMemoryExp(void *a0, void *a1, uint64_t a2, uint64_t a3, uint32_t a4, void *a5)
-{
-    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, (uintptr_t)a5};
-    return xp_answer(45, words, 6);
-}
-
-static uint32_t urMemoryExportExportMemoryHandleExp(void *a0, void *a1, uint32_t a2, void *a3, void *a4)
-{
-    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(46, words, 5);
-}
-
-static uint32_t urMemoryExportFreeExportableMemoryExp(void *a0, void *a1, void *a2)
-{
-    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
-    return xp_answer(47, words, 3);
-}
-
-static uint32_t urPhysicalMemCreate(void *a0, void *a1, uint64_t a2, void *a3, void *a4)
-{
-    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(48, words, 5);
-}
-
-static uint32_t urPhysicalMemGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
-{
-    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(49, words, 5);
-}
-
-static uint32_t urPhysicalMemRelease(void *a0)
-{
-    const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(50, words, 1);
-}
-
-static uint32_t urPhysicalMemRetain(void *a0)
-{
-    const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(51, words, 1);
-}
-
-static uint32_t urPlatformGet(void *a0, uint32_t a1, void *a2, void *a3)
-{
-    const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(52, words, 4);
-}
-
-static uint32_t urPlatformGetApiVersion(void *a0, void *a1)
-{
-    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
     return xp_answer(53, words, 2);
 }
 
-static uint32_t urPlatformGetBackendOption(void *a0, void *a1, void *a2)
+static uint32_t urMemBufferCreate(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
-    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
-    return xp_answer(54, words, 3);
+    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(54, words, 5);
 }
 
-static uint32_t urPlatformGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
+static uint32_t urMemBufferPartition(void *a0, uint32_t a1, uint32_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
     return xp_answer(55, words, 5);
 }
 
-static uint32_t urQueueCreate(void *a0, void *a1, void *a2, void *a3)
+static uint32_t urMemGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
-    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(56, words, 4);
+    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(56, words, 5);
 }
 
-static uint32_t urQueueFinish(void *a0)
+static uint32_t urMemRelease(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
     return xp_answer(57, words, 1);
 }
 
-static uint32_t urQueueFlush(void *a0)
+static uint32_t urMemRetain(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
     return xp_answer(58, words, 1);
 }
 
+static uint32_t urMemoryExportAllocExportableMemoryExp(void *a0, void *a1, uint64_t a2, uint64_t a3, uint32_t a4, void *a5)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, (uintptr_t)a5};
+    return xp_answer(59, words, 6);
+}
+
+static uint32_t urMemoryExportExportMemoryHandleExp(void *a0, void *a1, uint32_t a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(60, words, 5);
+}
+
+static uint32_t urMemoryExportFreeExportableMemoryExp(void *a0, void *a1, void *a2)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
+    return xp_answer(61, words, 3);
+}
+
+static uint32_t urPhysicalMemCreate(void *a0, void *a1, uint64_t a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(62, words, 5);
+}
+
+static uint32_t urPhysicalMemGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(63, words, 5);
+}
+
+static uint32_t urPhysicalMemRelease(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(64, words, 1);
+}
+
+static uint32_t urPhysicalMemRetain(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(65, words, 1);
+}
+
+static uint32_t urPlatformGet(void *a0, uint32_t a1, void *a2, void *a3)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3};
+    return xp_answer(66, words, 4);
+}
+
+static uint32_t urPlatformGetApiVersion(void *a0, void *a1)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
+    return xp_answer(67, words, 2);
+}
+
+static uint32_t urPlatformGetBackendOption(void *a0, void *a1, void *a2)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
+    return xp_answer(68, words, 3);
+}
+
+static uint32_t urPlatformGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(69, words, 5);
+}
+
+static uint32_t urQueueCreate(void *a0, void *a1, void *a2, void *a3)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
+    return xp_answer(70, words, 4);
+}
+
+static uint32_t urQueueFinish(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(71, words, 1);
+}
+
+static uint32_t urQueueFlush(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(72, words, 1);
+}
+
 static uint32_t urQueueGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(59, words, 5);
+    return xp_answer(73, words, 5);
 }
 
 static uint32_t urQueueRelease(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(60, words, 1);
+    return xp_answer(74, words, 1);
 }
 
 static uint32_t urQueueRetain(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(61, words, 1);
+    return xp_answer(75, words, 1);
 }
 
 static uint32_t urUSMContextMemcpyExp(void *a0, void *a1, void *a2, uint64_t a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3};
-    return xp_answer(62, words, 4);
+    return xp_answer(76, words, 4);
 }
 
 static uint32_t urUSMDeviceAlloc(void *a0, void *a1, void *a2, void *a3, uint64_t a4, void *a5)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3, a4, (uintptr_t)a5};
-    return xp_answer(63, words, 6);
+    return xp_answer(77, words, 6);
 }
 
 static uint32_t urUSMFree(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(64, words, 2);
+    return xp_answer(78, words, 2);
 }
 
 static uint32_t urUSMGetMemAllocInfo(void *a0, void *a1, uint32_t a2, uint64_t a3, void *a4, void *a5)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, (uintptr_t)a4, (uintptr_t)a5};
-    return xp_answer(65, words, 6);
+    return xp_answer(79, words, 6);
 }
 
 static uint32_t urUSMHostAlloc(void *a0, void *a1, void *a2, uint64_t a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3, (uintptr_t)a4};
-    return xp_answer(66, words, 5);
+    return xp_answer(80, words, 5);
 }
 
 static uint32_t urUSMHostAllocRegisterExp(void *a0, void *a1, uint64_t a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3};
-    return xp_answer(67, words, 4);
+    return xp_answer(81, words, 4);
 }
 
 static uint32_t urUSMHostAllocUnregisterExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(68, words, 2);
+    return xp_answer(82, words, 2);
 }
 
 static uint32_t urUSMImportExp(void *a0, void *a1, uint64_t a2)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2};
-    return xp_answer(69, words, 3);
+    return xp_answer(83, words, 3);
+}
+
+static uint32_t urUSMPoolCreate(void *a0, void *a1, void *a2)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
+    return xp_answer(84, words, 3);
+}
+
+static uint32_t urUSMPoolGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(85, words, 5);
+}
+
+static uint32_t urUSMPoolRelease(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(86, words, 1);
+}
+
+static uint32_t urUSMPoolRetain(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(87, words, 1);
 }
 
 static uint32_t urUSMReleaseExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(70, words, 2);
+    return xp_answer(88, words, 2);
 }
 
 static uint32_t urUSMSharedAlloc(void *a0, void *a1, void *a2, void *a3, uint64_t a4, void *a5)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3, a4, (uintptr_t)a5};
-    return xp_answer(71, words, 6);
+    return xp_answer(89, words, 6);
 }
 
 static uint32_t urUsmP2PDisablePeerAccessExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(72, words, 2);
+    return xp_answer(90, words, 2);
 }
 
 static uint32_t urUsmP2PEnablePeerAccessExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(73, words, 2);
+    return xp_answer(91, words, 2);
 }
 
 static uint32_t urUsmP2PPeerAccessGetInfoExp(void *a0, void *a1, uint32_t a2, uint64_t a3, void *a4, void *a5)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, (uintptr_t)a4, (uintptr_t)a5};
-    return xp_answer(74, words, 6);
+    return xp_answer(92, words, 6);
 }
 
 static uint32_t urVirtualMemFree(void *a0, void *a1, uint64_t a2)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2};
-    return xp_answer(75, words, 3);
+    return xp_answer(93, words, 3);
 }
 
 static uint32_t urVirtualMemGetInfo(void *a0, void *a1, uint64_t a2, uint32_t a3, uint64_t a4, void *a5, void *a6)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, (uintptr_t)a5, (uintptr_t)a6};
-    return xp_answer(76, words, 7);
+    return xp_answer(94, words, 7);
 }
 
 static uint32_t urVirtualMemGranularityGetInfo(void *a0, void *a1, uint64_t a2, uint32_t a3, uint64_t a4, void *a5, void *a6)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, (uintptr_t)a5, (uintptr_t)a6};
-    return xp_answer(77, words, 7);
+    return xp_answer(95, words, 7);
 }
 
 static uint32_t urVirtualMemMap(void *a0, void *a1, uint64_t a2, void *a3, uint64_t a4, uint32_t a5)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, a4, a5};
-    return xp_answer(78, words, 6);
+    return xp_answer(96, words, 6);
 }
 
 static uint32_t urVirtualMemReserve(void *a0, void *a1, uint64_t a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3};
-    return xp_answer(79, words, 4);
+    return xp_answer(97, words, 4);
 }
 
 static uint32_t urVirtualMemSetAccess(void *a0, void *a1, uint64_t a2, uint32_t a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3};
-    return xp_answer(80, words, 4);
+    return xp_answer(98, words, 4);
 }
 
 static uint32_t urVirtualMemUnmap(void *a0, void *a1, uint64_t a2)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2};
-    return xp_answer(81, words, 3);
+    return xp_answer(99, words, 3);
 }
 
-#define XP_FUNCTIONS 82
+#define XP_FUNCTIONS 100
 
 /* Gives something back: answered as done where nothing can be asked any more. */
 static const bool xp_ends[XP_FUNCTIONS] = {
     [3] = true, /* urAdapterRelease */
     [9] = true, /* urContextRelease */
     [14] = true, /* urDeviceRelease */
-    [30] = true, /* urEventRelease */
-    [34] = true, /* urIPCCloseMemHandleExp */
-    [35] = true, /* urIPCClosePhysMemHandleExp */
-    [42] = true, /* urIPCPutEventHandleExp */
-    [43] = true, /* urIPCPutMemHandleExp */
-    [44] = true, /* urIPCPutPhysMemHandleExp */
-    [47] = true, /* urMemoryExportFreeExportableMemoryExp */
-    [50] = true, /* urPhysicalMemRelease */
-    [60] = true, /* urQueueRelease */
-    [64] = true, /* urUSMFree */
-    [68] = true, /* urUSMHostAllocUnregisterExp */
-    [75] = true, /* urVirtualMemFree */
+    [39] = true, /* urEventRelease */
+    [43] = true, /* urIPCCloseMemHandleExp */
+    [44] = true, /* urIPCClosePhysMemHandleExp */
+    [51] = true, /* urIPCPutEventHandleExp */
+    [52] = true, /* urIPCPutMemHandleExp */
+    [53] = true, /* urIPCPutPhysMemHandleExp */
+    [57] = true, /* urMemRelease */
+    [61] = true, /* urMemoryExportFreeExportableMemoryExp */
+    [64] = true, /* urPhysicalMemRelease */
+    [74] = true, /* urQueueRelease */
+    [78] = true, /* urUSMFree */
+    [82] = true, /* urUSMHostAllocUnregisterExp */
+    [86] = true, /* urUSMPoolRelease */
+    [93] = true, /* urVirtualMemFree */
 };
 
 /* What is answered without Python, and for which kind of handles. */
@@ -519,14 +629,18 @@ static const struct {
 } xp_natives[XP_FUNCTIONS] = {
     [9] = {XP_RELEASES, 1}, /* urContextRelease */
     [10] = {XP_RETAINS, 1}, /* urContextRetain */
-    [28] = {XP_STATUS, 3}, /* urEventGetInfo */
-    [30] = {XP_RELEASES, 3}, /* urEventRelease */
-    [31] = {XP_RETAINS, 3}, /* urEventRetain */
-    [33] = {XP_WAITS, 3}, /* urEventWait */
-    [50] = {XP_RELEASES, 4}, /* urPhysicalMemRelease */
-    [51] = {XP_RETAINS, 4}, /* urPhysicalMemRetain */
-    [60] = {XP_RELEASES, 2}, /* urQueueRelease */
-    [61] = {XP_RETAINS, 2}, /* urQueueRetain */
+    [37] = {XP_STATUS, 3}, /* urEventGetInfo */
+    [39] = {XP_RELEASES, 3}, /* urEventRelease */
+    [40] = {XP_RETAINS, 3}, /* urEventRetain */
+    [42] = {XP_WAITS, 3}, /* urEventWait */
+    [57] = {XP_RELEASES, 5}, /* urMemRelease */
+    [58] = {XP_RETAINS, 5}, /* urMemRetain */
+    [64] = {XP_RELEASES, 4}, /* urPhysicalMemRelease */
+    [65] = {XP_RETAINS, 4}, /* urPhysicalMemRetain */
+    [74] = {XP_RELEASES, 2}, /* urQueueRelease */
+    [75] = {XP_RETAINS, 2}, /* urQueueRetain */
+    [86] = {XP_RELEASES, 6}, /* urUSMPoolRelease */
+    [87] = {XP_RETAINS, 6}, /* urUSMPoolRetain */
 };
 
 static const xp_slot urGetAdapterProcAddrTable_0[] = {
@@ -662,18 +776,18 @@ static const xp_slot urGetEnqueueExpProcAddrTable_1[] = {
 static const xp_slot urGetEnqueueProcAddrTable_0[] = {
     XP_SLOT(urEnqueueEventsWait),
     XP_SLOT(urEnqueueEventsWaitWithBarrier),
-    XP_NONE /* urEnqueueMemBufferRead */,
-    XP_NONE /* urEnqueueMemBufferWrite */,
-    XP_NONE /* urEnqueueMemBufferReadRect */,
-    XP_NONE /* urEnqueueMemBufferWriteRect */,
-    XP_NONE /* urEnqueueMemBufferCopy */,
-    XP_NONE /* urEnqueueMemBufferCopyRect */,
-    XP_NONE /* urEnqueueMemBufferFill */,
+    XP_SLOT(urEnqueueMemBufferRead),
+    XP_SLOT(urEnqueueMemBufferWrite),
+    XP_SLOT(urEnqueueMemBufferReadRect),
+    XP_SLOT(urEnqueueMemBufferWriteRect),
+    XP_SLOT(urEnqueueMemBufferCopy),
+    XP_SLOT(urEnqueueMemBufferCopyRect),
+    XP_SLOT(urEnqueueMemBufferFill),
     XP_NONE /* urEnqueueMemImageRead */,
     XP_NONE /* urEnqueueMemImageWrite */,
     XP_NONE /* urEnqueueMemImageCopy */,
-    XP_NONE /* urEnqueueMemBufferMap */,
-    XP_NONE /* urEnqueueMemUnmap */,
+    XP_SLOT(urEnqueueMemBufferMap),
+    XP_SLOT(urEnqueueMemUnmap),
     XP_SLOT(urEnqueueUSMFill),
     XP_SLOT(urEnqueueUSMMemcpy),
     XP_SLOT(urEnqueueUSMPrefetch),
@@ -690,18 +804,18 @@ static const xp_slot urGetEnqueueProcAddrTable_1[] = {
     XP_NONE /* urEnqueueKernelLaunch */,
     XP_SLOT(urEnqueueEventsWait),
     XP_SLOT(urEnqueueEventsWaitWithBarrier),
-    XP_NONE /* urEnqueueMemBufferRead */,
-    XP_NONE /* urEnqueueMemBufferWrite */,
-    XP_NONE /* urEnqueueMemBufferReadRect */,
-    XP_NONE /* urEnqueueMemBufferWriteRect */,
-    XP_NONE /* urEnqueueMemBufferCopy */,
-    XP_NONE /* urEnqueueMemBufferCopyRect */,
-    XP_NONE /* urEnqueueMemBufferFill */,
+    XP_SLOT(urEnqueueMemBufferRead),
+    XP_SLOT(urEnqueueMemBufferWrite),
+    XP_SLOT(urEnqueueMemBufferReadRect),
+    XP_SLOT(urEnqueueMemBufferWriteRect),
+    XP_SLOT(urEnqueueMemBufferCopy),
+    XP_SLOT(urEnqueueMemBufferCopyRect),
+    XP_SLOT(urEnqueueMemBufferFill),
     XP_NONE /* urEnqueueMemImageRead */,
     XP_NONE /* urEnqueueMemImageWrite */,
     XP_NONE /* urEnqueueMemImageCopy */,
-    XP_NONE /* urEnqueueMemBufferMap */,
-    XP_NONE /* urEnqueueMemUnmap */,
+    XP_SLOT(urEnqueueMemBufferMap),
+    XP_SLOT(urEnqueueMemUnmap),
     XP_SLOT(urEnqueueUSMFill),
     XP_SLOT(urEnqueueUSMMemcpy),
     XP_SLOT(urEnqueueUSMPrefetch),
@@ -802,14 +916,14 @@ static const xp_slot urGetKernelProcAddrTable_1[] = {
 };
 static const xp_slot urGetMemProcAddrTable_0[] = {
     XP_NONE /* urMemImageCreate */,
-    XP_NONE /* urMemBufferCreate */,
-    XP_NONE /* urMemRetain */,
-    XP_NONE /* urMemRelease */,
-    XP_NONE /* urMemBufferPartition */,
+    XP_SLOT(urMemBufferCreate),
+    XP_SLOT(urMemRetain),
+    XP_SLOT(urMemRelease),
+    XP_SLOT(urMemBufferPartition),
     XP_NONE /* urMemGetNativeHandle */,
     XP_NONE /* urMemBufferCreateWithNativeHandle */,
     XP_NONE /* urMemImageCreateWithNativeHandle */,
-    XP_NONE /* urMemGetInfo */,
+    XP_SLOT(urMemGetInfo),
     XP_NONE /* urMemImageGetInfo */,
 };
 static const xp_slot urGetMemoryExportExpProcAddrTable_0[] = {
@@ -920,10 +1034,10 @@ static const xp_slot urGetUSMProcAddrTable_0[] = {
     XP_SLOT(urUSMSharedAlloc),
     XP_SLOT(urUSMFree),
     XP_SLOT(urUSMGetMemAllocInfo),
-    XP_NONE /* urUSMPoolCreate */,
-    XP_NONE /* urUSMPoolRetain */,
-    XP_NONE /* urUSMPoolRelease */,
-    XP_NONE /* urUSMPoolGetInfo */,
+    XP_SLOT(urUSMPoolCreate),
+    XP_SLOT(urUSMPoolRetain),
+    XP_SLOT(urUSMPoolRelease),
+    XP_SLOT(urUSMPoolGetInfo),
 };
 static const xp_slot urGetUsmP2PExpProcAddrTable_0[] = {
     XP_SLOT(urUsmP2PEnablePeerAccessExp),

@@ -6,7 +6,7 @@ import os
 import threading
 from bisect import bisect_right, insort
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, NoReturn, Self, final
 
 from xpushare._device import Context as SharedContext
 from xpushare._device import Device as SharedDevice
@@ -33,10 +33,13 @@ __all__ = [
     "Counted",
     "Device",
     "Event",
+    "Mapped",
+    "Mem",
     "PhysicalMem",
     "Places",
     "Platform",
     "Queue",
+    "USMPool",
     "adapters",
     "device_of",
     "places",
@@ -308,6 +311,93 @@ class Event(Counted):
         self.shared.close()
 
 
+@final
+class Mem(Counted):
+    """`ur_mem_handle_t`: a buffer, or a part of one."""
+
+    __slots__ = ("_bytes", "context", "is_part", "maps", "nbytes")
+
+    dead = Result.ERROR_INVALID_MEM_OBJECT
+    _bytes: Memory | Range
+    """What was allocated for it; a range: memory of the program."""
+    context: Context
+    nbytes: int
+    is_part: bool
+    """It was made by `urMemBufferPartition`."""
+    maps: dict[int, list[Mapped]]
+    """What is mapped, by address."""
+
+    @classmethod
+    def make(cls, context: Context, memory: Memory | Range, nbytes: int, is_part: bool) -> Mem:
+        self = cls._new()
+        self.context = context
+        self._bytes = memory
+        self.nbytes = nbytes
+        self.is_part = is_part
+        self.maps = {}
+        return self
+
+    @property
+    def backend(self) -> str:
+        return self.context.backend
+
+    @property
+    def piece(self) -> Range:
+        """Its bytes."""
+        return self._bytes if isinstance(self._bytes, Range) else use(self._bytes)
+
+    def _about(self) -> str:
+        return f" of {self.nbytes} bytes"
+
+    def _end(self) -> None:
+        self.maps.clear()
+        if not isinstance(self._bytes, Range):
+            self._bytes.close()
+
+
+class Mapped(NamedTuple):
+    """A part of a buffer that the program reads and writes through an address."""
+
+    offset: int
+    nbytes: int
+    flags: int
+    staged: Range | None
+    """A copy of the bytes; None: the address is the buffer's own."""
+
+
+@final
+class USMPool(Counted):
+    """`ur_usm_pool_handle_t`: what was allocated from it, and how much of that there is."""
+
+    __slots__ = ("context", "flags", "most", "used")
+
+    dead = Result.ERROR_INVALID_VALUE
+    context: Context
+    flags: int
+    used: int
+    """Bytes that are allocated from it."""
+    most: int
+    """That many were at some time."""
+
+    @classmethod
+    def make(cls, context: Context, flags: int) -> USMPool:
+        self = cls._new()
+        self.context = context
+        self.flags = flags
+        self.used = self.most = 0
+        return self
+
+    @property
+    def backend(self) -> str:
+        return self.context.backend
+
+    def count(self, nbytes: int) -> None:
+        """Something of that size was allocated; freed, if it is negative."""
+        with _lock:
+            self.used += nbytes
+            self.most = max(self.most, self.used)
+
+
 HANDLES: Final[Mapping[str, type[Counted]]] = {
     "adapter": Adapter,
     "platform": Platform,
@@ -316,6 +406,8 @@ HANDLES: Final[Mapping[str, type[Counted]]] = {
     "queue": Queue,
     "event": Event,
     "physical_mem": PhysicalMem,
+    "mem": Mem,
+    "usm_pool": USMPool,
 }
 """By their kinds."""
 
@@ -360,6 +452,7 @@ class Places:
         self.opened: dict[int, dict[Memory, None]] = {}  # in the order of the opens
         self.ranges: dict[int, VirtualRange] = {}
         self.registered: dict[int, HostBytes] = {}
+        self.pools: dict[int, USMPool] = {}  # of those allocated from one
         self._starts: list[int] = []
         self._mapped: dict[int, Any] = {}  # opened allocations, reserved ranges and registered memory
 

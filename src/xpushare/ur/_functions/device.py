@@ -372,6 +372,7 @@ _DEVICE: Final = Info(
         DeviceInfo.USM_SINGLE_SHARED_SUPPORT: _usm("shared"),
         DeviceInfo.USM_CROSS_SHARED_SUPPORT: _constant(0),
         DeviceInfo.USM_SYSTEM_SHARED_SUPPORT: _constant(0),
+        DeviceInfo.USM_POOL_SUPPORT: _constant(True),
         DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP: _constant(True),
         DeviceInfo.TIMESTAMP_RECORDING_SUPPORT_EXP: _has(Aspect.ext_oneapi_per_event_profiling),
         DeviceInfo.USM_CONTEXT_MEMCPY_SUPPORT_EXP: _constant(True),
