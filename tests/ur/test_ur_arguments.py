@@ -106,6 +106,7 @@ GOOD: dict[str, Callable[[Runtime], tuple[Any, ...]]] = {
     "urUsmP2PEnablePeerAccessExp": lambda rt: (rt.device, rt.no_peer()),
     "urUsmP2PDisablePeerAccessExp": lambda rt: (rt.device, rt.peer()),
     "urUsmP2PPeerAccessGetInfoExp": lambda rt: (rt.device, rt.device, ur.ExpPeerInfo.UR_PEER_ACCESS_SUPPORT),
+    "urDeviceWaitExp": lambda rt: (rt.device,),
     "urDeviceGetGlobalTimestamps": lambda rt: (rt.device,),
     "urVirtualMemGranularityGetInfo": lambda rt: (rt.context, rt.device, 1, ur.VirtualMemGranularityInfo.RECOMMENDED),
     "urVirtualMemReserve": lambda rt: (rt.context, None, rt.granule),

@@ -530,6 +530,20 @@ def urDeviceRetain(hDevice: Device) -> None:
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
+def urDeviceWaitExp(hDevice: Device) -> None:
+    """Waits until the commands in all queues of a device are complete, or lost.
+
+    `urQueueFinish` still answers what went wrong.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_INVALID_DEVICE`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
 def urEnqueueEventsWait(hQueue: Queue, phEventWaitList: Sequence[Event] | None) -> Event:
     """A command that completes after the events, or after all commands before it if there are none.
 
@@ -1901,7 +1915,7 @@ def urUSMHostAllocRegisterExp(
     - `ERROR_INVALID_NULL_POINTER`: `pHostMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are no `ExpUSMHostAllocRegisterFlags`
-    - `ERROR_INVALID_SIZE`: `size` is 0
+    - `ERROR_INVALID_VALUE`: `size` is 0
     - `ERROR_INVALID_CONTEXT`
     - `ERROR_INVALID_VALUE`: this process does not have that memory, or it is USM memory, or was registered before
     - `ERROR_UNSUPPORTED_FEATURE`: a device answers false to `DeviceInfo.USM_HOST_ALLOC_REGISTER_SUPPORT_EXP`
@@ -2239,7 +2253,6 @@ def urDeviceCreateWithNativeHandle(*arguments: object) -> NoReturn: ...
 def urDeviceGetNativeHandle(*arguments: object) -> NoReturn: ...
 def urDevicePartition(*arguments: object) -> NoReturn: ...
 def urDeviceSelectBinary(*arguments: object) -> NoReturn: ...
-def urDeviceWaitExp(*arguments: object) -> NoReturn: ...
 def urEnqueueCommandBufferExp(*arguments: object) -> NoReturn: ...
 def urEnqueueDeviceGlobalVariableRead(*arguments: object) -> NoReturn: ...
 def urEnqueueDeviceGlobalVariableWrite(*arguments: object) -> NoReturn: ...

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from bisect import bisect_right, insort
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, NoReturn, Self, final
 
 from xpushare._device import Context as SharedContext
 from xpushare._device import Device as SharedDevice
 from xpushare._device import devices as shared_devices
+from xpushare._device import devices_of_backends
 from xpushare._lifecycle import use
 from xpushare._result import Result
 from xpushare.core.memory import HostBytes, Range, host_bytes
@@ -43,6 +45,7 @@ __all__ = [
     "adapters",
     "device_of",
     "places",
+    "selected_by_loader",
 ]
 
 _lock = threading.RLock()
@@ -431,10 +434,28 @@ def device_of(device: SharedDevice) -> Device:
     return found
 
 
+_loader_selects: Final = ContextVar("loader_selects", default=False)
+
+
+def selected_by_loader(call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call` for Unified Runtime's loader, which reads `ONEAPI_DEVICE_SELECTOR` itself: it numbers all devices of a
+    platform.
+    """
+
+    def answer(*arguments: Any) -> Any:
+        before = _loader_selects.set(True)
+        try:
+            return call(*arguments)
+        finally:
+            _loader_selects.reset(before)
+
+    return answer
+
+
 def adapters() -> dict[Adapter, list[Device]]:
     """The adapters that have devices in this process, and those."""
     found: dict[Adapter, list[Device]] = {}
-    for device in map(device_of, shared_devices()):
+    for device in map(device_of, devices_of_backends() if _loader_selects.get() else shared_devices()):
         found.setdefault(device.platform.adapter, []).append(device)
     return found
 

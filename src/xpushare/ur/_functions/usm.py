@@ -310,7 +310,7 @@ _REGISTRATION: Final = "registered host memory"
     "INVALID_CONTEXT",
     ("INVALID_VALUE", "this process does not have that memory, or it is USM memory, or was registered before"),
     ("UNSUPPORTED_FEATURE", "a device answers false to `DeviceInfo.USM_HOST_ALLOC_REGISTER_SUPPORT_EXP`"),
-    rules=(rule("INVALID_SIZE", "size == 0", "`size` is 0", "documented"),),
+    rules=(rule("INVALID_VALUE", "size == 0", "`size` is 0"),),
     makes=_REGISTRATION,
 )
 def urUSMHostAllocRegisterExp(

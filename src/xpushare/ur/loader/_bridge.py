@@ -21,7 +21,7 @@ from xpushare._result import Result
 from xpushare.core.declare import layers_on
 from xpushare.ur import _structs
 from xpushare.ur._functions import FUNCTIONS, INFOS
-from xpushare.ur._objects import HANDLES, Counted
+from xpushare.ur._objects import HANDLES, Counted, selected_by_loader
 from xpushare.ur._spec import Arg, Function
 from xpushare.ur.loader import LIBRARY
 from xpushare.ur.loader._tables import COUNTED, NUMBERED, Parameter, parameters
@@ -31,6 +31,7 @@ __all__ = ["leave", "start", "wrapper"]
 _log: Final = logging.getLogger("xpushare.ur")
 _BOXES: Final = 4096  # how many are made at a time
 _HANDLE_NBYTES: Final = 256
+_LISTS: Final = ("urAdapterGet", "urDeviceGet")
 _AXES: Final = 3  # words of a struct that C passes by value
 _MOST: Final = 1 << 20  # bytes of a pattern or of data that are looked at
 
@@ -433,6 +434,7 @@ def _answers(function: Function, given: tuple[Parameter, ...], outputs: list[int
 def wrapper(function: Function, boxes: Boxes, post: Post) -> Callable[..., int]:
     """What answers the C function of that name."""
     given = parameters(function.name)
+    call = getattr(ur, function.name)
     made, outputs = _inputs(function, given)
     words: list[str] = []
     for i, parameter in enumerate(given):
@@ -459,7 +461,7 @@ def wrapper(function: Function, boxes: Boxes, post: Post) -> Callable[..., int]:
         "_URError": ur.URError,
         "_boxes": boxes,
         "_drop": boxes.drop,
-        "_function": getattr(ur, function.name),
+        "_function": selected_by_loader(call) if function.name in _LISTS else call,
         "_get": boxes.objects.get,
         "_given": _given,
         "_learn": boxes.learn,
