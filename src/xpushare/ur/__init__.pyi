@@ -69,13 +69,19 @@ from xpushare.ur._objects import Queue as Queue
 from xpushare.ur._objects import USMPool as USMPool
 from xpushare.ur._structs import BufferProperties as BufferProperties
 from xpushare.ur._structs import BufferRegion as BufferRegion
+from xpushare.ur._structs import ContextNativeProperties as ContextNativeProperties
 from xpushare.ur._structs import ContextProperties as ContextProperties
+from xpushare.ur._structs import DeviceNativeProperties as DeviceNativeProperties
 from xpushare.ur._structs import DevicePartitionProperty as DevicePartitionProperty
+from xpushare.ur._structs import EventNativeProperties as EventNativeProperties
 from xpushare.ur._structs import ExpEnqueueExtProperties as ExpEnqueueExtProperties
 from xpushare.ur._structs import ExpEventDesc as ExpEventDesc
 from xpushare.ur._structs import ExpHostTaskProperties as ExpHostTaskProperties
 from xpushare.ur._structs import ExpUSMHostAllocRegisterProperties as ExpUSMHostAllocRegisterProperties
 from xpushare.ur._structs import PhysicalMemProperties as PhysicalMemProperties
+from xpushare.ur._structs import PlatformNativeProperties as PlatformNativeProperties
+from xpushare.ur._structs import QueueNativeDesc as QueueNativeDesc
+from xpushare.ur._structs import QueueNativeProperties as QueueNativeProperties
 from xpushare.ur._structs import QueueProperties as QueueProperties
 from xpushare.ur._structs import RectOffset as RectOffset
 from xpushare.ur._structs import RectRegion as RectRegion
@@ -199,6 +205,21 @@ def urContextCreate(phDevices: Sequence[Device], pProperties: ContextProperties 
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
+def urContextCreateWithNativeHandle(
+    hNativeContext: int, hAdapter: Adapter, phDevices: Sequence[Device] | None, pProperties: ContextNativeProperties | None,
+) -> Context:
+    """A context for the driver's one that the objects of all these devices are in; there is no other.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
+    - `ERROR_INVALID_DEVICE`
+    - `ERROR_UNSUPPORTED_FEATURE`: `phDevices` is empty, the devices' objects are not in that context, or it is owned: it is the devices' own
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
 @overload
 def urContextGetInfo(
     hContext: Context,
@@ -231,6 +252,18 @@ def urContextGetInfo(hContext: Context, propName: int) -> Any:
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
+def urContextGetNativeHandle(hContext: Context) -> int:
+    """The driver's handle of the context that the objects of the first device are in (`CUcontext`, `ze_context_handle_t`).
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
 def urContextRelease(hContext: Context) -> None:
     """Gives up a reference to a context.
 
@@ -248,6 +281,21 @@ def urContextRetain(hContext: Context) -> None:
     `URError` with the result:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urDeviceCreateWithNativeHandle(
+    hNativeDevice: int, hAdapter: Adapter, pProperties: DeviceNativeProperties | None,
+) -> Device:
+    """The device of a handle of the driver's, as `urDeviceGet` answers it; nothing is owned by it.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
+    - `ERROR_INVALID_DEVICE`: `hAdapter` has no device of that handle, or `ONEAPI_DEVICE_SELECTOR` leaves it out
+    - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -487,6 +535,18 @@ def urDeviceGetInfo(hDevice: Device, propName: int) -> Any:
     - `ERROR_INVALID_DEVICE`
     - `ERROR_OUT_OF_RESOURCES`
     - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urDeviceGetNativeHandle(hDevice: Device) -> int:
+    """The driver's handle of a device (`CUdevice`, `ze_device_handle_t`).
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -1053,6 +1113,21 @@ def urEventCreateExp(hContext: Context, hDevice: Device, pEventDesc: ExpEventDes
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
+def urEventCreateWithNativeHandle(
+    hNativeEvent: int, hContext: Context, pProperties: EventNativeProperties | None,
+) -> Event:
+    """An event that completes when the driver's event (`CUevent`, `ze_event_handle_t`) does, as it is recorded now.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_VALUE`: `hNativeEvent` is no event
+    - `ERROR_UNSUPPORTED_FEATURE`: the adapter takes no events of others
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
 @overload
 def urEventGetInfo(
     hEvent: Event,
@@ -1090,6 +1165,18 @@ def urEventGetInfo(hEvent: Event, propName: int) -> Any:
     - `ERROR_INVALID_EVENT`
     - `ERROR_OUT_OF_RESOURCES`
     - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEventGetNativeHandle(hEvent: Event) -> int:
+    """A handle of a driver's event that completes with the newest command of an event (`CUevent`, `ze_event_handle_t`). It is good as long as `hEvent`, and not signalled again.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
+    - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle, or a queue holds back the command of `hEvent`
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -1600,6 +1687,21 @@ def urPhysicalMemRetain(hPhysicalMem: PhysicalMem) -> None:
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
+def urPlatformCreateWithNativeHandle(
+    hNativePlatform: int, hAdapter: Adapter, pProperties: PlatformNativeProperties | None,
+) -> Platform:
+    """The platform of a handle of the driver's; nothing is owned by it.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
+    - `ERROR_INVALID_VALUE`: `hNativePlatform` is not the platform of `hAdapter`
+    - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
 def urPlatformGet(hAdapter: Adapter) -> list[Platform]:
     """The platforms of an adapter.
 
@@ -1670,6 +1772,18 @@ def urPlatformGetInfo(hPlatform: Platform, propName: int) -> Any:
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
+def urPlatformGetNativeHandle(hPlatform: Platform) -> int:
+    """The driver's handle of a platform (Level Zero: `ze_driver_handle_t`).
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
+    - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
 def urQueueCreate(hContext: Context, hDevice: Device, pProperties: QueueProperties | None) -> Queue:
     """Makes a queue for a device.
 
@@ -1684,6 +1798,22 @@ def urQueueCreate(hContext: Context, hDevice: Device, pProperties: QueueProperti
     - `ERROR_INVALID_DEVICE`
     - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urQueueCreateWithNativeHandle(
+    hNativeQueue: int, hContext: Context, hDevice: Device | None, pProperties: QueueNativeProperties | None,
+) -> Queue:
+    """A queue over the driver's stream (`CUstream`), in order with what others queue there.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_DEVICE`: `hDevice` is null and `hContext` has several devices
+    - `ERROR_INVALID_VALUE`: `hNativeQueue` is on another device
+    - `ERROR_UNSUPPORTED_FEATURE`: the adapter takes no streams of others
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -1759,6 +1889,20 @@ def urQueueGetInfo(hQueue: Queue, propName: int) -> Any:
     - `ERROR_INVALID_QUEUE`: `propName` is `QueueInfo.SIZE`: no queue here is on a device
     - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urQueueGetNativeHandle(hQueue: Queue, pDesc: QueueNativeDesc | None) -> int:
+    """The driver's handle of a queue's stream (`CUstream`; Level Zero: an immediate command list, so that 1 is written to `pDesc.pNativeData`).
+
+    It is good as long as the queue. What the queue holds back behind a wait has not come to the stream yet.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -2246,11 +2390,7 @@ def urCommandBufferRetainExp(*arguments: object) -> NoReturn: ...
 def urCommandBufferUpdateKernelLaunchExp(*arguments: object) -> NoReturn: ...
 def urCommandBufferUpdateSignalEventExp(*arguments: object) -> NoReturn: ...
 def urCommandBufferUpdateWaitEventsExp(*arguments: object) -> NoReturn: ...
-def urContextCreateWithNativeHandle(*arguments: object) -> NoReturn: ...
-def urContextGetNativeHandle(*arguments: object) -> NoReturn: ...
 def urContextSetExtendedDeleter(*arguments: object) -> NoReturn: ...
-def urDeviceCreateWithNativeHandle(*arguments: object) -> NoReturn: ...
-def urDeviceGetNativeHandle(*arguments: object) -> NoReturn: ...
 def urDevicePartition(*arguments: object) -> NoReturn: ...
 def urDeviceSelectBinary(*arguments: object) -> NoReturn: ...
 def urEnqueueCommandBufferExp(*arguments: object) -> NoReturn: ...
@@ -2268,8 +2408,6 @@ def urEnqueueUSMFreeExp(*arguments: object) -> NoReturn: ...
 def urEnqueueUSMHostAllocExp(*arguments: object) -> NoReturn: ...
 def urEnqueueUSMSharedAllocExp(*arguments: object) -> NoReturn: ...
 def urEnqueueWriteHostPipe(*arguments: object) -> NoReturn: ...
-def urEventCreateWithNativeHandle(*arguments: object) -> NoReturn: ...
-def urEventGetNativeHandle(*arguments: object) -> NoReturn: ...
 def urGraphCreateExp(*arguments: object) -> NoReturn: ...
 def urGraphDestroyExp(*arguments: object) -> NoReturn: ...
 def urGraphDumpContentsExp(*arguments: object) -> NoReturn: ...
@@ -2298,8 +2436,6 @@ def urMemGetNativeHandle(*arguments: object) -> NoReturn: ...
 def urMemImageCreate(*arguments: object) -> NoReturn: ...
 def urMemImageCreateWithNativeHandle(*arguments: object) -> NoReturn: ...
 def urMemImageGetInfo(*arguments: object) -> NoReturn: ...
-def urPlatformCreateWithNativeHandle(*arguments: object) -> NoReturn: ...
-def urPlatformGetNativeHandle(*arguments: object) -> NoReturn: ...
 def urProgramBuild(*arguments: object) -> NoReturn: ...
 def urProgramBuildExp(*arguments: object) -> NoReturn: ...
 def urProgramCompile(*arguments: object) -> NoReturn: ...
@@ -2320,10 +2456,8 @@ def urProgramRetain(*arguments: object) -> NoReturn: ...
 def urProgramSetSpecializationConstants(*arguments: object) -> NoReturn: ...
 def urQueueBeginCaptureIntoGraphExp(*arguments: object) -> NoReturn: ...
 def urQueueBeginGraphCaptureExp(*arguments: object) -> NoReturn: ...
-def urQueueCreateWithNativeHandle(*arguments: object) -> NoReturn: ...
 def urQueueEndGraphCaptureExp(*arguments: object) -> NoReturn: ...
 def urQueueGetGraphExp(*arguments: object) -> NoReturn: ...
-def urQueueGetNativeHandle(*arguments: object) -> NoReturn: ...
 def urQueueIsGraphCaptureEnabledExp(*arguments: object) -> NoReturn: ...
 def urSamplerCreate(*arguments: object) -> NoReturn: ...
 def urSamplerCreateWithNativeHandle(*arguments: object) -> NoReturn: ...

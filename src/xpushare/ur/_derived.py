@@ -90,7 +90,12 @@ def _sequence(value: Any, name: str) -> tuple[Any, ...]:
         _refuse(Result.ERROR_INVALID_ARGUMENT, f"`{name}` is a sequence, not {type(value).__name__}")
 
 
-_FIELDS: Final[Mapping[str, Callable[[Any, str], int]]] = {"uint32": _uint32, "size": _size, "pointer": _pointer}
+_FIELDS: Final[Mapping[str, Callable[[Any, str], int]]] = {
+    "uint32": _uint32,
+    "size": _size,
+    "pointer": _pointer,
+    "bool": lambda value, name: _number(value, name) != 0,
+}
 
 
 def _struct(value: Any, name: str, cls: type[Any]) -> Any:

@@ -277,7 +277,7 @@ class PhysicalMem(Counted):
 class Event(Counted):
     """`ur_event_handle_t`: a command's event, or a reusable one."""
 
-    __slots__ = ("command", "context", "failed_on", "profile", "queue", "reusable", "shared", "started")
+    __slots__ = ("command", "context", "failed_on", "native", "profile", "queue", "reusable", "shared", "started")
 
     dead = Result.ERROR_INVALID_EVENT
     shared: SharedEvent
@@ -292,6 +292,8 @@ class Event(Counted):
     profile: Profile | None
     started: Profile | None
     """Of the marker before a command with a duration of its own."""
+    native: tuple[int, int, object] | None
+    """The driver's handle that the program gave, or was given; for which point; and what keeps that."""
 
     @classmethod
     def make(cls, context: Context, event: SharedEvent, command: Command, reusable: bool) -> Event:
@@ -300,7 +302,7 @@ class Event(Counted):
         self.shared = event
         self.command = command
         self.reusable = reusable
-        self.queue = self.failed_on = self.profile = self.started = None
+        self.queue = self.failed_on = self.profile = self.started = self.native = None
         return self
 
     @property
@@ -312,6 +314,7 @@ class Event(Counted):
 
     def _end(self) -> None:
         self.shared.close()
+        self.native = None
 
 
 @final

@@ -22,7 +22,8 @@ say what an argument is:
 | `Annotated[int, X]`, `X` an `IntFlag` | `flags:X` | `int` |
 | a class of `_structs` | `struct:X` | that dataclass; `value:X` if C has the struct itself, not a pointer to it |
 | `tuple[X, ...]` | `sequence:X` | a sequence of handles and its count |
-| `WaitList` | `sequence:event?` | the same; empty is UR's null with count 0 |
+| `WaitList`, `DeviceList` | `sequence:X?` | the same; empty is UR's null with count 0 |
+| `NativeHandle` | `size` | the driver's handle, any `int` of 64 bits |
 | `X | None` | the kind of `X`, and `?` | `None` is allowed |
 | `list[X]` (a result) | the kind of `X`, and `[]` | a list |
 | `tuple[X, Y]` (a result) | the kinds, with `+` | a tuple: several outputs, in their order |
@@ -50,7 +51,7 @@ from xpushare._result import Result
 from xpushare.core.declare import OPERATIONS, Operation
 from xpushare.ur import _enums, _structs
 from xpushare.ur._error import URError
-from xpushare.ur._objects import HANDLES, Event
+from xpushare.ur._objects import HANDLES, Device, Event
 
 __all__ = [
     "FUNCTIONS",
@@ -59,6 +60,7 @@ __all__ = [
     "UNSUPPORTED_QUERY",
     "Arg",
     "Check",
+    "DeviceList",
     "Error",
     "EventCallback",
     "Function",
@@ -67,6 +69,7 @@ __all__ = [
     "Int32",
     "LoggerCallback",
     "NullablePointer",
+    "NativeHandle",
     "Pattern",
     "Pointer",
     "Rule",
@@ -95,6 +98,8 @@ LoggerCallback = Annotated[Callable[[_enums.LoggerLevel, str, object], object], 
 EventCallback = Annotated[Callable[[Event, _enums.ExecutionInfo, object], object], "callback:event"]
 HostTask = Annotated[Callable[[object], object], "callback:host_task"]
 UserData = Annotated[object, "data?"]
+DeviceList = Annotated[tuple[Device, ...], "sequence:device?"]
+NativeHandle = Annotated[int, "size"]
 WaitList = Annotated[tuple[Event, ...], "sequence:event?"]
 
 

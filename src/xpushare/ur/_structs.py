@@ -17,13 +17,19 @@ __all__ = [
     "STRUCTURE_TYPES",
     "BufferProperties",
     "BufferRegion",
+    "ContextNativeProperties",
     "ContextProperties",
+    "DeviceNativeProperties",
     "DevicePartitionProperty",
+    "EventNativeProperties",
     "ExpEnqueueExtProperties",
     "ExpEventDesc",
     "ExpHostTaskProperties",
     "ExpUSMHostAllocRegisterProperties",
     "PhysicalMemProperties",
+    "PlatformNativeProperties",
+    "QueueNativeDesc",
+    "QueueNativeProperties",
     "QueueProperties",
     "RectOffset",
     "RectRegion",
@@ -134,6 +140,51 @@ class BufferRegion:
 
 
 @dataclass
+class PlatformNativeProperties:
+    """`ur_platform_native_properties_t`, for `urPlatformCreateWithNativeHandle`."""
+
+    isNativeHandleOwned: bool = False
+
+
+@dataclass
+class DeviceNativeProperties:
+    """`ur_device_native_properties_t`, for `urDeviceCreateWithNativeHandle`."""
+
+    isNativeHandleOwned: bool = False
+
+
+@dataclass
+class ContextNativeProperties:
+    """`ur_context_native_properties_t`, for `urContextCreateWithNativeHandle`."""
+
+    isNativeHandleOwned: bool = False
+
+
+@dataclass
+class QueueNativeProperties:
+    """`ur_queue_native_properties_t`, for `urQueueCreateWithNativeHandle`."""
+
+    isNativeHandleOwned: bool = False
+    """The stream is destroyed after the queue."""
+
+
+@dataclass
+class EventNativeProperties:
+    """`ur_event_native_properties_t`, for `urEventCreateWithNativeHandle`."""
+
+    isNativeHandleOwned: bool = False
+    """The driver's event is destroyed after this one."""
+
+
+@dataclass
+class QueueNativeDesc:
+    """`ur_queue_native_desc_t`, for `urQueueGetNativeHandle`."""
+
+    pNativeData: int = 0
+    """Address of an `int32_t` for what the driver's kind of stream is; 0 for none."""
+
+
+@dataclass
 class RectOffset:
     """`ur_rect_offset_t`: where a box of bytes begins, in a buffer or in memory of the program."""
 
@@ -170,6 +221,11 @@ FIELD_KINDS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "USMPoolDesc": {"flags": "flags:USMPoolFlags"},
         "BufferProperties": {"pHost": "pointer"},
         "BufferRegion": {"origin": "size", "size": "size"},
+        **{
+            f"{each}NativeProperties": {"isNativeHandleOwned": "bool"}
+            for each in ("Platform", "Device", "Context", "Queue", "Event")
+        },
+        "QueueNativeDesc": {"pNativeData": "pointer"},
         "RectOffset": {"x": "size", "y": "size", "z": "size"},
         "RectRegion": {"width": "size", "height": "size", "depth": "size"},
         "DevicePartitionProperty": {"type": "enum:DevicePartition", "value": "uint32"},
@@ -189,6 +245,12 @@ STRUCTURE_TYPES: Final[Mapping[str, int]] = MappingProxyType(
         "BufferProperties": 2,
         "BufferRegion": 3,
         "USMPoolDesc": 10,
+        "ContextNativeProperties": 16,
+        "QueueNativeProperties": 18,
+        "EventNativeProperties": 20,
+        "PlatformNativeProperties": 21,
+        "DeviceNativeProperties": 22,
+        "QueueNativeDesc": 25,
         "ExpEventDesc": 0x8000,
         "ExpEnqueueExtProperties": 0x4000,
         "ExpUSMHostAllocRegisterProperties": 0x7000,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from xpushare._aspects import Aspect, Support
 from xpushare._errors import DeviceError, FeatureNotSupportedError, XpuShareError
@@ -26,7 +26,7 @@ from xpushare.adapters.level_zero._driver import Driver
 from xpushare.adapters.level_zero._listing import VARIABLES, info, list_devices
 from xpushare.adapters.level_zero._protocols import BACKEND, in_use_here, ipc_event_of, sycl_queue_of
 from xpushare.adapters.level_zero._samples import Samples
-from xpushare.adapters.level_zero._stream import OpenedEvent, Stream
+from xpushare.adapters.level_zero._stream import GivenEvent, OpenedEvent, Stream
 from xpushare.adapters.stream.host_ordered import HostOrderedQueue
 from xpushare.adapters.virtual_memory.adapter import VirtualMemoryAdapter
 from xpushare.adapters.virtual_memory.engine import Engine
@@ -53,6 +53,7 @@ class LevelZero(VirtualMemoryAdapter):
     """GPUs of Level Zero's drivers."""
 
     backend = BACKEND
+    stream_kind = 1  # an immediate command list, not a queue
     maps_memfds = False  # the driver has to know their pages
 
     def __init__(self) -> None:
@@ -207,6 +208,14 @@ class LevelZero(VirtualMemoryAdapter):
             except XpuShareError as error:
                 failures.append(error)
         raise failures[0] if failures else FeatureNotSupportedError(f"opening an IPC event: {self.why_none()}")
+
+    def native(self, device: DeviceInfo, what: Literal["platform", "device", "context"]) -> int:
+        gpu = self.device(device)
+        return {"platform": gpu.platform.handle, "device": gpu.handle, "context": gpu.platform.context}[what]
+
+    def native_event(self, device: DeviceInfo, handle: int, owned: bool) -> tuple[GivenEvent, object]:
+        found = GivenEvent(self.device(device), handle, owned)
+        return found, found
 
     def samples(self) -> Samples:
         return Samples(self)
