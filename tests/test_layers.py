@@ -217,6 +217,23 @@ def leaks_ur_physical_memory(world: World) -> Any:
     ur.urPhysicalMemCreate(world.context, world.device, world.granule, None)  # made
 
 
+@plant(leak_of("Mem native_cpu of 100 bytes"))
+def leaks_a_buffer(world: World) -> Any:
+    ur.urMemBufferCreate(world.context, ur.MemFlags.READ_WRITE, 100, None)  # made
+
+
+@plant(leak_of("USMPool"))
+def leaks_a_pool(world: World) -> Any:
+    ur.urUSMPoolCreate(world.context, ur.USMPoolDesc())  # made
+
+
+@plant(leak_of("Event"))
+def leaks_the_event_of_a_mapping(world: World) -> Any:
+    buffer = ur.urMemBufferCreate(world.context, ur.MemFlags.READ_WRITE, 100, None)
+    ur.urEnqueueMemBufferMap(world.queue, buffer, True, ur.MapFlags.READ, 0, 8, None)  # made
+    ur.urMemRelease(buffer)
+
+
 @plant("Retained 1 reference(s) to USM memory 0x…, 4096 bytes")
 def leaks_usm_memory(world: World) -> Any:
     ur.urUSMDeviceAlloc(world.context, world.device, None, None, 4096)  # made
@@ -364,6 +381,22 @@ def finishes_a_released_queue(world: World) -> Any:
         ur.urQueueFinish(queue)  # here
 
 
+@plant("There are no valid references to handle 0x… <ur.Mem")
+def fills_a_released_buffer(world: World) -> Any:
+    buffer = ur.urMemBufferCreate(world.context, ur.MemFlags.READ_WRITE, 100, None)  # made
+    ur.urMemRelease(buffer)  # released
+    with refused(ur.URError):
+        ur.urEnqueueMemBufferFill(world.queue, buffer, b"x", 0, 8, [])  # here
+
+
+@plant("Attempting to release nonexistent handle 0x… <ur.USMPool")
+def releases_a_pool_twice(world: World) -> Any:
+    pool = ur.urUSMPoolCreate(world.context, ur.USMPoolDesc())  # made
+    ur.urUSMPoolRelease(pool)  # released
+    with refused(ur.URError):
+        ur.urUSMPoolRelease(pool)  # here
+
+
 @plant("Attempting to release nonexistent handle 0x… <ur.Event")
 def releases_an_event_twice(world: World) -> Any:
     event = ur.urEventCreateExp(world.context, world.device, ur.ExpEventDesc())  # made
@@ -479,6 +512,16 @@ def maps_beyond_the_end(world: World) -> Any:
         refused(xs.InvalidArgumentError),
     ):
         reserved.map(physical, world.granule)  # here
+
+
+@plant("`hBuffer` handle 0x… <ur.Mem native_cpu of 100 bytes>: urEnqueueMemBufferRead: bytes 96 to 104 do not lie")
+def reads_past_the_end_of_a_buffer(world: World) -> Any:
+    buffer = ur.urMemBufferCreate(world.context, ur.MemFlags.READ_WRITE, 100, None)  # made
+    pointer = world.memory()
+    with refused(ur.URError):
+        ur.urEnqueueMemBufferRead(world.queue, buffer, True, 96, 8, pointer, [])  # here
+    urUSMFree(world.context, pointer)
+    ur.urMemRelease(buffer)
 
 
 @plant("4128 bytes from `pMem` 0x… in USM memory 0x…, 4096 bytes exceed what is there, 4096 bytes")
@@ -805,6 +848,22 @@ def test_functions_are_traced_by_the_names_of_their_arguments(world: World) -> N
         "   ---> urEventGetInfo",
         f"   <--- urEventGetInfo(.hEvent = {handle}, {unknown}) -> UR_RESULT_ERROR_INVALID_ENUMERATION;",
     ]
+
+
+def test_boxes_and_several_results_are_traced(world: World) -> None:
+    buffer = ur.urMemBufferCreate(world.context, ur.MemFlags.READ_WRITE, 100, None)
+    zero, box = ur.RectOffset(), ur.RectRegion(2, 1, 1)
+    with layered("UR_LAYER_TRACING") as told:
+        copied = ur.urEnqueueMemBufferCopyRect(world.queue, buffer, buffer, zero, ur.RectOffset(4), box, 0, 0, 0, 0, [])
+        mapped, address = ur.urEnqueueMemBufferMap(world.queue, buffer, True, ur.MapFlags.READ, 0, 8, [])
+        lines = [*told]
+        del told[:]
+    offset = ".dstOrigin = (struct ur_rect_offset_t){.x = 4, .y = 0, .z = 0}, "
+    assert offset + ".region = (struct ur_rect_region_t){.width = 2, .height = 1, .depth = 1}" in lines[1]
+    assert f".return = {{{id(mapped):#x}, {address:#x}}}) -> UR_RESULT_SUCCESS;" in lines[3]
+    for event in (copied, mapped):
+        urEventRelease(event)
+    ur.urMemRelease(buffer)
 
 
 def test_a_trace_has_no_bytes_of_handles(world: World) -> None:

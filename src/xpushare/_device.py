@@ -24,6 +24,7 @@ __all__ = [
     "default_device",
     "device_for_handle",
     "devices",
+    "devices_of_backends",
     "dlpack_of",
     "info_of",
     "known_device",
@@ -302,7 +303,7 @@ def devices(selector: str | None = None) -> list[Device]:
     if one of the two names them. Starts no driver that would make a later fork unsafe. Raises `InvalidArgumentError`
     for a selector that does not parse.
     """
-    selectors, backends = _choice(os.environ.get("ONEAPI_DEVICE_SELECTOR") or None, selector)
+    selectors, backends = _choice(_said(), selector)
     found: list[Device] = []
     for backend in backends:
         chosen = _backend_devices(backend)
@@ -310,6 +311,16 @@ def devices(selector: str | None = None) -> list[Device]:
             chosen = one.choose(chosen)
         found += chosen
     return found
+
+
+def devices_of_backends() -> list[Device]:
+    """All devices of the backends that `ONEAPI_DEVICE_SELECTOR` leaves, for somebody who chooses among them by it."""
+    _, backends = _choice(_said())
+    return [device for backend in backends for device in _backend_devices(backend)]
+
+
+def _said() -> str | None:
+    return os.environ.get("ONEAPI_DEVICE_SELECTOR") or None
 
 
 @functools.lru_cache(256)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, final
 
 from xpushare._array import Memory, SharedArray, order_before, placed
 from xpushare._elements import c_strides
@@ -19,7 +20,7 @@ from xpushare.core.queue import Work
 if TYPE_CHECKING:
     from xpushare._device import Context, DeviceLike
 
-__all__ = ["Queue"]
+__all__ = ["Queue", "queue_over"]
 
 
 def _bytes_of(what: str, operand: Memory | SharedArray | VirtualRange) -> tuple[Range, int, int]:
@@ -80,8 +81,12 @@ class Queue(DeviceObject[Work]):
 
         Raises `FeatureNotSupportedError` for what no adapter here knows.
         """
+        return cls._make(core.adopt(native))
+
+    @classmethod
+    def _make(cls, work: Work) -> Queue:
         self = object.__new__(cls)
-        self._hold(core.adopt(native))
+        self._hold(work)
         return self
 
     def copy(
@@ -134,3 +139,6 @@ class Queue(DeviceObject[Work]):
 
     def __repr__(self) -> str:
         return "<Queue closed>" if self._held is None else f"<Queue on {self._held.device}>"
+
+
+queue_over: Final[Callable[[Work], Queue]] = attrgetter("_make")(Queue)  # for the other modules of the package

@@ -490,6 +490,44 @@ def test_properties_are_the_drivers(cuda: Cuda, gpu: DeviceInfo, driver: Scripte
     assert driver.balanced
 
 
+def test_native_handles(cuda: Cuda, gpu: DeviceInfo, driver: ScriptedDriver) -> None:
+    assert cuda.native(gpu, "device") == gpu.ordinal
+    other = cuda.devices()[1]
+    assert cuda.native(gpu, "context") != cuda.native(other, "context")
+    with pytest.raises(xs.FeatureNotSupportedError):
+        cuda.native(gpu, "platform")
+    queue = cuda.queue(gpu)
+    assert queue.native() in driver.live["stream"]
+    recorded = queue.record_native()
+    assert recorded.native in driver.live["event"]
+    recorded.release()
+    assert recorded.native not in driver.live["event"]
+    queue.release()
+
+
+@pytest.mark.parametrize("owned", [False, True])
+def test_streams_and_events_by_their_handles(
+    cuda: Cuda, gpu: DeviceInfo, driver: ScriptedDriver, slot: _native.Slot, owned: bool
+) -> None:
+    cuda.allocate(gpu, "device", 1).release()  # its context, which the stream is in
+    _code, stream = driver.cuStreamCreate(1)
+    info, queue = cuda.native_queue(gpu, stream, owned)
+    assert info == gpu
+    assert queue.native() == stream
+    assert queue.signal(slot, None) == 1
+    _code, event = driver.cuEventCreate(0)
+    raw, keep = cuda.native_event(gpu, event, owned)
+    queue.wait_native(raw, keep)
+    del keep
+    queue.synchronize(5)
+    queue.release()
+    until(lambda: not queue._released)  # type: ignore[attr-defined]
+    until(lambda: (stream in driver.live["stream"], event in driver.live["event"]) == (not owned, not owned))
+    if not owned:
+        driver.cuStreamDestroy(stream)
+        driver.cuEventDestroy(event)
+
+
 def test_captures_are_refused(cuda: Cuda, gpu: DeviceInfo, driver: ScriptedDriver, slot: _native.Slot) -> None:
     cuda.allocate(gpu, "device", 1).release()
     found = cuda.adopt_queue(0x777)

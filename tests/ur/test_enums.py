@@ -34,7 +34,13 @@ urEnqueueUSM{Prefetch,Advise,Memcpy2D,Fill2D},
 urUsmP2P{EnablePeerAccessExp,DisablePeerAccessExp,PeerAccessGetInfoExp}, urEnqueueTimestampRecordingExp,
 urDeviceGetGlobalTimestamps, urEnqueueHostTaskExp, urUSM{ImportExp,ReleaseExp,HostAllocRegisterExp},
 urUSM{HostAllocUnregisterExp,ContextMemcpyExp},
-urMemoryExport{AllocExportableMemoryExp,FreeExportableMemoryExp,ExportMemoryHandleExp}
+urMemoryExport{AllocExportableMemoryExp,FreeExportableMemoryExp,ExportMemoryHandleExp},
+urMem{BufferCreate,BufferPartition,Retain,Release,GetInfo},
+urEnqueueMemBuffer{Read,Write,Copy,Fill,ReadRect,WriteRect,CopyRect,Map}, urEnqueueMemUnmap,
+urUSMPool{Create,Retain,Release,GetInfo}, urDeviceWaitExp,
+urPlatform{GetNativeHandle,CreateWithNativeHandle}, urDevice{GetNativeHandle,CreateWithNativeHandle},
+urContext{GetNativeHandle,CreateWithNativeHandle}, urQueue{GetNativeHandle,CreateWithNativeHandle},
+urEvent{GetNativeHandle,CreateWithNativeHandle}
 """
 SLASHED = {"urContextCreate": "urContext", "urUSMHostAlloc": "urUSM", "urQueueCreate": "urQueue"}
 SLASHED["urEnqueueUSMMemcpy"] = "urEnqueueUSM"
@@ -215,7 +221,7 @@ def test_structure_types() -> None:
 
 
 def test_every_function_of_the_contract_is_declared() -> None:
-    assert len(covered()) == 83
+    assert len(covered()) == 112
     assert set(FUNCTIONS) >= covered()
 
 
@@ -241,6 +247,12 @@ def test_every_function_of_the_contract_is_declared() -> None:
         "urEventGetInfo": 40,
         "urEventRelease": 44,
         "urEventSetCallback": 47,
+        "urMemBufferCreate": 64,
+        "urMemGetInfo": 70,
+        "urEnqueueMemBufferRead": 20,
+        "urEnqueueMemUnmap": 31,
+        "urUSMPoolCreate": 112,
+        "urUSMPoolGetInfo": 120,
         "urPlatformGetApiVersion": 74,
         "urQueueGetInfo": 91,
         "urQueueFlush": 98,
@@ -258,7 +270,7 @@ def test_function_ids_differ() -> None:
     assert len({function.function_id for function in FUNCTIONS.values()}) == len(FUNCTIONS)
 
 
-HANDLES = {"adapter", "platform", "device", "context", "queue", "event", "physical_mem", "usm_pool"}
+HANDLES = {"adapter", "platform", "device", "context", "queue", "event", "mem", "physical_mem", "usm_pool"}
 PLAIN = {"pointer", "size", "uint32", "int32", "uint64", "bool", "string", "bytes", "pattern", "data"}
 
 
@@ -269,7 +281,8 @@ def check_kind(kind: str) -> None:
         assert kind in PLAIN
     elif family in ("handle", "sequence"):
         assert name in HANDLES
-    elif family == "struct":
+    elif family in ("struct", "value"):
+        assert (name in _structs.BY_VALUE) == (family == "value")
         assert getattr(_structs, name) in STRUCTS
     elif family == "callback":
         assert name in CALLBACKS
@@ -315,6 +328,8 @@ def test_info_queries_answer_what_they_are_asked() -> None:
         "urUSMGetMemAllocInfo": "USMAllocInfo.POOL",
         "urVirtualMemGranularityGetInfo": "VirtualMemGranularityInfo.RECOMMENDED",
         "urVirtualMemGetInfo": "VirtualMemInfo.ACCESS_MODE",
+        "urMemGetInfo": "MemInfo.REFERENCE_COUNT",
+        "urUSMPoolGetInfo": "USMPoolInfo.USED_HIGH_EXP",
         "urPhysicalMemGetInfo": "PhysicalMemInfo.REFERENCE_COUNT",
         "urEventGetInfo": "EventInfo.REFERENCE_COUNT",
         "urEventGetProfilingInfo": "ProfilingInfo.COMMAND_COMPLETE",
@@ -422,6 +437,14 @@ PROPERTIES = _structs.PhysicalMemProperties
             (X, _structs.ExpEnqueueExtProperties(1), [None], None),
             "ERROR_INVALID_ENUMERATION",
         ),
+        ("urMemBufferCreate", (X, 1 << 6, 0, None), "ERROR_INVALID_ENUMERATION"),
+        ("urMemBufferCreate", (X, 8, 0, None), "ERROR_INVALID_BUFFER_SIZE"),
+        ("urMemBufferCreate", (X, 8, 1, None), "ERROR_INVALID_HOST_PTR"),
+        ("urMemBufferCreate", (X, 1, 1, _structs.BufferProperties(1)), "ERROR_INVALID_HOST_PTR"),
+        ("urMemBufferCreate", (X, 1, 1, _structs.BufferProperties()), "SUCCESS"),
+        ("urMemBufferPartition", (X, 1, 1, _structs.BufferRegion()), "ERROR_INVALID_ENUMERATION"),
+        ("urMemBufferPartition", (X, 1, 0, _structs.BufferRegion()), "ERROR_INVALID_BUFFER_SIZE"),
+        ("urUSMPoolCreate", (X, _structs.USMPoolDesc(8)), "ERROR_INVALID_ENUMERATION"),
         ("urIPCGetMemHandleExp", (None, 0), "ERROR_INVALID_NULL_HANDLE"),
         ("urIPCGetMemHandleExp", (X, 0), "SUCCESS"),
         ("urIPCOpenMemHandleExp", (None, None, None), "ERROR_INVALID_NULL_POINTER"),

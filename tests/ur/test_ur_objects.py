@@ -112,6 +112,38 @@ def test_queue_info(rt: Runtime) -> None:
         ur.urQueueGetInfo(queue, Q.DEVICE_DEFAULT)
 
 
+@pytest.mark.parametrize("backend", ["native_cpu", "mock"])
+def test_a_device_is_waited_for(backend: str, request: pytest.FixtureRequest) -> None:
+    """Its queues, also those that were released; another device's are not."""
+    rt: Runtime = request.getfixturevalue("rt" if backend == "native_cpu" else "mock")
+    pointer, before = rt.memory(), xs.Event(rt.device.shared)
+    queue = ur.urQueueCreate(rt.context, rt.device, None)
+    queue.shared.wait(before, at_least=1)
+    made = ur.urEnqueueUSMFill(queue, pointer, b"a", 64, None)
+    ur.urQueueRelease(queue)
+    waiting = threading.Thread(target=lambda: ur.urDeviceWaitExp(rt.device))
+    waiting.start()
+    if len(rt.devices) > 1:
+        ur.urDeviceWaitExp(rt.devices[1])
+    assert rt.status(made) is ur.EventStatus.SUBMITTED
+    assert waiting.is_alive()
+    before.signal()
+    waiting.join(20.0)
+    assert not waiting.is_alive()
+    assert rt.status(made) is ur.EventStatus.COMPLETE
+    assert rt.read(pointer, 1) == b"a"
+
+
+def test_a_device_that_is_waited_for_keeps_its_failures(rt: Runtime) -> None:
+    def fail() -> None:
+        raise KeyError("the test says so")
+
+    rt.queue.shared.submit(fail)
+    ur.urDeviceWaitExp(rt.device)
+    with pytest.raises(KeyError):
+        rt.queue.shared.synchronize()
+
+
 def test_selector(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "native_cpu:7")
     assert ur.urAdapterGet() == []
@@ -173,9 +205,15 @@ def test_device_answers(rt: Runtime) -> None:
     flags = ur.urDeviceGetInfo(rt.device, D.QUEUE_PROPERTIES)
     assert ur.QueueFlags.PROFILING_ENABLE in flags
     assert ur.QueueFlags.ON_DEVICE not in flags
-    for member in (D.REUSABLE_EVENTS_SUPPORT_EXP, D.IPC_MEMORY_SUPPORT_EXP, D.IPC_EVENT_SUPPORT_EXP):
+    for member in (
+        D.REUSABLE_EVENTS_SUPPORT_EXP,
+        D.IPC_MEMORY_SUPPORT_EXP,
+        D.IPC_EVENT_SUPPORT_EXP,
+        D.USM_POOL_SUPPORT,
+        D.DEVICE_WAIT_SUPPORT_EXP,
+    ):
         assert ur.urDeviceGetInfo(rt.device, member) is True
-    for member in (D.USM_POOL_SUPPORT, D.LOW_POWER_EVENTS_SUPPORT_EXP, D.IMAGE_SUPPORT):
+    for member in (D.LOW_POWER_EVENTS_SUPPORT_EXP, D.IMAGE_SUPPORT):
         assert ur.urDeviceGetInfo(rt.device, member) is False
 
 
@@ -251,12 +289,6 @@ def test_what_the_driver_does_not_say(rt: Runtime, monkeypatch: pytest.MonkeyPat
     assert ur.urDeviceGetInfo(rt.device, D.MAX_NUM_SUB_GROUPS) == 32
     assert ur.urDeviceGetInfo(rt.device, D.DEVICE_ID) == 7
     assert ur.urDeviceGetInfo(rt.device, D.LOCAL_MEM_TYPE) is ur.DeviceLocalMemType.LOCAL
-
-
-def test_optional_queries_of_memory(rt: Runtime) -> None:
-    assert INFOS["USMAllocInfo"].optional == {"POOL"}
-    with refused(R.ERROR_UNSUPPORTED_ENUMERATION):
-        ur.urUSMGetMemAllocInfo(rt.context, rt.memory(), ur.USMAllocInfo.POOL)
 
 
 def test_mock_devices(mock: Runtime) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from xpushare import ur
 from xpushare._aspects import Aspect, Support
+from xpushare.adapters.mock.others import MockEvent, MockStream
 from xpushare.ur import _objects
 from xpushare.ur._callbacks import call_soon
 from xpushare.ur._functions import peer
@@ -24,6 +25,8 @@ class Runtime:
     """Objects of one adapter, and helpers that make more."""
 
     def __init__(self, backend: str = "native_cpu") -> None:
+        self._streams: list[MockStream] = []
+        self._events: list[MockEvent] = []
         self._ordinary: list[ctypes.Array[ctypes.c_char]] = []
         self.adapter = next(each for each in ur.urAdapterGet() if each.backend == backend)
         [self.platform] = ur.urPlatformGet(self.adapter)
@@ -68,6 +71,31 @@ class Runtime:
         start = self.reserve()
         ur.urVirtualMemMap(self.context, start, self.granule, self.physical(), 0, access)
         return start
+
+    def pool(self, flags: int = 0) -> ur.USMPool:
+        return ur.urUSMPoolCreate(self.context, ur.USMPoolDesc(flags))
+
+    def buffer(self, size: int = 4096) -> ur.Mem:
+        return ur.urMemBufferCreate(self.context, ur.MemFlags.READ_WRITE, size, None)
+
+    def mapped_bytes(self, buffer: ur.Mem) -> int:
+        """The address of its first bytes."""
+        event, address = ur.urEnqueueMemBufferMap(self.queue, buffer, True, ur.MapFlags.WRITE, 0, 64, None)
+        ur.urEventRelease(event)
+        return address
+
+    def native_stream(self) -> int:
+        """The handle of a stream of "another library" on a mock device."""
+        self._streams.append(MockStream(self.device.shared.ordinal))
+        return self._streams[-1].handle
+
+    def native_event(self) -> int:
+        """The handle of an event of such a library, which completes at once."""
+        self._events.append(MockEvent(int, self.device.shared.ordinal))
+        return self._events[-1].handle
+
+    def given_event(self) -> ur.Event:
+        return ur.urEventCreateWithNativeHandle(self.native_event(), self.context, None)
 
     def event(self, desc: ur.ExpEventDesc = IPC_EVENT) -> ur.Event:
         return ur.urEventCreateExp(self.context, self.device, desc)

@@ -11,24 +11,32 @@ from __future__ import annotations
 import ctypes
 import os
 import random
+import struct
 import sys
 from collections import Counter
 from collections.abc import Callable
 from ctypes import c_bool, c_int32, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from xpushare import ur
 from xpushare.ur import Result, URError, _enums, _structs
+from xpushare.ur._objects import HANDLES
 from xpushare.ur._spec import FUNCTIONS, Arg, Function
 from xpushare.ur.loader import LIBRARY
 from xpushare.ur.loader._tables import NUMBERED, parameters
 
 PASSED: Final[dict[str, Any]] = {"u8": c_uint8, "u32": c_uint32, "i32": c_int32, "u64": c_uint64, "bool": c_bool}
-KINDS: Final = ("adapter", "platform", "device", "context", "queue", "event", "physical_mem")
+KINDS: Final = tuple(HANDLES)
 # What is called back has a test of its own; what is reserved nowhere cannot be compared by address.
 LEFT_OUT: Final = ("callback", "data", "string")
 MOST: Final = 12  # objects of a kind
 NOWHERE: Final = 0xBAD0_0000_0000_0000  # no address
+
+
+class Three(ctypes.Structure):
+    """A struct that C passes by value."""
+
+    _fields_: ClassVar = [(axis, c_uint64) for axis in "xyz"]
 
 
 class Both:
@@ -114,7 +122,7 @@ class Calls:
         """(for `xpushare.ur`, for C)"""
         family, _, kind = arg.base_kind.partition(":")
         if family == "handle":
-            return self.handle(kind) if kind != "usm_pool" else (None, 0)
+            return self.handle(kind)
         if family == "pointer":
             return self.address(function)
         if family in ("size", "uint32", "uint64"):
@@ -126,6 +134,9 @@ class Calls:
             return (self.number(kind),) * 2
         if family == "flags":
             return (self.flags(kind),) * 2
+        if family == "value":
+            values = [self.pick(0, 1, 2, 4, 64) for _ in range(3)]
+            return getattr(_structs, kind)(*values), Three(*values)
         if family == "struct":
             return self.struct(kind) if not arg.optional or self.random.random() < 0.7 else (None, None)
         if family == "sequence":
@@ -138,13 +149,22 @@ class Calls:
         raise AssertionError(f"{function.name}: {arg.kind}")
 
     def struct(self, kind: str) -> tuple[Any, Any]:
-        values: list[int] = []
+        here: list[int] = []
+        there: list[int] = []
+        layout = "I4xQ"
         for each in _structs.FIELD_KINDS[kind].values():
             family, _, name = each.partition(":")
-            values.append(self.flags(name) if family == "flags" else self.pick(0, 0, 8, 64, 3))
-        raw = (c_uint32 * (4 + len(values) + 2))(_structs.STRUCTURE_TYPES[kind], 0, 0, 0, *values)
+            if family == "pointer":
+                found = self.pick(None, *self.live["memory"])
+                here.append(found.here if found else 0)
+                there.append(found.there if found else 0)
+            else:
+                here.append(self.flags(name) if family == "flags" else self.pick(0, 0, 8, 64, 3))
+                there.append(here[-1])
+            layout += "Q" if family in ("pointer", "size") else "I"
+        raw = ctypes.create_string_buffer(struct.pack(f"{layout}0Q", _structs.STRUCTURE_TYPES[kind], 0, *there))
         self.keep.append(raw)
-        return getattr(_structs, kind)(*values), ctypes.addressof(raw)
+        return getattr(_structs, kind)(*here), ctypes.addressof(raw)
 
     def handles(self, kind: str) -> tuple[Any, Any]:
         chosen = [self.handle(kind) for _ in range(self.pick(0, 0, 1, 1, 2))]
@@ -218,8 +238,8 @@ class Calls:
                 array = (c_void_p * max(1, len(given[name])))(*given[name])
                 self.keep.append(array)
                 arguments.append(c_void_p(ctypes.addressof(array) if given[name] or not args[name].optional else 0))
-            elif after in args and args[after].kind == "pattern":
-                arguments.append(c_size_t(len(given[after] or b"")))
+            elif name == "patternSize":
+                arguments.append(c_size_t(len(given["pPattern"] or b"")))
             elif kind == "pattern":
                 arguments.append(ctypes.c_char_p(given[name]))
             elif kind == "bytes":
@@ -230,8 +250,9 @@ class Calls:
                 outputs.append(c_void_p(given[name]))  # goes in and comes out
                 arguments.append(ctypes.byref(outputs[-1]))
             elif name in args:
+                value = given[name]
                 passed = PASSED.get(parameter.passed, c_void_p)
-                arguments.append(passed(given[name]))
+                arguments.append(value if isinstance(value, Three) else passed(value))
             elif parameter.passed in PASSED:  # of an answer of any size
                 arguments.append(PASSED[parameter.passed](4096 if name == "propSize" else MOST))
             else:

@@ -27,6 +27,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from xpushare import adapters
 from xpushare._aspects import Aspect, Support
+from xpushare._errors import FeatureNotSupportedError
 from xpushare._fds import OwnedFd
 from xpushare._native import Domain, Mapping, Slot
 
@@ -273,6 +274,7 @@ class NativeEvent(Protocol):
     """An event of the driver that other processes can open by the driver's own handle."""
 
     handle: bytes
+    native: int  # the driver's handle of it in this process
 
     def release(self) -> None: ...
 
@@ -315,6 +317,10 @@ class DriverQueue(abc.ABC):
         `FeatureNotSupportedError` if there is none.
         """
 
+    def native(self) -> int:
+        """The driver's handle of the queue's stream."""
+        raise FeatureNotSupportedError("this device's queues are no streams of a driver")
+
     @abc.abstractmethod
     def synchronize(self, timeout: float | None) -> None:
         """Wait for everything queued. Raises `TimeoutError`, and what went wrong in the queue since the last call."""
@@ -346,6 +352,9 @@ class Adapter(abc.ABC):
     backend: str
     maps_memfds: bool  # memory in a memfd comes to `import_memory` as a mapping of it, else as its fd
     has_streams: bool = True  # False: `stream` always returns None for no number
+    stream_kind: int | None = (
+        None  # what Unified Runtime tells with a stream's handle, where streams are of several kinds
+    )
     least_per_fd: int = 0  # bytes that each of several fds stands for, at least; 0: what is imported has one fd
 
     @abc.abstractmethod
@@ -413,6 +422,22 @@ class Adapter(abc.ABC):
     @abc.abstractmethod
     def adopt_event(self, native: object) -> tuple[DeviceInfo, Any] | None:
         """(device, the driver's event) of another library's event; None if `native` is not this vendor's."""
+
+    def native(self, device: DeviceInfo, what: Literal["platform", "device", "context"]) -> int:
+        """The driver's handle of the device, of the platform that it belongs to, or of the context in which this
+        adapter's objects are.
+        """
+        raise FeatureNotSupportedError(f"{self.backend} has no native handle of a {what}")
+
+    def native_queue(self, device: DeviceInfo, handle: int, owned: bool) -> tuple[DeviceInfo, DriverQueue]:
+        """As `adopt_queue`, by the driver's handle of a stream; `owned`: the stream is destroyed after the queue."""
+        raise FeatureNotSupportedError(f"{self.backend} takes no streams by their native handles")
+
+    def native_event(self, device: DeviceInfo, handle: int, owned: bool) -> tuple[Any, object]:
+        """What `DriverQueue.wait_native` takes for the driver's handle of an event, and what has to be kept; `owned`:
+        the event is destroyed with that.
+        """
+        raise FeatureNotSupportedError(f"{self.backend} takes no events by their native handles")
 
     @abc.abstractmethod
     def settle(self) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from xpushare import adapters
-from xpushare._device import adapter_of, info_of, known_device
-from xpushare._errors import DeviceError, FeatureNotSupportedError, OutOfMemoryError
+from xpushare._device import Context, Device, adapter_of, info_of, known_device
+from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, OutOfMemoryError
 from xpushare.adapters.base import NativeEvent
 from xpushare.core import event as core_event
 from xpushare.core.declare import operation
@@ -12,7 +14,7 @@ from xpushare.core.event import Opened
 from xpushare.core.queue import Work
 from xpushare.core.resources import Resource
 
-__all__ = ["adopt_event", "record_native"]
+__all__ = ["adopt_event", "adopt_event_handle", "adopt_stream_handle", "record_native"]
 
 
 @operation("Event.from_native", raises=(FeatureNotSupportedError, OutOfMemoryError, DeviceError))
@@ -25,14 +27,38 @@ def adopt_event(native: object) -> Opened:
         found = adapter.adopt_event(native)
         if found is not None:
             info, raw = found
-            device = known_device(adapter, info)
-            opened = core_event.create(device, None, enable_ipc=True, enable_profiling=False)
-            queue = Work(device, device.context, adapter.queue(info))
-            queue.reach(opened)
-            queue.driver.wait_native(raw, (native, raw))
-            queue.driver.signal(opened.timeline.slot, None)
+            opened = core_event.create(known_device(adapter, info), None, enable_ipc=True, enable_profiling=False)
+            _complete_with(opened, raw, (native, raw))
             return opened
     raise FeatureNotSupportedError(f"no adapter here takes events of {type(native).__name__}")
+
+
+def _complete_with(opened: Opened, raw: Any, keep: object) -> None:
+    """Have an event signalled once the driver's event has completed."""
+    device = opened.device
+    queue = Work(device, device.context, adapter_of(device).queue(info_of(device)))
+    queue.reach(opened)
+    queue.driver.wait_native(raw, keep)
+    queue.driver.signal(opened.timeline.slot, None)
+
+
+def adopt_event_handle(device: Device, context: Context, handle: int, owned: bool) -> tuple[Opened, object]:
+    """As `adopt_event`, by the driver's handle of the event; and what has to be kept. `owned`: the driver's event is
+    destroyed with that.
+    """
+    raw, keep = adapter_of(device).native_event(info_of(device), handle, owned)
+    opened = core_event.create(device, context, enable_ipc=False, enable_profiling=False)
+    _complete_with(opened, raw, (raw, keep))
+    return opened, keep
+
+
+def adopt_stream_handle(device: Device, context: Context, handle: int, owned: bool) -> Work:
+    """A queue over the driver's stream of that handle. `owned`: the stream is destroyed after the queue."""
+    info, driver = adapter_of(device).native_queue(info_of(device), handle, owned)
+    work = Work(known_device(adapter_of(device), info), context, driver)
+    if work.device != device:
+        raise InvalidArgumentError(f"the stream {handle:#x} is not on {device}, but on {work.device}")
+    return work
 
 
 @operation("Event.native_ipc_handle", raises=(FeatureNotSupportedError, OutOfMemoryError, DeviceError))

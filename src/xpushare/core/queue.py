@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, final
-from weakref import WeakSet, ref
+from weakref import WeakKeyDictionary, ref
 
 from xpushare._device import Context, Device, DeviceLike, adapter_of, info_of, known_device, resolve
 from xpushare._errors import (
@@ -28,7 +28,19 @@ from xpushare.core.event import Opened, may_signal, point_argument, quiet_if_lea
 from xpushare.core.memory import Range, piece
 from xpushare.core.resources import Resource
 
-__all__ = ["Work", "adopt", "copy", "create", "fill", "operand", "signal", "submit", "synchronize", "wait"]
+__all__ = [
+    "Work",
+    "adopt",
+    "copy",
+    "create",
+    "fill",
+    "operand",
+    "signal",
+    "submit",
+    "synchronize",
+    "wait",
+    "wait_for_device",
+]
 
 
 _PAUSE: Final = 1e-3  # seconds between looks at queues that are to finish
@@ -40,15 +52,16 @@ class _Queues:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: for the handlers of signals
-        self._queues: WeakSet[DriverQueue] = WeakSet()
+        self._queues: WeakKeyDictionary[DriverQueue, Device] = WeakKeyDictionary()
 
-    def add(self, queue: DriverQueue) -> None:
+    def add(self, queue: DriverQueue, device: Device) -> None:
         with self._lock:
-            self._queues.add(queue)
+            self._queues[queue] = device
 
-    def all(self) -> list[DriverQueue]:
+    def all(self, device: Device | None = None) -> list[DriverQueue]:
+        """Those of a device, or of all devices."""
         with self._lock:
-            return list(self._queues)
+            return [queue for queue, of in self._queues.items() if device is None or of == device]
 
 
 _queues = _Queues()
@@ -86,6 +99,15 @@ def _finish(deadline: float) -> None:
             before = found
 
 
+def wait_for_device(device: Device) -> None:
+    """Return once the queues that this process has on the device have finished, those that were closed, too. What went
+    wrong in them is theirs to report.
+    """
+    for queue in _queues.all(device):
+        while queue.unfinished() is not False:
+            time.sleep(_PAUSE)
+
+
 def _after_fork() -> None:
     global _queues
     _queues = _Queues()  # the parent's have no threads here
@@ -105,7 +127,7 @@ class Work(Resource):
 
     def __init__(self, device: Device, context: Context, driver: DriverQueue) -> None:
         super().__init__(device, driver, driver.release)
-        _queues.add(driver)
+        _queues.add(driver, device)
         self.context = context
         self._reached: dict[int, ref[Domain]] = {}
 

@@ -20,18 +20,16 @@ from xpushare._result import Result
 from xpushare.ur import _enums, _layers, _structs
 from xpushare.ur._derived import build, unsupported
 from xpushare.ur._error import URError
-from xpushare.ur._objects import Adapter, Context, Device, Event, PhysicalMem, Platform, Queue
+from xpushare.ur._objects import HANDLES
 
 _NUMBERS = [name for name in _enums.__all__ if name not in ("INVALID_BITS", "invalid_bits")]
-_STRUCTS = [name for name in _structs.__all__ if name not in ("FIELD_KINDS", "STRUCTURE_TYPES")]
+_STRUCTS = [name for name in _structs.__all__ if name not in ("BY_VALUE", "FIELD_KINDS", "STRUCTURE_TYPES")]
 _functions = build()
 _layers.attach(_functions)
 _public: dict[str, Any] = {
     **{name: getattr(_enums, name) for name in _NUMBERS},
     **{name: getattr(_structs, name) for name in _STRUCTS},
-    **{
-        each.__name__: each for each in (Adapter, Context, Device, Event, PhysicalMem, Platform, Queue, Result, URError)
-    },
+    **{each.__name__: each for each in (*HANDLES.values(), Result, URError)},
     **_functions,
     **unsupported(),
 }

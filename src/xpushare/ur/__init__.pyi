@@ -8,6 +8,7 @@ from xpushare._result import Result as Result
 from xpushare.ur._enums import AdapterInfo as AdapterInfo
 from xpushare.ur._enums import ApiVersion as ApiVersion
 from xpushare.ur._enums import Backend as Backend
+from xpushare.ur._enums import BufferCreateType as BufferCreateType
 from xpushare.ur._enums import Command as Command
 from xpushare.ur._enums import ContextFlags as ContextFlags
 from xpushare.ur._enums import ContextInfo as ContextInfo
@@ -34,6 +35,9 @@ from xpushare.ur._enums import ExpPeerInfo as ExpPeerInfo
 from xpushare.ur._enums import ExpUSMHostAllocRegisterFlags as ExpUSMHostAllocRegisterFlags
 from xpushare.ur._enums import KernelLaunchPropertiesFlags as KernelLaunchPropertiesFlags
 from xpushare.ur._enums import LoggerLevel as LoggerLevel
+from xpushare.ur._enums import MapFlags as MapFlags
+from xpushare.ur._enums import MemFlags as MemFlags
+from xpushare.ur._enums import MemInfo as MemInfo
 from xpushare.ur._enums import MemoryOrderCapabilityFlags as MemoryOrderCapabilityFlags
 from xpushare.ur._enums import MemoryScopeCapabilityFlags as MemoryScopeCapabilityFlags
 from xpushare.ur._enums import PhysicalMemFlags as PhysicalMemFlags
@@ -47,6 +51,8 @@ from xpushare.ur._enums import USMAllocInfo as USMAllocInfo
 from xpushare.ur._enums import USMDeviceMemFlags as USMDeviceMemFlags
 from xpushare.ur._enums import USMHostMemFlags as USMHostMemFlags
 from xpushare.ur._enums import USMMigrationFlags as USMMigrationFlags
+from xpushare.ur._enums import USMPoolFlags as USMPoolFlags
+from xpushare.ur._enums import USMPoolInfo as USMPoolInfo
 from xpushare.ur._enums import USMType as USMType
 from xpushare.ur._enums import VirtualMemAccessFlags as VirtualMemAccessFlags
 from xpushare.ur._enums import VirtualMemGranularityInfo as VirtualMemGranularityInfo
@@ -56,18 +62,31 @@ from xpushare.ur._objects import Adapter as Adapter
 from xpushare.ur._objects import Context as Context
 from xpushare.ur._objects import Device as Device
 from xpushare.ur._objects import Event as Event
+from xpushare.ur._objects import Mem as Mem
 from xpushare.ur._objects import PhysicalMem as PhysicalMem
 from xpushare.ur._objects import Platform as Platform
 from xpushare.ur._objects import Queue as Queue
+from xpushare.ur._objects import USMPool as USMPool
+from xpushare.ur._structs import BufferProperties as BufferProperties
+from xpushare.ur._structs import BufferRegion as BufferRegion
+from xpushare.ur._structs import ContextNativeProperties as ContextNativeProperties
 from xpushare.ur._structs import ContextProperties as ContextProperties
+from xpushare.ur._structs import DeviceNativeProperties as DeviceNativeProperties
 from xpushare.ur._structs import DevicePartitionProperty as DevicePartitionProperty
+from xpushare.ur._structs import EventNativeProperties as EventNativeProperties
 from xpushare.ur._structs import ExpEnqueueExtProperties as ExpEnqueueExtProperties
 from xpushare.ur._structs import ExpEventDesc as ExpEventDesc
 from xpushare.ur._structs import ExpHostTaskProperties as ExpHostTaskProperties
 from xpushare.ur._structs import ExpUSMHostAllocRegisterProperties as ExpUSMHostAllocRegisterProperties
 from xpushare.ur._structs import PhysicalMemProperties as PhysicalMemProperties
+from xpushare.ur._structs import PlatformNativeProperties as PlatformNativeProperties
+from xpushare.ur._structs import QueueNativeDesc as QueueNativeDesc
+from xpushare.ur._structs import QueueNativeProperties as QueueNativeProperties
 from xpushare.ur._structs import QueueProperties as QueueProperties
+from xpushare.ur._structs import RectOffset as RectOffset
+from xpushare.ur._structs import RectRegion as RectRegion
 from xpushare.ur._structs import USMDesc as USMDesc
+from xpushare.ur._structs import USMPoolDesc as USMPoolDesc
 
 def urAdapterGet() -> list[Adapter]:
     """The adapters, each with a reference taken.
@@ -186,6 +205,21 @@ def urContextCreate(phDevices: Sequence[Device], pProperties: ContextProperties 
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
+def urContextCreateWithNativeHandle(
+    hNativeContext: int, hAdapter: Adapter, phDevices: Sequence[Device] | None, pProperties: ContextNativeProperties | None,
+) -> Context:
+    """A context for the driver's one that the objects of all these devices are in; there is no other.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
+    - `ERROR_INVALID_DEVICE`
+    - `ERROR_UNSUPPORTED_FEATURE`: `phDevices` is empty, the devices' objects are not in that context, or it is owned: it is the devices' own
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
 @overload
 def urContextGetInfo(
     hContext: Context,
@@ -218,6 +252,18 @@ def urContextGetInfo(hContext: Context, propName: int) -> Any:
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
+def urContextGetNativeHandle(hContext: Context) -> int:
+    """The driver's handle of the context that the objects of the first device are in (`CUcontext`, `ze_context_handle_t`).
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
 def urContextRelease(hContext: Context) -> None:
     """Gives up a reference to a context.
 
@@ -235,6 +281,21 @@ def urContextRetain(hContext: Context) -> None:
     `URError` with the result:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urDeviceCreateWithNativeHandle(
+    hNativeDevice: int, hAdapter: Adapter, pProperties: DeviceNativeProperties | None,
+) -> Device:
+    """The device of a handle of the driver's, as `urDeviceGet` answers it; nothing is owned by it.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
+    - `ERROR_INVALID_DEVICE`: `hAdapter` has no device of that handle, or `ONEAPI_DEVICE_SELECTOR` leaves it out
+    - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -479,6 +540,18 @@ def urDeviceGetInfo(hDevice: Device, propName: int) -> Any:
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
+def urDeviceGetNativeHandle(hDevice: Device) -> int:
+    """The driver's handle of a device (`CUdevice`, `ze_device_handle_t`).
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
 def urDeviceGetSelected(hPlatform: Platform, DeviceType: DeviceType | int) -> list[Device]:
     """The devices of a platform that are of a type and that `ONEAPI_DEVICE_SELECTOR` selects, with a reference taken.
 
@@ -512,6 +585,20 @@ def urDeviceRetain(hDevice: Device) -> None:
     `URError` with the result:
 
     - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urDeviceWaitExp(hDevice: Device) -> None:
+    """Waits until the commands in all queues of a device are complete, or lost.
+
+    `urQueueFinish` still answers what went wrong.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_INVALID_DEVICE`
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -593,6 +680,247 @@ def urEnqueueHostTaskExp(
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_UNSUPPORTED_FEATURE`: the device answers false to `DeviceInfo.ENQUEUE_HOST_TASK_SUPPORT_EXP`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEnqueueMemBufferCopy(
+    hQueue: Queue, hBufferSrc: Mem, hBufferDst: Mem, srcOffset: int, dstOffset: int, size: int, phEventWaitList: Sequence[Event] | None,
+) -> Event:
+    """Copies bytes of one buffer to another.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hBufferSrc` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hBufferDst` is null
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
+    - `ERROR_INVALID_QUEUE`
+    - `ERROR_INVALID_EVENT`
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
+    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
+    - `ERROR_INVALID_SIZE`: `srcOffset + size` exceeds `hBufferSrc`, or `dstOffset + size` `hBufferDst`
+    - `ERROR_INVALID_MEM_OBJECT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEnqueueMemBufferCopyRect(
+    hQueue: Queue, hBufferSrc: Mem, hBufferDst: Mem, srcOrigin: RectOffset, dstOrigin: RectOffset, region: RectRegion, srcRowPitch: int, srcSlicePitch: int, dstRowPitch: int, dstSlicePitch: int, phEventWaitList: Sequence[Event] | None,
+) -> Event:
+    """Copies a box of bytes of one buffer to another.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hBufferSrc` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hBufferDst` is null
+    - `ERROR_INVALID_SIZE`: `region` is empty
+    - `ERROR_INVALID_SIZE`: `srcRowPitch` is not 0 and less than `region.width`
+    - `ERROR_INVALID_SIZE`: `dstRowPitch` is not 0 and less than `region.width`
+    - `ERROR_INVALID_SIZE`: `srcSlicePitch` is not 0 and less than `region.height` rows of `srcRowPitch`, or `region.width` if that is 0
+    - `ERROR_INVALID_SIZE`: `srcSlicePitch` is no multiple of rows of `srcRowPitch`, or `region.width` if that is 0
+    - `ERROR_INVALID_SIZE`: `dstSlicePitch` is not 0 and less than `region.height` rows of `dstRowPitch`, or `region.width` if that is 0
+    - `ERROR_INVALID_SIZE`: `dstSlicePitch` is no multiple of rows of `dstRowPitch`, or `region.width` if that is 0
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
+    - `ERROR_INVALID_QUEUE`
+    - `ERROR_INVALID_EVENT`
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
+    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
+    - `ERROR_INVALID_SIZE`: a box exceeds its buffer
+    - `ERROR_INVALID_MEM_OBJECT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEnqueueMemBufferFill(
+    hQueue: Queue, hBuffer: Mem, pPattern: bytes | bytearray | memoryview, offset: int, size: int, phEventWaitList: Sequence[Event] | None,
+) -> Event:
+    """Fills bytes of a buffer with a pattern.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pPattern` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hBuffer` is null
+    - `ERROR_INVALID_SIZE`: `pPattern` is empty or `size` is 0
+    - `ERROR_INVALID_SIZE`: `pPattern` is longer than `size`
+    - `ERROR_INVALID_SIZE`: the length of `pPattern` is no power of two
+    - `ERROR_INVALID_SIZE`: `size` is no multiple of the length of `pPattern`
+    - `ERROR_INVALID_SIZE`: `offset` is no multiple of the length of `pPattern`
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
+    - `ERROR_INVALID_QUEUE`
+    - `ERROR_INVALID_EVENT`
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
+    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
+    - `ERROR_INVALID_SIZE`: `offset + size` exceeds `hBuffer`
+    - `ERROR_INVALID_MEM_OBJECT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEnqueueMemBufferMap(
+    hQueue: Queue, hBuffer: Mem, blockingMap: bool, mapFlags: MapFlags | int, offset: int, size: int, phEventWaitList: Sequence[Event] | None,
+) -> tuple[Event, int]:
+    """Gives bytes of a buffer an address, at which the program reads and writes them once the command is complete.
+
+    Host memory is where it is. Of a device's memory the address is that of a copy, which `urEnqueueMemUnmap` copies back if `mapFlags` says that it is written.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hBuffer` is null
+    - `ERROR_INVALID_ENUMERATION`: `mapFlags` has a bit of 0xfffffff8, which are no `MapFlags`
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
+    - `ERROR_INVALID_QUEUE`
+    - `ERROR_INVALID_EVENT`
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
+    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
+    - `ERROR_INVALID_SIZE`: `size` is 0, or `offset + size` exceeds `hBuffer`
+    - `ERROR_INVALID_MEM_OBJECT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEnqueueMemBufferRead(
+    hQueue: Queue, hBuffer: Mem, blockingRead: bool, offset: int, size: int, pDst: int, phEventWaitList: Sequence[Event] | None,
+) -> Event:
+    """Copies bytes of a buffer to memory of the program.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pDst` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hBuffer` is null
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
+    - `ERROR_INVALID_QUEUE`
+    - `ERROR_INVALID_EVENT`
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
+    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
+    - `ERROR_INVALID_SIZE`: `offset + size` exceeds `hBuffer`
+    - `ERROR_INVALID_MEM_OBJECT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEnqueueMemBufferReadRect(
+    hQueue: Queue, hBuffer: Mem, blockingRead: bool, bufferOrigin: RectOffset, hostOrigin: RectOffset, region: RectRegion, bufferRowPitch: int, bufferSlicePitch: int, hostRowPitch: int, hostSlicePitch: int, pDst: int, phEventWaitList: Sequence[Event] | None,
+) -> Event:
+    """Copies a box of bytes of a buffer to memory of the program.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pDst` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hBuffer` is null
+    - `ERROR_INVALID_SIZE`: `region` is empty
+    - `ERROR_INVALID_SIZE`: `bufferRowPitch` is not 0 and less than `region.width`
+    - `ERROR_INVALID_SIZE`: `hostRowPitch` is not 0 and less than `region.width`
+    - `ERROR_INVALID_SIZE`: `bufferSlicePitch` is not 0 and less than `region.height` rows of `bufferRowPitch`, or `region.width` if that is 0
+    - `ERROR_INVALID_SIZE`: `bufferSlicePitch` is no multiple of rows of `bufferRowPitch`, or `region.width` if that is 0
+    - `ERROR_INVALID_SIZE`: `hostSlicePitch` is not 0 and less than `region.height` rows of `hostRowPitch`, or `region.width` if that is 0
+    - `ERROR_INVALID_SIZE`: `hostSlicePitch` is no multiple of rows of `hostRowPitch`, or `region.width` if that is 0
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
+    - `ERROR_INVALID_QUEUE`
+    - `ERROR_INVALID_EVENT`
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
+    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
+    - `ERROR_INVALID_SIZE`: the box exceeds `hBuffer`
+    - `ERROR_INVALID_MEM_OBJECT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEnqueueMemBufferWrite(
+    hQueue: Queue, hBuffer: Mem, blockingWrite: bool, offset: int, size: int, pSrc: int, phEventWaitList: Sequence[Event] | None,
+) -> Event:
+    """Copies memory of the program to bytes of a buffer.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pSrc` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hBuffer` is null
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
+    - `ERROR_INVALID_QUEUE`
+    - `ERROR_INVALID_EVENT`
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
+    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
+    - `ERROR_INVALID_SIZE`: `offset + size` exceeds `hBuffer`
+    - `ERROR_INVALID_MEM_OBJECT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEnqueueMemBufferWriteRect(
+    hQueue: Queue, hBuffer: Mem, blockingWrite: bool, bufferOrigin: RectOffset, hostOrigin: RectOffset, region: RectRegion, bufferRowPitch: int, bufferSlicePitch: int, hostRowPitch: int, hostSlicePitch: int, pSrc: int, phEventWaitList: Sequence[Event] | None,
+) -> Event:
+    """Copies a box of bytes of the program to a buffer.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pSrc` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hBuffer` is null
+    - `ERROR_INVALID_SIZE`: `region` is empty
+    - `ERROR_INVALID_SIZE`: `bufferRowPitch` is not 0 and less than `region.width`
+    - `ERROR_INVALID_SIZE`: `hostRowPitch` is not 0 and less than `region.width`
+    - `ERROR_INVALID_SIZE`: `bufferSlicePitch` is not 0 and less than `region.height` rows of `bufferRowPitch`, or `region.width` if that is 0
+    - `ERROR_INVALID_SIZE`: `bufferSlicePitch` is no multiple of rows of `bufferRowPitch`, or `region.width` if that is 0
+    - `ERROR_INVALID_SIZE`: `hostSlicePitch` is not 0 and less than `region.height` rows of `hostRowPitch`, or `region.width` if that is 0
+    - `ERROR_INVALID_SIZE`: `hostSlicePitch` is no multiple of rows of `hostRowPitch`, or `region.width` if that is 0
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
+    - `ERROR_INVALID_QUEUE`
+    - `ERROR_INVALID_EVENT`
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
+    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
+    - `ERROR_INVALID_SIZE`: the box exceeds `hBuffer`
+    - `ERROR_INVALID_MEM_OBJECT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEnqueueMemUnmap(hQueue: Queue, hMem: Mem, pMappedPtr: int, phEventWaitList: Sequence[Event] | None) -> Event:
+    """Ends what `urEnqueueMemBufferMap` began: the program does not use the address any more.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pMappedPtr` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hMem` is null
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
+    - `ERROR_INVALID_QUEUE`
+    - `ERROR_INVALID_EVENT`
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
+    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
+    - `ERROR_INVALID_MEM_OBJECT`: `pMappedPtr` is not the address of mapped bytes of `hMem`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -785,6 +1113,21 @@ def urEventCreateExp(hContext: Context, hDevice: Device, pEventDesc: ExpEventDes
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
+def urEventCreateWithNativeHandle(
+    hNativeEvent: int, hContext: Context, pProperties: EventNativeProperties | None,
+) -> Event:
+    """An event that completes when the driver's event (`CUevent`, `ze_event_handle_t`) does, as it is recorded now.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_VALUE`: `hNativeEvent` is no event
+    - `ERROR_UNSUPPORTED_FEATURE`: the adapter takes no events of others
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
 @overload
 def urEventGetInfo(
     hEvent: Event,
@@ -822,6 +1165,18 @@ def urEventGetInfo(hEvent: Event, propName: int) -> Any:
     - `ERROR_INVALID_EVENT`
     - `ERROR_OUT_OF_RESOURCES`
     - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEventGetNativeHandle(hEvent: Event) -> int:
+    """A handle of a driver's event that completes with the newest command of an event (`CUevent`, `ze_event_handle_t`). It is good as long as `hEvent`, and not signalled again.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hEvent` is null
+    - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle, or a queue holds back the command of `hEvent`
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -1094,6 +1449,109 @@ def urIPCPutPhysMemHandleExp(hContext: Context, pIPCPhysMemHandleData: bytes | b
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
+def urMemBufferCreate(
+    hContext: Context, flags: MemFlags | int, size: int, pProperties: BufferProperties | None,
+) -> Mem:
+    """Makes a buffer: bytes that commands reach by a handle and an offset.
+
+    With `USE_HOST_POINTER` they are the program's own, at `pProperties.pHost`, and stay where they are; with `ALLOC_COPY_HOST_POINTER` what lies there is copied. Else they are memory of the device, or host memory with `ALLOC_HOST_POINTER` and where the context has several devices.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_ENUMERATION`: `flags` has a bit of 0xffffffc0, which are no `MemFlags`
+    - `ERROR_INVALID_BUFFER_SIZE`: `size` is 0
+    - `ERROR_INVALID_HOST_PTR`: `flags` has `USE_HOST_POINTER` or `ALLOC_COPY_HOST_POINTER`, and there is no `pProperties.pHost`
+    - `ERROR_INVALID_HOST_PTR`: `flags` has neither, and there is a `pProperties.pHost`
+    - `ERROR_INVALID_CONTEXT`
+    - `ERROR_INVALID_BUFFER_SIZE`: a device of `hContext` does not have that much memory
+    - `ERROR_INVALID_HOST_PTR`: this process does not have `size` bytes at `pProperties.pHost`
+    - `ERROR_INVALID_VALUE`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urMemBufferPartition(
+    hBuffer: Mem, flags: MemFlags | int, bufferCreateType: BufferCreateType | int, pRegion: BufferRegion,
+) -> Mem:
+    """Makes a buffer of a part of another one's bytes, which stay as long as either is there.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pRegion` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hBuffer` is null
+    - `ERROR_INVALID_ENUMERATION`: `flags` has a bit of 0xffffffc0, which are no `MemFlags`
+    - `ERROR_INVALID_ENUMERATION`: `bufferCreateType` is not in the range up to `BufferCreateType.REGION`
+    - `ERROR_INVALID_BUFFER_SIZE`: `pRegion.size` is 0
+    - `ERROR_INVALID_MEM_OBJECT`: `hBuffer` is a part of a buffer
+    - `ERROR_OBJECT_ALLOCATION_FAILURE`
+    - `ERROR_INVALID_VALUE`: `flags` says where the bytes are: they are those of `hBuffer`
+    - `ERROR_INVALID_BUFFER_SIZE`: `pRegion` exceeds `hBuffer`
+    - `ERROR_INVALID_HOST_PTR`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+@overload
+def urMemGetInfo(
+    hMemory: Mem,
+    propName: Literal[MemInfo.SIZE, MemInfo.REFERENCE_COUNT],
+) -> int: ...
+@overload
+def urMemGetInfo(
+    hMemory: Mem,
+    propName: Literal[MemInfo.CONTEXT],
+) -> Context: ...
+@overload
+def urMemGetInfo(hMemory: Mem, propName: int) -> Any:
+    """Asks about a buffer.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hMemory` is null
+    - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `MemInfo.REFERENCE_COUNT`
+    - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
+    - `ERROR_INVALID_MEM_OBJECT`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urMemRelease(hMem: Mem) -> None:
+    """Gives up a reference to a buffer. Its memory goes with the last one, after the commands that use it.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hMem` is null
+    - `ERROR_INVALID_MEM_OBJECT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urMemRetain(hMem: Mem) -> None:
+    """Takes a reference to a buffer.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hMem` is null
+    - `ERROR_INVALID_MEM_OBJECT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
 def urMemoryExportAllocExportableMemoryExp(
     hContext: Context, hDevice: Device, alignment: int, size: int, handleTypeToExport: ExpExternalMemType | int,
 ) -> int:
@@ -1229,6 +1687,21 @@ def urPhysicalMemRetain(hPhysicalMem: PhysicalMem) -> None:
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
+def urPlatformCreateWithNativeHandle(
+    hNativePlatform: int, hAdapter: Adapter, pProperties: PlatformNativeProperties | None,
+) -> Platform:
+    """The platform of a handle of the driver's; nothing is owned by it.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hAdapter` is null
+    - `ERROR_INVALID_VALUE`: `hNativePlatform` is not the platform of `hAdapter`
+    - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
 def urPlatformGet(hAdapter: Adapter) -> list[Platform]:
     """The platforms of an adapter.
 
@@ -1299,6 +1772,18 @@ def urPlatformGetInfo(hPlatform: Platform, propName: int) -> Any:
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
+def urPlatformGetNativeHandle(hPlatform: Platform) -> int:
+    """The driver's handle of a platform (Level Zero: `ze_driver_handle_t`).
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hPlatform` is null
+    - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
 def urQueueCreate(hContext: Context, hDevice: Device, pProperties: QueueProperties | None) -> Queue:
     """Makes a queue for a device.
 
@@ -1313,6 +1798,22 @@ def urQueueCreate(hContext: Context, hDevice: Device, pProperties: QueueProperti
     - `ERROR_INVALID_DEVICE`
     - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urQueueCreateWithNativeHandle(
+    hNativeQueue: int, hContext: Context, hDevice: Device | None, pProperties: QueueNativeProperties | None,
+) -> Queue:
+    """A queue over the driver's stream (`CUstream`), in order with what others queue there.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_DEVICE`: `hDevice` is null and `hContext` has several devices
+    - `ERROR_INVALID_VALUE`: `hNativeQueue` is on another device
+    - `ERROR_UNSUPPORTED_FEATURE`: the adapter takes no streams of others
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -1393,6 +1894,20 @@ def urQueueGetInfo(hQueue: Queue, propName: int) -> Any:
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
+def urQueueGetNativeHandle(hQueue: Queue, pDesc: QueueNativeDesc | None) -> int:
+    """The driver's handle of a queue's stream (`CUstream`; Level Zero: an immediate command list, so that 1 is written to `pDesc.pNativeData`).
+
+    It is good as long as the queue. What the queue holds back behind a wait has not come to the stream yet.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_UNSUPPORTED_FEATURE`: the driver has no such handle
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
 def urQueueRelease(hQueue: Queue) -> None:
     """Gives up a reference to a queue; the last one flushes it, and its commands still run.
 
@@ -1437,7 +1952,9 @@ def urUSMContextMemcpyExp(hContext: Context, pDst: int, pSrc: int, size: int) ->
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
-def urUSMDeviceAlloc(hContext: Context, hDevice: Device, pUSMDesc: USMDesc | None, pool: None, size: int) -> int:
+def urUSMDeviceAlloc(
+    hContext: Context, hDevice: Device, pUSMDesc: USMDesc | None, pool: USMPool | None, size: int,
+) -> int:
     """Allocates memory of a device.
 
     `URError` with the result:
@@ -1453,7 +1970,7 @@ def urUSMDeviceAlloc(hContext: Context, hDevice: Device, pUSMDesc: USMDesc | Non
     - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
     - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNSUPPORTED_FEATURE`: a device of `hContext` answers false to `DeviceInfo.USM_POOL_SUPPORT`
+    - `ERROR_INVALID_VALUE`: `pool` is of another context
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -1492,7 +2009,7 @@ def urUSMGetMemAllocInfo(
 def urUSMGetMemAllocInfo(
     hContext: Context, pMem: int,
     propName: Literal[USMAllocInfo.POOL],
-) -> None: ...
+) -> USMPool | None: ...
 @overload
 def urUSMGetMemAllocInfo(hContext: Context, pMem: int, propName: int) -> Any:
     """Asks about the allocation that an address lies in.
@@ -1511,7 +2028,7 @@ def urUSMGetMemAllocInfo(hContext: Context, pMem: int, propName: int) -> Any:
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
-def urUSMHostAlloc(hContext: Context, pUSMDesc: USMDesc | None, pool: None, size: int) -> int:
+def urUSMHostAlloc(hContext: Context, pUSMDesc: USMDesc | None, pool: USMPool | None, size: int) -> int:
     """Allocates host memory that devices reach.
 
     `URError` with the result:
@@ -1526,7 +2043,7 @@ def urUSMHostAlloc(hContext: Context, pUSMDesc: USMDesc | None, pool: None, size
     - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE` of any device of `hContext`
     - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNSUPPORTED_FEATURE`: a device of `hContext` answers false to `DeviceInfo.USM_POOL_SUPPORT`
+    - `ERROR_INVALID_VALUE`: `pool` is of another context
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -1542,7 +2059,7 @@ def urUSMHostAllocRegisterExp(
     - `ERROR_INVALID_NULL_POINTER`: `pHostMem` is null
     - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
     - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are no `ExpUSMHostAllocRegisterFlags`
-    - `ERROR_INVALID_SIZE`: `size` is 0
+    - `ERROR_INVALID_VALUE`: `size` is 0
     - `ERROR_INVALID_CONTEXT`
     - `ERROR_INVALID_VALUE`: this process does not have that memory, or it is USM memory, or was registered before
     - `ERROR_UNSUPPORTED_FEATURE`: a device answers false to `DeviceInfo.USM_HOST_ALLOC_REGISTER_SUPPORT_EXP`
@@ -1580,6 +2097,75 @@ def urUSMImportExp(hContext: Context, pMem: int, size: int) -> None:
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
+def urUSMPoolCreate(hContext: Context, pPoolDesc: USMPoolDesc) -> USMPool:
+    """Makes a pool, which memory can be allocated from.
+
+    Each allocation has pages of its own, so that it can be shared alone, and `urUSMFree` gives them back: the pool keeps nothing, and limits that are chained to `pPoolDesc` in C change nothing. `ZERO_INITIALIZE_BLOCK` zeroes what is allocated; the other flags are permissions.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pPoolDesc` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_ENUMERATION`: `pPoolDesc.flags` has a bit of 0xfffffff8, which are no `USMPoolFlags`
+    - `ERROR_INVALID_VALUE`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+@overload
+def urUSMPoolGetInfo(
+    hPool: USMPool,
+    propName: Literal[
+        USMPoolInfo.REFERENCE_COUNT, USMPoolInfo.RELEASE_THRESHOLD_EXP, USMPoolInfo.MAXIMUM_SIZE_EXP,
+        USMPoolInfo.RESERVED_CURRENT_EXP, USMPoolInfo.RESERVED_HIGH_EXP, USMPoolInfo.USED_CURRENT_EXP,
+        USMPoolInfo.USED_HIGH_EXP,
+    ],
+) -> int: ...
+@overload
+def urUSMPoolGetInfo(
+    hPool: USMPool,
+    propName: Literal[USMPoolInfo.CONTEXT],
+) -> Context: ...
+@overload
+def urUSMPoolGetInfo(hPool: USMPool, propName: int) -> Any:
+    """Asks about a pool. Reserved and used are the same, as a pool keeps nothing that was freed.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hPool` is null
+    - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `USMPoolInfo.USED_HIGH_EXP`
+    - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urUSMPoolRelease(pPool: USMPool) -> None:
+    """Gives up a reference to a pool. What was allocated from it stays.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `pPool` is null
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urUSMPoolRetain(pPool: USMPool) -> None:
+    """Takes a reference to a pool.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `pPool` is null
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
 def urUSMReleaseExp(hContext: Context, pMem: int) -> None:
     """Ends what `urUSMImportExp` began: nothing is done.
 
@@ -1593,7 +2179,9 @@ def urUSMReleaseExp(hContext: Context, pMem: int) -> None:
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
-def urUSMSharedAlloc(hContext: Context, hDevice: Device, pUSMDesc: USMDesc | None, pool: None, size: int) -> int:
+def urUSMSharedAlloc(
+    hContext: Context, hDevice: Device, pUSMDesc: USMDesc | None, pool: USMPool | None, size: int,
+) -> int:
     """Allocates memory that host and device share.
 
     `URError` with the result:
@@ -1609,7 +2197,7 @@ def urUSMSharedAlloc(hContext: Context, hDevice: Device, pUSMDesc: USMDesc | Non
     - `ERROR_INVALID_OPERATION`: `DeviceInfo.USM_SINGLE_SHARED_SUPPORT` and `DeviceInfo.USM_CROSS_SHARED_SUPPORT` are both false
     - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_UNSUPPORTED_FEATURE`: a device of `hContext` answers false to `DeviceInfo.USM_POOL_SUPPORT`
+    - `ERROR_INVALID_VALUE`: `pool` is of another context
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -1802,31 +2390,17 @@ def urCommandBufferRetainExp(*arguments: object) -> NoReturn: ...
 def urCommandBufferUpdateKernelLaunchExp(*arguments: object) -> NoReturn: ...
 def urCommandBufferUpdateSignalEventExp(*arguments: object) -> NoReturn: ...
 def urCommandBufferUpdateWaitEventsExp(*arguments: object) -> NoReturn: ...
-def urContextCreateWithNativeHandle(*arguments: object) -> NoReturn: ...
-def urContextGetNativeHandle(*arguments: object) -> NoReturn: ...
 def urContextSetExtendedDeleter(*arguments: object) -> NoReturn: ...
-def urDeviceCreateWithNativeHandle(*arguments: object) -> NoReturn: ...
-def urDeviceGetNativeHandle(*arguments: object) -> NoReturn: ...
 def urDevicePartition(*arguments: object) -> NoReturn: ...
 def urDeviceSelectBinary(*arguments: object) -> NoReturn: ...
-def urDeviceWaitExp(*arguments: object) -> NoReturn: ...
 def urEnqueueCommandBufferExp(*arguments: object) -> NoReturn: ...
 def urEnqueueDeviceGlobalVariableRead(*arguments: object) -> NoReturn: ...
 def urEnqueueDeviceGlobalVariableWrite(*arguments: object) -> NoReturn: ...
 def urEnqueueGraphExp(*arguments: object) -> NoReturn: ...
 def urEnqueueKernelLaunchWithArgsExp(*arguments: object) -> NoReturn: ...
-def urEnqueueMemBufferCopy(*arguments: object) -> NoReturn: ...
-def urEnqueueMemBufferCopyRect(*arguments: object) -> NoReturn: ...
-def urEnqueueMemBufferFill(*arguments: object) -> NoReturn: ...
-def urEnqueueMemBufferMap(*arguments: object) -> NoReturn: ...
-def urEnqueueMemBufferRead(*arguments: object) -> NoReturn: ...
-def urEnqueueMemBufferReadRect(*arguments: object) -> NoReturn: ...
-def urEnqueueMemBufferWrite(*arguments: object) -> NoReturn: ...
-def urEnqueueMemBufferWriteRect(*arguments: object) -> NoReturn: ...
 def urEnqueueMemImageCopy(*arguments: object) -> NoReturn: ...
 def urEnqueueMemImageRead(*arguments: object) -> NoReturn: ...
 def urEnqueueMemImageWrite(*arguments: object) -> NoReturn: ...
-def urEnqueueMemUnmap(*arguments: object) -> NoReturn: ...
 def urEnqueueNativeCommandExp(*arguments: object) -> NoReturn: ...
 def urEnqueueReadHostPipe(*arguments: object) -> NoReturn: ...
 def urEnqueueUSMDeviceAllocExp(*arguments: object) -> NoReturn: ...
@@ -1834,8 +2408,6 @@ def urEnqueueUSMFreeExp(*arguments: object) -> NoReturn: ...
 def urEnqueueUSMHostAllocExp(*arguments: object) -> NoReturn: ...
 def urEnqueueUSMSharedAllocExp(*arguments: object) -> NoReturn: ...
 def urEnqueueWriteHostPipe(*arguments: object) -> NoReturn: ...
-def urEventCreateWithNativeHandle(*arguments: object) -> NoReturn: ...
-def urEventGetNativeHandle(*arguments: object) -> NoReturn: ...
 def urGraphCreateExp(*arguments: object) -> NoReturn: ...
 def urGraphDestroyExp(*arguments: object) -> NoReturn: ...
 def urGraphDumpContentsExp(*arguments: object) -> NoReturn: ...
@@ -1859,18 +2431,11 @@ def urKernelRetain(*arguments: object) -> NoReturn: ...
 def urKernelSetExecInfo(*arguments: object) -> NoReturn: ...
 def urKernelSetSpecializationConstants(*arguments: object) -> NoReturn: ...
 def urKernelSuggestMaxCooperativeGroupCount(*arguments: object) -> NoReturn: ...
-def urMemBufferCreate(*arguments: object) -> NoReturn: ...
 def urMemBufferCreateWithNativeHandle(*arguments: object) -> NoReturn: ...
-def urMemBufferPartition(*arguments: object) -> NoReturn: ...
-def urMemGetInfo(*arguments: object) -> NoReturn: ...
 def urMemGetNativeHandle(*arguments: object) -> NoReturn: ...
 def urMemImageCreate(*arguments: object) -> NoReturn: ...
 def urMemImageCreateWithNativeHandle(*arguments: object) -> NoReturn: ...
 def urMemImageGetInfo(*arguments: object) -> NoReturn: ...
-def urMemRelease(*arguments: object) -> NoReturn: ...
-def urMemRetain(*arguments: object) -> NoReturn: ...
-def urPlatformCreateWithNativeHandle(*arguments: object) -> NoReturn: ...
-def urPlatformGetNativeHandle(*arguments: object) -> NoReturn: ...
 def urProgramBuild(*arguments: object) -> NoReturn: ...
 def urProgramBuildExp(*arguments: object) -> NoReturn: ...
 def urProgramCompile(*arguments: object) -> NoReturn: ...
@@ -1891,10 +2456,8 @@ def urProgramRetain(*arguments: object) -> NoReturn: ...
 def urProgramSetSpecializationConstants(*arguments: object) -> NoReturn: ...
 def urQueueBeginCaptureIntoGraphExp(*arguments: object) -> NoReturn: ...
 def urQueueBeginGraphCaptureExp(*arguments: object) -> NoReturn: ...
-def urQueueCreateWithNativeHandle(*arguments: object) -> NoReturn: ...
 def urQueueEndGraphCaptureExp(*arguments: object) -> NoReturn: ...
 def urQueueGetGraphExp(*arguments: object) -> NoReturn: ...
-def urQueueGetNativeHandle(*arguments: object) -> NoReturn: ...
 def urQueueIsGraphCaptureEnabledExp(*arguments: object) -> NoReturn: ...
 def urSamplerCreate(*arguments: object) -> NoReturn: ...
 def urSamplerCreateWithNativeHandle(*arguments: object) -> NoReturn: ...
@@ -1903,15 +2466,11 @@ def urSamplerGetNativeHandle(*arguments: object) -> NoReturn: ...
 def urSamplerRelease(*arguments: object) -> NoReturn: ...
 def urSamplerRetain(*arguments: object) -> NoReturn: ...
 def urUSMPitchedAllocExp(*arguments: object) -> NoReturn: ...
-def urUSMPoolCreate(*arguments: object) -> NoReturn: ...
 def urUSMPoolCreateExp(*arguments: object) -> NoReturn: ...
 def urUSMPoolDestroyExp(*arguments: object) -> NoReturn: ...
 def urUSMPoolGetDefaultDevicePoolExp(*arguments: object) -> NoReturn: ...
 def urUSMPoolGetDevicePoolExp(*arguments: object) -> NoReturn: ...
-def urUSMPoolGetInfo(*arguments: object) -> NoReturn: ...
 def urUSMPoolGetInfoExp(*arguments: object) -> NoReturn: ...
-def urUSMPoolRelease(*arguments: object) -> NoReturn: ...
-def urUSMPoolRetain(*arguments: object) -> NoReturn: ...
 def urUSMPoolSetDevicePoolExp(*arguments: object) -> NoReturn: ...
 def urUSMPoolSetInfoExp(*arguments: object) -> NoReturn: ...
 def urUSMPoolTrimToExp(*arguments: object) -> NoReturn: ...

@@ -90,22 +90,23 @@ def _sequence(value: Any, name: str) -> tuple[Any, ...]:
         _refuse(Result.ERROR_INVALID_ARGUMENT, f"`{name}` is a sequence, not {type(value).__name__}")
 
 
+_FIELDS: Final[Mapping[str, Callable[[Any, str], int]]] = {
+    "uint32": _uint32,
+    "size": _size,
+    "pointer": _pointer,
+    "bool": lambda value, name: _number(value, name) != 0,
+}
+
+
 def _struct(value: Any, name: str, cls: type[Any]) -> Any:
     """A copy of a struct whose fields are ints."""
-    if value is None:
-        return None
     if not isinstance(value, cls):
         _refuse(Result.ERROR_INVALID_ARGUMENT, f"`{name}` is a {cls.__name__}, not {type(value).__name__}")
     fields: dict[str, int] = {}
     for field, kind in _structs.FIELD_KINDS[cls.__name__].items():
         number = getattr(value, field)
-        if kind == "uint32":
-            number = _size(number, f"{name}.{field}")
-            if number >= 1 << 32:
-                _refuse(Result.ERROR_INVALID_VALUE, f"`{name}.{field}` has 32 bits, {number} does not fit")
-            fields[field] = number
-        else:
-            fields[field] = _enumeration(number, f"{name}.{field}")
+        take = _FIELDS.get(kind, _enumeration)
+        fields[field] = take(number, f"{name}.{field}")
     return cls(**fields)
 
 
@@ -119,10 +120,6 @@ def _member(cls: type[IntEnum], value: int, name: str, result: Result) -> IntEnu
 def _dead(value: Any, name: str, cls: type[Counted], result: Result) -> NoReturn:
     why = f"{value!r}" if isinstance(value, cls) else f"a {type(value).__name__}, not a ur.{cls.__name__}"
     _refuse(result, f"`{name}` is {why}")
-
-
-def _pool(_value: object, name: str) -> NoReturn:
-    _refuse(Result.ERROR_UNSUPPORTED_FEATURE, f"`{name}`: there are no USM pools here")
 
 
 def _elsewhere(context: _objects.Context, device: _objects.Device) -> NoReturn:
@@ -175,10 +172,10 @@ def annotation(kind: str) -> str:
     if base.endswith("]"):
         return f"list[{annotation(base[: base.index('[')])}]"
     if family == "handle":
-        text = "None" if name == "usm_pool" else HANDLES[name].__name__
+        text = HANDLES[name].__name__
     elif family == "sequence":
         text = f"Sequence[{HANDLES[name].__name__}]"
-    elif family == "struct":
+    elif family in ("struct", "value"):
         text = name
     elif family in ("enum", "flags"):
         text = f"{name} | int"
@@ -239,6 +236,8 @@ def _convert(arg: Arg) -> Iterator[str]:
         yield f"if {name}.__class__ is not int: {name} = _enumeration({name}, {name!r})"
     elif family == "struct":
         yield f"if {name} is not None: {name} = _struct({name}, {name!r}, _c_{kind})"
+    elif family == "value":
+        yield f"{name} = _struct({name}, {name!r}, _c_{kind})"
     elif family == "sequence":
         if arg.optional:
             yield f"{name} = _sequence({name}, {name!r}) if {name} else ()"
@@ -249,9 +248,7 @@ def _convert(arg: Arg) -> Iterator[str]:
 def _validate(arg: Arg) -> Iterator[str]:
     """Statements that refuse what only looks like an argument, after the checks."""
     name, (family, _, kind) = arg.name, arg.base_kind.partition(":")
-    if arg.base_kind == "handle:usm_pool":
-        yield f"if {name} is not None: _pool({name}, {name!r})"
-    elif family == "handle":
+    if family == "handle":
         cls = HANDLES[kind].__name__
         test = f"{name}.__class__ is not _c_{cls} or not {name}.references"
         if arg.optional:
@@ -316,7 +313,7 @@ def _member_result(function: Function) -> Result:
 _HELPERS: Final[dict[str, Callable[..., Any]]] = {
     each.__name__: each
     for each in (
-        _bytes, _callback, _dead, _elsewhere, _enumeration, _member, _number, _pointer, _pool, _refuse, _sequence,
+        _bytes, _callback, _dead, _elsewhere, _enumeration, _member, _number, _pointer, _refuse, _sequence,
         _size, _string, _struct, _uint32,
     )
 }  # fmt: skip

@@ -18,6 +18,7 @@ __all__ = [
     "AdapterInfo",
     "ApiVersion",
     "Backend",
+    "BufferCreateType",
     "Command",
     "ContextFlags",
     "ContextInfo",
@@ -44,6 +45,9 @@ __all__ = [
     "ExpUSMHostAllocRegisterFlags",
     "KernelLaunchPropertiesFlags",
     "LoggerLevel",
+    "MapFlags",
+    "MemFlags",
+    "MemInfo",
     "MemoryOrderCapabilityFlags",
     "MemoryScopeCapabilityFlags",
     "PhysicalMemFlags",
@@ -57,6 +61,8 @@ __all__ = [
     "USMDeviceMemFlags",
     "USMHostMemFlags",
     "USMMigrationFlags",
+    "USMPoolFlags",
+    "USMPoolInfo",
     "USMType",
     "VirtualMemAccessFlags",
     "VirtualMemGranularityInfo",
@@ -380,6 +386,33 @@ class USMAllocInfo(IntEnum):
     POOL = 4
 
 
+class USMPoolInfo(IntEnum):
+    """`ur_usm_pool_info_t`: What `urUSMPoolGetInfo` can be asked."""
+
+    REFERENCE_COUNT = 0
+    CONTEXT = 1
+    RELEASE_THRESHOLD_EXP = 0x2050
+    MAXIMUM_SIZE_EXP = 0x2051
+    RESERVED_CURRENT_EXP = 0x2052
+    RESERVED_HIGH_EXP = 0x2053
+    USED_CURRENT_EXP = 0x2054
+    USED_HIGH_EXP = 0x2055
+
+
+class MemInfo(IntEnum):
+    """`ur_mem_info_t`: What `urMemGetInfo` can be asked."""
+
+    SIZE = 0
+    CONTEXT = 1
+    REFERENCE_COUNT = 2
+
+
+class BufferCreateType(IntEnum):
+    """`ur_buffer_create_type_t`: What `urMemBufferPartition` makes."""
+
+    REGION = 0
+
+
 class ExpPeerInfo(IntEnum):
     """`ur_exp_peer_info_t`: What `urUsmP2PPeerAccessGetInfoExp` can be asked."""
 
@@ -588,6 +621,33 @@ class USMMigrationFlags(IntFlag, boundary=KEEP):
     DEVICE_TO_HOST = 1 << 1
 
 
+class USMPoolFlags(IntFlag, boundary=KEEP):
+    """`ur_usm_pool_flags_t`: Flags of `USMPoolDesc`."""
+
+    ZERO_INITIALIZE_BLOCK = 1 << 0
+    USE_NATIVE_MEMORY_POOL_EXP = 1 << 1
+    READ_ONLY_EXP = 1 << 2
+
+
+class MemFlags(IntFlag, boundary=KEEP):
+    """`ur_mem_flags_t`: How kernels use a buffer, and where its bytes are."""
+
+    READ_WRITE = 1 << 0
+    WRITE_ONLY = 1 << 1
+    READ_ONLY = 1 << 2
+    USE_HOST_POINTER = 1 << 3
+    ALLOC_HOST_POINTER = 1 << 4
+    ALLOC_COPY_HOST_POINTER = 1 << 5
+
+
+class MapFlags(IntFlag, boundary=KEEP):
+    """`ur_map_flags_t`: What the program does with the bytes of `urEnqueueMemBufferMap`."""
+
+    READ = 1 << 0
+    WRITE = 1 << 1
+    WRITE_INVALIDATE_REGION = 1 << 2
+
+
 class ExpUSMHostAllocRegisterFlags(IntFlag, boundary=KEEP):
     """`ur_exp_usm_host_alloc_register_flags_t`: How devices use host memory that is registered."""
 
@@ -734,6 +794,9 @@ INVALID_BITS: Final[Mapping[type[IntFlag], int]] = MappingProxyType(
         USMDeviceMemFlags: 0xFFFFFFF8,
         USMAdviceFlags: 0xFFFE0000,
         USMMigrationFlags: 0xFFFFFFFC,
+        USMPoolFlags: 0xFFFFFFF8,
+        MemFlags: 0xFFFFFFC0,
+        MapFlags: 0xFFFFFFF8,
         ExpUSMHostAllocRegisterFlags: 0xFFFFFFFE,
         ExpHostTaskFlags: 0xFFFFFFFE,
         VirtualMemAccessFlags: 0xFFFFFFF8,

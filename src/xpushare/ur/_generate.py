@@ -26,7 +26,7 @@ from xpushare.ur.loader._tables import tables
 __all__ = ["aspects_page", "main", "operations_page", "reference", "stub", "targets"]
 
 ENUMERATIONS: Final = sorted(set(_enums.__all__) - {"INVALID_BITS", "invalid_bits"})
-STRUCTS: Final = sorted(set(_structs.__all__) - {"FIELD_KINDS", "STRUCTURE_TYPES"})
+STRUCTS: Final = sorted(set(_structs.__all__) - {"BY_VALUE", "FIELD_KINDS", "STRUCTURE_TYPES"})
 OBJECTS: Final = sorted(cls.__name__ for cls in HANDLES.values())
 
 INTRODUCTION: Final = """\
@@ -82,11 +82,11 @@ def _wrap(names: list[str]) -> list[str]:
 def _result_of_query(info: str, member: str) -> str:
     kind = INFOS[info].kinds[member]
     text = result_annotation(kind)
-    # UR's null: no parent device, no command yet, no device of host memory.
+    # UR's null: no parent device, no command yet, no pool of the allocation.
     return f"{text} | None" if kind.startswith("handle:") and member in _NULLABLE and text != "None" else text
 
 
-_NULLABLE: Final = {"PARENT_DEVICE", "COMPOSITE_DEVICE", "COMMAND_QUEUE"}
+_NULLABLE: Final = {"PARENT_DEVICE", "COMPOSITE_DEVICE", "COMMAND_QUEUE", "POOL"}
 
 
 def _function(function: Function) -> list[str]:

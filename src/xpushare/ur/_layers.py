@@ -15,7 +15,7 @@ from xpushare._result import Result
 from xpushare.core.declare import Point, add_face, layers_on
 from xpushare.ur import _enums, _objects, _structs
 from xpushare.ur._error import URError
-from xpushare.ur._objects import HANDLES, Counted
+from xpushare.ur._objects import HANDLES, Counted, Mem
 from xpushare.ur._spec import FUNCTIONS, INFOS, Function
 
 __all__ = ["attach"]
@@ -104,8 +104,9 @@ def _keep(function: Function, given: Mapping[str, Any], result: Any) -> None:
         made = ""
     if made in HANDLES:
         found = _subject(function, made, given) if result is None else result
-        for each in found if isinstance(found, list) else (found,):
-            books.made(each, _name(each), counted=True)
+        for each in found if isinstance(found, list | tuple) else (found,):
+            if type(each) is HANDLES[made]:
+                books.made(each, _name(each), counted=True)
     elif made and not made.endswith(" handle"):
         place = _objects.places.locate(result)
         nbytes = 0 if place is None else place.address + place.nbytes - result
@@ -118,6 +119,7 @@ def _keep(function: Function, given: Mapping[str, Any], result: Any) -> None:
 
 # --- what is wrong with a call
 
+_TOO_MUCH: Final = (Result.ERROR_INVALID_SIZE, Result.ERROR_INVALID_BUFFER_SIZE)
 _RELEASE: Final = "Attempting to release nonexistent"
 _USE: Final = "There are no valid references to"
 
@@ -223,6 +225,9 @@ def _check_bounds(function: Function, given: Mapping[str, Any], error: URError) 
     rules = {function.errors[number].condition for number in range(len(function.checks))}
     for arg in function.args:
         address = given.get(arg.name)
+        if isinstance(address, Mem) and error.result in _TOO_MUCH and repr(address) in error.message:
+            found = True
+            tell(f"`{arg.name}` {_name(address)}: {error.message}", books.of(address))
         if arg.kind != "pointer" or not isinstance(address, int):
             continue
         place: Any = _objects.places.locate(address)
@@ -273,6 +278,8 @@ def _value(value: Any, kind: str, asked: Any = None) -> str:
     """A value of that kind, as Unified Runtime prints it; of data only how much they are."""
     if value is None:
         return "nullptr"
+    if "+" in kind:
+        return f"{{{', '.join(map(_value, value, kind.split('+')))}}}"
     family, _, name = kind.removesuffix("?").partition(":")
     if family == "info":
         return _info(value, name, asked)
@@ -283,7 +290,7 @@ def _value(value: Any, kind: str, asked: Any = None) -> str:
         return f"{id(value):#x}"
     if isinstance(value, bytes | bytearray | memoryview):
         return f"{{{len(value)} bytes}}"
-    if family == "struct":
+    if family in ("struct", "value"):
         return _struct(value, name)
     if isinstance(value, bool):
         return str(value).lower()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from bisect import bisect_right, insort
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self, final
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, NoReturn, Self, final
 
 from xpushare._device import Context as SharedContext
 from xpushare._device import Device as SharedDevice
 from xpushare._device import devices as shared_devices
+from xpushare._device import devices_of_backends
 from xpushare._lifecycle import use
 from xpushare._result import Result
 from xpushare.core.memory import HostBytes, Range, host_bytes
@@ -33,13 +35,17 @@ __all__ = [
     "Counted",
     "Device",
     "Event",
+    "Mapped",
+    "Mem",
     "PhysicalMem",
     "Places",
     "Platform",
     "Queue",
+    "USMPool",
     "adapters",
     "device_of",
     "places",
+    "selected_by_loader",
 ]
 
 _lock = threading.RLock()
@@ -271,7 +277,7 @@ class PhysicalMem(Counted):
 class Event(Counted):
     """`ur_event_handle_t`: a command's event, or a reusable one."""
 
-    __slots__ = ("command", "context", "failed_on", "profile", "queue", "reusable", "shared", "started")
+    __slots__ = ("command", "context", "failed_on", "native", "profile", "queue", "reusable", "shared", "started")
 
     dead = Result.ERROR_INVALID_EVENT
     shared: SharedEvent
@@ -286,6 +292,8 @@ class Event(Counted):
     profile: Profile | None
     started: Profile | None
     """Of the marker before a command with a duration of its own."""
+    native: tuple[int, int, object] | None
+    """The driver's handle that the program gave, or was given; for which point; and what keeps that."""
 
     @classmethod
     def make(cls, context: Context, event: SharedEvent, command: Command, reusable: bool) -> Event:
@@ -294,7 +302,7 @@ class Event(Counted):
         self.shared = event
         self.command = command
         self.reusable = reusable
-        self.queue = self.failed_on = self.profile = self.started = None
+        self.queue = self.failed_on = self.profile = self.started = self.native = None
         return self
 
     @property
@@ -306,6 +314,94 @@ class Event(Counted):
 
     def _end(self) -> None:
         self.shared.close()
+        self.native = None
+
+
+@final
+class Mem(Counted):
+    """`ur_mem_handle_t`: a buffer, or a part of one."""
+
+    __slots__ = ("_bytes", "context", "is_part", "maps", "nbytes")
+
+    dead = Result.ERROR_INVALID_MEM_OBJECT
+    _bytes: Memory | Range
+    """What was allocated for it; a range: memory of the program."""
+    context: Context
+    nbytes: int
+    is_part: bool
+    """It was made by `urMemBufferPartition`."""
+    maps: dict[int, list[Mapped]]
+    """What is mapped, by address."""
+
+    @classmethod
+    def make(cls, context: Context, memory: Memory | Range, nbytes: int, is_part: bool) -> Mem:
+        self = cls._new()
+        self.context = context
+        self._bytes = memory
+        self.nbytes = nbytes
+        self.is_part = is_part
+        self.maps = {}
+        return self
+
+    @property
+    def backend(self) -> str:
+        return self.context.backend
+
+    @property
+    def piece(self) -> Range:
+        """Its bytes."""
+        return self._bytes if isinstance(self._bytes, Range) else use(self._bytes)
+
+    def _about(self) -> str:
+        return f" of {self.nbytes} bytes"
+
+    def _end(self) -> None:
+        self.maps.clear()
+        if not isinstance(self._bytes, Range):
+            self._bytes.close()
+
+
+class Mapped(NamedTuple):
+    """A part of a buffer that the program reads and writes through an address."""
+
+    offset: int
+    nbytes: int
+    flags: int
+    staged: Range | None
+    """A copy of the bytes; None: the address is the buffer's own."""
+
+
+@final
+class USMPool(Counted):
+    """`ur_usm_pool_handle_t`: what was allocated from it, and how much of that there is."""
+
+    __slots__ = ("context", "flags", "most", "used")
+
+    dead = Result.ERROR_INVALID_VALUE
+    context: Context
+    flags: int
+    used: int
+    """Bytes that are allocated from it."""
+    most: int
+    """That many were at some time."""
+
+    @classmethod
+    def make(cls, context: Context, flags: int) -> USMPool:
+        self = cls._new()
+        self.context = context
+        self.flags = flags
+        self.used = self.most = 0
+        return self
+
+    @property
+    def backend(self) -> str:
+        return self.context.backend
+
+    def count(self, nbytes: int) -> None:
+        """Something of that size was allocated; freed, if it is negative."""
+        with _lock:
+            self.used += nbytes
+            self.most = max(self.most, self.used)
 
 
 HANDLES: Final[Mapping[str, type[Counted]]] = {
@@ -316,6 +412,8 @@ HANDLES: Final[Mapping[str, type[Counted]]] = {
     "queue": Queue,
     "event": Event,
     "physical_mem": PhysicalMem,
+    "mem": Mem,
+    "usm_pool": USMPool,
 }
 """By their kinds."""
 
@@ -339,10 +437,28 @@ def device_of(device: SharedDevice) -> Device:
     return found
 
 
+_loader_selects: Final = ContextVar("loader_selects", default=False)
+
+
+def selected_by_loader(call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call` for Unified Runtime's loader, which reads `ONEAPI_DEVICE_SELECTOR` itself: it numbers all devices of a
+    platform.
+    """
+
+    def answer(*arguments: Any) -> Any:
+        before = _loader_selects.set(True)
+        try:
+            return call(*arguments)
+        finally:
+            _loader_selects.reset(before)
+
+    return answer
+
+
 def adapters() -> dict[Adapter, list[Device]]:
     """The adapters that have devices in this process, and those."""
     found: dict[Adapter, list[Device]] = {}
-    for device in map(device_of, shared_devices()):
+    for device in map(device_of, devices_of_backends() if _loader_selects.get() else shared_devices()):
         found.setdefault(device.platform.adapter, []).append(device)
     return found
 
@@ -360,6 +476,7 @@ class Places:
         self.opened: dict[int, dict[Memory, None]] = {}  # in the order of the opens
         self.ranges: dict[int, VirtualRange] = {}
         self.registered: dict[int, HostBytes] = {}
+        self.pools: dict[int, USMPool] = {}  # of those allocated from one
         self._starts: list[int] = []
         self._mapped: dict[int, Any] = {}  # opened allocations, reserved ranges and registered memory
 

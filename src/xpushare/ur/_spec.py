@@ -8,8 +8,7 @@ say what an argument is:
 
 | annotation | kind | in Python |
 |---|---|---|
-| a class of `_objects` | `handle:X` | an object: adapter, platform, device, context, queue, event, physical_mem |
-| `Pool` | `handle:usm_pool?` | null, as there are none |
+| a class of `_objects` | `handle:X` | an object; `HANDLES` has the kinds |
 | `Pointer`, `NullablePointer` | `pointer`, `pointer?` | an address, `int` of 64 bits; 0 is null, as `None` is |
 | `Size` | `size` | `int` of 64 bits, not negative |
 | `bool` | `bool` | `bool` |
@@ -21,9 +20,10 @@ say what an argument is:
 | `Pattern` | `pattern` | bytes-like; `pPattern` and `patternSize` |
 | an `IntEnum` of `_enums` | `enum:X` | `int`, answered as class `X` |
 | `Annotated[int, X]`, `X` an `IntFlag` | `flags:X` | `int` |
-| a class of `_structs` | `struct:X` | that dataclass |
+| a class of `_structs` | `struct:X` | that dataclass; `value:X` if C has the struct itself, not a pointer to it |
 | `tuple[X, ...]` | `sequence:X` | a sequence of handles and its count |
-| `WaitList` | `sequence:event?` | the same; empty is UR's null with count 0 |
+| `WaitList`, `DeviceList` | `sequence:X?` | the same; empty is UR's null with count 0 |
+| `NativeHandle` | `size` | the driver's handle, any `int` of 64 bits |
 | `X | None` | the kind of `X`, and `?` | `None` is allowed |
 | `list[X]` (a result) | the kind of `X`, and `[]` | a list |
 | `tuple[X, Y]` (a result) | the kinds, with `+` | a tuple: several outputs, in their order |
@@ -51,7 +51,7 @@ from xpushare._result import Result
 from xpushare.core.declare import OPERATIONS, Operation
 from xpushare.ur import _enums, _structs
 from xpushare.ur._error import URError
-from xpushare.ur._objects import HANDLES, Event
+from xpushare.ur._objects import HANDLES, Device, Event
 
 __all__ = [
     "FUNCTIONS",
@@ -60,6 +60,7 @@ __all__ = [
     "UNSUPPORTED_QUERY",
     "Arg",
     "Check",
+    "DeviceList",
     "Error",
     "EventCallback",
     "Function",
@@ -68,9 +69,9 @@ __all__ = [
     "Int32",
     "LoggerCallback",
     "NullablePointer",
+    "NativeHandle",
     "Pattern",
     "Pointer",
-    "Pool",
     "Rule",
     "Size",
     "String",
@@ -97,7 +98,8 @@ LoggerCallback = Annotated[Callable[[_enums.LoggerLevel, str, object], object], 
 EventCallback = Annotated[Callable[[Event, _enums.ExecutionInfo, object], object], "callback:event"]
 HostTask = Annotated[Callable[[object], object], "callback:host_task"]
 UserData = Annotated[object, "data?"]
-Pool = Annotated[None, "handle:usm_pool?"]
+DeviceList = Annotated[tuple[Device, ...], "sequence:device?"]
+NativeHandle = Annotated[int, "size"]
 WaitList = Annotated[tuple[Event, ...], "sequence:event?"]
 
 
@@ -294,7 +296,7 @@ def _kind(annotation: Any) -> str:
     if annotation in _HANDLE_KINDS:
         return f"handle:{_HANDLE_KINDS[annotation]}"
     if annotation.__name__ in _structs.FIELD_KINDS:
-        return f"struct:{annotation.__name__}"
+        return f"{'value' if annotation.__name__ in _structs.BY_VALUE else 'struct'}:{annotation.__name__}"
     if issubclass(annotation, IntEnum) and not issubclass(annotation, IntFlag):
         return f"enum:{annotation.__name__}"
     if annotation in (bool, bytes):

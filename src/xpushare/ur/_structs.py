@@ -12,17 +12,29 @@ from types import MappingProxyType
 from typing import Final
 
 __all__ = [
+    "BY_VALUE",
     "FIELD_KINDS",
     "STRUCTURE_TYPES",
+    "BufferProperties",
+    "BufferRegion",
+    "ContextNativeProperties",
     "ContextProperties",
+    "DeviceNativeProperties",
     "DevicePartitionProperty",
+    "EventNativeProperties",
     "ExpEnqueueExtProperties",
     "ExpEventDesc",
     "ExpHostTaskProperties",
     "ExpUSMHostAllocRegisterProperties",
     "PhysicalMemProperties",
+    "PlatformNativeProperties",
+    "QueueNativeDesc",
+    "QueueNativeProperties",
     "QueueProperties",
+    "RectOffset",
+    "RectRegion",
     "USMDesc",
+    "USMPoolDesc",
 ]
 
 
@@ -103,6 +115,99 @@ class DevicePartitionProperty:
     `DeviceAffinityDomainFlags` (`BY_AFFINITY_DOMAIN`)."""
 
 
+@dataclass
+class USMPoolDesc:
+    """`ur_usm_pool_desc_t`, for `urUSMPoolCreate`."""
+
+    flags: int = 0
+    """`USMPoolFlags`"""
+
+
+@dataclass
+class BufferProperties:
+    """`ur_buffer_properties_t`, for `urMemBufferCreate`."""
+
+    pHost: int = 0
+    """Address of memory of the program."""
+
+
+@dataclass
+class BufferRegion:
+    """`ur_buffer_region_t`, for `urMemBufferPartition`."""
+
+    origin: int = 0
+    size: int = 0
+
+
+@dataclass
+class PlatformNativeProperties:
+    """`ur_platform_native_properties_t`, for `urPlatformCreateWithNativeHandle`."""
+
+    isNativeHandleOwned: bool = False
+
+
+@dataclass
+class DeviceNativeProperties:
+    """`ur_device_native_properties_t`, for `urDeviceCreateWithNativeHandle`."""
+
+    isNativeHandleOwned: bool = False
+
+
+@dataclass
+class ContextNativeProperties:
+    """`ur_context_native_properties_t`, for `urContextCreateWithNativeHandle`."""
+
+    isNativeHandleOwned: bool = False
+
+
+@dataclass
+class QueueNativeProperties:
+    """`ur_queue_native_properties_t`, for `urQueueCreateWithNativeHandle`."""
+
+    isNativeHandleOwned: bool = False
+    """The stream is destroyed after the queue."""
+
+
+@dataclass
+class EventNativeProperties:
+    """`ur_event_native_properties_t`, for `urEventCreateWithNativeHandle`."""
+
+    isNativeHandleOwned: bool = False
+    """The driver's event is destroyed after this one."""
+
+
+@dataclass
+class QueueNativeDesc:
+    """`ur_queue_native_desc_t`, for `urQueueGetNativeHandle`."""
+
+    pNativeData: int = 0
+    """Address of an `int32_t` for what the driver's kind of stream is; 0 for none."""
+
+
+@dataclass
+class RectOffset:
+    """`ur_rect_offset_t`: where a box of bytes begins, in a buffer or in memory of the program."""
+
+    x: int = 0
+    """In bytes."""
+    y: int = 0
+    """In rows."""
+    z: int = 0
+    """In slices."""
+
+
+@dataclass
+class RectRegion:
+    """`ur_rect_region_t`: how large a box is."""
+
+    width: int = 0
+    """In bytes."""
+    height: int = 0
+    """In rows."""
+    depth: int = 0
+    """In slices."""
+
+
 FIELD_KINDS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
         "ContextProperties": {"flags": "flags:ContextFlags"},
@@ -113,10 +218,23 @@ FIELD_KINDS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "ExpEnqueueExtProperties": {"flags": "flags:ExpEnqueueExtFlags"},
         "ExpUSMHostAllocRegisterProperties": {"flags": "flags:ExpUSMHostAllocRegisterFlags"},
         "ExpHostTaskProperties": {"flags": "flags:ExpHostTaskFlags"},
+        "USMPoolDesc": {"flags": "flags:USMPoolFlags"},
+        "BufferProperties": {"pHost": "pointer"},
+        "BufferRegion": {"origin": "size", "size": "size"},
+        **{
+            f"{each}NativeProperties": {"isNativeHandleOwned": "bool"}
+            for each in ("Platform", "Device", "Context", "Queue", "Event")
+        },
+        "QueueNativeDesc": {"pNativeData": "pointer"},
+        "RectOffset": {"x": "size", "y": "size", "z": "size"},
+        "RectRegion": {"width": "size", "height": "size", "depth": "size"},
         "DevicePartitionProperty": {"type": "enum:DevicePartition", "value": "uint32"},
     }
 )
 """What the fields mean: struct -> field -> kind, in the words of `xpushare.ur._spec`."""
+
+BY_VALUE: Final = frozenset(("RectOffset", "RectRegion"))
+"""The structs that C passes by value: they are always there."""
 
 STRUCTURE_TYPES: Final[Mapping[str, int]] = MappingProxyType(
     {
@@ -124,6 +242,15 @@ STRUCTURE_TYPES: Final[Mapping[str, int]] = MappingProxyType(
         "QueueProperties": 14,
         "USMDesc": 7,
         "PhysicalMemProperties": 37,
+        "BufferProperties": 2,
+        "BufferRegion": 3,
+        "USMPoolDesc": 10,
+        "ContextNativeProperties": 16,
+        "QueueNativeProperties": 18,
+        "EventNativeProperties": 20,
+        "PlatformNativeProperties": 21,
+        "DeviceNativeProperties": 22,
+        "QueueNativeDesc": 25,
         "ExpEventDesc": 0x8000,
         "ExpEnqueueExtProperties": 0x4000,
         "ExpUSMHostAllocRegisterProperties": 0x7000,

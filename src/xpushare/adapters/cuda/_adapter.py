@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from xpushare._aspects import Aspect, Support
-from xpushare._errors import DeviceError, InvalidArgumentError, XpuShareError
+from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError
 from xpushare.adapters.base import (
     DeviceInfo,
     DriverMemory,
@@ -64,6 +64,23 @@ _MISSING: Final = {
 }
 # cuStreamCreate may not return while other streams wait for a value (seen in a process that had ended many before).
 _SPARE_STREAMS: Final = 4
+
+
+class _Owned:
+    """A stream or an event that the program has handed over: it is destroyed with this object."""
+
+    def __init__(self, driver: Driver, destroy: str, handle: int, stream: RawStream | None) -> None:
+        self._driver = driver
+        self._destroy = destroy
+        self._handle = handle
+        self.device_id = None if stream is None else stream.device_id
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._handle
+
+    def __del__(self) -> None:
+        if self._driver.started:
+            getattr(self._driver.api, self._destroy)(self._handle)
 
 
 class Cuda(VirtualMemoryAdapter):
@@ -228,6 +245,22 @@ class Cuda(VirtualMemoryAdapter):
                 f"DLPack's number of a CUDA stream is 1 (legacy default), 2 (per thread) or its handle, not {number}"
             )
         return RawStream(number, ordinal)
+
+    def native(self, device: DeviceInfo, what: Literal["platform", "device", "context"]) -> int:
+        if what == "platform":
+            raise FeatureNotSupportedError("CUDA has no handle of a platform")
+        gpu = self.device(device)
+        return gpu.context.number if what == "context" else int(gpu.handle)
+
+    def native_queue(self, device: DeviceInfo, handle: int, owned: bool) -> tuple[DeviceInfo, DriverQueue]:
+        stream = RawStream(handle, self.device(device).ordinal)
+        found = self.adopt_queue(_Owned(self._driver, "cuStreamDestroy", handle, stream) if owned else stream)
+        assert found is not None
+        return found
+
+    def native_event(self, device: DeviceInfo, handle: int, owned: bool) -> tuple[int, object]:
+        self._driver.start()
+        return handle, _Owned(self._driver, "cuEventDestroy", handle, None) if owned else None
 
     def _context_of(self, raw: int, stream: Any, ordinal: int | None) -> Context:
         doing = "adopting a stream"

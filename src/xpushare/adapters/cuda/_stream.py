@@ -23,6 +23,7 @@ class IpcEvent:
         self._context = context
         self._event = event
         self.handle = handle
+        self.native = int(event)
 
     def release(self) -> None:
         with self._context.current():

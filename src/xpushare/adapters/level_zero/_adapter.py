@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from xpushare._aspects import Aspect, Support
 from xpushare._errors import DeviceError, FeatureNotSupportedError, XpuShareError
@@ -24,7 +24,7 @@ from xpushare.adapters.level_zero._driver import Driver
 from xpushare.adapters.level_zero._listing import VARIABLES, info, list_devices
 from xpushare.adapters.level_zero._protocols import BACKEND, in_use_here, ipc_event_of, sycl_queue_of
 from xpushare.adapters.level_zero._samples import UsmArray
-from xpushare.adapters.level_zero._stream import OpenedEvent, Stream
+from xpushare.adapters.level_zero._stream import GivenEvent, OpenedEvent, Stream
 from xpushare.adapters.stream.host_ordered import HostOrderedQueue
 from xpushare.adapters.stream.listing import Listing
 from xpushare.adapters.stream.samples import DriverSamples
@@ -52,6 +52,7 @@ class LevelZero(VirtualMemoryAdapter):
     """GPUs of Level Zero's drivers."""
 
     backend = BACKEND
+    stream_kind = 1  # an immediate command list, not a queue
     maps_memfds = False  # the driver has to know their pages
 
     def __init__(self) -> None:
@@ -185,6 +186,14 @@ class LevelZero(VirtualMemoryAdapter):
             except XpuShareError as error:
                 failures.append(error)
         raise failures[0] if failures else FeatureNotSupportedError(f"opening an IPC event: {self.why_none()}")
+
+    def native(self, device: DeviceInfo, what: Literal["platform", "device", "context"]) -> int:
+        gpu = self.device(device)
+        return {"platform": gpu.platform.handle, "device": gpu.handle, "context": gpu.platform.context}[what]
+
+    def native_event(self, device: DeviceInfo, handle: int, owned: bool) -> tuple[GivenEvent, object]:
+        found = GivenEvent(self.device(device), handle, owned)
+        return found, found
 
     def samples(self) -> DriverSamples:
         """There are no streams: SYCL's take no work of ours."""

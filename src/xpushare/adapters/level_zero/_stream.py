@@ -16,7 +16,7 @@ from xpushare.adapters.level_zero._numbers import Handle
 from xpushare.adapters.stream.hooks import Calls, Device, Scope
 from xpushare.adapters.stream.library import address_of
 
-__all__ = ["IpcEvent", "Mark", "OpenedEvent", "Stream"]
+__all__ = ["GivenEvent", "IpcEvent", "Mark", "OpenedEvent", "Stream"]
 
 _patterns: Final = (ctypes.c_uint8 * 256)(*range(256))  # what fills read: the byte at its own index
 
@@ -55,12 +55,26 @@ class OpenedEvent:
 
 
 @final
+class GivenEvent:
+    """An event of the program's, by its handle. If it is owned, it is destroyed once nobody waits for it any more."""
+
+    def __init__(self, gpu: Gpu, handle: int, owned: bool) -> None:
+        self.handles = (ctypes.c_void_p * 1)(handle)
+        self._driver = gpu.driver
+        self._owned = owned
+
+    def __del__(self) -> None:
+        if self._owned and self._driver.started:
+            self._driver.code("zeEventDestroy", self.handles[0])
+
+
+@final
 class IpcEvent:
     """A counter-based event that other processes can open by `handle` (zeEventCounterBasedOpenIpcHandle)."""
 
     def __init__(self, gpu: Gpu, event: int, handle: bytes) -> None:
         self._gpu = gpu
-        self._event = event
+        self._event = self.native = event
         self.handle = handle
 
     def release(self) -> None:
@@ -145,7 +159,7 @@ class Stream:
     def fill(self, doing: str, dst: int, pattern: bytes, times: int) -> Calls:
         return ((self._fill, self.handle, dst, address_of(_patterns) + pattern[0], 1, times, 0, 0, 0),)
 
-    def wait_native(self, doing: str, event: OpenedEvent) -> Calls:
+    def wait_native(self, doing: str, event: OpenedEvent | GivenEvent) -> Calls:
         return ((self._wait, self.handle, 1, address_of(event.handles)),)
 
     def record_native(self, doing: str) -> IpcEvent:

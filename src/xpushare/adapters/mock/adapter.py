@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import uuid
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from xpushare import _system
 from xpushare._aspects import Aspect, Support
+from xpushare._errors import InvalidArgumentError
 from xpushare._system import boot_id
 from xpushare.adapters.base import (
     DeviceInfo,
@@ -24,7 +25,16 @@ from xpushare.adapters.base import (
 )
 from xpushare.adapters.host.memory import HostPhysical, HostRange
 from xpushare.adapters.mock.hooks import Device, Stream
-from xpushare.adapters.mock.others import MockEvent, MockSamples, MockStream, default_stream, found_array, found_stream
+from xpushare.adapters.mock.others import (
+    MockEvent,
+    MockSamples,
+    MockStream,
+    default_stream,
+    event_by_handle,
+    found_array,
+    found_stream,
+    stream_by_handle,
+)
 from xpushare.adapters.mock.script import LIBRARY, driver
 from xpushare.adapters.stream.adapter import StreamAdapter
 from xpushare.adapters.stream.engine import Engine
@@ -41,6 +51,16 @@ _HELD: Final = {
     Aspect.device_ordering: "the queues of this device hold what is behind a wait",
     Aspect.adopted_queues: "another library's stream takes work that cannot be held, and this device waits for nothing",
 }
+
+
+class _Owned:
+    """An event that is destroyed with this object."""
+
+    def __init__(self, event: MockEvent) -> None:
+        self._event = event
+
+    def __del__(self) -> None:
+        self._event.destroy()
 
 
 class Mock(StreamAdapter):
@@ -128,6 +148,24 @@ class Mock(StreamAdapter):
 
     def adopt_event(self, native: object) -> tuple[DeviceInfo, Any] | None:
         return (self.devices()[native.ordinal], native) if isinstance(native, MockEvent) else None
+
+    def native(self, device: DeviceInfo, what: Literal["platform", "device", "context"]) -> int:
+        return {"platform": 0x100, "device": 0x200 + device.ordinal, "context": 0x300}[what]
+
+    def native_queue(self, device: DeviceInfo, handle: int, owned: bool) -> tuple[DeviceInfo, DriverQueue]:
+        stream = stream_by_handle(handle)
+        found = None if stream is None else self.adopt_queue(stream)
+        if stream is None or found is None:
+            raise InvalidArgumentError(f"{handle:#x} is no stream")
+        if owned:
+            stream.close()  # it ends with its last user
+        return found
+
+    def native_event(self, device: DeviceInfo, handle: int, owned: bool) -> tuple[MockEvent, object]:
+        event = event_by_handle(handle)
+        if event is None:
+            raise InvalidArgumentError(f"{handle:#x} is no event")
+        return event, _Owned(event) if owned else event
 
     def samples(self) -> MockSamples:
         return MockSamples()

@@ -19,14 +19,17 @@ __all__ = [
     "MockSamples",
     "MockStream",
     "default_stream",
+    "event_by_handle",
     "found_array",
     "found_stream",
     "host_call",
+    "stream_by_handle",
 ]
 
 _arrays: list[ForeignArray] = []
 _streams: dict[int, MockStream] = {}
 _defaults: dict[int, MockStream] = {}
+_events: weakref.WeakValueDictionary[int, MockEvent] = weakref.WeakValueDictionary()
 _calls: dict[int, Callable[[], object]] = {}  # what streams are yet to call
 _call_numbers = itertools.count(1)
 _identities = itertools.count(1)
@@ -98,6 +101,12 @@ class MockEvent:
     def __init__(self, function: Callable[[], object], ordinal: int = 0) -> None:
         self.function = function
         self.ordinal = ordinal
+        self.handle = next(_call_numbers)
+        self.destroyed = False
+        _events[self.handle] = self
+
+    def destroy(self) -> None:
+        self.destroyed = True
 
 
 class MockStream:
@@ -131,6 +140,14 @@ def default_stream(ordinal: int) -> MockStream:
 
 def found_stream(number: int) -> MockStream | None:
     return _streams.get(number)
+
+
+def stream_by_handle(handle: int) -> MockStream | None:
+    return next((each for each in _streams.values() if each.handle == handle), None)
+
+
+def event_by_handle(handle: int) -> MockEvent | None:
+    return _events.get(handle)
 
 
 class MockSamples:

@@ -79,7 +79,7 @@ class Stream(Protocol):
     """
 
     device: Device
-    handle: int  # what "queue" stands for in `calls`
+    handle: int  # the driver's, what "queue" stands for in `calls`
     ordering: Literal["device", "shared", "held"]  # see `_native.StreamQueue`
     owner: object | None  # keeps another library's stream alive; None for a stream of ours, which `destroy` ends
     calls: QueueCalls

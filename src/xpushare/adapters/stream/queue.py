@@ -382,6 +382,9 @@ class DeviceQueue(DriverQueue):
                 )
             return self._call(self._stream.record_native, "recording an IPC event")
 
+    def native(self) -> int:
+        return self._stream.handle
+
     # --- waiting and looking after -------------------------------------------------------------------------
 
     def _reached(self, mark: _Mark) -> bool:

@@ -7,17 +7,34 @@ They turn errors of `core` into `URError`.
 
 from __future__ import annotations
 
-from xpushare.ur._functions import context, device, enqueue, event, ipc, peer, physical_mem, queue, usm, virtual_mem
+from xpushare.ur._functions import (
+    buffer,
+    context,
+    device,
+    enqueue,
+    event,
+    ipc,
+    mem,
+    native,
+    peer,
+    physical_mem,
+    queue,
+    usm,
+    virtual_mem,
+)
 from xpushare.ur._spec import FUNCTIONS, INFOS
 
 __all__ = [
     "FUNCTIONS",
     "INFOS",
+    "buffer",
     "context",
     "device",
     "enqueue",
     "event",
     "ipc",
+    "mem",
+    "native",
     "peer",
     "physical_mem",
     "queue",

@@ -17,6 +17,7 @@ from xpushare._result import Result
 from xpushare.adapters.base import Adapter as DriverAdapter
 from xpushare.adapters.base import Properties, UsmKind
 from xpushare.core import memory as core_memory
+from xpushare.core import queue as core_queue
 from xpushare.ur import _objects
 from xpushare.ur._callbacks import LogSink
 from xpushare.ur._enums import (
@@ -372,6 +373,8 @@ _DEVICE: Final = Info(
         DeviceInfo.USM_SINGLE_SHARED_SUPPORT: _usm("shared"),
         DeviceInfo.USM_CROSS_SHARED_SUPPORT: _constant(0),
         DeviceInfo.USM_SYSTEM_SHARED_SUPPORT: _constant(0),
+        DeviceInfo.USM_POOL_SUPPORT: _constant(True),
+        DeviceInfo.DEVICE_WAIT_SUPPORT_EXP: _constant(True),
         DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP: _constant(True),
         DeviceInfo.TIMESTAMP_RECORDING_SUPPORT_EXP: _has(Aspect.ext_oneapi_per_event_profiling),
         DeviceInfo.USM_CONTEXT_MEMCPY_SUPPORT_EXP: _constant(True),
@@ -536,3 +539,12 @@ def urDeviceGetGlobalTimestamps(hDevice: Device) -> tuple[Uint64, Uint64]:
         raise URError(f"the clock of {hDevice!r} cannot be read", result=Result.ERROR_UNSUPPORTED_FEATURE)
     now = time.monotonic_ns()
     return now, now
+
+
+@function(293, "INVALID_DEVICE", python="`queue.synchronize()` for each queue")
+def urDeviceWaitExp(hDevice: Device) -> None:
+    """Waits until the commands in all queues of a device are complete, or lost.
+
+    `urQueueFinish` still answers what went wrong.
+    """
+    core_queue.wait_for_device(hDevice.shared)

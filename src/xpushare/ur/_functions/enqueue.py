@@ -22,13 +22,13 @@ from xpushare.ur._objects import Event, Queue
 from xpushare.ur._spec import HostTask, Pattern, Pointer, Size, UserData, WaitList, function, rule
 from xpushare.ur._structs import ExpEnqueueExtProperties, ExpHostTaskProperties
 
-_WAIT_LIST_RULE = rule(
+WAIT_LIST_RULE = rule(
     "INVALID_EVENT_WAIT_LIST",
     "any(event is None for event in phEventWaitList or ())",
     "an element of `phEventWaitList` is null",
 )
 
-_WAIT_LIST_OTHERS = (
+WAIT_LIST_OTHERS = (
     ("INVALID_EVENT_WAIT_LIST", "an element of `phEventWaitList` is not a valid event"),
     ("IN_EVENT_LIST_EXEC_STATUS", "an event in `phEventWaitList` has the status `EventStatus.ERROR`"),
 )
@@ -41,7 +41,7 @@ def _hold_back(work: Work, events: tuple[Event, ...]) -> None:
         core_queue.wait(work, each, None)
 
 
-def _command(
+def command(
     queue: Queue,
     command: Command,
     events: tuple[Event, ...],
@@ -73,7 +73,7 @@ def _operand(queue: Queue, address: int, size: int) -> tuple[Range, int, int]:
     return found, 0, found.nbytes
 
 
-def _fill(work: Work, queue: Queue, target: tuple[Range, int, int], pattern: bytes, size: int) -> None:
+def fill(work: Work, queue: Queue, target: tuple[Range, int, int], pattern: bytes, size: int) -> None:
     if isinstance(target[0].allocation, core_memory.HostBytes) and queue.device.shared.type != "cpu":
         staged = core_memory.allocate("host", size, queue.device.shared, queue.context.shared)
         memoryview(memory_over(staged))[:] = pattern * (size // len(pattern))
@@ -87,11 +87,11 @@ def _fill(work: Work, queue: Queue, target: tuple[Range, int, int], pattern: byt
     "INVALID_QUEUE",
     "INVALID_EVENT",
     ("INVALID_SIZE", "`size` exceeds the allocation of `pSrc` or `pDst`"),
-    *_WAIT_LIST_OTHERS,
+    *WAIT_LIST_OTHERS,
     "INVALID_MEM_OBJECT",
     "OUT_OF_HOST_MEMORY",
     "OUT_OF_RESOURCES",
-    rules=(rule("INVALID_SIZE", "size == 0", "`size` is 0"), _WAIT_LIST_RULE),
+    rules=(rule("INVALID_SIZE", "size == 0", "`size` is 0"), WAIT_LIST_RULE),
     operations=("Queue.copy",),
     invalid=Result.ERROR_INVALID_MEM_OBJECT,
     makes="event",
@@ -102,7 +102,7 @@ def urEnqueueUSMMemcpy(
 ) -> Event:
     """Copies memory: USM memory, a mapped range, or ordinary memory of the process, which the caller keeps."""
     target, source = _operand(hQueue, pDst, size), _operand(hQueue, pSrc, size)
-    event = _command(
+    event = command(
         hQueue, Command.USM_MEMCPY, phEventWaitList, lambda work: core_queue.copy(work, target, source, size)
     )
     if blocking:
@@ -115,7 +115,7 @@ def urEnqueueUSMMemcpy(
     "INVALID_QUEUE",
     "INVALID_EVENT",
     ("INVALID_SIZE", "`size` exceeds the allocation of `pMem`"),
-    *_WAIT_LIST_OTHERS,
+    *WAIT_LIST_OTHERS,
     "INVALID_MEM_OBJECT",
     "OUT_OF_HOST_MEMORY",
     "OUT_OF_RESOURCES",
@@ -123,7 +123,7 @@ def urEnqueueUSMMemcpy(
         rule("INVALID_SIZE", "len(pPattern) == 0 or size == 0", "`pPattern` is empty or `size` is 0"),
         rule("INVALID_SIZE", "len(pPattern) > size", "`pPattern` is longer than `size`"),
         rule("INVALID_SIZE", "size % len(pPattern)", "`size` is no multiple of the length of `pPattern`"),
-        _WAIT_LIST_RULE,
+        WAIT_LIST_RULE,
     ),
     operations=("Queue.fill",),
     invalid=Result.ERROR_INVALID_MEM_OBJECT,
@@ -137,7 +137,7 @@ def urEnqueueUSMFill(hQueue: Queue, pMem: Pointer, pPattern: Pattern, size: Size
     """
     target = _operand(hQueue, pMem, size)
 
-    return _command(hQueue, Command.USM_FILL, phEventWaitList, lambda work: _fill(work, hQueue, target, pPattern, size))
+    return command(hQueue, Command.USM_FILL, phEventWaitList, lambda work: fill(work, hQueue, target, pPattern, size))
 
 
 def _known(address: int, size: int) -> None:
@@ -151,11 +151,11 @@ def _known(address: int, size: int) -> None:
     "INVALID_QUEUE",
     "INVALID_EVENT",
     ("INVALID_SIZE", "`size` exceeds the allocation of `pMem`"),
-    *_WAIT_LIST_OTHERS,
+    *WAIT_LIST_OTHERS,
     "INVALID_MEM_OBJECT",
     "OUT_OF_HOST_MEMORY",
     "OUT_OF_RESOURCES",
-    rules=(rule("INVALID_SIZE", "size == 0", "`size` is 0"), _WAIT_LIST_RULE),
+    rules=(rule("INVALID_SIZE", "size == 0", "`size` is 0"), WAIT_LIST_RULE),
     makes="event",
 )
 def urEnqueueUSMPrefetch(
@@ -166,7 +166,7 @@ def urEnqueueUSMPrefetch(
     Drivers move memory when it is used: nothing is done, and the command completes in its order.
     """
     _known(pMem, size)
-    return _command(hQueue, Command.USM_PREFETCH, phEventWaitList)
+    return command(hQueue, Command.USM_PREFETCH, phEventWaitList)
 
 
 @function(
@@ -183,13 +183,13 @@ def urEnqueueUSMPrefetch(
 def urEnqueueUSMAdvise(hQueue: Queue, pMem: Pointer, size: Size, advice: Annotated[int, USMAdviceFlags]) -> Event:
     """A hint how memory will be used. Nothing is done; the command completes in its order."""
     _known(pMem, size)
-    return _command(hQueue, Command.USM_ADVISE, ())
+    return command(hQueue, Command.USM_ADVISE, ())
 
 
 @function(
     152,
     ("INVALID_SIZE", "`srcPitch * height` or `dstPitch * height` exceeds the allocation of `pSrc` or `pDst`"),
-    *_WAIT_LIST_OTHERS,
+    *WAIT_LIST_OTHERS,
     "INVALID_MEM_OBJECT",
     "OUT_OF_HOST_MEMORY",
     "OUT_OF_RESOURCES",
@@ -197,7 +197,7 @@ def urEnqueueUSMAdvise(hQueue: Queue, pMem: Pointer, size: Size, advice: Annotat
         rule("INVALID_SIZE", "srcPitch == 0 or dstPitch == 0", "`srcPitch` or `dstPitch` is 0"),
         rule("INVALID_SIZE", "srcPitch < width or dstPitch < width", "`width` exceeds `srcPitch` or `dstPitch`"),
         rule("INVALID_SIZE", "height == 0", "`height` is 0"),
-        _WAIT_LIST_RULE,
+        WAIT_LIST_RULE,
     ),
     operations=("Queue.copy",),
     invalid=Result.ERROR_INVALID_MEM_OBJECT,
@@ -223,7 +223,7 @@ def urEnqueueUSMMemcpy2D(
         for row in range(height) if width else ():
             core_queue.copy(work, (target, row * dstPitch, width), (source, row * srcPitch, width), width)
 
-    event = _command(hQueue, Command.USM_MEMCPY_2D, phEventWaitList, submit)
+    event = command(hQueue, Command.USM_MEMCPY_2D, phEventWaitList, submit)
     if blocking:
         core_event.wait(use(event.shared), None, None)
     return event
@@ -232,7 +232,7 @@ def urEnqueueUSMMemcpy2D(
 @function(
     151,
     ("INVALID_SIZE", "`pitch * height` exceeds the allocation of `pMem`"),
-    *_WAIT_LIST_OTHERS,
+    *WAIT_LIST_OTHERS,
     "INVALID_MEM_OBJECT",
     "OUT_OF_HOST_MEMORY",
     "OUT_OF_RESOURCES",
@@ -243,7 +243,7 @@ def urEnqueueUSMMemcpy2D(
         rule("INVALID_SIZE", "len(pPattern) & (len(pPattern) - 1)", "the length of `pPattern` is no power of two"),
         rule("INVALID_SIZE", "width == 0 or height == 0", "`width` or `height` is 0"),
         rule("INVALID_SIZE", "width * height % len(pPattern)", "`width * height` is no multiple of that length"),
-        _WAIT_LIST_RULE,
+        WAIT_LIST_RULE,
     ),
     operations=("Queue.fill",),
     invalid=Result.ERROR_INVALID_MEM_OBJECT,
@@ -268,23 +268,23 @@ def urEnqueueUSMFill2D(
             begin = row * width % length
             turned = pPattern[begin:] + pPattern[:begin]
             line = turned if width % length == 0 else (turned * (width // length + 1))[:width]
-            _fill(work, hQueue, (target, row * pitch, width), line, width)
+            fill(work, hQueue, (target, row * pitch, width), line, width)
 
-    return _command(hQueue, Command.USM_FILL_2D, phEventWaitList, submit)
+    return command(hQueue, Command.USM_FILL_2D, phEventWaitList, submit)
 
 
 @function(
     223,
     ("INVALID_EVENT_WAIT_LIST", "an element of `phEventWaitList` is not a valid event"),
     ("UNSUPPORTED_FEATURE", "the device answers false to `DeviceInfo.TIMESTAMP_RECORDING_SUPPORT_EXP`"),
-    rules=(_WAIT_LIST_RULE,),
+    rules=(WAIT_LIST_RULE,),
     operations=("Queue.signal",),
     makes="event",
     python="`queue.signal(xs.Event(device, enable_profiling=True))`",
 )
 def urEnqueueTimestampRecordingExp(hQueue: Queue, blocking: bool, phEventWaitList: WaitList) -> Event:
     """A command whose event has the times of its execution, also in a queue without profiling."""
-    event = _command(hQueue, Command.TIMESTAMP_RECORDING_EXP, phEventWaitList, profiling=True)
+    event = command(hQueue, Command.TIMESTAMP_RECORDING_EXP, phEventWaitList, profiling=True)
     if blocking:
         core_event.wait(use(event.shared), None, None)
     return event
@@ -294,7 +294,7 @@ def urEnqueueTimestampRecordingExp(hQueue: Queue, blocking: bool, phEventWaitLis
     309,
     ("INVALID_EVENT_WAIT_LIST", "an element of `phEventWaitList` is not a valid event"),
     ("UNSUPPORTED_FEATURE", "the device answers false to `DeviceInfo.ENQUEUE_HOST_TASK_SUPPORT_EXP`"),
-    rules=(_WAIT_LIST_RULE,),
+    rules=(WAIT_LIST_RULE,),
     operations=("Queue.submit",),
     makes="event",
     python="`queue.submit(function, data)`",
@@ -307,7 +307,7 @@ def urEnqueueHostTaskExp(
     phEventWaitList: WaitList,
 ) -> Event:
     """Calls a function as `pfnHostTask(data)` in the order of the queue, on a thread of the queue's."""
-    return _command(
+    return command(
         hQueue, Command.HOST_TASK_EXP, phEventWaitList, lambda work: core_queue.submit(work, pfnHostTask, (data,))
     )
 
@@ -316,36 +316,36 @@ def urEnqueueHostTaskExp(
     18,
     "INVALID_QUEUE",
     "INVALID_EVENT",
-    *_WAIT_LIST_OTHERS,
+    *WAIT_LIST_OTHERS,
     "INVALID_VALUE",
     "OUT_OF_HOST_MEMORY",
     "OUT_OF_RESOURCES",
-    rules=(_WAIT_LIST_RULE,),
+    rules=(WAIT_LIST_RULE,),
     operations=("Queue.wait",),
     makes="event",
     python="`queue.wait(event)`",
 )
 def urEnqueueEventsWait(hQueue: Queue, phEventWaitList: WaitList) -> Event:
     """A command that completes after the events, or after all commands before it if there are none."""
-    return _command(hQueue, Command.EVENTS_WAIT, phEventWaitList)
+    return command(hQueue, Command.EVENTS_WAIT, phEventWaitList)
 
 
 @function(
     19,
     "INVALID_QUEUE",
     "INVALID_EVENT",
-    *_WAIT_LIST_OTHERS,
+    *WAIT_LIST_OTHERS,
     "INVALID_VALUE",
     "OUT_OF_HOST_MEMORY",
     "OUT_OF_RESOURCES",
-    rules=(_WAIT_LIST_RULE,),
+    rules=(WAIT_LIST_RULE,),
     operations=("Queue.wait",),
     makes="event",
     python="`queue.wait(event)`",
 )
 def urEnqueueEventsWaitWithBarrier(hQueue: Queue, phEventWaitList: WaitList) -> Event:
     """As `urEnqueueEventsWait`, and the commands after it wait for it."""
-    return _command(hQueue, Command.EVENTS_WAIT_WITH_BARRIER, phEventWaitList)
+    return command(hQueue, Command.EVENTS_WAIT_WITH_BARRIER, phEventWaitList)
 
 
 @function(
@@ -353,11 +353,11 @@ def urEnqueueEventsWaitWithBarrier(hQueue: Queue, phEventWaitList: WaitList) -> 
     "INVALID_QUEUE",
     "INVALID_EVENT",
     ("INVALID_CONTEXT", "`phEvent` is of another context than `hQueue`"),
-    *_WAIT_LIST_OTHERS,
+    *WAIT_LIST_OTHERS,
     "INVALID_VALUE",
     "OUT_OF_HOST_MEMORY",
     "OUT_OF_RESOURCES",
-    rules=(_WAIT_LIST_RULE,),
+    rules=(WAIT_LIST_RULE,),
     operations=(
         "Queue.wait",
         "Queue.signal",
@@ -379,7 +379,7 @@ def urEnqueueEventsWaitWithBarrierExt(
     `DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP`; UR names no result for the contrary.
     """
     if phEvent is None:
-        return _command(hQueue, Command.EVENTS_WAIT_WITH_BARRIER, phEventWaitList)
+        return command(hQueue, Command.EVENTS_WAIT_WITH_BARRIER, phEventWaitList)
     if not phEvent.reusable:
         raise URError(
             f"{phEvent!r} belongs to its command: only events of urEventCreateExp and urIPCOpenEventHandleExp can be "

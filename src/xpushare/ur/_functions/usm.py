@@ -12,14 +12,22 @@ from xpushare._system import mapped
 from xpushare.adapters.base import UsmKind
 from xpushare.core import memory as core_memory
 from xpushare.core import queue as core_queue
+from xpushare.core.memory import Range
 from xpushare.sharing import layout, node
 from xpushare.ur import _objects
-from xpushare.ur._enums import ExpExternalMemType, ExpUSMHostAllocRegisterFlags, USMAllocInfo, USMType
+from xpushare.ur._enums import (
+    ExpExternalMemType,
+    ExpUSMHostAllocRegisterFlags,
+    USMAllocInfo,
+    USMPoolFlags,
+    USMPoolInfo,
+    USMType,
+)
 from xpushare.ur._error import URError
 from xpushare.ur._functions.device import LARGEST_TYPE, largest_allocation
-from xpushare.ur._objects import Context, Device, device_of
-from xpushare.ur._spec import Info, Int32, Pointer, Pool, Size, function, rule
-from xpushare.ur._structs import ExpUSMHostAllocRegisterProperties, USMDesc
+from xpushare.ur._objects import Context, Device, USMPool, device_of
+from xpushare.ur._spec import UNSUPPORTED_QUERY, Info, Int32, Pointer, Size, function, rule
+from xpushare.ur._structs import ExpUSMHostAllocRegisterProperties, USMDesc, USMPoolDesc
 
 _ALIGN_RULE = rule(
     "INVALID_VALUE",
@@ -29,16 +37,20 @@ _ALIGN_RULE = rule(
 
 _USM_SIZE_RULE = rule("INVALID_USM_SIZE", "size == 0", "`size` is 0")
 
-_POOL_ERROR = (
-    "UNSUPPORTED_FEATURE",
-    "a device of `hContext` answers false to `DeviceInfo.USM_POOL_SUPPORT`",
-)
+_POOL_ERROR = ("INVALID_VALUE", "`pool` is of another context")
 
 _ALIGN_DEVICE_ERROR = ("INVALID_VALUE", "`pUSMDesc.align` exceeds the size of the largest data type of `hDevice`")
 
 _SIZE_DEVICE_ERROR = ("INVALID_USM_SIZE", "`size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`")
 
 _KINDS: Final = {"device": USMType.DEVICE, "host": USMType.HOST, "shared": USMType.SHARED}
+
+
+def _pool_of(found: Range) -> USMPool | None:
+    """The pool of an allocation that was made from one, as long as the pool lives."""
+    pool = _objects.places.pools.get(found.allocation.address)
+    return pool if pool is not None and pool.references else None
+
 
 _USM_ALLOC: Final = Info(
     USMAllocInfo,
@@ -54,12 +66,17 @@ _USM_ALLOC: Final = Info(
         USMAllocInfo.BASE_PTR: lambda found: found.allocation.address,
         USMAllocInfo.SIZE: lambda found: found.allocation.nbytes,
         USMAllocInfo.DEVICE: lambda found: device_of(found.device),
+        USMAllocInfo.POOL: _pool_of,
     },
     optional="POOL",
 )
 
 
-def _allocate(kind: UsmKind, context: Context, device: Device, desc: USMDesc | None, size: int) -> int:
+def _allocate(
+    kind: UsmKind, context: Context, device: Device, desc: USMDesc | None, pool: USMPool | None, size: int
+) -> int:
+    if pool is not None and pool.context is not context:
+        raise URError(f"{pool!r} is of another context than {context!r}", result=Result.ERROR_INVALID_VALUE)
     if desc is not None and desc.align > LARGEST_TYPE:
         raise URError(
             f"`pUSMDesc.align` is {desc.align}, the largest data type has {LARGEST_TYPE} bytes",
@@ -67,7 +84,15 @@ def _allocate(kind: UsmKind, context: Context, device: Device, desc: USMDesc | N
         )
     if size > largest_allocation(device):
         raise URError(f"{device!r} does not have {size} bytes", result=Result.ERROR_INVALID_USM_SIZE)
-    memory = memory_over(core_memory.allocate(kind, size, device.shared, context.shared))
+    found = core_memory.allocate(kind, size, device.shared, context.shared)
+    memory = memory_over(found)
+    if pool is not None:
+        if pool.flags & USMPoolFlags.ZERO_INITIALIZE_BLOCK and not found.allocation.host_accessible:
+            work = core_queue.create(device.shared, context.shared)
+            core_queue.fill(work, (found, 0, size), b"\0", size)
+            core_queue.synchronize(work, None)
+        pool.count(found.allocation.nbytes)
+        _objects.places.pools[memory.ptr] = pool
     _objects.places.allocated[memory.ptr] = memory
     return memory.ptr
 
@@ -90,9 +115,9 @@ def _allocate(kind: UsmKind, context: Context, device: Device, desc: USMDesc | N
     makes="USM memory",
     python="`xs.malloc_host(nbytes, device, context=…)`",
 )
-def urUSMHostAlloc(hContext: Context, pUSMDesc: USMDesc | None, pool: Pool, size: Size) -> Pointer:
+def urUSMHostAlloc(hContext: Context, pUSMDesc: USMDesc | None, pool: USMPool | None, size: Size) -> Pointer:
     """Allocates host memory that devices reach."""
-    return _allocate("host", hContext, hContext.devices[0], pUSMDesc, size)
+    return _allocate("host", hContext, hContext.devices[0], pUSMDesc, pool, size)
 
 
 @function(
@@ -110,9 +135,11 @@ def urUSMHostAlloc(hContext: Context, pUSMDesc: USMDesc | None, pool: Pool, size
     makes="USM memory",
     python="`xs.malloc_device(nbytes, device, context=…)`",
 )
-def urUSMDeviceAlloc(hContext: Context, hDevice: Device, pUSMDesc: USMDesc | None, pool: Pool, size: Size) -> Pointer:
+def urUSMDeviceAlloc(
+    hContext: Context, hDevice: Device, pUSMDesc: USMDesc | None, pool: USMPool | None, size: Size
+) -> Pointer:
     """Allocates memory of a device."""
-    return _allocate("device", hContext, hDevice, pUSMDesc, size)
+    return _allocate("device", hContext, hDevice, pUSMDesc, pool, size)
 
 
 @function(
@@ -133,9 +160,11 @@ def urUSMDeviceAlloc(hContext: Context, hDevice: Device, pUSMDesc: USMDesc | Non
     makes="USM memory",
     python="`xs.malloc_shared(nbytes, device, context=…)`",
 )
-def urUSMSharedAlloc(hContext: Context, hDevice: Device, pUSMDesc: USMDesc | None, pool: Pool, size: Size) -> Pointer:
+def urUSMSharedAlloc(
+    hContext: Context, hDevice: Device, pUSMDesc: USMDesc | None, pool: USMPool | None, size: Size
+) -> Pointer:
     """Allocates memory that host and device share."""
-    return _allocate("shared", hContext, hDevice, pUSMDesc, size)
+    return _allocate("shared", hContext, hDevice, pUSMDesc, pool, size)
 
 
 @function(110, "INVALID_MEM_OBJECT", "OUT_OF_HOST_MEMORY", ends="USM memory", python="`memory.close()`")
@@ -150,6 +179,9 @@ def urUSMFree(hContext: Context, pMem: Pointer) -> None:
                 result=Result.ERROR_INVALID_MEM_OBJECT,
             )
         del places.allocated[pMem]
+        pool = places.pools.pop(pMem, None)
+    if pool is not None:
+        pool.count(-use(memory).allocation.nbytes)
     table = node.current().table_if_any
     if table is not None:
         source = use(memory).allocation
@@ -197,6 +229,59 @@ def urUSMContextMemcpyExp(hContext: Context, pDst: Pointer, pSrc: Pointer, size:
     core_queue.synchronize(work, None)
 
 
+# --- pools ------------------------------------------------------------------------------------------
+
+_POOL: Final = Info(
+    USMPoolInfo,
+    {
+        "uint32": "REFERENCE_COUNT",
+        "handle:context": "CONTEXT",
+        "size": "RELEASE_THRESHOLD_EXP MAXIMUM_SIZE_EXP RESERVED_CURRENT_EXP RESERVED_HIGH_EXP USED_CURRENT_EXP "
+        "USED_HIGH_EXP",
+    },
+    answers={
+        USMPoolInfo.REFERENCE_COUNT: lambda pool: pool.references,
+        USMPoolInfo.CONTEXT: lambda pool: pool.context,
+        USMPoolInfo.RELEASE_THRESHOLD_EXP: lambda _pool: 0,
+        USMPoolInfo.RESERVED_CURRENT_EXP: lambda pool: pool.used,
+        USMPoolInfo.RESERVED_HIGH_EXP: lambda pool: pool.most,
+        USMPoolInfo.USED_CURRENT_EXP: lambda pool: pool.used,
+        USMPoolInfo.USED_HIGH_EXP: lambda pool: pool.most,
+    },
+    optional="RELEASE_THRESHOLD_EXP MAXIMUM_SIZE_EXP RESERVED_CURRENT_EXP RESERVED_HIGH_EXP USED_CURRENT_EXP "
+    "USED_HIGH_EXP",
+)
+
+
+@function(112, "INVALID_VALUE", "OUT_OF_HOST_MEMORY", makes="usm_pool")
+def urUSMPoolCreate(hContext: Context, pPoolDesc: USMPoolDesc) -> USMPool:
+    """Makes a pool, which memory can be allocated from.
+
+    Each allocation has pages of its own, so that it can be shared alone, and `urUSMFree` gives them back: the pool
+    keeps nothing, and limits that are chained to `pPoolDesc` in C change nothing. `ZERO_INITIALIZE_BLOCK` zeroes what
+    is allocated; the other flags are permissions.
+    """
+    return USMPool.make(hContext, pPoolDesc.flags)
+
+
+@function(118, makes="usm_pool")
+def urUSMPoolRetain(pPool: USMPool) -> None:
+    """Takes a reference to a pool."""
+    pPool.retain()
+
+
+@function(119, ends="usm_pool")
+def urUSMPoolRelease(pPool: USMPool) -> None:
+    """Gives up a reference to a pool. What was allocated from it stays."""
+    pPool.release()
+
+
+@function(120, UNSUPPORTED_QUERY, "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES")
+def urUSMPoolGetInfo(hPool: USMPool, propName: USMPoolInfo) -> Any:
+    """Asks about a pool. Reserved and used are the same, as a pool keeps nothing that was freed."""
+    return _POOL.answer(propName, hPool)
+
+
 # --- host memory ----------------------------------------------------------------------------------
 
 
@@ -225,7 +310,7 @@ _REGISTRATION: Final = "registered host memory"
     "INVALID_CONTEXT",
     ("INVALID_VALUE", "this process does not have that memory, or it is USM memory, or was registered before"),
     ("UNSUPPORTED_FEATURE", "a device answers false to `DeviceInfo.USM_HOST_ALLOC_REGISTER_SUPPORT_EXP`"),
-    rules=(rule("INVALID_SIZE", "size == 0", "`size` is 0", "documented"),),
+    rules=(rule("INVALID_VALUE", "size == 0", "`size` is 0"),),
     makes=_REGISTRATION,
 )
 def urUSMHostAllocRegisterExp(
@@ -300,7 +385,7 @@ def urMemoryExportAllocExportableMemoryExp(
         raise URError(f"the largest data type has {LARGEST_TYPE} bytes", result=Result.ERROR_INVALID_VALUE)
     if size > largest_allocation(hDevice):
         raise URError(f"{hDevice!r} does not have {size} bytes", result=Result.ERROR_UNSUPPORTED_SIZE)
-    return _allocate("device", hContext, hDevice, None, size)
+    return _allocate("device", hContext, hDevice, None, None, size)
 
 
 @function(

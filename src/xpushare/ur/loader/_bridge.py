@@ -21,7 +21,7 @@ from xpushare._result import Result
 from xpushare.core.declare import layers_on
 from xpushare.ur import _structs
 from xpushare.ur._functions import FUNCTIONS, INFOS
-from xpushare.ur._objects import HANDLES, Counted
+from xpushare.ur._objects import HANDLES, Counted, selected_by_loader
 from xpushare.ur._spec import Arg, Function
 from xpushare.ur.loader import LIBRARY
 from xpushare.ur.loader._tables import COUNTED, NUMBERED, Parameter, parameters
@@ -31,6 +31,8 @@ __all__ = ["leave", "start", "wrapper"]
 _log: Final = logging.getLogger("xpushare.ur")
 _BOXES: Final = 4096  # how many are made at a time
 _HANDLE_NBYTES: Final = 256
+_LISTS: Final = ("urAdapterGet", "urDeviceGet")
+_AXES: Final = 3  # words of a struct that C passes by value
 _MOST: Final = 1 << 20  # bytes of a pattern or of data that are looked at
 
 # --- handles --------------------------------------------------------------------------------------
@@ -335,7 +337,7 @@ def _inputs(function: Function, given: tuple[Parameter, ...]) -> tuple[dict[str,
         i = numbers[name]
         family, _, kind = arg.base_kind.partition(":")
         a = f"a{i}"
-        before, after = (given[k].name if 0 <= k < len(given) else "" for k in (i - 1, i + 1))
+        count, after = i - 1, given[i + 1].name if i + 1 < len(given) else ""
         if family == "handle" and given[i].passed == "ptr":
             made[name] = f"_in_out(_boxes, {a})"
             outputs.add(i)
@@ -347,9 +349,12 @@ def _inputs(function: Function, given: tuple[Parameter, ...]) -> tuple[dict[str,
             made[name] = f"{'_optional_list' if arg.optional else '_list'}(_boxes, a{i - 1}, {a})"
         elif family == "struct":
             made[name] = f"_read_{kind}({a})"
+        elif family == "value":
+            made[name] = f"_{kind}({', '.join(f'{a}_{axis}' for axis in range(_AXES))})"
         elif family == "pattern":
+            count = numbers["patternSize"]
             filled = ["size"] if "size" in numbers else ["width", "height"]
-            made[name] = f"_pattern({a}, a{i - 1}, {' * '.join(f'a{numbers[each]}' for each in filled)})"
+            made[name] = f"_pattern({a}, a{count}, {' * '.join(f'a{numbers[each]}' for each in filled)})"
         elif family == "string":
             made[name] = f"_string({a})"
         elif family == "callback":
@@ -364,8 +369,8 @@ def _inputs(function: Function, given: tuple[Parameter, ...]) -> tuple[dict[str,
         else:
             made[name] = a
         if family in ("sequence", "pattern"):
-            assert before not in args, f"{function.name}: {before} is no count"
-            used.add(i - 1)
+            assert given[count].name not in args, f"{function.name}: {given[count].name} is no count"
+            used.add(count)
         used.add(i)
     return made, [i for i in range(len(given)) if i not in used or i in outputs]
 
@@ -409,6 +414,8 @@ def _answers(function: Function, given: tuple[Parameter, ...], outputs: list[int
     elif "+" in kinds:
         for number, i in enumerate(outputs):
             yield f"if a{i}: _write(a{i}, _pack[{number}](_value[{number}]))"
+            if given[i].optional and kinds.split("+")[number] == f"handle:{function.makes}":
+                yield f"else: _value[{number}].release()"
     elif kinds != "None":
         (i,) = outputs
         yield f"if a{i}: _write(a{i}, _pack(_value))"
@@ -417,7 +424,7 @@ def _answers(function: Function, given: tuple[Parameter, ...], outputs: list[int
     else:
         assert not outputs, f"{function.name} answers nothing, but C has {[given[i].name for i in outputs]}"
     if function.ends:
-        handles = [arg.name for arg in function.args if arg.kind.startswith("handle:") and "pool" not in arg.kind]
+        handles = [arg.name for arg in function.args if arg.kind.startswith("handle:")]
         data = [arg.name for arg in function.args if arg.kind == "bytes"]
         names = [parameter.name for parameter in given]
         yield f"_drop({', '.join(f'h_{name}' for name in handles)})"
@@ -427,11 +434,11 @@ def _answers(function: Function, given: tuple[Parameter, ...], outputs: list[int
 def wrapper(function: Function, boxes: Boxes, post: Post) -> Callable[..., int]:
     """What answers the C function of that name."""
     given = parameters(function.name)
+    call = getattr(ur, function.name)
     made, outputs = _inputs(function, given)
-    width = 3
     words: list[str] = []
     for i, parameter in enumerate(given):
-        words += [f"a{i}_{axis}" for axis in range(width)] if parameter.passed == "u64x3" else [f"a{i}"]
+        words += [f"a{i}_{axis}" for axis in range(_AXES)] if parameter.passed == "u64x3" else [f"a{i}"]
     lines = [f"def {function.name}({', '.join(words)}):", "    try:"]
     lines += [f"        {line}" for line in _checks(function, given, outputs)]
     lines += [f"        h_{name} = {expression}" for name, expression in made.items()]
@@ -444,6 +451,7 @@ def wrapper(function: Function, boxes: Boxes, post: Post) -> Callable[..., int]:
     text = "\n".join(lines).replace("a_propName", "h_propName")
     scope: dict[str, Any] = {
         **{f"_read_{name}": _reader(name, boxes) for name in _structs.FIELD_KINDS},
+        **{f"_{name}": getattr(_structs, name) for name in _structs.BY_VALUE},
         **{
             each.__name__: each
             for each in (_data, _give, _given_data, _in_out, _list, _optional_list, _pattern, _string, _write)
@@ -453,7 +461,7 @@ def wrapper(function: Function, boxes: Boxes, post: Post) -> Callable[..., int]:
         "_URError": ur.URError,
         "_boxes": boxes,
         "_drop": boxes.drop,
-        "_function": getattr(ur, function.name),
+        "_function": selected_by_loader(call) if function.name in _LISTS else call,
         "_get": boxes.objects.get,
         "_given": _given,
         "_learn": boxes.learn,

@@ -1,0 +1,416 @@
+"""Commands on buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Final
+
+from xpushare._lifecycle import use
+from xpushare._result import Result
+from xpushare.core import event as core_event
+from xpushare.core import memory as core_memory
+from xpushare.core import queue as core_queue
+from xpushare.core.memory import Range
+from xpushare.core.queue import Work
+from xpushare.ur import _objects
+from xpushare.ur._enums import Command, MapFlags
+from xpushare.ur._error import URError
+from xpushare.ur._functions.enqueue import WAIT_LIST_OTHERS, WAIT_LIST_RULE, command, fill
+from xpushare.ur._objects import Event, Mapped, Mem, Queue
+from xpushare.ur._spec import Pattern, Pointer, Rule, Size, WaitList, function, rule
+from xpushare.ur._structs import RectOffset, RectRegion
+
+_Operand = tuple[Range, int, int]
+
+
+def _part(buffer: Mem, offset: int, size: int) -> _Operand:
+    if offset + size > buffer.nbytes:
+        raise URError(f"bytes {offset} to {offset + size} do not lie in {buffer!r}", result=Result.ERROR_INVALID_SIZE)
+    return buffer.piece, offset, size
+
+
+def _ordinary(queue: Queue, address: int, size: int) -> _Operand:
+    """Memory of the program, or USM memory."""
+    found = _objects.places.operand(address, size, queue.device.shared, queue.context.shared)
+    return found, 0, size
+
+
+def _copied(
+    queue: Queue, kind: Command, events: tuple[Event, ...], target: _Operand, source: _Operand, blocking: bool
+) -> Event:
+    """A command that copies as many bytes as both have."""
+    size = target[2]
+    event = command(queue, kind, events, lambda work: core_queue.copy(work, target, source, size))
+    if blocking:
+        core_event.wait(use(event.shared), None, None)
+    return event
+
+
+_OTHERS: Final = ("INVALID_MEM_OBJECT", "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES")
+
+
+@function(
+    20,
+    "INVALID_QUEUE",
+    "INVALID_EVENT",
+    *WAIT_LIST_OTHERS,
+    ("INVALID_SIZE", "`offset + size` exceeds `hBuffer`"),
+    *_OTHERS,
+    rules=(WAIT_LIST_RULE,),
+    operations=("Queue.copy",),
+    invalid=Result.ERROR_INVALID_MEM_OBJECT,
+    makes="event",
+)
+def urEnqueueMemBufferRead(
+    hQueue: Queue,
+    hBuffer: Mem,
+    blockingRead: bool,
+    offset: Size,
+    size: Size,
+    pDst: Pointer,
+    phEventWaitList: WaitList,
+) -> Event:
+    """Copies bytes of a buffer to memory of the program."""
+    source = _part(hBuffer, offset, size)
+    target = _ordinary(hQueue, pDst, size)
+    return _copied(hQueue, Command.MEM_BUFFER_READ, phEventWaitList, target, source, blockingRead)
+
+
+@function(
+    21,
+    "INVALID_QUEUE",
+    "INVALID_EVENT",
+    *WAIT_LIST_OTHERS,
+    ("INVALID_SIZE", "`offset + size` exceeds `hBuffer`"),
+    *_OTHERS,
+    rules=(WAIT_LIST_RULE,),
+    operations=("Queue.copy",),
+    invalid=Result.ERROR_INVALID_MEM_OBJECT,
+    makes="event",
+)
+def urEnqueueMemBufferWrite(
+    hQueue: Queue,
+    hBuffer: Mem,
+    blockingWrite: bool,
+    offset: Size,
+    size: Size,
+    pSrc: Pointer,
+    phEventWaitList: WaitList,
+) -> Event:
+    """Copies memory of the program to bytes of a buffer."""
+    target = _part(hBuffer, offset, size)
+    source = _ordinary(hQueue, pSrc, size)
+    return _copied(hQueue, Command.MEM_BUFFER_WRITE, phEventWaitList, target, source, blockingWrite)
+
+
+@function(
+    24,
+    "INVALID_QUEUE",
+    "INVALID_EVENT",
+    *WAIT_LIST_OTHERS,
+    ("INVALID_SIZE", "`srcOffset + size` exceeds `hBufferSrc`, or `dstOffset + size` `hBufferDst`"),
+    *_OTHERS,
+    rules=(WAIT_LIST_RULE,),
+    operations=("Queue.copy",),
+    invalid=Result.ERROR_INVALID_MEM_OBJECT,
+    makes="event",
+)
+def urEnqueueMemBufferCopy(
+    hQueue: Queue,
+    hBufferSrc: Mem,
+    hBufferDst: Mem,
+    srcOffset: Size,
+    dstOffset: Size,
+    size: Size,
+    phEventWaitList: WaitList,
+) -> Event:
+    """Copies bytes of one buffer to another."""
+    target, source = _part(hBufferDst, dstOffset, size), _part(hBufferSrc, srcOffset, size)
+    return _copied(hQueue, Command.MEM_BUFFER_COPY, phEventWaitList, target, source, False)
+
+
+@function(
+    26,
+    "INVALID_QUEUE",
+    "INVALID_EVENT",
+    *WAIT_LIST_OTHERS,
+    ("INVALID_SIZE", "`offset + size` exceeds `hBuffer`"),
+    *_OTHERS,
+    rules=(
+        rule("INVALID_SIZE", "len(pPattern) == 0 or size == 0", "`pPattern` is empty or `size` is 0"),
+        rule("INVALID_SIZE", "len(pPattern) > size", "`pPattern` is longer than `size`"),
+        rule("INVALID_SIZE", "len(pPattern) & (len(pPattern) - 1)", "the length of `pPattern` is no power of two"),
+        rule("INVALID_SIZE", "size % len(pPattern)", "`size` is no multiple of the length of `pPattern`"),
+        rule("INVALID_SIZE", "offset % len(pPattern)", "`offset` is no multiple of the length of `pPattern`"),
+        WAIT_LIST_RULE,
+    ),
+    operations=("Queue.fill",),
+    invalid=Result.ERROR_INVALID_MEM_OBJECT,
+    makes="event",
+)
+def urEnqueueMemBufferFill(
+    hQueue: Queue, hBuffer: Mem, pPattern: Pattern, offset: Size, size: Size, phEventWaitList: WaitList
+) -> Event:
+    """Fills bytes of a buffer with a pattern."""
+    target = _part(hBuffer, offset, size)
+    return command(
+        hQueue, Command.MEM_BUFFER_FILL, phEventWaitList, lambda work: fill(work, hQueue, target, pPattern, size)
+    )
+
+
+# --- boxes of bytes ---------------------------------------------------------------------------------
+
+
+class _Box:
+    """A box of bytes: where its rows lie, in a buffer or in memory of the program."""
+
+    def __init__(self, origin: RectOffset, region: RectRegion, row: int, slice_: int) -> None:
+        self.region = region
+        self.row = row or region.width
+        self.slice = slice_ or self.row * region.height
+        self.begin = origin.x + origin.y * self.row + origin.z * self.slice
+        self.end = self.begin + (region.depth - 1) * self.slice + (region.height - 1) * self.row + region.width
+
+    def pieces(self, other: _Box) -> Iterator[tuple[int, int, int]]:
+        """What one copy takes: where it begins here, and in a box of the same size, and its bytes."""
+        width, height, depth = self.region.width, self.region.height, self.region.depth
+        if self.row == other.row == width:  # no gaps between the rows; and then, none between the slices
+            width, height = width * height, 1
+            if self.slice == other.slice == width:
+                width, depth = width * depth, 1
+        for z in range(depth):
+            for y in range(height):
+                yield (
+                    self.begin + z * self.slice + y * self.row,
+                    other.begin + z * other.slice + y * other.row,
+                    width,
+                )
+
+
+def _copied_box(
+    queue: Queue,
+    kind: Command,
+    events: tuple[Event, ...],
+    target: _Operand,
+    to: _Box,
+    source: _Operand,
+    box: _Box,
+    blocking: bool,
+) -> Event:
+    def submit(work: Work) -> None:
+        for end, begin, size in to.pieces(box):
+            core_queue.copy(work, (target[0], target[1] + end, size), (source[0], source[1] + begin, size), size)
+
+    event = command(queue, kind, events, submit)
+    if blocking:
+        core_event.wait(use(event.shared), None, None)
+    return event
+
+
+def _box_rules(first: str, second: str) -> tuple[Rule, ...]:
+    """About the pitches of two boxes, by the beginnings of their names."""
+
+    def row(name: str) -> str:
+        return f"({name}RowPitch or region.width)"
+
+    def too_short(name: str) -> Rule:
+        return rule(
+            "INVALID_SIZE",
+            f"0 < {name}RowPitch < region.width",
+            f"`{name}RowPitch` is not 0 and less than `region.width`",
+        )
+
+    def slices(name: str) -> tuple[Rule, ...]:
+        words = f"rows of `{name}RowPitch`, or `region.width` if that is 0"
+        return (
+            rule(
+                "INVALID_SIZE",
+                f"0 < {name}SlicePitch < region.height * {row(name)}",
+                f"`{name}SlicePitch` is not 0 and less than `region.height` {words}",
+            ),
+            rule("INVALID_SIZE", f"{name}SlicePitch % {row(name)}", f"`{name}SlicePitch` is no multiple of {words}"),
+        )
+
+    return (
+        rule("INVALID_SIZE", "region.width == 0 or region.height == 0 or region.depth == 0", "`region` is empty"),
+        too_short(first),
+        too_short(second),
+        *slices(first),
+        *slices(second),
+        WAIT_LIST_RULE,
+    )
+
+
+_BOX_ERROR: Final = ("INVALID_SIZE", "the box exceeds `hBuffer`")
+
+
+@function(
+    22,
+    "INVALID_QUEUE",
+    "INVALID_EVENT",
+    *WAIT_LIST_OTHERS,
+    _BOX_ERROR,
+    *_OTHERS,
+    rules=_box_rules("buffer", "host"),
+    operations=("Queue.copy",),
+    invalid=Result.ERROR_INVALID_MEM_OBJECT,
+    makes="event",
+)
+def urEnqueueMemBufferReadRect(
+    hQueue: Queue,
+    hBuffer: Mem,
+    blockingRead: bool,
+    bufferOrigin: RectOffset,
+    hostOrigin: RectOffset,
+    region: RectRegion,
+    bufferRowPitch: Size,
+    bufferSlicePitch: Size,
+    hostRowPitch: Size,
+    hostSlicePitch: Size,
+    pDst: Pointer,
+    phEventWaitList: WaitList,
+) -> Event:
+    """Copies a box of bytes of a buffer to memory of the program."""
+    box = _Box(bufferOrigin, region, bufferRowPitch, bufferSlicePitch)
+    to = _Box(hostOrigin, region, hostRowPitch, hostSlicePitch)
+    source, target = _part(hBuffer, 0, box.end), _ordinary(hQueue, pDst, to.end)
+    kind = Command.MEM_BUFFER_READ_RECT
+    return _copied_box(hQueue, kind, phEventWaitList, target, to, source, box, blockingRead)
+
+
+@function(
+    23,
+    "INVALID_QUEUE",
+    "INVALID_EVENT",
+    *WAIT_LIST_OTHERS,
+    _BOX_ERROR,
+    *_OTHERS,
+    rules=_box_rules("buffer", "host"),
+    operations=("Queue.copy",),
+    invalid=Result.ERROR_INVALID_MEM_OBJECT,
+    makes="event",
+)
+def urEnqueueMemBufferWriteRect(
+    hQueue: Queue,
+    hBuffer: Mem,
+    blockingWrite: bool,
+    bufferOrigin: RectOffset,
+    hostOrigin: RectOffset,
+    region: RectRegion,
+    bufferRowPitch: Size,
+    bufferSlicePitch: Size,
+    hostRowPitch: Size,
+    hostSlicePitch: Size,
+    pSrc: Pointer,
+    phEventWaitList: WaitList,
+) -> Event:
+    """Copies a box of bytes of the program to a buffer."""
+    to = _Box(bufferOrigin, region, bufferRowPitch, bufferSlicePitch)
+    box = _Box(hostOrigin, region, hostRowPitch, hostSlicePitch)
+    target, source = _part(hBuffer, 0, to.end), _ordinary(hQueue, pSrc, box.end)
+    kind = Command.MEM_BUFFER_WRITE_RECT
+    return _copied_box(hQueue, kind, phEventWaitList, target, to, source, box, blockingWrite)
+
+
+@function(
+    25,
+    "INVALID_QUEUE",
+    "INVALID_EVENT",
+    *WAIT_LIST_OTHERS,
+    ("INVALID_SIZE", "a box exceeds its buffer"),
+    *_OTHERS,
+    rules=_box_rules("src", "dst"),
+    operations=("Queue.copy",),
+    invalid=Result.ERROR_INVALID_MEM_OBJECT,
+    makes="event",
+)
+def urEnqueueMemBufferCopyRect(
+    hQueue: Queue,
+    hBufferSrc: Mem,
+    hBufferDst: Mem,
+    srcOrigin: RectOffset,
+    dstOrigin: RectOffset,
+    region: RectRegion,
+    srcRowPitch: Size,
+    srcSlicePitch: Size,
+    dstRowPitch: Size,
+    dstSlicePitch: Size,
+    phEventWaitList: WaitList,
+) -> Event:
+    """Copies a box of bytes of one buffer to another."""
+    box = _Box(srcOrigin, region, srcRowPitch, srcSlicePitch)
+    to = _Box(dstOrigin, region, dstRowPitch, dstSlicePitch)
+    target, source = _part(hBufferDst, 0, to.end), _part(hBufferSrc, 0, box.end)
+    return _copied_box(hQueue, Command.MEM_BUFFER_COPY_RECT, phEventWaitList, target, to, source, box, False)
+
+
+# --- mapped bytes -----------------------------------------------------------------------------------
+
+
+@function(
+    30,
+    "INVALID_QUEUE",
+    "INVALID_EVENT",
+    *WAIT_LIST_OTHERS,
+    ("INVALID_SIZE", "`size` is 0, or `offset + size` exceeds `hBuffer`"),
+    *_OTHERS,
+    rules=(WAIT_LIST_RULE,),
+    makes="event",
+)
+def urEnqueueMemBufferMap(
+    hQueue: Queue,
+    hBuffer: Mem,
+    blockingMap: bool,
+    mapFlags: Annotated[int, MapFlags],
+    offset: Size,
+    size: Size,
+    phEventWaitList: WaitList,
+) -> tuple[Event, Pointer]:
+    """Gives bytes of a buffer an address, at which the program reads and writes them once the command is complete.
+
+    Host memory is where it is. Of a device's memory the address is that of a copy, which `urEnqueueMemUnmap` copies
+    back if `mapFlags` says that it is written.
+    """
+    if not size:
+        raise URError("there are no bytes to map", result=Result.ERROR_INVALID_SIZE)
+    piece, _, _ = part = _part(hBuffer, offset, size)
+    staged: Range | None = None
+    address = piece.address + offset
+    if not piece.allocation.host_accessible:
+        staged = core_memory.allocate("host", size, hQueue.device.shared, hQueue.context.shared)
+        address = staged.address
+    if staged is None or mapFlags & MapFlags.WRITE_INVALIDATE_REGION:
+        event = command(hQueue, Command.MEM_BUFFER_MAP, phEventWaitList)
+    else:
+        event = _copied(hQueue, Command.MEM_BUFFER_MAP, phEventWaitList, (staged, 0, size), part, False)
+    with _objects.places.lock:
+        hBuffer.maps.setdefault(address, []).append(Mapped(offset, size, mapFlags, staged))
+    if blockingMap:
+        core_event.wait(use(event.shared), None, None)
+    return event, address
+
+
+@function(
+    31,
+    "INVALID_QUEUE",
+    "INVALID_EVENT",
+    *WAIT_LIST_OTHERS,
+    ("INVALID_MEM_OBJECT", "`pMappedPtr` is not the address of mapped bytes of `hMem`"),
+    "OUT_OF_HOST_MEMORY",
+    "OUT_OF_RESOURCES",
+    rules=(WAIT_LIST_RULE,),
+    makes="event",
+)
+def urEnqueueMemUnmap(hQueue: Queue, hMem: Mem, pMappedPtr: Pointer, phEventWaitList: WaitList) -> Event:
+    """Ends what `urEnqueueMemBufferMap` began: the program does not use the address any more."""
+    with _objects.places.lock:
+        mapped = hMem.maps.get(pMappedPtr)
+        if not mapped:
+            raise URError(f"{pMappedPtr:#x} is no mapped part of {hMem!r}", result=Result.ERROR_INVALID_MEM_OBJECT)
+        found = mapped.pop()
+        if not mapped:
+            del hMem.maps[pMappedPtr]
+    if found.staged is None or not found.flags & (MapFlags.WRITE | MapFlags.WRITE_INVALIDATE_REGION):
+        return command(hQueue, Command.MEM_UNMAP, phEventWaitList)
+    target, source = (hMem.piece, found.offset, found.nbytes), (found.staged, 0, found.nbytes)
+    return _copied(hQueue, Command.MEM_UNMAP, phEventWaitList, target, source, False)

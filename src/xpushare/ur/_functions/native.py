@@ -1,0 +1,191 @@
+"""The driver's own handles, both ways."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Final, Literal
+
+from xpushare._device import adapter_of, info_of
+from xpushare._event import event_over
+from xpushare._lifecycle import use
+from xpushare._queue import queue_over
+from xpushare._result import Result
+from xpushare.core import interop
+from xpushare.ur import _objects
+from xpushare.ur._enums import Command
+from xpushare.ur._error import URError
+from xpushare.ur._objects import Adapter, Context, Device, Event, Platform, Queue
+from xpushare.ur._spec import DeviceList, NativeHandle, function
+from xpushare.ur._structs import (
+    ContextNativeProperties,
+    DeviceNativeProperties,
+    EventNativeProperties,
+    PlatformNativeProperties,
+    QueueNativeDesc,
+    QueueNativeProperties,
+)
+
+_NONE: Final = ("UNSUPPORTED_FEATURE", "the driver has no such handle")
+
+
+def _native(device: Device, what: Literal["platform", "device", "context"]) -> int:
+    found: int = adapter_of(device.shared).native(info_of(device.shared), what)
+    return found
+
+
+def _unsupported(why: str) -> URError:
+    return URError(why, result=Result.ERROR_UNSUPPORTED_FEATURE)
+
+
+def _platform(adapter: Adapter) -> int:
+    found = {_native(device, "platform") for device in _objects.adapters().get(adapter, [])}
+    if len(found) != 1:
+        raise _unsupported(f"the devices of {adapter!r} are of {len(found)} platforms of drivers")
+    return found.pop()
+
+
+@function(75, _NONE)
+def urPlatformGetNativeHandle(hPlatform: Platform) -> NativeHandle:
+    """The driver's handle of a platform (Level Zero: `ze_driver_handle_t`)."""
+    return _platform(hPlatform.adapter)
+
+
+@function(76, ("INVALID_VALUE", "`hNativePlatform` is not the platform of `hAdapter`"), _NONE)
+def urPlatformCreateWithNativeHandle(
+    hNativePlatform: NativeHandle, hAdapter: Adapter, pProperties: PlatformNativeProperties | None
+) -> Platform:
+    """The platform of a handle of the driver's; nothing is owned by it."""
+    if _platform(hAdapter) != hNativePlatform:
+        raise URError(f"{hNativePlatform:#x} is no platform of {hAdapter!r}", result=Result.ERROR_INVALID_VALUE)
+    return hAdapter.platform
+
+
+@function(14, _NONE)
+def urDeviceGetNativeHandle(hDevice: Device) -> NativeHandle:
+    """The driver's handle of a device (`CUdevice`, `ze_device_handle_t`)."""
+    return _native(hDevice, "device")
+
+
+@function(
+    15,
+    ("INVALID_DEVICE", "`hAdapter` has no device of that handle, or `ONEAPI_DEVICE_SELECTOR` leaves it out"),
+    _NONE,
+    makes="device",
+)
+def urDeviceCreateWithNativeHandle(
+    hNativeDevice: NativeHandle, hAdapter: Adapter, pProperties: DeviceNativeProperties | None
+) -> Device:
+    """The device of a handle of the driver's, as `urDeviceGet` answers it; nothing is owned by it."""
+    for device in _objects.adapters().get(hAdapter, []):
+        if _native(device, "device") == hNativeDevice:
+            device.take()
+            return device
+    raise URError(f"{hNativeDevice:#x} is no device of {hAdapter!r}", result=Result.ERROR_INVALID_DEVICE)
+
+
+@function(5, _NONE)
+def urContextGetNativeHandle(hContext: Context) -> NativeHandle:
+    """The driver's handle of the context that the objects of the first device are in (`CUcontext`,
+    `ze_context_handle_t`).
+    """
+    return _native(hContext.devices[0], "context")
+
+
+@function(
+    6,
+    "INVALID_DEVICE",
+    (
+        "UNSUPPORTED_FEATURE",
+        "`phDevices` is empty, the devices' objects are not in that context, or it is owned: it is the devices' own",
+    ),
+    makes="context",
+)
+def urContextCreateWithNativeHandle(
+    hNativeContext: NativeHandle,
+    hAdapter: Adapter,
+    phDevices: DeviceList,
+    pProperties: ContextNativeProperties | None,
+) -> Context:
+    """A context for the driver's one that the objects of all these devices are in; there is no other."""
+    if any(device.platform is not hAdapter.platform for device in phDevices):
+        raise URError(f"a device is not of {hAdapter!r}", result=Result.ERROR_INVALID_DEVICE)
+    if pProperties is not None and pProperties.isNativeHandleOwned:
+        raise _unsupported("a context of the driver's is never owned: the devices' own is used")
+    if not phDevices or any(_native(device, "context") != hNativeContext for device in phDevices):
+        raise _unsupported(f"{hNativeContext:#x} is not the context in which objects of these devices are made")
+    return Context.make(phDevices)
+
+
+@function(95, _NONE)
+def urQueueGetNativeHandle(hQueue: Queue, pDesc: QueueNativeDesc | None) -> NativeHandle:
+    """The driver's handle of a queue's stream (`CUstream`; Level Zero: an immediate command list, so that 1 is written
+    to `pDesc.pNativeData`).
+
+    It is good as long as the queue. What the queue holds back behind a wait has not come to the stream yet.
+    """
+    handle = use(hQueue.shared).driver.native()
+    kind: int | None = adapter_of(hQueue.device.shared).stream_kind
+    if kind is not None and pDesc is not None and pDesc.pNativeData:
+        ctypes.c_int32.from_address(pDesc.pNativeData).value = kind
+    return handle
+
+
+@function(
+    96,
+    ("INVALID_DEVICE", "`hDevice` is null and `hContext` has several devices"),
+    ("INVALID_VALUE", "`hNativeQueue` is on another device"),
+    ("UNSUPPORTED_FEATURE", "the adapter takes no streams of others"),
+    invalid=Result.ERROR_INVALID_VALUE,
+    makes="queue",
+    python="`xs.Queue.from_native(stream)`",
+)
+def urQueueCreateWithNativeHandle(
+    hNativeQueue: NativeHandle,
+    hContext: Context,
+    hDevice: Device | None,
+    pProperties: QueueNativeProperties | None,
+) -> Queue:
+    """A queue over the driver's stream (`CUstream`), in order with what others queue there."""
+    first, *others = hContext.devices
+    if hDevice is None and others:
+        raise URError("`hDevice` is null, and the context has several", result=Result.ERROR_INVALID_DEVICE)
+    device = hDevice or first
+    owned = pProperties is not None and pProperties.isNativeHandleOwned
+    work = interop.adopt_stream_handle(device.shared, hContext.shared, hNativeQueue, owned)
+    return Queue.make(hContext, device, queue_over(work), 0, False)
+
+
+@function(
+    45,
+    ("UNSUPPORTED_FEATURE", "the driver has no such handle, or a queue holds back the command of `hEvent`"),
+)
+def urEventGetNativeHandle(hEvent: Event) -> NativeHandle:
+    """A handle of a driver's event that completes with the newest command of an event (`CUevent`,
+    `ze_event_handle_t`). It is good as long as `hEvent`, and not signalled again.
+    """
+    opened = use(hEvent.shared)
+    point = opened.timeline.slot.pending
+    if hEvent.native is None or hEvent.native[1] != point:
+        recorded = interop.record_native(opened)
+        hEvent.native = recorded.driver.native, point, recorded
+    return hEvent.native[0]
+
+
+@function(
+    46,
+    ("INVALID_VALUE", "`hNativeEvent` is no event"),
+    ("UNSUPPORTED_FEATURE", "the adapter takes no events of others"),
+    invalid=Result.ERROR_INVALID_VALUE,
+    makes="event",
+    python="`xs.Event.from_native(event)`",
+)
+def urEventCreateWithNativeHandle(
+    hNativeEvent: NativeHandle, hContext: Context, pProperties: EventNativeProperties | None
+) -> Event:
+    """An event that completes when the driver's event (`CUevent`, `ze_event_handle_t`) does, as it is recorded now."""
+    owned = pProperties is not None and pProperties.isNativeHandleOwned
+    device = hContext.devices[0].shared
+    opened, keep = interop.adopt_event_handle(device, hContext.shared, hNativeEvent, owned)
+    event = Event.make(hContext, event_over(opened), Command.EVENTS_WAIT, False)
+    event.native = hNativeEvent, opened.timeline.slot.pending, keep
+    return event
