@@ -37,11 +37,13 @@ __all__ = [
     "HostBytes",
     "Range",
     "allocate",
+    "decided",
     "expect_kind",
     "get",
     "host_bytes",
     "on_trim",
     "open_",
+    "prepared_by",
     "put",
     "slice_",
     "trim",
@@ -361,7 +363,7 @@ def import_on(device: Device, what: Import) -> Allocation:
 
 _openers = Openers(Aspect.ext_oneapi_ipc_memory, import_on)
 # Earlier decisions, by the bytes with which handles name their device; for opens that ask for no other device.
-_decided: dict[bytes, tuple[Opener, Device, Context]] = {}
+decided: dict[bytes, tuple[Opener, Device, Context]] = {}
 
 
 def opener_for(handle: Handle, device: DeviceLike | None, context: Context | None) -> tuple[Opener, Device, Context]:
@@ -369,13 +371,13 @@ def opener_for(handle: Handle, device: DeviceLike | None, context: Context | Non
     names = None
     if device is None and context is None:
         names = raw_of(handle)[NAMES_DEVICE]
-        known = _decided.get(names)
+        known = decided.get(names)
         if known is not None:
             return known
     chosen, chosen_context = opening_device(handle, device, context)
     found = _openers.on(chosen, handle), chosen, chosen_context
     if names is not None:
-        _decided[names] = found
+        decided[names] = found
     return found
 
 
