@@ -151,7 +151,8 @@ static PyObject *declined(void) { return PyErr_Occurred() ? NULL : Py_NewRef(Py_
 
 static bool of_boot(const xp_handle *h, const char *boot) { return memcmp(h->boot_id, boot, sizeof h->boot_id) == 0; }
 
-/* (what is mapped, the hold) of an exporter that this process has met; NULL: see `declined`. */
+/* (what is mapped, the hold) of an exporter that this process has met; NULL: see `declined`. Where that fails, Python
+ * tries again: it may find room, or another way. */
 static PyObject *acquire(const xp_hand_over *self, const xp_handle *h, PyObject *memory, PyObject *peers,
                          PyObject *opener)
 {
@@ -160,6 +161,8 @@ static PyObject *acquire(const xp_hand_over *self, const xp_handle *h, PyObject 
                                   h->flags & (XP_ENTRY_READ_ONLY | XP_ENTRY_PICKLED));
     PyObject *acquired = key ? METHOD(peers, acquire_known, memory, key, opener) : NULL;
     Py_XDECREF(key);
+    if (key && acquired == NULL && PyErr_ExceptionMatches(PyExc_Exception))
+        PyErr_Clear();
     if (acquired && !(PyTuple_Check(acquired) && PyTuple_Size(acquired) == 2))
         Py_CLEAR(acquired); /* None */
     return acquired;

@@ -329,21 +329,29 @@ static void own_dealloc(PyObject *object)
     xp_free(object);
 }
 
-static PyObject *own_prepare(PyObject *object, PyObject *args)
+/* prepare(kind, flags, names, device, object, nbytes, exposed_nbytes, inode, within, fd_count, fds, payload) */
+static PyObject *own_prepare(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     const xp_own_table *self = (xp_own_table *)object;
     const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
-    unsigned kind, flags, device, fd_count;
-    unsigned long long serial, total, exposed, inode, within;
-    const char *names, *payload;
-    PyObject *fds;
+    uint32_t kind, flags, device, fd_count;
+    uint64_t serial, total, exposed, inode, within;
+    char *names, *payload;
     Py_ssize_t names_size, payload_size;
-    if (!PyArg_ParseTuple(args, "IIy#IKKKKKIO!y#", &kind, &flags, &names, &names_size, &device, &serial, &total,
-                          &exposed, &inode, &within, &fd_count, &PyTuple_Type, &fds, &payload, &payload_size))
+    if (xp_arity("prepare", n, 12, 12) < 0 || xp_as_u32(args[0], &kind) < 0 || xp_as_u32(args[1], &flags) < 0 ||
+        PyBytes_AsStringAndSize(args[2], &names, &names_size) < 0 || xp_as_u32(args[3], &device) < 0 ||
+        xp_as_u64(args[4], &serial) < 0 || xp_as_u64(args[5], &total) < 0 || xp_as_u64(args[6], &exposed) < 0 ||
+        xp_as_u64(args[7], &inode) < 0 || xp_as_u64(args[8], &within) < 0 || xp_as_u32(args[9], &fd_count) < 0 ||
+        PyBytes_AsStringAndSize(args[11], &payload, &payload_size) < 0)
         return NULL;
+    PyObject *fds = args[10];
+    Py_ssize_t fds_size = PyTuple_Check(fds) ? PyTuple_Size(fds) : -1;
+    if (fds_size < 0) {
+        PyErr_SetString(PyExc_TypeError, "fds are a tuple");
+        return NULL;
+    }
     if (names_size != sizeof self->common.backend + sizeof self->common.device_uuid ||
-        PyTuple_Size(fds) > (Py_ssize_t)XP_ENTRY_FDS ||
-        payload_size > (Py_ssize_t)sizeof(((xp_entry *)0)->payload)) {
+        fds_size > (Py_ssize_t)XP_ENTRY_FDS || payload_size > (Py_ssize_t)sizeof(((xp_entry *)0)->payload)) {
         PyErr_SetString(PyExc_ValueError, "no entry says that");
         return NULL;
     }
@@ -360,7 +368,7 @@ static PyObject *own_prepare(PyObject *object, PyObject *args)
                       .offset = within, .device = device};
     memset(t->e.fds, 0xff, sizeof t->e.fds);
     memcpy(t->e.payload, payload, (size_t)payload_size);
-    for (Py_ssize_t i = 0; i < PyTuple_Size(fds); i++)
+    for (Py_ssize_t i = 0; i < fds_size; i++)
         if (xp_as_int(PyTuple_GetItem(fds, i), &t->e.fds[i]) < 0) {
             Py_DECREF(t);
             return NULL;
@@ -527,7 +535,7 @@ static PyObject *own_publish(PyObject *object, PyObject *const *args, Py_ssize_t
 }
 
 static PyMethodDef own_methods[] = {
-    {"prepare", own_prepare, METH_VARARGS, NULL},
+    {"prepare", XP_FAST(own_prepare), METH_FASTCALL, NULL},
     {"enter", XP_FAST(own_enter), METH_FASTCALL, NULL},
     {"publish", XP_FAST(own_publish), METH_FASTCALL, NULL},
     {"new_object", own_new_object, METH_NOARGS, NULL},

@@ -285,12 +285,15 @@ def get(
     )
 
 
+_SHARED: Final = Aspect.ext_oneapi_ipc_memory  # a global of its own: a member of an enum costs a call
+
+
 def prepared_by(allocation: Allocation, table: Table, read_only: bool) -> Prepared:
     """What all exports of an allocation say; kept with it where its driver says the same each time."""
     prepared = None if read_only else allocation.prepared
     if prepared is None:
         device = allocation.device
-        device.require(Aspect.ext_oneapi_ipc_memory)
+        device.require(_SHARED)
         driver = allocation.driver
         prepared = table.prepare("memory", info_of(device), driver.export(read_only), allocation.serial)
         if driver.lasting_export and not read_only:
