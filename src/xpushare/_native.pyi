@@ -300,8 +300,8 @@ class OwnTable:
 
 @final
 class HandOver:
-    """`share` and `attach` of the common case, by one call each. It takes the classes, dicts and steps in Python of which
-    they are made.
+    """`share` and `attach` of the common case, by one call each. It takes the classes, dicts and steps in Python that
+    they are made of.
     """
 
     def __init__(self, **kit: Any) -> None: ...

@@ -194,8 +194,7 @@ def test_threads_share_at_once() -> None:
     handles: list[xs.ArrayHandle] = []
 
     def work() -> None:
-        for _ in range(200):
-            handles.append(xs.share(array))
+        handles.extend(xs.share(array) for _ in range(200))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for each in threads:
@@ -213,9 +212,8 @@ def test_threads_share_at_once() -> None:
 
 @pytest.mark.parametrize(("shape", "dtype"), [((), "f8"), ((2, 3, 4), "<i2"), ((5,), ">c8")], ids=str)
 @pytest.mark.parametrize("read_only", [False, True])
-def test_attach_makes_what_python_makes(
-    peer: Child, met: bytes, shape: tuple[int, ...], dtype: str, read_only: bool
-) -> None:
+@pytest.mark.usefixtures("met")
+def test_attach_makes_what_python_makes(peer: Child, shape: tuple[int, ...], dtype: str, read_only: bool) -> None:
     raw = peer.call(shared, "array", shape, dtype, read_only=read_only)
     with nothing_left():
         array = _hand_over.attach(raw)
@@ -223,11 +221,13 @@ def test_attach_makes_what_python_makes(
         other = long_way(xs.attach, raw)
         for name in set(type(array).__slots__) - {"_held", "_handle"}:
             mine, its = getattr(array, name), getattr(other, name)
-            assert type(mine) is type(its) and mine == its, name
+            assert (type(mine), mine) == (type(its), its), name
         mine, its = array._held, other._held
-        assert mine is not None and type(mine) is type(its)
+        assert mine is not None
+        assert type(mine) is type(its)
         assert mine[:7] == its[:7], "the same mapping"
-        assert type(mine.lease) is type(its.lease) and mine.lease.peer is its.lease.peer
+        assert type(mine.lease) is type(its.lease)
+        assert mine.lease.peer is its.lease.peer
         assert mine.allocation.handle == array.handle.handle
         assert (array.handle, checked_parts(array.handle)) == (other.handle, checked_parts(other.handle))
         assert array.handle._owner is None
@@ -268,7 +268,8 @@ def test_attach_leaves_the_rest_to_python(peer: Child, met: bytes) -> None:
         xs.attach(raw)
 
 
-def test_a_withdrawn_handle(peer: Child, met: bytes) -> None:
+@pytest.mark.usefixtures("met")
+def test_a_withdrawn_handle(peer: Child) -> None:
     raw = peer.call(shared, "short", (2,), "u1")
     with nothing_left():
         array = _hand_over.attach(raw)
@@ -278,8 +279,12 @@ def test_a_withdrawn_handle(peer: Child, met: bytes) -> None:
             xs.attach(raw)
         assert array is not None
         again = _hand_over.attach(peer.call(put_back, "short"))
-        assert again is not None and again._held is not None and array._held is not None
-        assert again._held.allocation is array._held.allocation
+        assert again is not None
+        held, other = again._held, array._held
+        assert held is not None
+        assert other is not None
+        assert held.allocation is other.allocation
+        del held, other
         del array, again
 
 

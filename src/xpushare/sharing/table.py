@@ -500,7 +500,11 @@ class Table:
 
     def statistics(self) -> dict[str, int]:
         with self._lock:
-            return {"exports": len(self._exports), "lingering": len(self._lingering), "entries_used": self._entries.used}
+            return {
+                "exports": len(self._exports),
+                "lingering": len(self._lingering),
+                "entries_used": self._entries.used,
+            }
 
     def exports(self) -> list[Exported]:
         self.sweep()
