@@ -516,7 +516,7 @@ static const bool xp_ends[XP_FUNCTIONS] = {
 /* What is answered without Python, and for which kind of handles. */
 static const struct {
     uint8_t how, kind;
-} xp_natives[XP_FUNCTIONS] = {
+} xp_native_answers[XP_FUNCTIONS] = {
     [9] = {XP_RELEASES, 1}, /* urContextRelease */
     [10] = {XP_RETAINS, 1}, /* urContextRetain */
     [28] = {XP_STATUS, 3}, /* urEventGetInfo */
@@ -525,9 +525,168 @@ static const struct {
     [33] = {XP_WAITS, 3}, /* urEventWait */
     [50] = {XP_RELEASES, 4}, /* urPhysicalMemRelease */
     [51] = {XP_RETAINS, 4}, /* urPhysicalMemRetain */
+    [57] = {XP_FINISHES, 2}, /* urQueueFinish */
     [60] = {XP_RELEASES, 2}, /* urQueueRelease */
     [61] = {XP_RETAINS, 2}, /* urQueueRetain */
 };
+
+/* Whether no rule refuses a command. */
+static bool urEnqueueEventsWait_plain(const uint64_t *a, uint32_t backend)
+{
+    (void)backend;
+    (void)a;
+    return true;
+}
+
+static bool urEnqueueEventsWaitWithBarrier_plain(const uint64_t *a, uint32_t backend)
+{
+    (void)backend;
+    (void)a;
+    return true;
+}
+
+static bool urEnqueueEventsWaitWithBarrierExt_plain(const uint64_t *a, uint32_t backend)
+{
+    (void)backend;
+    return !a[1];
+}
+
+static bool urEnqueueTimestampRecordingExp_plain(const uint64_t *a, uint32_t backend)
+{
+    (void)backend;
+    return a[4];
+}
+
+static bool urEnqueueUSMAdvise_plain(const uint64_t *a, uint32_t backend)
+{
+    return xp_reaches(backend, a[1], a[2], 1, false) &&
+           !!a[1] &&
+           !(a[3] & 0xfffe0000u) &&
+           !(a[2] == 0);
+}
+
+static bool urEnqueueUSMFill_plain(const uint64_t *a, uint32_t backend)
+{
+    return xp_reaches(backend, a[1], a[4], 1, true) &&
+           !!a[1] &&
+           !(a[3] == 0) &&
+           !((a[2] == 0) || (a[4] == 0)) &&
+           !(a[2] > a[4]) &&
+           !(a[4] % a[2]);
+}
+
+static bool urEnqueueUSMFill2D_plain(const uint64_t *a, uint32_t backend)
+{
+    return xp_reaches(backend, a[1], a[2], a[6], true) &&
+           !!a[1] &&
+           !(a[4] == 0) &&
+           !((a[2] == 0) || (a[2] < a[5])) &&
+           !(a[3] == 0) &&
+           !(a[3] > (a[5] * a[6])) &&
+           !(a[3] & (a[3] - 1)) &&
+           !((a[5] == 0) || (a[6] == 0)) &&
+           !((a[5] * a[6]) % a[3]);
+}
+
+static bool urEnqueueUSMMemcpy_plain(const uint64_t *a, uint32_t backend)
+{
+    return xp_reaches(backend, a[2], a[4], 1, true) &&
+           xp_reaches(backend, a[3], a[4], 1, false) &&
+           !!a[2] &&
+           !!a[3] &&
+           !(a[4] == 0);
+}
+
+static bool urEnqueueUSMMemcpy2D_plain(const uint64_t *a, uint32_t backend)
+{
+    return xp_reaches(backend, a[2], a[3], a[7], true) &&
+           xp_reaches(backend, a[4], a[5], a[7], false) &&
+           !!a[2] &&
+           !!a[4] &&
+           !((a[5] == 0) || (a[3] == 0)) &&
+           !((a[5] < a[6]) || (a[3] < a[6])) &&
+           !(a[7] == 0);
+}
+
+static bool urEnqueueUSMPrefetch_plain(const uint64_t *a, uint32_t backend)
+{
+    return xp_reaches(backend, a[1], a[2], 1, false) &&
+           !!a[1] &&
+           !(a[3] & 0xfffffffcu) &&
+           !(a[2] == 0);
+}
+
+static const xp_command_form xp_command_forms[XP_FUNCTIONS] = {
+    [16] = {.plain = urEnqueueEventsWait_plain, .event = 3, .waits = 1},
+    [17] = {.plain = urEnqueueEventsWaitWithBarrier_plain, .event = 3, .waits = 1},
+    [18] = {.plain = urEnqueueEventsWaitWithBarrierExt_plain, .event = 4, .given = true, .waits = 2},
+    [20] = {.plain = urEnqueueTimestampRecordingExp_plain, .blocking = 1, .event = 4, .needs = 1, .waits = 2},
+    [21] = {.plain = urEnqueueUSMAdvise_plain, .event = 4},
+    [22] = {.plain = urEnqueueUSMFill_plain, .does = XP_FILLS, .event = 7, .pattern = 3, .to = 1, .to_pitch = 4, .waits = 5, .width = 4},
+    [23] = {.plain = urEnqueueUSMFill2D_plain, .does = XP_FILLS, .event = 9, .pattern = 4, .rows = 6, .to = 1, .to_pitch = 2, .waits = 7, .width = 5},
+    [24] = {.plain = urEnqueueUSMMemcpy_plain, .blocking = 1, .does = XP_COPIES, .event = 7, .from = 3, .from_pitch = 4, .to = 2, .to_pitch = 4, .waits = 5, .width = 4},
+    [25] = {.plain = urEnqueueUSMMemcpy2D_plain, .blocking = 1, .does = XP_COPIES, .event = 10, .from = 4, .from_pitch = 5, .rows = 7, .to = 2, .to_pitch = 3, .waits = 8, .width = 6},
+    [26] = {.plain = urEnqueueUSMPrefetch_plain, .event = 6, .waits = 4},
+};
+
+static const xp_order xp_orders[XP_FUNCTIONS] = {
+    [16] = {.queue = 1, .events = 2}, /* urEnqueueEventsWait */
+    [17] = {.queue = 1, .events = 2}, /* urEnqueueEventsWaitWithBarrier */
+    [18] = {.queue = 1, .events = 3, .given = 5}, /* urEnqueueEventsWaitWithBarrierExt */
+    [19] = {.queue = 1, .events = 5}, /* urEnqueueHostTaskExp */
+    [20] = {.queue = 1, .events = 3}, /* urEnqueueTimestampRecordingExp */
+    [21] = {.queue = 1}, /* urEnqueueUSMAdvise */
+    [22] = {.queue = 1, .events = 6}, /* urEnqueueUSMFill */
+    [23] = {.queue = 1, .events = 8}, /* urEnqueueUSMFill2D */
+    [24] = {.queue = 1, .events = 6}, /* urEnqueueUSMMemcpy */
+    [25] = {.queue = 1, .events = 9}, /* urEnqueueUSMMemcpy2D */
+    [26] = {.queue = 1, .events = 5}, /* urEnqueueUSMPrefetch */
+    [28] = {.event = 1}, /* urEventGetInfo */
+    [29] = {.event = 1}, /* urEventGetProfilingInfo */
+    [30] = {.event = 1}, /* urEventRelease */
+    [31] = {.event = 1}, /* urEventRetain */
+    [32] = {.event = 1}, /* urEventSetCallback */
+    [33] = {.events = 1}, /* urEventWait */
+    [34] = {.all = true}, /* urIPCCloseMemHandleExp */
+    [35] = {.all = true}, /* urIPCClosePhysMemHandleExp */
+    [36] = {.event = 1}, /* urIPCGetEventHandleExp */
+    [37] = {.all = true}, /* urIPCGetMemHandleExp */
+    [38] = {.all = true}, /* urIPCGetPhysMemHandleExp */
+    [39] = {.all = true}, /* urIPCOpenEventHandleExp */
+    [40] = {.all = true}, /* urIPCOpenMemHandleExp */
+    [41] = {.all = true}, /* urIPCOpenPhysMemHandleExp */
+    [42] = {.all = true}, /* urIPCPutEventHandleExp */
+    [43] = {.all = true}, /* urIPCPutMemHandleExp */
+    [44] = {.all = true}, /* urIPCPutPhysMemHandleExp */
+    [46] = {.all = true}, /* urMemoryExportExportMemoryHandleExp */
+    [47] = {.all = true}, /* urMemoryExportFreeExportableMemoryExp */
+    [49] = {.all = true}, /* urPhysicalMemGetInfo */
+    [50] = {.all = true}, /* urPhysicalMemRelease */
+    [51] = {.all = true}, /* urPhysicalMemRetain */
+    [57] = {.queue = 1}, /* urQueueFinish */
+    [58] = {.queue = 1}, /* urQueueFlush */
+    [59] = {.queue = 1}, /* urQueueGetInfo */
+    [60] = {.queue = 1}, /* urQueueRelease */
+    [61] = {.queue = 1}, /* urQueueRetain */
+    [62] = {.all = true}, /* urUSMContextMemcpyExp */
+    [64] = {.all = true}, /* urUSMFree */
+    [65] = {.all = true}, /* urUSMGetMemAllocInfo */
+    [67] = {.all = true}, /* urUSMHostAllocRegisterExp */
+    [68] = {.all = true}, /* urUSMHostAllocUnregisterExp */
+    [69] = {.all = true}, /* urUSMImportExp */
+    [70] = {.all = true}, /* urUSMReleaseExp */
+    [75] = {.all = true}, /* urVirtualMemFree */
+    [76] = {.all = true}, /* urVirtualMemGetInfo */
+    [78] = {.all = true}, /* urVirtualMemMap */
+    [79] = {.all = true}, /* urVirtualMemReserve */
+    [80] = {.all = true}, /* urVirtualMemSetAccess */
+    [81] = {.all = true}, /* urVirtualMemUnmap */
+};
+
+#define XP_EVENT_WAIT 33
+#define XP_HOST_TRAIT 2
+#define XP_QUEUE_KIND 2
+#define XP_EVENT_KIND 3
 
 static const xp_slot urGetAdapterProcAddrTable_0[] = {
     XP_SLOT(urAdapterGet),
