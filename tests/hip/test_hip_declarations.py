@@ -35,7 +35,16 @@ def include(release: str) -> Path:
 def compiled(release: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """gcc with AMD's headers of that release."""
     return subprocess.run(
-        ["gcc", "-D__HIP_PLATFORM_AMD__", "-DAMD_HEADERS", "-include", "stdbool.h", "-I", str(include(release)), *arguments],
+        [
+            "gcc",
+            "-D__HIP_PLATFORM_AMD__",
+            "-DAMD_HEADERS",
+            "-include",
+            "stdbool.h",
+            "-I",
+            str(include(release)),
+            *arguments,
+        ],
         capture_output=True,
         text=True,
         check=False,

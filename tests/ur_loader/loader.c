@@ -97,27 +97,47 @@ uint32_t finish(void *queue) { return CALL(urQueueFinish, queue); }
 static void at_exit(void) { printf("at exit %u %u\n", release(), finish(NULL)), fflush(stdout); }
 void release_at_exit(void) { atexit(at_exit); }
 
+void *get_context(void) { return context; }
+void *get_device(void) { return device; }
+
+/* Any function, for Python. */
+uint32_t call(const char *name, uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f, uint64_t g, uint64_t h,
+              uint64_t i, uint64_t j, uint64_t k)
+{
+    return find(name)(a, b, c, d, e, f, g, h, i, j, k);
+}
+
 /* A lock of the program's own: one thread calls under it, another wants it while it has Python's lock. */
 static pthread_mutex_t own = PTHREAD_MUTEX_INITIALIZER;
 static int taken, wanted;
 
-uint32_t call_under_lock(void)
+/* Devices get their commands by Python, so a queue of one only enqueues under the lock. */
+uint32_t call_under_lock(int of_host)
 {
-    void *queue, *event;
-    uint32_t status;
+    enum { SIZE = 1 << 20 };
+    void *queue, *filled, *copied, *event;
+    uint32_t status = 7, pattern = 42, result = 0, *memory;
     MUST(urQueueCreate, context, device, NULL, &queue);
-    MUST(urEnqueueEventsWait, queue, 0u, NULL, &event);
-    function calls[] = {find("urEventGetInfo"), find("urEventWait"), find("urEventRetain"), find("urEventRelease"),
-                        find("urQueueRelease")};
+    MUST(urUSMDeviceAlloc, context, device, NULL, NULL, (size_t)2 * SIZE, (void **)&memory);
     pthread_mutex_lock(&own);
     __atomic_store_n(&taken, 1, __ATOMIC_SEQ_CST);
     while (!__atomic_load_n(&wanted, __ATOMIC_SEQ_CST))
         usleep(1000);
     usleep(20000); /* now the other has Python's lock and waits */
-    uint32_t result = calls[0](event, 3u, sizeof status, &status, NULL) | calls[1](1u, &event) | calls[2](event) |
-                      calls[3](event) | calls[3](event) | calls[4](queue);
+    result |= CALL(urEnqueueUSMFill, queue, memory, sizeof pattern, &pattern, (size_t)SIZE, 0u, NULL, &filled);
+    pattern = 0; /* it was copied */
+    result |= CALL(urEnqueueUSMMemcpy, queue, 0, memory + SIZE / 4, memory, (size_t)SIZE, 1u, &filled, &copied);
+    result |= CALL(urEnqueueEventsWaitWithBarrier, queue, 1u, &copied, &event);
+    result |= CALL(urEventGetInfo, event, 3u, sizeof status, &status, NULL);
+    result |= CALL(urEventRetain, event) | CALL(urEventRelease, event) | CALL(urEventRelease, filled);
+    if (of_host)
+        result |= CALL(urEventWait, 1u, &event) | CALL(urQueueFinish, queue);
     pthread_mutex_unlock(&own);
-    return result;
+    result |= CALL(urEventWait, 1u, &event) | CALL(urEventRelease, event) | CALL(urEventRelease, copied);
+    result |= CALL(urQueueFinish, queue) | CALL(urQueueRelease, queue);
+    if (memory[SIZE / 2 - 1] != 42 || status > 3)
+        abort();
+    return result | CALL(urUSMFree, context, memory);
 }
 
 int is_taken(void) { return __atomic_load_n(&taken, __ATOMIC_SEQ_CST); }

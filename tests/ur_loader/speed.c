@@ -53,7 +53,7 @@ int main(int count, char **arguments)
     MUST(urDeviceGet, platform, 1u, 1u, &device, NULL);
     MUST(urContextCreate, 1u, &device, NULL, &context);
     MUST(urQueueCreate, context, device, NULL, &queue);
-    MUST(urUSMDeviceAlloc, context, device, NULL, NULL, (size_t)4096, (void **)&memory);
+    MUST(urUSMDeviceAlloc, context, device, NULL, NULL, (size_t)1 << 20, (void **)&memory);
     MUST(urEnqueueEventsWait, queue, 0u, NULL, &event);
     MUST(urEventWait, 1u, &event);
     function nobody = find("urKernelRelease"), info = find("urEventGetInfo"), retain = find("urEventRetain");
@@ -68,6 +68,7 @@ int main(int count, char **arguments)
     TIME("urEventRelease, the last", 2000, release(events[i]));
     TIME("urEnqueueEventsWaitWithBarrier", 2000, barrier(queue, 0u, NULL, &events[i]));
     TIME("urDeviceGetInfo", 2000, get(device, 0u, sizeof status, &status, NULL));
+    TIME("urEnqueueUSMFill, 1 MiB", 200, fill(queue, memory, sizeof pattern, &pattern, (size_t)1 << 20, 0u, NULL, &events[i]));
     MUST(urQueueFinish, queue);
     TIME("urQueueFinish, complete", 2000, finish(queue));
     return 0;

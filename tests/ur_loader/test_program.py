@@ -125,25 +125,3 @@ def test_in_a_process_that_runs_python(library: Path, shim: Path) -> None:
     """It uses the interpreter that runs; when that has ended, releases are done and nothing else is."""
     done = subprocess.run([sys.executable, "-c", IN_PYTHON, shim, library], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\nat exit 0 37\n", "")
-
-
-INVERSION = """
-import ctypes, sys, threading, time
-loader = ctypes.CDLL(sys.argv[1])
-assert loader.begin(sys.argv[2].encode()) == 0
-loader.make()
-answers = []
-thread = threading.Thread(target=lambda: answers.append(loader.call_under_lock()))
-thread.start()
-while not loader.is_taken():
-    time.sleep(0.001)
-ctypes.PyDLL(sys.argv[1]).want_lock()  # keeps Python's lock
-thread.join()
-print(answers)
-"""
-
-
-def test_no_deadlock_with_a_lock_of_the_program(library: Path, shim: Path) -> None:
-    """One thread calls under a lock of its own, which another wants while it has Python's lock, as dpctl may."""
-    done = subprocess.run([sys.executable, "-c", INVERSION, shim, library], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "[0]\n", "")

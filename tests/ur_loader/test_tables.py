@@ -15,7 +15,7 @@ from xpushare.ur.loader._tables import NUMBERED, parameters
 @pytest.mark.parametrize("name", NUMBERED)
 def test_every_function_can_be_called(name: str) -> None:
     """Its C parameters fit its declaration; this is where a new kind of argument is missing."""
-    boxes = _bridge.Boxes(lambda _count: 0, lambda _handle, _more: None)
+    boxes = _bridge.Boxes(lambda: 0, lambda _handle, _more: None, lambda _handle: False)
     _bridge.wrapper(FUNCTIONS[name], boxes, lambda *_arguments: None)
 
 

@@ -1,4 +1,5 @@
-/* What libraries beside this one may ask of an event, from any thread and without Python: the newest point known now. */
+/* What libraries beside this one may call, from any thread and without Python. What they ask of an event is about the newest
+ * point known now. */
 #include "events.h"
 
 #define XP_OUTSIDE __attribute__((visibility("default")))
@@ -6,8 +7,12 @@
 
 XP_OUTSIDE int xp_newest_state(xp_slot *s);
 XP_OUTSIDE int xp_newest_wait(xp_slot *s);
+XP_OUTSIDE uint64_t xp_newest_point(xp_slot *s);
 
 static uint64_t newest(const xp_slot *s) { return XP_LOAD(&s->w->pending) >> 21; }
+
+/* 0 where the slot may not be used any more. */
+uint64_t xp_newest_point(xp_slot *s) { return xp_slot_wrong(s) ? 0 : newest(s); }
 
 /* A state, or -1 where the slot may not be used any more. */
 int xp_newest_state(xp_slot *s)
@@ -36,4 +41,21 @@ int xp_newest_wait(xp_slot *s)
         state = xp_sleep(s, point, start, XP_FOREVER, &rc);
     xp_slot_unref(s);
     return state == XP_PENDING ? -1 : state;
+}
+
+XP_OUTSIDE void xp_fill(char *to, const char *pattern, uint64_t unit, uint64_t nbytes)
+{
+    if (unit == 1) {
+        memset(to, *(const unsigned char *)pattern, nbytes);
+        return;
+    }
+    /* Grow a block that stays in the cache, then repeat it. */
+    uint64_t block = unit, most = unit > 65536 ? unit : 65536 / unit * unit;
+    memmove(to, pattern, unit < nbytes ? unit : nbytes);
+    while (block * 2 <= most && block * 2 <= nbytes) {
+        memcpy(to + block, to, block);
+        block *= 2;
+    }
+    for (uint64_t at = block; at < nbytes; at += block)
+        memcpy(to + at, to, nbytes - at < block ? nbytes - at : block);
 }

@@ -46,6 +46,9 @@ static inline bool xp_failed(xp_error *e, int code, const char *what)
     return false;
 }
 
+/* outside.c */
+void xp_fill(char *to, const char *pattern, uint64_t unit, uint64_t nbytes); /* repeat it; the last time perhaps in part */
+
 /* os.c */
 #define XP_FOREVER UINT64_MAX
 #define XP_ROBBED_TEXT                                                                                                \

@@ -44,21 +44,8 @@ static PyObject *fill(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t 
         PyErr_SetString(PyExc_ValueError, "fill(): nbytes must be a multiple of the pattern's length");
         return NULL;
     }
-    char *to = (char *)(uintptr_t)dst;
     Py_BEGIN_ALLOW_THREADS
-    if (unit == 1) {
-        memset(to, *(const unsigned char *)pattern.buf, nbytes);
-    } else if (nbytes) {
-        /* Grow a block that stays in the cache, then repeat it. */
-        uint64_t block = unit, most = unit > 65536 ? unit : 65536 / unit * unit;
-        memmove(to, pattern.buf, unit);
-        while (block * 2 <= most && block * 2 <= nbytes) {
-            memcpy(to + block, to, block);
-            block *= 2;
-        }
-        for (uint64_t at = block; at < nbytes; at += block)
-            memcpy(to + at, to, nbytes - at < block ? nbytes - at : block);
-    }
+    xp_fill((char *)(uintptr_t)dst, pattern.buf, unit, nbytes);
     Py_END_ALLOW_THREADS
     PyBuffer_Release(&pattern);
     Py_RETURN_NONE;

@@ -27,6 +27,9 @@ static uint32_t unsupported(void) { return XP_UNSUPPORTED_FEATURE; }
 #define XP_TABLE(getter, slots) {getter, sizeof(slots) / sizeof(*slots), slots}
 #include "functions.h"
 
+const uint32_t xp_queue_kind = XP_QUEUE_KIND, xp_event_kind = XP_EVENT_KIND, xp_host_trait = XP_HOST_TRAIT;
+const unsigned xp_event_wait = XP_EVENT_WAIT;
+
 #define XP_VERSION 12 /* 0.12 */
 #define XP_MOST_SLOTS 512
 
@@ -100,15 +103,26 @@ static uint32_t fill(unsigned getter, const void *code, uint32_t version, xp_slo
     }
 XP_GETTERS(XP_GETTER)
 
+/* Nobody can be asked; what gives something back is done, as all of it is gone. */
+static uint32_t over(unsigned function, uint32_t result) { return xp_ends[function] ? XP_SUCCESS : result; }
+
 uint32_t xp_answer(unsigned function, const uint64_t *words, unsigned count)
 {
     uint32_t result = xp_python_over();
-    if (!result && xp_natively(xp_natives[function].how, xp_natives[function].kind, words))
+    if (!result && xp_natively(xp_native_answers[function].how, xp_native_answers[function].kind, words))
         return XP_SUCCESS;
+    if (!result && xp_enqueue(function, &xp_command_forms[function], words, count, &result))
+        return result;
+    if (result)
+        return over(function, result);
+    xp_catch_up(&xp_orders[function], words);
     result = xp_python_enter();
-    if (result) /* nobody can be asked; what gives something back is done, as all of it is gone */
-        return xp_ends[function] ? XP_SUCCESS : result;
-    result = xp_python_call(function, words, count);
-    xp_python_exit();
+    if (!result) {
+        result = xp_python_call(function, words, count);
+        xp_python_exit();
+    } else {
+        result = over(function, result);
+    }
+    xp_caught_up(&xp_orders[function], words);
     return result;
 }

@@ -32,13 +32,92 @@ void xp_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 extern xp_slot xp_dispatch[]; /* all tables, one after the other, as the loader's build has them */
 
 /* --- handles.c ---------------------------------------------------------------------------------------------------- */
-enum { XP_BY_PYTHON, XP_RETAINS, XP_RELEASES, XP_STATUS, XP_WAITS };
-typedef struct xp_box xp_box;
+enum { XP_BY_PYTHON, XP_RETAINS, XP_RELEASES, XP_STATUS, XP_WAITS, XP_FINISHES };
+typedef struct xp_lane xp_lane;
+
+/* What a handle points to. It stays for ever: a program may hand in one that is long gone. So it is small. */
+typedef struct xp_box {
+    const xp_slot *dispatch; /* where the loader looks */
+    uint8_t kind;            /* 0: references are Python's business, or it is gone */
+    uint8_t type;            /* the kind that it has, or had */
+    uint8_t owed;            /* of an event: its command was neither carried out nor given to Python yet */
+    uint8_t done;            /* of an event: its command was carried out without Python */
+    uint8_t known;           /* of such an event: Python has an object for it all the same */
+    union {
+        uint16_t function; /* of an event that the library has made: what made it */
+        uint16_t traits;   /* of a queue: what it can do */
+    };
+    int64_t count; /* the program's references, and in units of XP_HOLD commands of lanes that still need it */
+    union {
+        void *event;   /* of an event: its slot, in the engine; or NULL */
+        xp_lane *lane; /* of a queue, from its first command on */
+    };
+    union {
+        struct xp_box *queue; /* of an event: held for the object that Python may want to make; or NULL */
+        struct {              /* of a queue */
+            uint16_t backend, by_python; /* by_python: its half in Python may have work, or something to report */
+            uint32_t callers;            /* calls that are about to use that */
+        };
+        struct xp_box *next; /* once it is gone */
+    };
+} xp_box;
+
+#define XP_HOLD ((int64_t)1 << 32)
+
+extern const uint32_t xp_queue_kind, xp_event_kind, xp_host_trait;
+extern const unsigned xp_event_wait; /* the function */
 
 /* Answer without Python: true where it succeeded, else nothing was done. */
 bool xp_natively(unsigned how, unsigned kind, const uint64_t *words);
+bool xp_is(const xp_box *box, unsigned kind);
+bool xp_is_box(const void *handle); /* or was one */
+xp_box *xp_new_box(void);           /* or NULL */
+bool xp_hold(xp_box *box);          /* false: it is gone */
+void xp_let_go(xp_box *box);
+bool xp_is_done(const xp_box *event);
+enum { XP_PENDING, XP_DONE };
+int xp_state_of(const xp_box *event, uint64_t *point); /* of its newest point, which is told, too; -1: it cannot be said */
+bool xp_natives(void);                                 /* false: Python sees every call */
+extern void (*xp_fill)(char *to, const char *pattern, uint64_t unit, uint64_t nbytes);
 xp_box *xp_take_ended(void); /* a list of those whose last reference was given up; Python's objects are to be */
-xp_box *xp_next_ended(const xp_box *box);
+
+/* --- ranges.c ----------------------------------------------------------------------------------------------------- */
+/* Whether commands of that backend's queues may use `times` times so many bytes. */
+bool xp_reaches(uint32_t backend, uint64_t address, uint64_t nbytes, uint64_t times, bool write);
+
+/* --- lanes.c ------------------------------------------------------------------------------------------------------ */
+/* How a command is enqueued without Python. Numbers of words; 0, which is the queue's, stands for none. */
+typedef struct {
+    bool (*plain)(const uint64_t *a, uint32_t backend); /* no rule refuses it; or NULL: only Python knows */
+    uint8_t waits;    /* the number of events in the wait list, which comes next */
+    uint8_t event;    /* where the event's handle is to go */
+    uint8_t pattern;  /* its size is the word before */
+    uint8_t blocking; /* whether it is to be waited for */
+    bool given;       /* an event may be handed in, too */
+    uint32_t needs;   /* traits of the queue */
+    /* What a queue of the host does: */
+    enum { XP_NOTHING, XP_COPIES, XP_FILLS } does;
+    uint8_t to, from, to_pitch, from_pitch, width, rows; /* `rows` may be none: there is one */
+} xp_command_form;
+
+/* What a call by Python has to come after. Numbers of words, counted from 1. */
+typedef struct {
+    uint8_t queue, event, given; /* handles; `given`: a pointer to an event's */
+    uint8_t events;              /* the number of events in a list, which comes next */
+    bool all;
+} xp_order;
+
+enum { XP_MOST_WORDS = 16 };
+
+/* True where it was enqueued, or has failed after that: `*result`. Else nothing was done. */
+bool xp_enqueue(unsigned function, const xp_command_form *form, const uint64_t *words, unsigned count, uint32_t *result);
+void xp_catch_up(const xp_order *order, const uint64_t *words); /* before Python answers a call: it knows what it must */
+void xp_caught_up(const xp_order *order, const uint64_t *words); /* after it */
+bool xp_has_been_made(const xp_box *event); /* waits until it is no longer owed; false: Python has ended */
+bool xp_finish(const xp_box *queue);        /* waits for all its commands; false: ask Python */
+void xp_flush(double seconds);              /* wait until nothing is owed, at most so long */
+void xp_wake_lanes(void);                                       /* Python has ended */
+void xp_close_lane(xp_lane *lane);                              /* its queue is gone */
 
 /* --- interpreter.c ------------------------------------------------------------------------------------------------ */
 bool xp_python_start(unsigned functions); /* false: said why. Blocks; once it has failed it fails */
@@ -48,6 +127,21 @@ uint32_t xp_python_over(void); /* the same without entering */
 void xp_python_exit(void);
 bool xp_python_end_boxes(void); /* false: there is no Python any more */
 uint32_t xp_python_call(unsigned function, const uint64_t *words, unsigned count);
+
+typedef struct { /* of a thread that keeps its state in Python */
+    void *state;
+    int held;
+} xp_python_thread;
+
+bool xp_python_attach(xp_python_thread *thread); /* false: there is no Python any more */
+void xp_python_detach(xp_python_thread *thread);
+void xp_python_leave(xp_python_thread *thread);  /* for good */
+/* Attached: have a command be enqueued. `numbers`: as the bridge wants them. */
+void xp_python_carry(const uint64_t *numbers, unsigned count);
+bool xp_python_is_clean(const xp_box *queue); /* attached: whether its queue has no work, and nothing to report */
+/* A thread that has Python's lock and is going to wait for others: have them have it. */
+void *xp_python_unlock(void);
+void xp_python_lock(void *unlocked);
 
 /* --- loader.c ----------------------------------------------------------------------------------------------------- */
 /* Of the functions in the tables that what has `code` in it names: how many there are, and the sum of their hashes. */

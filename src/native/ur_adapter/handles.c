@@ -5,32 +5,58 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
-enum { PENDING, DONE };
 enum { COMMAND_EXECUTION_STATUS = 3, COMPLETE = 0, SUBMITTED = 2 };
 
-/* What a handle points to. It stays for ever: a program may hand in one that is long gone. */
-typedef struct xp_box {
-    const xp_slot *dispatch; /* where the loader looks */
-    uint32_t kind;           /* 0: references are Python's business, or it is gone */
-    int32_t references;
-    void *event; /* its slot, in the engine; or NULL */
-    struct xp_box *next;
-} xp_box;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-XP_EXPORT void *xpushare_ur_boxes(uint64_t count);
-void *xpushare_ur_boxes(uint64_t count)
+/* --- boxes -------------------------------------------------------------------------------------------------------- */
+
+#define AT_A_TIME 4096
+
+typedef struct chunk {
+    struct chunk *next;
+    unsigned used;
+    xp_box boxes[AT_A_TIME];
+} chunk;
+
+static chunk *chunks;
+
+xp_box *xp_new_box(void)
 {
-    xp_box *made = mmap(NULL, count * sizeof *made, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (made == MAP_FAILED)
-        return NULL;
-    for (uint64_t i = 0; i < count; i++)
-        made[i].dispatch = xp_dispatch;
-    return made;
+    pthread_mutex_lock(&lock);
+    if (!chunks || chunks->used == AT_A_TIME) {
+        chunk *made = mmap(NULL, sizeof *made, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (made == MAP_FAILED) {
+            pthread_mutex_unlock(&lock);
+            return NULL;
+        }
+        made->next = chunks;
+        chunks = made;
+    }
+    xp_box *box = &chunks->boxes[chunks->used++];
+    box->dispatch = xp_dispatch;
+    pthread_mutex_unlock(&lock);
+    return box;
 }
+
+bool xp_is_box(const void *handle)
+{
+    bool found = false;
+    pthread_mutex_lock(&lock);
+    for (chunk *each = chunks; each && !found; each = each->next)
+        found = (uintptr_t)handle >= (uintptr_t)each->boxes && (uintptr_t)handle < (uintptr_t)(each->boxes + each->used);
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+XP_EXPORT xp_box *xpushare_ur_box(void);
+xp_box *xpushare_ur_box(void) { return xp_new_box(); }
+
+XP_EXPORT bool xpushare_ur_is_box(const void *handle);
+bool xpushare_ur_is_box(const void *handle) { return xp_is_box(handle); }
 
 /* --- what the last reference leaves to Python --------------------------------------------------------------------- */
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t some = PTHREAD_COND_INITIALIZER;
 static xp_box *first, **last = &first;
 
@@ -45,8 +71,6 @@ xp_box *xp_take_ended(void)
     pthread_mutex_unlock(&lock);
     return found;
 }
-
-xp_box *xp_next_ended(const xp_box *box) { return box->next; }
 
 static void *end_them(void *unused)
 {
@@ -63,64 +87,101 @@ static void end(xp_box *box)
 {
     static bool running;
     pthread_t thread;
-    pthread_mutex_lock(&lock);
-    box->next = NULL;
-    *last = box;
-    last = &box->next;
-    if (!running && pthread_create(&thread, NULL, end_them, NULL) == 0) { /* else the next call of Python ends it */
-        pthread_detach(thread);
-        running = true;
+    bool has_object = !box->done || box->known;
+    xp_box *queue = box->type == xp_event_kind ? box->queue : NULL;
+    if (box->type == xp_queue_kind && box->lane)
+        xp_close_lane(box->lane);
+    if (has_object) {
+        pthread_mutex_lock(&lock);
+        box->next = NULL;
+        *last = box;
+        last = &box->next;
+        if (!running && pthread_create(&thread, NULL, end_them, NULL) == 0) { /* else the next call of Python ends it */
+            pthread_detach(thread);
+            running = true;
+        }
+        pthread_cond_signal(&some);
+        pthread_mutex_unlock(&lock);
     }
-    pthread_cond_signal(&some);
-    pthread_mutex_unlock(&lock);
+    if (queue)
+        xp_let_go(queue);
 }
 
 /* --- calls -------------------------------------------------------------------------------------------------------- */
 
 static int (*newest_state)(void *), (*newest_wait)(void *);
+static uint64_t (*newest_point)(void *);
+void (*xp_fill)(char *to, const char *pattern, uint64_t unit, uint64_t nbytes);
 
-XP_EXPORT void xpushare_ur_engine(void *state, void *wait);
-void xpushare_ur_engine(void *state, void *wait)
+XP_EXPORT void xpushare_ur_engine(void *state, void *wait, void *point, void *fill);
+void xpushare_ur_engine(void *state, void *wait, void *point, void *fill)
 {
     newest_state = (int (*)(void *))state;
     newest_wait = (int (*)(void *))wait;
+    newest_point = (uint64_t (*)(void *))point;
+    xp_fill = (void (*)(char *, const char *, uint64_t, uint64_t))fill;
 }
 
-static bool is(const xp_box *box, unsigned kind) { return box && __atomic_load_n(&box->kind, __ATOMIC_ACQUIRE) == kind; }
+bool xp_natives(void) { return newest_state != NULL; }
 
-static bool retain(xp_box *box)
+bool xp_is(const xp_box *box, unsigned kind) { return box && __atomic_load_n(&box->kind, __ATOMIC_ACQUIRE) == kind; }
+
+static bool is_owed(const xp_box *event) { return __atomic_load_n(&event->owed, __ATOMIC_ACQUIRE) != 0; }
+
+int xp_state_of(const xp_box *event, uint64_t *point)
 {
-    int32_t known = __atomic_load_n(&box->references, __ATOMIC_RELAXED);
-    while (known > 0)
-        if (__atomic_compare_exchange_n(&box->references, &known, known + 1, true, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
-            return true;
+    *point = 0;
+    if (event->done)
+        return XP_DONE;
+    if (!event->event)
+        return -1;
+    *point = newest_point(event->event);
+    return newest_state(event->event);
+}
+
+bool xp_is_done(const xp_box *event)
+{
+    uint64_t point;
+    return !is_owed(event) && xp_state_of(event, &point) == XP_DONE;
+}
+
+static int32_t references(int64_t count) { return (int32_t)(uint32_t)count; }
+
+/* Add to what counts, if the program has a reference still. */
+static bool add(xp_box *box, int64_t more)
+{
+    int64_t known = __atomic_load_n(&box->count, __ATOMIC_RELAXED);
+    while (references(known) > 0) {
+        if (!__atomic_compare_exchange_n(&box->count, &known, known + more, true, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+            continue;
+        if (references(known + more) == 0)
+            __atomic_store_n(&box->kind, 0, __ATOMIC_RELEASE);
+        if (known + more == 0)
+            end(box);
+        return true;
+    }
     return false;
 }
 
-static bool release(xp_box *box)
+bool xp_hold(xp_box *box) { return add(box, XP_HOLD); }
+
+void xp_let_go(xp_box *box)
 {
-    int32_t known = __atomic_load_n(&box->references, __ATOMIC_RELAXED);
-    while (known > 0)
-        if (__atomic_compare_exchange_n(&box->references, &known, known - 1, true, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
-            if (known == 1) {
-                __atomic_store_n(&box->kind, 0, __ATOMIC_RELEASE);
-                end(box);
-            }
-            return true;
-        }
-    return false;
+    if (__atomic_sub_fetch(&box->count, XP_HOLD, __ATOMIC_ACQ_REL) == 0)
+        end(box);
 }
 
 static bool status(const xp_box *box, const uint64_t *words)
 {
     uint32_t *value = (uint32_t *)words[3];
     size_t *written = (size_t *)words[4];
+    uint64_t point;
     if (words[1] != COMMAND_EXECUTION_STATUS || !value || words[2] < sizeof *value)
         return false;
-    int state = newest_state(box->event);
-    if (state != DONE && state != PENDING)
+    int state = is_owed(box) ? XP_PENDING : xp_state_of(box, &point);
+    if (state != XP_DONE && state != XP_PENDING)
         return false;
-    *value = state == DONE ? COMPLETE : SUBMITTED;
+    *value = state == XP_DONE ? COMPLETE : SUBMITTED;
     if (written)
         *written = sizeof *value;
     return true;
@@ -129,12 +190,20 @@ static bool status(const xp_box *box, const uint64_t *words)
 /* Wait for those that it may wait for. What became of them is Python's to tell, unless all is well. */
 static bool wait(unsigned kind, uint32_t count, xp_box *const *events)
 {
+    uint32_t done = 0;
     for (uint32_t i = 0; i < count; i++)
-        if (!is(events[i], kind) || !events[i]->event)
+        if (!xp_is(events[i], kind))
             return false;
+    while (done < count && xp_is_done(events[done]))
+        done++;
+    if (done == count)
+        return true;
+    void *unlocked = xp_python_unlock();
     bool good = true;
-    for (uint32_t i = 0; good && i < count; i++)
-        good = newest_wait(events[i]->event) == DONE;
+    for (uint32_t i = done; good && i < count; i++)
+        good = xp_has_been_made(events[i]) &&
+               (events[i]->done || (events[i]->event && newest_wait(events[i]->event) == XP_DONE));
+    xp_python_lock(unlocked);
     return good;
 }
 
@@ -145,13 +214,15 @@ bool xp_natively(unsigned how, unsigned kind, const uint64_t *words)
         return false;
     switch (how) {
     case XP_RETAINS:
-        return is(box, kind) && retain(box);
+        return xp_is(box, kind) && add(box, 1);
     case XP_RELEASES:
-        return is(box, kind) && release(box);
+        return xp_is(box, kind) && add(box, -1);
     case XP_STATUS:
-        return is(box, kind) && box->event && status(box, words);
+        return xp_is(box, kind) && status(box, words);
     case XP_WAITS:
         return words[0] && words[1] && wait(kind, (uint32_t)words[0], (xp_box *const *)words[1]);
+    case XP_FINISHES:
+        return xp_is(box, kind) && xp_finish(box);
     default:
         return false;
     }
@@ -159,4 +230,4 @@ bool xp_natively(unsigned how, unsigned kind, const uint64_t *words)
 
 /* Python's count of references changed by that much. */
 XP_EXPORT void xpushare_ur_count(xp_box *box, int32_t more);
-void xpushare_ur_count(xp_box *box, int32_t more) { __atomic_fetch_add(&box->references, more, __ATOMIC_ACQ_REL); }
+void xpushare_ur_count(xp_box *box, int32_t more) { __atomic_fetch_add(&box->count, more, __ATOMIC_ACQ_REL); }

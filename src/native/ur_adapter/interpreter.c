@@ -22,7 +22,10 @@ static struct {
     void (*SetProgramName)(const wchar_t *); /* or NULL: a version may have dropped it */
     int (*GILState_Ensure)(void);
     void (*GILState_Release)(int);
+    void *(*GILState_GetThisThreadState)(void);
     void *(*SaveThread)(void);
+    void (*RestoreThread)(void *);
+    void *(*ThreadState_GetUnchecked)(void); /* or NULL */
     PyObject *(*ImportModule)(const char *);
     PyObject *(*GetAttrString)(PyObject *, const char *);
     PyObject *(*CallObject)(PyObject *, PyObject *);
@@ -53,7 +56,11 @@ static const struct {
     {&py.SetProgramName, "Py_SetProgramName", true},
     {&py.GILState_Ensure, "PyGILState_Ensure", false},
     {&py.GILState_Release, "PyGILState_Release", false},
+    {&py.GILState_GetThisThreadState, "PyGILState_GetThisThreadState", false},
     {&py.SaveThread, "PyEval_SaveThread", false},
+    {&py.RestoreThread, "PyEval_RestoreThread", false},
+    {&py.ThreadState_GetUnchecked, "_PyThreadState_UncheckedGet", true}, /* until 3.12 */
+    {&py.ThreadState_GetUnchecked, "PyThreadState_GetUnchecked", true},  /* from 3.13 on */
     {&py.ImportModule, "PyImport_ImportModule", false},
     {&py.GetAttrString, "PyObject_GetAttrString", false},
     {&py.CallObject, "PyObject_CallObject", false},
@@ -237,7 +244,7 @@ static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 static enum { NOT_STARTED, STARTED, FAILED } state;
 static int over; /* 0, or what is answered from now on */
 static unsigned within; /* calls that may ask it */
-static PyObject **functions, *leaving, *ending;
+static PyObject **functions, *leaving, *ending, *carrying, *asking;
 
 static int loaded_locally(struct dl_phdr_info *info, size_t size, void *found)
 {
@@ -254,7 +261,8 @@ static bool look_up(void *where)
         void *found = dlsym(where, wanted[i].name);
         if (!found && !wanted[i].optional)
             return false;
-        memcpy(wanted[i].to, &found, sizeof found);
+        if (found)
+            memcpy(wanted[i].to, &found, sizeof found);
     }
     return true;
 }
@@ -263,7 +271,7 @@ static bool look_up(void *where)
 static void end_boxes(void)
 {
     for (xp_box *box = xp_take_ended(), *next; box; box = next) {
-        next = xp_next_ended(box);
+        next = box->next;
         PyObject *arguments = py.TupleNew(1), *done = NULL;
         if (arguments && !py.TupleSetItem(arguments, 0, py.FromULL((uintptr_t)box)))
             done = py.CallObject(ending, arguments);
@@ -285,12 +293,19 @@ bool xp_python_end_boxes(void)
     return true;
 }
 
+static double linger(void)
+{
+    const char *text = getenv("XPUSHARE_LINGER");
+    double seconds = text && *text ? strtod(text, NULL) : 10;
+    return seconds > 0 ? seconds < 1e6 ? seconds : 1e6 : 0;
+}
+
 static void forked(void) { over = XP_INVALID_OPERATION; }
 
 /* A clean exit of a program that knows nothing of Python: others shall not take it for a death. */
-static void *leave(void *unused)
+static void *leave(void *seconds)
 {
-    (void)unused;
+    xp_flush(*(double *)seconds);
     int held = py.GILState_Ensure();
     end_boxes();
     PyObject *done = py.CallObject(leaving, NULL);
@@ -308,13 +323,13 @@ static void at_exit(void)
         return;
     pthread_t thread;
     struct timespec until;
-    if (pthread_create(&thread, NULL, leave, NULL))
+    static double seconds;
+    seconds = linger();
+    if (pthread_create(&thread, NULL, leave, &seconds))
         return;
     /* Somebody may hold the GIL for ever; what leaves ends in time by itself. */
-    const char *linger = getenv("XPUSHARE_LINGER");
-    double seconds = linger && *linger ? strtod(linger, NULL) : 10;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += (time_t)(seconds < 0 ? 0 : seconds > 1e6 ? 1e6 : seconds) + 2;
+    until.tv_sec += (time_t)seconds + 2;
     if (pthread_timedjoin_np(thread, NULL, &until))
         xp_log("this process could not leave cleanly: a thread of it keeps Python's lock");
 }
@@ -340,8 +355,10 @@ static bool ask_bridge(const char *site, bool own, unsigned count)
         all = py.CallObject(start, arguments);
     leaving = all ? py.GetAttrString(module, "leave") : NULL;
     ending = leaving ? py.GetAttrString(module, "end") : NULL;
+    carrying = ending ? py.GetAttrString(module, "carry") : NULL;
+    asking = carrying ? py.GetAttrString(module, "is_clean") : NULL;
     functions = calloc(count, sizeof *functions);
-    bool good = ending && functions && py.ListSize(all) == (ssize_t)count;
+    bool good = asking && functions && py.ListSize(all) == (ssize_t)count;
     for (unsigned i = 0; good && i < count; i++)
         functions[i] = py.ListGetItem(all, i); /* `all` is kept */
     if (py.ErrOccurred())
@@ -395,11 +412,14 @@ bool xp_python_start(unsigned count)
     return state == STARTED;
 }
 
-/* Python ends: wait for the calls that have begun, and begin no more. Called without the GIL. */
+/* Python ends: it gets what was enqueued; then wait for the calls that have begun, and begin no more. Called without the
+ * GIL. */
 XP_EXPORT void xpushare_ur_end(void);
 void xpushare_ur_end(void)
 {
+    xp_flush(linger());
     __atomic_store_n(&over, XP_UNINITIALIZED, __ATOMIC_SEQ_CST);
+    xp_wake_lanes();
     for (int i = 0; i < 2000 && __atomic_load_n(&within, __ATOMIC_SEQ_CST); i++)
         nanosleep(&(struct timespec){0, 1000000}, NULL);
 }
@@ -417,21 +437,26 @@ uint32_t xp_python_enter(void)
 
 void xp_python_exit(void) { __atomic_fetch_sub(&within, 1, __ATOMIC_SEQ_CST); }
 
-uint32_t xp_python_call(unsigned function, const uint64_t *words, unsigned count)
+static PyObject *tuple_of(const uint64_t *numbers, unsigned count)
 {
-    int held = py.GILState_Ensure();
-    long result = -1;
-    end_boxes(); /* in the order in which the program called */
-    PyObject *arguments = py.TupleNew(count), *answer = NULL;
-    for (unsigned i = 0; arguments && i < count; i++) {
-        PyObject *word = py.FromULL(words[i]);
-        if (!word || py.TupleSetItem(arguments, i, word)) {
-            py.DecRef(arguments);
-            arguments = NULL;
+    PyObject *tuple = py.TupleNew(count);
+    for (unsigned i = 0; tuple && i < count; i++) {
+        PyObject *number = py.FromULL(numbers[i]);
+        if (!number || py.TupleSetItem(tuple, i, number)) {
+            py.DecRef(tuple);
+            tuple = NULL;
         }
     }
+    return tuple;
+}
+
+/* With the GIL: the number that a function answers, or -1. */
+static long ask(PyObject *function, const uint64_t *numbers, unsigned count)
+{
+    PyObject *arguments = tuple_of(numbers, count), *answer = NULL;
+    long result = -1;
     if (arguments) {
-        answer = py.CallObject(functions[function], arguments);
+        answer = py.CallObject(function, arguments);
         py.DecRef(arguments);
     }
     if (answer) {
@@ -440,6 +465,57 @@ uint32_t xp_python_call(unsigned function, const uint64_t *words, unsigned count
     }
     if (py.ErrOccurred())
         py.ErrPrint();
+    return result;
+}
+
+uint32_t xp_python_call(unsigned function, const uint64_t *words, unsigned count)
+{
+    int held = py.GILState_Ensure();
+    end_boxes(); /* in the order in which the program called */
+    long result = ask(functions[function], words, count);
     py.GILState_Release(held);
     return result < 0 ? XP_UNKNOWN : (uint32_t)result;
+}
+
+/* --- threads of the library --------------------------------------------------------------------------------------- */
+
+bool xp_python_attach(xp_python_thread *thread)
+{
+    if (xp_python_enter())
+        return false;
+    if (thread->state)
+        py.RestoreThread(thread->state);
+    else
+        thread->held = py.GILState_Ensure();
+    return true;
+}
+
+void xp_python_detach(xp_python_thread *thread)
+{
+    thread->state = py.SaveThread();
+    xp_python_exit();
+}
+
+void xp_python_leave(xp_python_thread *thread)
+{
+    if (!thread->state || !xp_python_attach(thread))
+        return;
+    py.GILState_Release(thread->held);
+    xp_python_exit();
+}
+
+void xp_python_carry(const uint64_t *numbers, unsigned count) { ask(carrying, numbers, count); }
+
+bool xp_python_is_clean(const xp_box *queue) { return ask(asking, (uint64_t[]){(uintptr_t)queue}, 1) == 1; }
+
+void *xp_python_unlock(void)
+{
+    void *own = py.ThreadState_GetUnchecked ? py.GILState_GetThisThreadState() : NULL;
+    return own && py.ThreadState_GetUnchecked() == own ? py.SaveThread() : NULL;
+}
+
+void xp_python_lock(void *unlocked)
+{
+    if (unlocked)
+        py.RestoreThread(unlocked);
 }

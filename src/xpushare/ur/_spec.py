@@ -46,6 +46,7 @@ from enum import IntEnum, IntFlag
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, Union
 
+from xpushare._aspects import Aspect
 from xpushare._errors import XpuShareError
 from xpushare._result import Result
 from xpushare.core.declare import OPERATIONS, Operation
@@ -75,6 +76,7 @@ __all__ = [
     "Rule",
     "Size",
     "String",
+    "Touched",
     "Uint32",
     "Uint64",
     "UserData",
@@ -142,6 +144,16 @@ class Check(NamedTuple):
     `adapter`: undocumented; the Level Zero adapter does it, and UR's own tests ask for it."""
 
 
+class Touched(NamedTuple):
+    """Memory that a command uses."""
+
+    pointer: str
+    """The argument that says where."""
+    nbytes: str
+    """How many bytes at most: an argument, or the product of two."""
+    written: bool
+
+
 @dataclass(frozen=True)
 class Function:
     """One function of `xpushare.ur`."""
@@ -169,6 +181,10 @@ class Function:
     """The kind of what a successful call makes or takes a reference to, which has to be given back."""
     ends: str
     """The kind of what it gives back."""
+    touches: tuple[Touched, ...]
+    """The memory that a command uses."""
+    needs: Aspect | None
+    """What a device must have that carries the command out."""
     python: str
     """What one would write with the object face. Empty where there is no use: Python counts references."""
     body: Callable[..., Any]
@@ -324,6 +340,8 @@ def function(
     handles: tuple[type[XpuShareError], ...] = (),
     makes: str = "",
     ends: str = "",
+    touches: tuple[Touched, ...] = (),
+    needs: Aspect | None = None,
     python: str = "",
 ) -> Callable[[F], F]:
     """Declare the decorated body as UR's function of its name.
@@ -331,8 +349,8 @@ def function(
     `errors`: the results that no check decides, without `ERROR_`, and when; `rules`: the checks after those that follow
     from the kinds; `unchecked`: mandatory arguments that UR does not compare with null; `operations`: those of `core`
     that do the work, by name; `invalid`, `unsupported`: what it answers where `core` raises `InvalidArgumentError` or
-    `FeatureNotSupportedError`; `handles`, `makes`, `ends`, `python`: as in `Function`. The docstring is the summary,
-    and after an empty line the notes.
+    `FeatureNotSupportedError`; `handles`, `makes`, `ends`, `touches`, `needs`, `python`: as in `Function`. The
+    docstring is the summary, and after an empty line the notes.
     """
 
     def declare(body: F) -> F:
@@ -377,6 +395,8 @@ def function(
             handles=handles,
             makes=makes,
             ends=ends,
+            touches=touches,
+            needs=needs,
             python=python,
             body=body,
         )

@@ -162,6 +162,10 @@ class HostQueue(DriverQueue):
     def idle(self) -> bool:
         return not self._pending
 
+    def clean(self) -> bool:
+        """Whether everything queued has finished, and nothing is to be reported."""
+        return not (self._pending or self._failures or self._known or self._spoiled)
+
     def unfinished(self) -> bool | tuple[_native.Slot, int]:
         return bool(self._pending) and (self._waits or True)
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from typing import Annotated, Final, NamedTuple
 
+from xpushare._aspects import Aspect
+from xpushare._errors import XpuShareError
 from xpushare._event import Event as SharedEvent
 from xpushare._lifecycle import use
 from xpushare._memory import memory_over
+from xpushare._native import DONE
 from xpushare._result import Result
 from xpushare.adapters.base import Profile
 from xpushare.core import event as core_event
@@ -15,11 +20,12 @@ from xpushare.core import memory as core_memory
 from xpushare.core import queue as core_queue
 from xpushare.core.memory import Range
 from xpushare.core.queue import Work
+from xpushare.timeline.loss import QUEUE_FAILED, note_failure
 from xpushare.ur import _objects
 from xpushare.ur._enums import Command, USMAdviceFlags, USMMigrationFlags
 from xpushare.ur._error import URError
 from xpushare.ur._objects import Event, Queue
-from xpushare.ur._spec import HostTask, Pattern, Pointer, Size, UserData, WaitList, function, rule
+from xpushare.ur._spec import HostTask, Pattern, Pointer, Size, Touched, UserData, WaitList, function, rule
 from xpushare.ur._structs import ExpEnqueueExtProperties, ExpHostTaskProperties
 
 WAIT_LIST_RULE = rule(
@@ -34,11 +40,73 @@ WAIT_LIST_OTHERS = (
 )
 
 
+class Handover(NamedTuple):
+    """A command whose enqueuer did not wait for this process's Python, which gets it now."""
+
+    points: tuple[int | None, ...]
+    """For each event of its wait list the newest point at that time; None: that of a command before it."""
+    queued: int
+    """When that was."""
+    fill: Callable[[Event], object] | None
+    """Takes the event, whose handle the enqueuer has already."""
+
+
+class _Current(threading.local):
+    handover: Handover | None = None
+
+
+_current: Final = _Current()
+
+
+@contextmanager
+def handing_over(handover: Handover) -> Generator[None]:
+    """Enqueue a command on this thread as of when it was handed in."""
+    _current.handover = handover
+    try:
+        yield
+    finally:
+        _current.handover = None
+
+
+def complete(queue: Queue, command: Command) -> Event:
+    """The event of a command that is complete."""
+    shared = SharedEvent(queue.device.shared, context=queue.context.shared)
+    event = Event.make(queue.context, shared, command, False)
+    event.queue = event.failed_on = queue
+    return event
+
+
+def failed(queue: Queue, command: Command, error: URError) -> Event:
+    """The event of a command that was handed in and could not be enqueued. Where the queue runs functions,
+    `urQueueFinish` reports that, too.
+    """
+
+    def fail() -> None:
+        raise error
+
+    with suppress(XpuShareError):
+        core_queue.submit(use(queue.shared), fail, ())
+    event = complete(queue, command)
+    slot = use(event.shared).timeline.slot
+    slot.submit(1)  # no later point is to come after it
+    note_failure(slot.domain, error)
+    slot.fail(QUEUE_FAILED)
+    return event
+
+
 def _hold_back(work: Work, events: tuple[Event, ...]) -> None:
-    """Let the queue wait for events, none of which may be lost."""
+    """Let the queue wait for events, none of which may be lost; of a command that was handed in, none was."""
     opened = [use(event.shared) for event in events]
-    for each in [each for each in opened if not core_event.done(each)]:
-        core_queue.wait(work, each, None)
+    handover = _current.handover
+    if handover is None:
+        for each in [each for each in opened if not core_event.done(each)]:
+            core_queue.wait(work, each, None)
+        return
+    for each, point in zip(opened, handover.points, strict=True):
+        slot = each.timeline.slot
+        newest = slot.pending if point is None else point
+        if slot.state(newest) != DONE:
+            core_queue.wait(work, each, newest)
 
 
 def command(
@@ -65,6 +133,13 @@ def command(
             event.started = marker.profile
         submit(work)
     core_queue.signal(work, opened)
+    handover = _current.handover
+    if handover is not None:
+        first = event.started or event.profile
+        if first is not None:
+            first.queued = handover.queued
+        if handover.fill is not None:
+            handover.fill(event)
     return event
 
 
@@ -95,6 +170,7 @@ def fill(work: Work, queue: Queue, target: tuple[Range, int, int], pattern: byte
     operations=("Queue.copy",),
     invalid=Result.ERROR_INVALID_MEM_OBJECT,
     makes="event",
+    touches=(Touched("pDst", "size", True), Touched("pSrc", "size", False)),
     python="`queue.copy(dst, src, nbytes)`",
 )
 def urEnqueueUSMMemcpy(
@@ -128,6 +204,7 @@ def urEnqueueUSMMemcpy(
     operations=("Queue.fill",),
     invalid=Result.ERROR_INVALID_MEM_OBJECT,
     makes="event",
+    touches=(Touched("pMem", "size", True),),
     python="`queue.fill(dst, pattern, nbytes)`",
 )
 def urEnqueueUSMFill(hQueue: Queue, pMem: Pointer, pPattern: Pattern, size: Size, phEventWaitList: WaitList) -> Event:
@@ -157,6 +234,7 @@ def _known(address: int, size: int) -> None:
     "OUT_OF_RESOURCES",
     rules=(rule("INVALID_SIZE", "size == 0", "`size` is 0"), WAIT_LIST_RULE),
     makes="event",
+    touches=(Touched("pMem", "size", False),),
 )
 def urEnqueueUSMPrefetch(
     hQueue: Queue, pMem: Pointer, size: Size, flags: Annotated[int, USMMigrationFlags], phEventWaitList: WaitList
@@ -179,6 +257,7 @@ def urEnqueueUSMPrefetch(
     "OUT_OF_RESOURCES",
     rules=(rule("INVALID_SIZE", "size == 0", "`size` is 0"),),
     makes="event",
+    touches=(Touched("pMem", "size", False),),
 )
 def urEnqueueUSMAdvise(hQueue: Queue, pMem: Pointer, size: Size, advice: Annotated[int, USMAdviceFlags]) -> Event:
     """A hint how memory will be used. Nothing is done; the command completes in its order."""
@@ -202,6 +281,7 @@ def urEnqueueUSMAdvise(hQueue: Queue, pMem: Pointer, size: Size, advice: Annotat
     operations=("Queue.copy",),
     invalid=Result.ERROR_INVALID_MEM_OBJECT,
     makes="event",
+    touches=(Touched("pDst", "dstPitch * height", True), Touched("pSrc", "srcPitch * height", False)),
     python="`queue.copy(dst, src, nbytes)` for each row",
 )
 def urEnqueueUSMMemcpy2D(
@@ -248,6 +328,7 @@ def urEnqueueUSMMemcpy2D(
     operations=("Queue.fill",),
     invalid=Result.ERROR_INVALID_MEM_OBJECT,
     makes="event",
+    touches=(Touched("pMem", "pitch * height", True),),
     python="`queue.fill(dst, pattern, nbytes)` for each row",
 )
 def urEnqueueUSMFill2D(
@@ -280,6 +361,7 @@ def urEnqueueUSMFill2D(
     rules=(WAIT_LIST_RULE,),
     operations=("Queue.signal",),
     makes="event",
+    needs=Aspect.ext_oneapi_per_event_profiling,
     python="`queue.signal(xs.Event(device, enable_profiling=True))`",
 )
 def urEnqueueTimestampRecordingExp(hQueue: Queue, blocking: bool, phEventWaitList: WaitList) -> Event:

@@ -9,31 +9,42 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import logging
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 
 from xpushare import _leaving, _native, ur
+from xpushare._device import Device
 from xpushare._lifecycle import use
 from xpushare._result import Result
+from xpushare.adapters.host.queue import HostQueue
 from xpushare.core.declare import layers_on
-from xpushare.ur import _structs
+from xpushare.ur import _objects, _structs
 from xpushare.ur._functions import FUNCTIONS, INFOS
-from xpushare.ur._objects import HANDLES, Counted, selected_by_loader
+from xpushare.ur._functions.enqueue import Handover, complete, failed, handing_over
+from xpushare.ur._objects import HANDLES, Counted, Event, selected_by_loader
 from xpushare.ur._spec import Arg, Function
 from xpushare.ur.loader import LIBRARY
-from xpushare.ur.loader._tables import COUNTED, NUMBERED, Parameter, parameters
+from xpushare.ur.loader._tables import COUNTED, HOST, NUMBERED, TRAITS, Parameter, command_of, parameters
 
-__all__ = ["leave", "start", "wrapper"]
+__all__ = ["carry", "end", "is_clean", "leave", "start", "wrapper"]
 
 _log: Final = logging.getLogger("xpushare.ur")
-_BOXES: Final = 4096  # how many are made at a time
 _HANDLE_NBYTES: Final = 256
 _LISTS: Final = ("urAdapterGet", "urDeviceGet")
 _AXES: Final = 3  # words of a struct that C passes by value
+_MEMORY: Final = "USM memory", "opened memory"  # commands may use all of it, from when it is made until it is ended
 _MOST: Final = 1 << 20  # bytes of a pattern or of data that are looked at
+
+_NEWEST: Final = (1 << 64) - 1  # for a point: the one that there is by now
+
+_library: Final = ctypes.CDLL(str(LIBRARY))
+_library.xpushare_ur_range.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_bool]
+_library.xpushare_ur_no_range.argtypes = [ctypes.c_uint64]
 
 # --- handles --------------------------------------------------------------------------------------
 
@@ -48,21 +59,44 @@ class _Stale:
 STALE: Final = _Stale()
 
 
+class _BoxWord(ctypes.Union):
+    _fields_: ClassVar = [("function", ctypes.c_uint16), ("traits", ctypes.c_uint16)]
+
+
+class _BoxLast(ctypes.Union):
+    _fields_: ClassVar = [("queue", ctypes.c_void_p), ("backend", ctypes.c_uint16)]
+
+
 class _Box(ctypes.Structure):
     """`xp_box` of the library: a handle points to one."""
 
+    _anonymous_: ClassVar = ["word", "last"]
     _fields_: ClassVar = [
         ("dispatch", ctypes.c_void_p),
-        ("kind", ctypes.c_uint32),
+        ("kind", ctypes.c_uint8),
+        ("type", ctypes.c_uint8),
+        ("owed", ctypes.c_uint8),
+        ("done", ctypes.c_uint8),
+        ("known", ctypes.c_uint8),
+        ("word", _BoxWord),
         ("references", ctypes.c_int32),
+        ("holds", ctypes.c_int32),
         ("event", ctypes.c_void_p),
-        ("next", ctypes.c_void_p),
+        ("last", _BoxLast),
     ]
 
 
-_BOX: Final = ctypes.sizeof(_Box)
 _EVENT: Final = 1 + COUNTED.index("event")
+_QUEUE: Final = 1 + COUNTED.index("queue")
 _NUMBERS: Final = {HANDLES[kind]: number for number, kind in enumerate(COUNTED, 1)}
+
+
+_backends: Final[dict[str, int]] = {}
+
+
+def _backend(device: Device) -> int:
+    """A number for the backend of a device."""
+    return _backends.setdefault(device.backend, len(_backends))
 
 
 class Boxes:
@@ -72,12 +106,15 @@ class Boxes:
     that Python knows of, and one at least while its handle lives.
     """
 
-    def __init__(self, make: Callable[[int], int], count: Callable[[int, int], object]) -> None:
-        self._make = make  # many boxes, one after the other
-        self._count = count  # adds to the references of one
+    def __init__(
+        self, make: Callable[[], int], count: Callable[[int, int], object], known: Callable[[int], bool]
+    ) -> None:
+        """`make` makes a box, `count` adds to its references, `known` says whether there is, or was, such a handle."""
+        self._make = make
+        self._count = count
+        self.known = known
         self._lock = threading.Lock()
-        self._next = self._end = 0
-        self._made: list[int] = []  # where those that were made at a time begin
+        self._carriers: set[int] = set()  # threads
         self._of: dict[int, int] = {}  # by identity; `objects` keeps them alive
         self._seen: dict[int, int] = {}  # the references of counted objects that their boxes have counted, by handle
         self.objects: dict[int, Any] = {}
@@ -89,24 +126,42 @@ class Boxes:
         with self._lock:
             handle = self._of.get(id(found))
             if handle is None:
-                if self._next == self._end:
-                    self._next = self._make(_BOXES)
-                    if not self._next:
-                        raise MemoryError
-                    self._end = self._next + _BOXES * _BOX
-                    self._made.append(self._next)
-                handle = self._next
-                self._next += _BOX
+                handle = self._make()
+                if not handle:
+                    raise MemoryError
                 self.objects[handle] = found
                 self._of[id(found)] = handle
                 number = _NUMBERS.get(found.__class__)
                 if number is not None and found.references:
                     box = _Box.from_address(handle)
                     box.references = self._seen[handle] = found.references
-                    box.event = use(found.shared).timeline.slot.engine if number == _EVENT else None
-                    box.kind = number
+                    if number == _EVENT:
+                        box.event = use(found.shared).timeline.slot.engine
+                    elif number == _QUEUE:
+                        device = found.device.shared
+                        box.backend = _backend(device)
+                        box.traits = sum(1 << i for i, aspect in enumerate(TRAITS) if device.has(aspect))
+                        if isinstance(use(found.shared).driver, HostQueue) and not found.profiling:
+                            box.traits |= HOST
+                    box.type = box.kind = number
             self._tell(handle, found)
             return handle
+
+    def fill(self, handle: int, event: Event) -> Event:
+        """Have a handle that the program has already stand for `event`, if for no other yet; the one that it stands
+        for. The program's reference is counted.
+        """
+        with self._lock:
+            known: Event | None = self.objects.get(handle)
+            if known is not None:
+                return known
+            self.objects[handle] = event
+            self._of[id(event)] = handle
+            self._seen[handle] = event.references
+            box = _Box.from_address(handle)
+            box.event = use(event.shared).timeline.slot.engine
+            box.known = 1
+            return event
 
     def _tell(self, handle: int, found: Any) -> None:
         """Count in the box what Python's count has become."""
@@ -117,7 +172,7 @@ class Boxes:
 
     def learn(self, handle: int) -> None:
         """Count here what the library has counted: before Python tells how many references there are, or ends one."""
-        if handle in self._seen:
+        if handle in self._seen and not self._released(handle):
             found = self.objects[handle]
             with self._lock:
                 more = _Box.from_address(handle).references - found.references
@@ -128,17 +183,40 @@ class Boxes:
     def end(self, handle: int) -> None:
         """The program gave up the last reference of a box."""
         with self._lock:
-            found: Counted = self.objects.pop(handle)
+            found: Counted | None = self.objects.pop(handle, None)
+            if found is None:
+                return  # the making of its event failed
             del self._of[id(found)], self._seen[handle]
         while found.references:
             found.release()
 
     def get(self, handle: int) -> Any:
-        return self.objects.get(handle, STALE) if handle else None
+        if not handle:
+            return None
+        found = self.objects.get(handle)
+        if found is None:
+            return self._carried_out(handle)
+        return STALE if handle in self._seen and self._released(handle) else found
 
-    def known(self, handle: int) -> bool:
-        """Whether it is a handle, or was one."""
-        return any(begin <= handle < begin + _BOXES * _BOX for begin in self._made)
+    def _released(self, handle: int) -> bool:
+        """Whether it is stale, although commands that the program has handed in still need the object."""
+        return not _Box.from_address(handle).references and threading.get_ident() not in self._carriers
+
+    def _carried_out(self, handle: int) -> Any:
+        """The event of a command that was carried out without Python."""
+        if not self.known(handle) or not _Box.from_address(handle).done or self._released(handle):
+            return STALE
+        box = _Box.from_address(handle)
+        return self.fill(handle, complete(self.objects[box.queue], command_of(NUMBERED[box.function])))
+
+    @contextmanager
+    def carrying(self) -> Generator[None]:
+        """Commands are enqueued here and now that were handed in: they need no reference of the program's."""
+        self._carriers.add(threading.get_ident())
+        try:
+            yield
+        finally:
+            self._carriers.discard(threading.get_ident())
 
     def drop(self, *given: Any) -> None:
         """Forget those that were released for the last time."""
@@ -220,6 +298,13 @@ def _given_data(address: int) -> bytes | None:
 
 def _string(address: int) -> str | None:
     return ctypes.string_at(address).decode(errors="replace") if address else None
+
+
+def _reachable(address: int) -> None:
+    """Have commands with this memory be enqueued without Python."""
+    found = _objects.places.known(address)
+    if found is not None:
+        _library.xpushare_ur_range(found.address, found.nbytes, _backend(found.device), not found.read_only)
 
 
 _strings: Final[dict[str, Any]] = {}  # given out, for ever
@@ -342,7 +427,7 @@ def _inputs(function: Function, given: tuple[Parameter, ...]) -> tuple[dict[str,
             made[name] = f"_in_out(_boxes, {a})"
             outputs.add(i)
         elif family == "handle":
-            made[name] = f"_get({a}, _STALE) if {a} else None"
+            made[name] = f"_get({a})"
         elif family == "bool":
             made[name] = f"{a} != 0"
         elif family == "sequence":
@@ -419,10 +504,14 @@ def _answers(function: Function, given: tuple[Parameter, ...], outputs: list[int
     elif kinds != "None":
         (i,) = outputs
         yield f"if a{i}: _write(a{i}, _pack(_value))"
+        if kinds == "pointer" and function.makes in _MEMORY:
+            yield "_reachable(_value)"
         if given[i].optional and function.makes:
             yield "else: _value.release()"
     else:
         assert not outputs, f"{function.name} answers nothing, but C has {[given[i].name for i in outputs]}"
+    if function.ends in _MEMORY:
+        yield from (f"_unreachable(h_{arg.name})" for arg in function.args if arg.kind == "pointer")
     if function.ends:
         handles = [arg.name for arg in function.args if arg.kind.startswith("handle:")]
         data = [arg.name for arg in function.args if arg.kind == "bytes"]
@@ -457,14 +546,15 @@ def wrapper(function: Function, boxes: Boxes, post: Post) -> Callable[..., int]:
             for each in (_data, _give, _given_data, _in_out, _list, _optional_list, _pattern, _string, _write)
         },
         **_callbacks(boxes, post),
-        "_STALE": STALE,
         "_URError": ur.URError,
         "_boxes": boxes,
         "_drop": boxes.drop,
         "_function": selected_by_loader(call) if function.name in _LISTS else call,
-        "_get": boxes.objects.get,
+        "_get": boxes.get,
         "_given": _given,
         "_learn": boxes.learn,
+        "_reachable": _reachable,
+        "_unreachable": _library.xpushare_ur_no_range,
         "_pack_count": struct.Struct("I").pack,
         "_pack_size": struct.Struct("Q").pack,
     }
@@ -487,18 +577,48 @@ def wrapper(function: Function, boxes: Boxes, post: Post) -> Callable[..., int]:
 
 
 def _boxes(library: ctypes.CDLL) -> Boxes:
-    make, count = library.xpushare_ur_boxes, library.xpushare_ur_count
-    make.restype, make.argtypes = ctypes.c_void_p, [ctypes.c_uint64]
+    make, count, known = library.xpushare_ur_box, library.xpushare_ur_count, library.xpushare_ur_is_box
+    make.restype, make.argtypes = ctypes.c_void_p, []
     count.restype, count.argtypes = None, [ctypes.c_void_p, ctypes.c_int32]
-    return Boxes(lambda number: make(number) or 0, count)
+    known.restype, known.argtypes = ctypes.c_bool, [ctypes.c_void_p]
+    return Boxes(lambda: make() or 0, count, known)
 
 
-boxes: Final = _boxes(ctypes.CDLL(str(LIBRARY)))
+boxes: Final = _boxes(_library)
+_wrappers: Final[list[Callable[..., int]]] = []
 
 
 def end(handle: int) -> None:
     """The program gave up the last reference of a handle, some time ago."""
     boxes.end(handle)
+
+
+def carry(function: int, event: int, queued: int, count: int, *numbers: int) -> int:
+    """Enqueue a command that the program handed in at the time `queued`, under that handle of an event, or 0.
+
+    `numbers`: the points that it waits for, `count` of them, and its arguments.
+    """
+    points = tuple(None if each == _NEWEST else each for each in numbers[:count])
+    arguments = numbers[count:]
+    fill = functools.partial(boxes.fill, event) if event else None
+    with boxes.carrying(), handing_over(Handover(points, queued, fill)):
+        result = _wrappers[function](*arguments)
+    if result:
+        text = f"{NUMBERED[function]} had been accepted, and failed: {Result(result).name}"
+        _log.error("%s", text)
+        error = ur.URError(text, result=Result(result))
+        made = failed(boxes.objects[arguments[0]], command_of(NUMBERED[function]), error)
+        if fill is None:
+            made.release()
+        else:
+            fill(made)
+    return result
+
+
+def is_clean(queue: int) -> int:
+    """Whether a queue of the host has no work, and nothing to report."""
+    driver = use(boxes.objects[queue].shared).driver
+    return isinstance(driver, HostQueue) and driver.clean()
 
 
 def start(site: str) -> list[Callable[..., int]]:
@@ -507,16 +627,15 @@ def start(site: str) -> list[Callable[..., int]]:
         raise ImportError(
             f"this Python has another xpushare than that of the library: {LIBRARY.parents[3]}, not {site}"
         )
-    library = ctypes.CDLL(str(LIBRARY))
     if not layers_on:  # they see every call
         engine = ctypes.CDLL(_native.__file__)
-        library.xpushare_ur_engine.argtypes = [ctypes.c_void_p] * 2
-        library.xpushare_ur_engine(
-            *(ctypes.cast(each, ctypes.c_void_p) for each in (engine.xp_newest_state, engine.xp_newest_wait))
-        )
-    atexit.register(library.xpushare_ur_end)
-    library.xpushare_ur_post.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_uint32, ctypes.c_void_p, ctypes.c_char_p]
-    return [wrapper(FUNCTIONS[name], boxes, library.xpushare_ur_post) for name in NUMBERED]
+        asked = engine.xp_newest_state, engine.xp_newest_wait, engine.xp_newest_point, engine.xp_fill
+        _library.xpushare_ur_engine.argtypes = [ctypes.c_void_p] * len(asked)
+        _library.xpushare_ur_engine(*(ctypes.cast(each, ctypes.c_void_p) for each in asked))
+    atexit.register(_library.xpushare_ur_end)
+    _library.xpushare_ur_post.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_uint32, ctypes.c_void_p, ctypes.c_char_p]
+    _wrappers[:] = [wrapper(FUNCTIONS[name], boxes, _library.xpushare_ur_post) for name in NUMBERED]
+    return _wrappers
 
 
 def leave() -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from xpushare._aspects import Aspect
+from xpushare.ur import _enums
+from xpushare.ur._enums import Command
 from xpushare.ur._functions import FUNCTIONS
 from xpushare.ur._objects import HANDLES
 from xpushare.ur._spec import Function
 from xpushare.ur.loader._builds import BUILDS, OF_THE_LOADER, ORDER, PROTOTYPES, TABLES
 
-__all__ = ["COUNTED", "NUMBERED", "Parameter", "parameters", "tables"]
+__all__ = ["COUNTED", "HOST", "NUMBERED", "TRAITS", "Parameter", "command_of", "parameters", "tables"]
 
 NUMBERED: Final = sorted(FUNCTIONS.keys() - OF_THE_LOADER.split())
 """The functions by the numbers that the library knows them by."""
@@ -72,7 +77,182 @@ def _native(function: Function) -> tuple[str, str] | None:
         return "XP_STATUS", kind
     if family == "sequence" and [each.name for each in function.operations] == ["Event.wait"]:
         return "XP_WAITS", kind
+    if family == "handle" and [each.name for each in function.operations] == ["Queue.synchronize"]:
+        return "XP_FINISHES", kind
     return None
+
+
+# --- commands that are enqueued without Python -------------------------------------------------------
+
+TRAITS: Final = (Aspect.ext_oneapi_per_event_profiling,)
+"""What the library knows of a queue's device, by bits: what some command needs."""
+HOST: Final = 1 << len(TRAITS)
+"""The bit of a queue of the host, whose commands need no Python."""
+
+_OPERATORS: Final[dict[type[ast.AST], str]] = {
+    ast.And: "&&", ast.Or: "||", ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Mod: "%", ast.BitAnd: "&",
+    ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
+    ast.Is: "==", ast.IsNot: "!=",
+}  # fmt: skip
+
+
+class _OnlyPython(Exception):
+    """A condition says more than C is told."""
+
+
+def _in_c(node: ast.expr, words: dict[str, int]) -> str:
+    """The condition of a rule, over the words `a`."""
+    match node:
+        case ast.BoolOp(op, values):
+            return f"({f' {_OPERATORS[type(op)]} '.join(_in_c(each, words) for each in values)})"
+        case ast.UnaryOp(ast.Not(), value):
+            return f"!{_in_c(value, words)}"
+        case ast.BinOp(left, op, right) if type(op) in _OPERATORS:
+            return f"({_in_c(left, words)} {_OPERATORS[type(op)]} {_in_c(right, words)})"
+        case ast.Compare(left, [op], [right]) if type(op) in _OPERATORS:
+            return f"({_in_c(left, words)} {_OPERATORS[type(op)]} {_in_c(right, words)})"
+        case ast.Call(ast.Name("len"), [ast.Name(name)]):
+            return f"a[{words[name] - 1}]"
+        case ast.Call(ast.Name("invalid_bits"), [ast.Name(flags), ast.Name(name)]):
+            return f"(a[{words[name]}] & {_enums.INVALID_BITS[getattr(_enums, flags)]:#x}u)"
+        case ast.Name(name) if name in words:
+            return f"a[{words[name]}]"
+        case ast.Constant(int(number)):
+            return str(number)
+        case ast.Constant(None):
+            return "0"
+        case _:
+            raise _OnlyPython(ast.unparse(node))
+
+
+_DOES: Final = {"Queue.copy": "XP_COPIES", "Queue.fill": "XP_FILLS", "": "XP_NOTHING"}
+"""What a command does, by the operation that it is."""
+_PLAIN: Final = ("handle", "sequence", "size", "pointer", "pattern", "bool", "flags")
+
+
+def command_of(function: str) -> Command:
+    """What a command is called that `function` enqueues."""
+    words = re.findall(r"USM|2D|[A-Z][a-z]+", function.removeprefix("urEnqueue").removesuffix("Ext"))
+    return Command["_".join(words).upper()]
+
+
+def _words(function: Function) -> dict[str, int]:
+    """The numbers of the words in which the parameters come."""
+    found: dict[str, int] = {}
+    at = 0
+    for parameter in parameters(function.name):
+        found[parameter.name] = at
+        at += 3 if parameter.passed == "u64x3" else 1
+    return found
+
+
+def _form(function: Function) -> tuple[str, str] | None:
+    """For a command that the library enqueues without Python: its form, and the C condition under which nothing refuses
+    it. Other calls of it are Python's.
+    """
+    words = _words(function)
+    if function.returns != "handle:event" or not function.args or function.args[0].kind != "handle:queue":
+        return None
+    form = {"event": str(words["phEvent"])}
+    optional = {parameter.name for parameter in parameters(function.name) if parameter.optional}
+    conditions = [] if "phEvent" in optional else [f"a[{form['event']}]"]
+    touched = {each.pointer: each for each in function.touches}
+    for arg in function.args[1:]:
+        family = arg.base_kind.partition(":")[0]
+        at = words[arg.name]
+        if arg.kind == "sequence:event?":
+            form["waits"] = str(at - 1)
+        elif arg.kind == "handle:event?" and arg.name == "phEvent":
+            form["given"] = "true"
+        elif arg.optional:
+            conditions.append(f"!a[{at}]")
+        elif family not in _PLAIN or family == "handle" or (family == "pointer" and arg.name not in touched):
+            return None
+        elif family == "pattern":
+            form["pattern"] = str(at)
+        elif family == "bool":
+            form["blocking"] = str(at)
+    for each in function.touches:
+        factors = [f"a[{words[name]}]" for name in each.nbytes.split(" * ")]
+        nbytes, times = factors if len(factors) == 2 else (*factors, "1")
+        write = "true" if each.written else "false"
+        conditions.append(f"xp_reaches(backend, a[{words[each.pointer]}], {nbytes}, {times}, {write})")
+    apart = {arg.name for arg in function.args if arg.optional} | {function.args[0].name}
+    for check in function.checks:
+        tree = ast.parse(check.condition, mode="eval").body
+        named = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)}
+        if named & apart:
+            continue  # the queue and the events are looked at, whatever else is optional is not given
+        try:
+            conditions.append(f"!{_in_c(tree, words)}")
+        except _OnlyPython:
+            return None
+    if function.needs is not None:
+        form["needs"] = str(1 << TRAITS.index(function.needs))
+    form |= _does(function, words)
+    return ", ".join(f".{name} = {value}" for name, value in sorted(form.items())), " &&\n           ".join(conditions)
+
+
+def _does(function: Function, words: dict[str, int]) -> dict[str, str]:
+    """What a queue of the host does: by the memory that is touched, of each row the first `width` bytes."""
+    [does] = [how for name, how in _DOES.items() if name in (*(each.name for each in function.operations), "")][:1]
+    if does == "XP_NOTHING":
+        return {}
+    found = {"does": does}
+    for each in function.touches:
+        way = "to" if each.written else "from"
+        pitch, *rows = each.nbytes.split(" * ")
+        found |= {way: str(words[each.pointer]), f"{way}_pitch": str(words[pitch])}
+        if rows:
+            found["rows"] = str(words[rows[0]])
+        found["width"] = str(words["width" if rows else pitch])
+    return found
+
+
+def _order(function: Function) -> str:
+    """What of the commands before it a call by Python has to come after."""
+    words = _words(function)
+    kinds = {arg.base_kind: words[arg.name] for arg in function.args}
+    passed = {parameter.name: parameter.passed for parameter in parameters(function.name)}
+    found: list[str] = []
+    for arg in function.args:
+        at = words[arg.name]
+        if arg.base_kind == "handle:queue":
+            found.append(f".queue = {at + 1}")
+        elif arg.base_kind == "handle:event":
+            found.append(f".{'given' if passed[arg.name] == 'ptr' else 'event'} = {at + 1}")
+        elif arg.base_kind == "sequence:event":
+            found.append(f".events = {at}")
+    ends = not {"pointer", "bytes", "handle:physical_mem"}.isdisjoint(kinds)  # perhaps what a command uses
+    waits = any(each.name == "Queue.synchronize" for each in function.operations)
+    if "handle:queue" not in kinds and (ends or waits):
+        found.append(".all = true")
+    return ", ".join(found)
+
+
+def _commands() -> Iterator[str]:
+    """The tables about commands."""
+    forms = {name: form for name in NUMBERED if (form := _form(FUNCTIONS[name]))}
+    yield "/* Whether no rule refuses a command. */"
+    for name, (_fields, condition) in forms.items():
+        unused = "" if "backend" in condition else "    (void)backend;\n"
+        unused += "" if "a[" in condition else "    (void)a;\n"
+        yield f"static bool {name}_plain(const uint64_t *a, uint32_t backend)"
+        yield f"{{\n{unused}    return {condition or 'true'};\n}}\n"
+    yield "static const xp_command_form xp_command_forms[XP_FUNCTIONS] = {"
+    for name, (fields, _condition) in forms.items():
+        yield f"    [{NUMBERED.index(name)}] = {{.plain = {name}_plain, {fields}}},"
+    yield "};\n"
+    yield "static const xp_order xp_orders[XP_FUNCTIONS] = {"
+    for number, name in enumerate(NUMBERED):
+        if order := _order(FUNCTIONS[name]):
+            yield f"    [{number}] = {{{order}}}, /* {name} */"
+    yield "};\n"
+    waits = [number for number, name in enumerate(NUMBERED) if (_native(FUNCTIONS[name]) or ("",))[0] == "XP_WAITS"]
+    yield f"#define XP_EVENT_WAIT {waits[0]}"
+    yield f"#define XP_HOST_TRAIT {HOST}"
+    yield from (f"#define XP_{kind.upper()}_KIND {1 + COUNTED.index(kind)}" for kind in ("queue", "event"))
+    yield ""
 
 
 def _fingerprint(names: list[str]) -> int:
@@ -113,11 +293,12 @@ def tables() -> str:
     lines += [f"    [{number}] = true, /* {name} */" for number, name in enumerate(NUMBERED) if FUNCTIONS[name].ends]
     lines += ["};", ""]
     lines += ["/* What is answered without Python, and for which kind of handles. */"]
-    lines += ["static const struct {", "    uint8_t how, kind;", "} xp_natives[XP_FUNCTIONS] = {"]
+    lines += ["static const struct {", "    uint8_t how, kind;", "} xp_native_answers[XP_FUNCTIONS] = {"]
     for number, name in enumerate(NUMBERED):
         if native := _native(FUNCTIONS[name]):
             lines += [f"    [{number}] = {{{native[0]}, {1 + COUNTED.index(native[1])}}}, /* {name} */"]
     lines += ["};", ""]
+    lines += _commands()
     known: dict[tuple[str, str], str] = {}
     for getter, layouts in TABLES.items():
         for i, (builds, names) in enumerate(layouts.items()):

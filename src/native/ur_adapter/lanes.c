@@ -1,0 +1,518 @@
+/* Commands that are enqueued without Python. Each queue has a lane: what is enqueued goes into it at once, with an event whose
+ * handle the program has from then on, and a thread of the lane's takes it out, in order. So nobody who enqueues waits for
+ * Python's lock. A command whose arguments a rule might refuse never comes here: Python answers it.
+ *
+ * The thread carries out what a queue of the host can do at once, as long as the queue's other half in Python has no work and
+ * nothing to report (`by_python` is 0). Anything else it gives to Python, which enqueues it: commands for devices, with times,
+ * or behind an event that is not complete. */
+#include "adapter.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MOST_WAITS = 1024, MOST_PATTERN = 4096, LITTLE = 16384 /* bytes */ };
+#define NEWEST UINT64_MAX /* the point of an event that Python had not made when somebody was to wait for it */
+
+typedef struct command {
+    struct command *next;
+    const xp_command_form *form;
+    xp_box *queue, *event; /* `event` or NULL: what it makes */
+    void *made;            /* where Python writes the event's handle */
+    uint64_t queued;       /* when, in nanoseconds */
+    uint64_t serial;
+    unsigned function, count, waits;
+    uint64_t words[XP_MOST_WORDS];
+    uint64_t *points; /* those of `events` that it waits for */
+    xp_box **events;
+} command; /* then what `words` point to */
+
+struct xp_lane {
+    xp_lane *next;
+    command *first, **last;
+    uint64_t posted, done; /* commands; done: carried out, or given to Python */
+    uint64_t oldest;       /* the serial number of the first that is not done, if there is one */
+    bool sleeps, closed;
+    pthread_cond_t some;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t progress;
+static unsigned waiting; /* for progress */
+static uint64_t newest;  /* the serial number of the last command */
+static xp_lane *lanes;
+
+__attribute__((constructor)) static void begin(void)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&progress, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+static bool is_owed(const xp_box *event) { return __atomic_load_n(&event->owed, __ATOMIC_ACQUIRE) != 0; }
+
+/* --- waiting for lanes -------------------------------------------------------------------------------------------- */
+
+/* With the lock. */
+static void wait_for_progress(void)
+{
+    waiting++;
+    pthread_cond_wait(&progress, &lock);
+    waiting--;
+}
+
+bool xp_has_been_made(const xp_box *event)
+{
+    if (!is_owed(event))
+        return true;
+    pthread_mutex_lock(&lock);
+    while (is_owed(event) && !xp_python_over())
+        wait_for_progress();
+    pthread_mutex_unlock(&lock);
+    return !is_owed(event);
+}
+
+/* With the lock: whether none of the commands up to that one is in a lane any more. */
+static bool all_done(uint64_t serial)
+{
+    for (const xp_lane *each = lanes; each; each = each->next)
+        if (each->done < each->posted && each->oldest <= serial)
+            return false;
+    return true;
+}
+
+static xp_box *queue_of(const xp_order *order, const uint64_t *words)
+{
+    xp_box *queue = order->queue && xp_natives() ? (xp_box *)words[order->queue - 1] : NULL;
+    return xp_is(queue, xp_queue_kind) ? queue : NULL;
+}
+
+/* With the lock: whether a call has to wait for lanes, up to a command. */
+static bool is_late(const xp_order *order, const uint64_t *words, const xp_box *queue, uint64_t serial)
+{
+    const xp_box *event = order->event ? (xp_box *)words[order->event - 1] : NULL;
+    xp_box *const *given = order->given ? (xp_box **)words[order->given - 1] : NULL;
+    xp_box *const *events = order->events ? (xp_box **)words[order->events] : NULL;
+    uint32_t count = events ? (uint32_t)words[order->events - 1] : 0;
+    bool late = (queue && queue->lane && queue->lane->done < queue->lane->posted && queue->lane->oldest <= serial) ||
+                (xp_is(event, xp_event_kind) && is_owed(event)) || (order->all && !all_done(serial)) ||
+                (given && xp_is_box(*given) && is_owed(*given));
+    for (uint32_t i = 0; i < count && !late; i++)
+        late = xp_is(events[i], xp_event_kind) && is_owed(events[i]);
+    return late;
+}
+
+void xp_catch_up(const xp_order *order, const uint64_t *words)
+{
+    if (!xp_natives())
+        return;
+    void *unlocked = NULL;
+    xp_box *queue = queue_of(order, words);
+    pthread_mutex_lock(&lock);
+    uint64_t serial = newest;
+    if (queue) { /* what is in its lane is given to Python, and what comes after that */
+        queue->callers++;
+        queue->by_python = 1;
+    }
+    if (is_late(order, words, queue, serial)) {
+        pthread_mutex_unlock(&lock);
+        unlocked = xp_python_unlock();
+        pthread_mutex_lock(&lock);
+        while (is_late(order, words, queue, serial) && !xp_python_over())
+            wait_for_progress();
+    }
+    pthread_mutex_unlock(&lock);
+    xp_python_lock(unlocked);
+}
+
+void xp_caught_up(const xp_order *order, const uint64_t *words)
+{
+    xp_box *queue = queue_of(order, words);
+    if (!queue)
+        return;
+    pthread_mutex_lock(&lock);
+    queue->callers--;
+    pthread_mutex_unlock(&lock);
+}
+
+bool xp_finish(const xp_box *queue)
+{
+    if (!(queue->traits & xp_host_trait))
+        return false;
+    void *unlocked = NULL;
+    pthread_mutex_lock(&lock);
+    const xp_lane *lane = queue->lane;
+    if (!queue->by_python && lane && lane->done < lane->posted) {
+        pthread_mutex_unlock(&lock);
+        unlocked = xp_python_unlock();
+        pthread_mutex_lock(&lock);
+        for (uint64_t upto = lane->posted; lane->done < upto && !xp_python_over();)
+            wait_for_progress();
+    }
+    bool finished = !queue->by_python && !xp_python_over();
+    pthread_mutex_unlock(&lock);
+    xp_python_lock(unlocked);
+    return finished;
+}
+
+void xp_flush(double seconds)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += (time_t)seconds;
+    until.tv_nsec += (long)((seconds - (double)(time_t)seconds) * 1e9);
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&lock);
+    waiting++;
+    while (!all_done(UINT64_MAX) && pthread_cond_timedwait(&progress, &lock, &until) != ETIMEDOUT)
+        ;
+    waiting--;
+    pthread_mutex_unlock(&lock);
+}
+
+void xp_wake_lanes(void)
+{
+    pthread_mutex_lock(&lock);
+    pthread_cond_broadcast(&progress);
+    pthread_mutex_unlock(&lock);
+}
+
+/* --- a lane's thread ---------------------------------------------------------------------------------------------- */
+
+/* The next command; NULL: none is to come. */
+static command *take(xp_lane *lane)
+{
+    pthread_mutex_lock(&lock);
+    while (!lane->first && !lane->closed) {
+        lane->sleeps = true;
+        pthread_cond_wait(&lane->some, &lock);
+    }
+    lane->sleeps = false;
+    command *found = lane->first;
+    if (found) {
+        lane->first = found->next;
+        if (!lane->first)
+            lane->last = &lane->first;
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+static void drop(command *c)
+{
+    for (unsigned i = 0; i < c->waits; i++)
+        xp_let_go(c->events[i]);
+    if (c->event)
+        xp_let_go(c->event);
+    if (c->queue)
+        xp_let_go(c->queue);
+    free(c);
+}
+
+static void settle(xp_lane *lane, command *c)
+{
+    xp_box *unheld = NULL;
+    pthread_mutex_lock(&lock);
+    if (c->event) {
+        if (!c->event->done) { /* Python's object has it */
+            unheld = c->event->queue;
+            c->event->queue = NULL;
+        }
+        __atomic_store_n(&c->event->owed, 0, __ATOMIC_RELEASE);
+    }
+    lane->done++;
+    if (lane->first)
+        lane->oldest = lane->first->serial;
+    if (waiting)
+        pthread_cond_broadcast(&progress);
+    pthread_mutex_unlock(&lock);
+    if (unheld)
+        xp_let_go(unheld);
+    drop(c);
+}
+
+/* Python gets it: (function, event, when, how many points, the points, the arguments). */
+static void carry(const command *c)
+{
+    uint64_t numbers[4 + MOST_WAITS + XP_MOST_WORDS] = {c->function, (uintptr_t)c->event, c->queued, c->waits};
+    memcpy(numbers + 4, c->points, c->waits * sizeof *numbers);
+    memcpy(numbers + 4 + c->waits, c->words, c->count * sizeof *numbers);
+    xp_python_carry(numbers, 4 + c->waits + c->count);
+}
+
+static void copy(const xp_command_form *form, const uint64_t *a, uint64_t rows)
+{
+    for (uint64_t row = 0; row < rows; row++)
+        memmove((char *)a[form->to] + row * a[form->to_pitch], (char *)a[form->from] + row * a[form->from_pitch],
+                a[form->width]);
+}
+
+/* The pattern runs on from row to row. */
+static void fill(const xp_command_form *form, const uint64_t *a, uint64_t rows)
+{
+    const char *pattern = (char *)a[form->pattern];
+    char turned[MOST_PATTERN];
+    size_t size = a[form->pattern - 1];
+    for (uint64_t row = 0; row < rows; row++) {
+        size_t begin = row * a[form->width] % size;
+        memcpy(turned, pattern + begin, size - begin);
+        memcpy(turned + size - begin, pattern, begin);
+        xp_fill((char *)a[form->to] + row * a[form->to_pitch], turned, size, a[form->width]);
+    }
+}
+
+static uint64_t rows_of(const xp_command_form *form, const uint64_t *a) { return form->rows ? a[form->rows] : 1; }
+
+static void carry_out(const xp_command_form *form, const uint64_t *a)
+{
+    if (form->does == XP_COPIES)
+        copy(form, a, rows_of(form, a));
+    else if (form->does == XP_FILLS)
+        fill(form, a, rows_of(form, a));
+}
+
+/* Whether it can be carried out here and now, if Python does nothing with the queue. */
+static bool is_ready(const xp_command_form *form, const xp_box *queue, xp_box *const *events, unsigned waits)
+{
+    bool ready = (queue->traits & xp_host_trait) && !form->needs;
+    for (unsigned i = 0; ready && i < waits; i++)
+        ready = xp_is_done(events[i]);
+    return ready;
+}
+
+/* False: it is Python's, as is what comes after it. */
+static bool is_ours(const command *c, bool ready)
+{
+    pthread_mutex_lock(&lock);
+    if (!ready)
+        c->queue->by_python = 1;
+    bool ours = !c->queue->by_python;
+    pthread_mutex_unlock(&lock);
+    return ours;
+}
+
+/* Attached: whether Python has nothing to do with the queue any more. */
+static bool is_ours_again(const command *c)
+{
+    if (!xp_python_is_clean(c->queue))
+        return false;
+    pthread_mutex_lock(&lock);
+    bool ours = !c->queue->callers; /* else somebody enqueues in Python, who waits for this lane */
+    if (ours)
+        c->queue->by_python = 0;
+    pthread_mutex_unlock(&lock);
+    return ours;
+}
+
+static void *run(void *of)
+{
+    xp_lane *lane = of;
+    xp_python_thread thread = {0};
+    for (command *c; (c = take(lane)); settle(lane, c)) {
+        bool made = true; /* events of other lanes */
+        for (unsigned i = 0; made && i < c->waits; i++)
+            made = xp_has_been_made(c->events[i]);
+        bool ready = made && is_ready(c->form, c->queue, c->events, c->waits), ours = made && is_ours(c, ready);
+        if (made && !ours && xp_python_attach(&thread)) {
+            ours = ready && is_ours_again(c);
+            if (!ours)
+                carry(c);
+            xp_python_detach(&thread);
+        }
+        if (ours)
+            carry_out(c->form, c->words);
+        if (ours && c->event)
+            c->event->done = 1;
+    }
+    xp_python_leave(&thread);
+    pthread_mutex_lock(&lock);
+    xp_lane **at = &lanes;
+    while (*at != lane)
+        at = &(*at)->next;
+    *at = lane->next;
+    pthread_mutex_unlock(&lock);
+    free(lane);
+    return NULL;
+}
+
+/* With the lock: the queue's; NULL: it cannot be had. */
+static xp_lane *lane_of(xp_box *queue)
+{
+    pthread_t thread;
+    if (queue->lane)
+        return queue->lane;
+    xp_lane *made = calloc(1, sizeof *made);
+    if (!made)
+        return NULL;
+    made->last = &made->first;
+    pthread_cond_init(&made->some, NULL);
+    if (pthread_create(&thread, NULL, run, made)) {
+        free(made);
+        return NULL;
+    }
+    pthread_detach(thread);
+    made->next = lanes;
+    return lanes = queue->lane = made;
+}
+
+void xp_close_lane(xp_lane *lane)
+{
+    pthread_mutex_lock(&lock);
+    lane->closed = true;
+    pthread_cond_signal(&lane->some);
+    pthread_mutex_unlock(&lock);
+}
+
+/* --- enqueueing --------------------------------------------------------------------------------------------------- */
+
+static command *command_new(const xp_command_form *form, const uint64_t *words, unsigned count, uint32_t waits)
+{
+    const void *pattern = form->pattern ? (void *)words[form->pattern] : NULL;
+    size_t size = pattern ? words[form->pattern - 1] : 0, list = waits * sizeof(uint64_t);
+    command *c = calloc(1, sizeof *c + 2 * list + size);
+    if (!c)
+        return NULL;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    c->queued = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+    c->form = form;
+    c->points = (uint64_t *)(c + 1);
+    c->events = (xp_box **)(c->points + waits);
+    c->count = count;
+    memcpy(c->words, words, count * sizeof *words);
+    if (waits)
+        c->words[form->waits + 1] = (uintptr_t)c->events;
+    if (pattern)
+        c->words[form->pattern] = (uintptr_t)memcpy(c->events + waits, pattern, size);
+    if (form->blocking)
+        c->words[form->blocking] = false;
+    c->words[form->event] = 0;
+    return c;
+}
+
+/* Hold what it needs, and note for which point of each event it waits. False: it is not known that all is well. */
+static bool hold(command *c, xp_box *queue, xp_box *const *events, unsigned waits)
+{
+    if (!xp_hold(queue))
+        return false;
+    c->queue = queue;
+    for (; c->waits < waits; c->waits++) {
+        xp_box *event = events[c->waits];
+        uint64_t *point = &c->points[c->waits];
+        if (!xp_hold(event))
+            return false;
+        c->events[c->waits] = event;
+        *point = NEWEST;
+        int state = is_owed(event) ? XP_PENDING : xp_state_of(event, point);
+        if (state != XP_DONE && state != XP_PENDING) {
+            xp_let_go(event);
+            return false;
+        }
+    }
+    return true;
+}
+
+static xp_box *event_of(xp_box *queue, unsigned function)
+{
+    xp_box *event = xp_new_box();
+    if (!event || !xp_hold(queue))
+        return NULL;
+    event->type = (uint8_t)xp_event_kind;
+    event->queue = queue;
+    event->function = (uint16_t)function;
+    event->count = 1;
+    event->owed = 1;
+    __atomic_store_n(&event->kind, event->type, __ATOMIC_RELEASE);
+    return event;
+}
+
+/* Carry out little work, where nothing is before it: nobody needs to be woken for that. */
+static bool at_once(const xp_command_form *form, const uint64_t *a, const xp_box *queue)
+{
+    uint64_t rows = rows_of(form, a);
+    if (form->does && (rows > LITTLE || a[form->width] > LITTLE / rows))
+        return false;
+    pthread_mutex_lock(&lock);
+    bool now = !queue->by_python && (!queue->lane || queue->lane->done == queue->lane->posted);
+    if (now)
+        carry_out(form, a);
+    pthread_mutex_unlock(&lock);
+    return now;
+}
+
+/* Into the lane. False: nothing was done. */
+static bool post(unsigned function, const xp_command_form *form, const uint64_t *words, unsigned count, xp_box *event)
+{
+    uint32_t waits = form->waits ? (uint32_t)words[form->waits] : 0;
+    xp_box *queue = (xp_box *)words[0];
+    command *c = command_new(form, words, count, waits);
+    if (!c)
+        return false;
+    c->function = function;
+    if (event && xp_hold(event)) {
+        c->event = event;
+        c->words[form->event] = (uintptr_t)&c->made;
+    }
+    xp_lane *lane = NULL;
+    if (hold(c, queue, waits ? (xp_box **)words[form->waits + 1] : NULL, waits)) {
+        pthread_mutex_lock(&lock);
+        lane = lane_of(queue);
+        if (lane) {
+            c->serial = ++newest;
+            if (lane->done == lane->posted++)
+                lane->oldest = c->serial;
+            *lane->last = c;
+            lane->last = &c->next;
+            if (lane->sleeps)
+                pthread_cond_signal(&lane->some);
+        }
+        pthread_mutex_unlock(&lock);
+    }
+    if (!lane)
+        drop(c);
+    return lane != NULL;
+}
+
+bool xp_enqueue(unsigned function, const xp_command_form *form, const uint64_t *words, unsigned count, uint32_t *result)
+{
+    xp_box *queue = (xp_box *)words[0], *event = NULL;
+    if (!form->plain || !xp_natives() || !xp_is(queue, xp_queue_kind) || (form->needs & ~queue->traits))
+        return false;
+    uint32_t waits = form->waits ? (uint32_t)words[form->waits] : 0;
+    xp_box *const *events = form->waits ? (xp_box **)words[form->waits + 1] : NULL;
+    xp_box **out = (xp_box **)words[form->event];
+    bool blocking = form->blocking && words[form->blocking];
+    if ((waits != 0) != (events != NULL) || waits > MOST_WAITS || (form->given && out && xp_is_box(*out)) ||
+        (form->pattern && words[form->pattern - 1] > MOST_PATTERN) || !form->plain(words, queue->backend))
+        return false;
+    for (uint32_t i = 0; i < waits; i++)
+        if (!xp_is(events[i], xp_event_kind))
+            return false;
+    if ((out || blocking) && !(event = event_of(queue, function)))
+        return false;
+    if (is_ready(form, queue, events, waits) && at_once(form, words, queue)) {
+        if (event) {
+            event->done = 1;
+            event->owed = 0;
+        }
+    } else if (!post(function, form, words, count, event)) {
+        if (event) /* nobody has its handle */
+            xp_let_go(event->queue);
+        return false;
+    }
+    *result = XP_SUCCESS;
+    if (blocking) {
+        const uint64_t wait[] = {1, (uintptr_t)&event};
+        *result = xp_answer(xp_event_wait, wait, 2);
+    }
+    if (out && *result == XP_SUCCESS)
+        *out = event;
+    else if (event)
+        xp_natively(XP_RELEASES, xp_event_kind, (uint64_t[]){(uintptr_t)event});
+    return true;
+}

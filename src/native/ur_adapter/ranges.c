@@ -1,0 +1,80 @@
+/* The memory that commands may use, as far as it is known without Python: what functions of the library gave out. */
+#include "adapter.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    uint64_t begin, end;
+    uint32_t backend;
+    bool writable;
+} range;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static range *ranges; /* by their begins */
+static size_t count, room;
+
+/* How many begin at or before an address. With the lock. */
+static size_t up_to(uint64_t address)
+{
+    size_t low = 0, high = count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (ranges[middle].begin <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Also in place of what began there. What there is no memory for is Python's business. */
+XP_EXPORT void xpushare_ur_range(uint64_t begin, uint64_t nbytes, uint32_t backend, bool writable);
+void xpushare_ur_range(uint64_t begin, uint64_t nbytes, uint32_t backend, bool writable)
+{
+    pthread_mutex_lock(&lock);
+    size_t at = up_to(begin);
+    bool there = at && ranges[at - 1].begin == begin;
+    if (!there && count == room) {
+        size_t more = room ? 2 * room : 64;
+        range *grown = realloc(ranges, more * sizeof *grown);
+        if (!grown) {
+            pthread_mutex_unlock(&lock);
+            return;
+        }
+        ranges = grown;
+        room = more;
+    }
+    if (there)
+        at--;
+    else
+        memmove(ranges + at + 1, ranges + at, (count++ - at) * sizeof *ranges);
+    ranges[at] = (range){begin, begin + nbytes, backend, writable};
+    pthread_mutex_unlock(&lock);
+}
+
+XP_EXPORT void xpushare_ur_no_range(uint64_t begin);
+void xpushare_ur_no_range(uint64_t begin)
+{
+    pthread_mutex_lock(&lock);
+    size_t at = up_to(begin);
+    if (at && ranges[at - 1].begin == begin) {
+        memmove(ranges + at - 1, ranges + at, (count - at) * sizeof *ranges);
+        count--;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+bool xp_reaches(uint32_t backend, uint64_t address, uint64_t nbytes, uint64_t times, bool write)
+{
+    if (__builtin_mul_overflow(nbytes, times, &nbytes))
+        return false;
+    pthread_mutex_lock(&lock);
+    size_t at = up_to(address);
+    const range *found = at ? &ranges[at - 1] : NULL;
+    bool good = found && address < found->end && nbytes <= found->end - address && found->backend == backend &&
+                (found->writable || !write);
+    pthread_mutex_unlock(&lock);
+    return good;
+}

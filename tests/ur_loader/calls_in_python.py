@@ -1,0 +1,236 @@
+"""A process that runs Python and calls through the small loader: python calls_in_python.py SCENARIO SHIM LIBRARY …"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from xpushare.ur import Command, EventInfo, EventStatus, Result
+
+SIZE: Final = 1 << 20
+
+loader = ctypes.CDLL(sys.argv[2])
+keeping = ctypes.PyDLL(sys.argv[2])  # calls that keep Python's lock
+loader.get_context.restype = loader.get_device.restype = ctypes.c_void_p
+
+
+def _word(value: Any) -> ctypes.c_uint64:
+    return ctypes.c_uint64(value if isinstance(value, int) else ctypes.addressof(value))
+
+
+def call(name: str, *arguments: Any, by: Any = loader) -> int:
+    result: int = by.call(name.encode(), *map(_word, (*arguments, *[0] * (11 - len(arguments))))) & (2**32 - 1)
+    return result
+
+
+def must(name: str, *arguments: Any, by: Any = loader) -> None:
+    result = call(name, *arguments, by=by)
+    assert result == 0, f"{name}: {result}"
+
+
+def made(name: str, *arguments: Any) -> int:
+    """What comes out through the last parameter."""
+    out = ctypes.c_uint64()
+    must(name, *arguments, out)
+    return out.value
+
+
+def queue() -> int:
+    return made("urQueueCreate", loader.get_context(), loader.get_device(), 0)
+
+
+def memory(size: int = SIZE) -> int:
+    return made("urUSMDeviceAlloc", loader.get_context(), loader.get_device(), 0, 0, size)
+
+
+def status(event: int) -> int:
+    found = ctypes.c_uint32(77)
+    must("urEventGetInfo", event, EventInfo.COMMAND_EXECUTION_STATUS, 4, found, 0)
+    return found.value
+
+
+def listed(*events: int) -> tuple[int, Any]:
+    return len(events), (ctypes.c_uint64 * len(events))(*events)
+
+
+def fill(on: int, to: int, value: int, size: int = SIZE) -> int:
+    return made("urEnqueueUSMFill", on, to, 1, ctypes.c_uint8(value), size, 0, 0)
+
+
+def byte(address: int) -> int:
+    return ctypes.string_at(address, 1)[0]
+
+
+def inversion(of_host: str) -> None:
+    """One thread calls under a lock of its own, which another wants while it has Python's lock, as dpctl may."""
+    answers: list[int] = []
+    thread = threading.Thread(target=lambda: answers.append(loader.call_under_lock(int(of_host))))
+    thread.start()
+    while not loader.is_taken():
+        time.sleep(0.001)
+    keeping.want_lock()
+    thread.join()
+    assert answers == [0]
+
+
+def waits_with_pythons_lock() -> None:
+    """Who has Python's lock waits for what Python has to do first."""
+    here, there = queue(), memory()
+    for _ in range(20):
+        event = fill(here, there, 3)
+        must("urEventWait", *listed(event), by=keeping)
+        assert status(event) == EventStatus.COMPLETE
+        must("urEventRelease", event)
+    event = fill(here, there, 4)
+    must("urQueueFinish", here, by=keeping)
+    assert status(event) == EventStatus.COMPLETE
+
+
+def order() -> None:
+    """Commands that need Python, in between those that do not: each sees what those before it did."""
+    here, a, b = queue(), memory(), memory()
+    own = (ctypes.c_uint8 * SIZE)()
+    seen: list[int] = []
+    task = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _data: seen.append(byte(a + SIZE - 1)))
+    for value in range(1, 40):
+        fill(here, a, value)
+        must("urEnqueueUSMMemcpy", here, 0, ctypes.addressof(own), a, SIZE, 0, 0, 0)  # ordinary memory
+        must("urEnqueueHostTaskExp", here, ctypes.cast(task, ctypes.c_void_p).value, 0, 0, 0, 0, 0)
+        must("urEnqueueUSMMemcpy", here, 0, b, a, SIZE, 0, 0, 0)
+        last = made("urEnqueueEventsWaitWithBarrier", here, 0, 0)
+        fill(here, a, 99)
+        must("urEventWait", *listed(last))
+        assert (own[SIZE - 1], byte(b + SIZE - 1), seen[-1]) == (value, value, value)
+        assert seen == list(range(1, value + 1))
+    must("urQueueFinish", here)
+    first, second = queue(), queue()  # across queues
+    for value in range(1, 40):
+        event = fill(first, a, value)
+        must("urEnqueueUSMMemcpy", second, 1, b, a, SIZE, *listed(event), 0)
+        assert byte(b + SIZE - 1) == value
+
+
+def rows() -> None:
+    """Rows of a pattern that runs on, and copies of rows, are those of `xpushare.ur`."""
+    import xpushare.ur as ur
+
+    [device] = ur.urDeviceGet(ur.urPlatformGet(ur.urAdapterGet()[0])[0], ur.DeviceType.ALL)
+    context = ur.urContextCreate([device], None)
+    work = ur.urQueueCreate(context, device, None)
+    pitch, width, height, pattern = 640, 126, 32, b"12345678abcdefgh" * 4
+    one, two = (ur.urUSMDeviceAlloc(context, device, None, None, pitch * (height + 1)) for _ in range(2))
+    ur.urEnqueueUSMFill2D(work, one, pitch, pattern, width, height, [])
+    ur.urEnqueueUSMMemcpy2D(work, True, two, pitch, one + 64, pitch, 100, height, [])
+    here, a, b = queue(), memory(pitch * (height + 1)), memory(pitch * (height + 1))
+    text = ctypes.create_string_buffer(pattern)
+    must("urEnqueueUSMFill2D", here, a, pitch, len(pattern), text, width, height, 0, 0, 0)
+    must("urEnqueueUSMMemcpy2D", here, 1, b, pitch, a + 64, pitch, 100, height, 0, 0, 0)
+    for mine, theirs in ((a, one), (b, two)):
+        assert ctypes.string_at(mine, pitch * height) == ctypes.string_at(theirs, pitch * height)
+
+
+def references() -> None:
+    """What is released before its command was carried out, or given to Python, is gone after that."""
+    from xpushare.ur.loader import _bridge
+
+    there = memory()
+    before = len(_bridge.boxes.objects)
+    for _ in range(10):
+        here, waiting = queue(), queue()
+        events = [fill(here, there, value) for value in range(10)]
+        held = made("urEnqueueEventsWait", waiting, *listed(*events))
+        for each in events:
+            must("urEventRelease", each)
+            assert call("urEventRelease", each) == Result.ERROR_INVALID_EVENT
+        must("urQueueRelease", here)
+        assert call("urQueueRetain", here) == Result.ERROR_INVALID_QUEUE
+        must("urQueueRelease", waiting)
+        must("urEventRelease", held)
+    deadline = time.monotonic() + 20
+    while len(_bridge.boxes.objects) > before:
+        assert time.monotonic() < deadline, len(_bridge.boxes.objects) - before
+        call("urContextRetain", 0)
+        time.sleep(0.01)
+    must("urUSMFree", loader.get_context(), there)
+
+
+def asked() -> None:
+    """Python makes the object of an event whose command was carried out without it."""
+    here, there = queue(), memory()
+    event = fill(here, there, 1, 64)
+    found = ctypes.c_uint32()
+    for name, wanted in ((EventInfo.COMMAND_TYPE, Command.USM_FILL), (EventInfo.REFERENCE_COUNT, 1)):
+        must("urEventGetInfo", event, name, 4, found, 0)
+        assert found.value == wanted
+    of = ctypes.c_uint64()
+    must("urEventGetInfo", event, EventInfo.COMMAND_QUEUE, 8, of, 0)
+    assert of.value == here
+    must("urEnqueueHostTaskExp", here, ctypes.cast(_nothing, ctypes.c_void_p).value, 0, 0, *listed(event), 0)
+    must("urEventRelease", event)
+    assert call("urEventGetInfo", event, EventInfo.REFERENCE_COUNT, 4, found, 0) == Result.ERROR_INVALID_EVENT
+
+
+_nothing = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _data: None)
+
+
+def accepted_and_failed() -> None:
+    """A command that was accepted and cannot be enqueued: its event says so."""
+    from xpushare import OutOfMemoryError
+    from xpushare.core import event as core_event
+
+    here, there = queue(), memory()
+    create, failing = core_event.create, [True]
+
+    def scarce(*arguments: Any) -> Any:
+        if failing and failing.pop():
+            raise OutOfMemoryError("no slot is left")
+        return create(*arguments)
+
+    core_event.create = scarce
+    event = fill(here, there, 1)
+    assert call("urEventWait", *listed(event)) == Result.ERROR_IN_EVENT_LIST_EXEC_STATUS
+    assert status(event) == EventStatus.ERROR
+    assert not failing
+    event = fill(here, there, 2)
+    must("urEventWait", *listed(event))
+
+
+def lost(folder: str) -> None:
+    """The process that owes a signal is killed while commands wait for it."""
+    data = (Path(folder) / "event").read_bytes()
+    shared = made("urIPCOpenEventHandleExp", loader.get_context(), ctypes.create_string_buffer(data), len(data))
+    here, there = queue(), memory()
+    assert status(shared) == EventStatus.SUBMITTED
+    must("urEnqueueEventsWaitWithBarrier", here, *listed(shared), 0)
+    event = fill(here, there, 5)
+    assert status(event) == EventStatus.SUBMITTED
+    print("waiting", flush=True)
+    assert call("urEventWait", *listed(event)) == Result.ERROR_IN_EVENT_LIST_EXEC_STATUS
+    assert status(event) == EventStatus.ERROR
+    assert byte(there + SIZE - 1) == 5  # what comes after is done all the same
+    refused = call("urEnqueueUSMFill", here, there, 1, ctypes.c_uint8(6), SIZE, *listed(event), 0)
+    assert refused == Result.ERROR_IN_EVENT_LIST_EXEC_STATUS
+    assert call("urQueueFinish", here) != 0
+    must("urQueueFinish", here)
+    must("urEventWait", *listed(fill(here, there, 7)))
+    assert byte(there + SIZE - 1) == 7
+
+
+def ends() -> None:
+    """Python ends with commands that it has not got yet."""
+    here, there = queue(), memory()
+    for value in range(200):
+        fill(here, there, value)
+
+
+if __name__ == "__main__":
+    assert loader.begin(sys.argv[3].encode()) == 0
+    loader.make()
+    scenario: Callable[..., None] = globals()[sys.argv[1]]
+    scenario(*sys.argv[4:])
+    print("good", flush=True)

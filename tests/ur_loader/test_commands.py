@@ -1,0 +1,79 @@
+"""Commands and waits that need no lock of Python's, in a process that runs Python."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small_loader import Run
+
+SCRIPT = Path(__file__).with_name("calls_in_python.py")
+HOST, DEVICE = "native_cpu:0", "mock:0"  # Python hands a device its commands
+
+
+def start(library: Path, shim: Path, device: str, scenario: str, *arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), scenario, str(shim), str(library), *map(str, arguments)],
+        env={**os.environ, "ONEAPI_DEVICE_SELECTOR": device},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def run(library: Path, shim: Path, device: str, scenario: str, *arguments: object) -> str:
+    """What it says on stderr."""
+    process = start(library, shim, device, scenario, *arguments)
+    out, errors = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "good\n"), errors
+    return errors
+
+
+@pytest.mark.parametrize("device", [HOST, DEVICE])
+def test_no_deadlock_with_a_lock_of_the_program(library: Path, shim: Path, device: str) -> None:
+    assert run(library, shim, device, "inversion", int(device == HOST)) == ""
+
+
+@pytest.mark.parametrize("device", [HOST, DEVICE])
+def test_who_has_pythons_lock_may_wait(library: Path, shim: Path, device: str) -> None:
+    assert run(library, shim, device, "waits_with_pythons_lock") == ""
+
+
+def test_commands_keep_their_order(library: Path, shim: Path) -> None:
+    assert run(library, shim, HOST, "order") == ""
+
+
+def test_rows(library: Path, shim: Path) -> None:
+    assert run(library, shim, HOST, "rows") == ""
+
+
+@pytest.mark.parametrize("device", [HOST, DEVICE])
+def test_what_is_released_early(library: Path, shim: Path, device: str) -> None:
+    assert run(library, shim, device, "references") == ""
+
+
+def test_python_is_asked_later(library: Path, shim: Path) -> None:
+    assert run(library, shim, HOST, "asked") == ""
+
+
+def test_a_command_that_fails_after_it_was_accepted(library: Path, shim: Path) -> None:
+    said = run(library, shim, DEVICE, "accepted_and_failed")
+    assert "urEnqueueUSMFill had been accepted, and failed: ERROR_OUT_OF_HOST_MEMORY" in said
+
+
+@pytest.mark.parametrize("device", [HOST, DEVICE])
+def test_the_end_of_python(library: Path, shim: Path, device: str) -> None:
+    assert run(library, shim, device, "ends") == ""
+
+
+def test_a_lost_wait(library: Path, shim: Path, program: Run, tmp_path: Path) -> None:
+    with program("owe", tmp_path, ONEAPI_DEVICE_SELECTOR=HOST) as exporter:
+        assert exporter.stdout is not None
+        assert exporter.stdout.readline() == "ready\n"
+        process = start(library, shim, HOST, "lost", tmp_path)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        exporter.kill()
+        out, errors = process.communicate(timeout=60)
+        assert (process.returncode, out) == (0, "good\n"), errors
