@@ -19,7 +19,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE $(shell find src -name '*.py' -o -name '*.pyi' -o -name 'py.typed' -o -name '*.[ch]')
 DEVICE_ARGUMENT := $(if $(DEVICE),--device $(DEVICE))
 
-.PHONY: demo test libraries bench soak sanitize fuzz lint format types docs model wheel gpu level-zero ur-loader vulkan clean
+.PHONY: demo test libraries bench soak sanitize fuzz lint format types docs model wheel gpu level-zero opencl hip ur-loader vulkan clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed ## two processes share FILE (default: README.md) on DEVICE
@@ -49,6 +49,9 @@ gpu: ## what needs an NVIDIA GPU, on a machine without a package registry: tests
 
 level-zero: $(VENV)/installed $(VENV)/test ## Level Zero without an Intel GPU: drivers, their tests, the conformance suite; results into results/
 	PYTHON=$(BIN)/python scripts/level_zero $(ARGS)
+
+opencl: $(VENV)/installed $(VENV)/test ## OpenCL on two drivers for CPUs: their tests, the conformance suite, kills; results into results/
+	PYTHON=$(BIN)/python scripts/opencl $(ARGS)
 
 ur-loader: $(VENV)/installed $(VENV)/test ## a C++ SYCL program and Python share, through Unified Runtime's own loader; results into results/
 	PYTHON=$(BIN)/python scripts/ur_loader $(ARGS)

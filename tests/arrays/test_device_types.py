@@ -12,8 +12,8 @@ import xpushare as xs
 from xpushare import _native, adapters, arrays
 from xpushare.adapters.vendor import DLPACK_NAMES
 
-# kDLOpenCL, kDLVulkan, kDLMetal, kDLVPI, kDLROCM, kDLROCMHost, kDLExtDev, kDLWebGPU, …, and no type at all
-UNKNOWN = [4, 7, 8, 9, 10, 11, 12, 15, 16, 17, 18, 0, -1, 5, 6, 19, 99, 1 << 30, (1 << 31) - 1]
+# kDLVulkan, kDLMetal, kDLVPI, kDLROCM, kDLROCMHost, kDLExtDev, kDLWebGPU, …, and no type at all
+UNKNOWN = [7, 8, 9, 10, 11, 12, 15, 16, 17, 18, 0, -1, 5, 6, 19, 99, 1 << 30, (1 << 31) - 1]
 CUDA = [2, 3, 13]
 
 
@@ -73,6 +73,12 @@ def test_an_unknown_type_is_refused(number: int, consumer: str) -> None:
 
 
 @pytest.mark.parametrize("consumer", CONSUMERS)
+def test_handles_of_opencl_are_refused(consumer: str) -> None:
+    with pytest.raises(xs.FeatureNotSupportedError, match=r"4 \(kDLOpenCL\) is a handle of the driver of opencl, not"):
+        CONSUMERS[consumer](OfLibrary(4))
+
+
+@pytest.mark.parametrize("consumer", CONSUMERS)
 def test_oneapis_type_needs_level_zero(consumer: str) -> None:
     record = adapters.record("level_zero")
     assert record is not None
@@ -88,7 +94,7 @@ def test_what_fits_no_capsule(number: int) -> None:
         xs.share(OfLibrary(1, (number, 0)), copy=True)
 
 
-@pytest.mark.parametrize("number", [*UNKNOWN, *CUDA])
+@pytest.mark.parametrize("number", [4, *UNKNOWN, *CUDA])
 @pytest.mark.parametrize("copy", [False, True])
 def test_the_capsule_counts(number: int, copy: bool) -> None:
     """Not what `__dlpack_device__` says."""
@@ -117,7 +123,7 @@ def test_what_is_no_capsule() -> None:
             xs.share(Wrong(1), copy=copy)
 
 
-@pytest.mark.parametrize("number", [*UNKNOWN, *CUDA, 1])
+@pytest.mark.parametrize("number", [4, *UNKNOWN, *CUDA, 1])
 def test_queues_take_no_foreign_arrays(number: int) -> None:
     with pytest.raises(xs.InvalidArgumentError):
         as_operand(OfLibrary(number))

@@ -573,3 +573,35 @@ def test_an_event_of_another_library_takes_a_place(engine: Engine, device: Devic
         gate.signal()
     for queue in queues:
         queue.synchronize(5)
+
+
+def test_host_functions_that_run_late(
+    engine: Engine, device: Device, memory: Memory, new_slot: NewSlot, until: Until
+) -> None:
+    """A mark is reached before the host function in front of it has run, as with callbacks of OpenCL's events."""
+    owed: list[tuple[Any, int]] = []
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64)
+    host = kind(lambda function, data: owed.append((ctypes.CFUNCTYPE(None, ctypes.c_uint64)(function), data)) or 0)
+    address = ctypes.cast(host, ctypes.c_void_p).value or 0
+    native = _native.QueueCalls((address, ("function", "data")))
+    stream = new_stream(device, "held")
+    stream.calls = stream.calls._replace(native=native, host_runs_late=True)
+    queue, first, second = new_queue(engine, stream), new_slot(), new_slot()
+    queue.fill(memory.address, b"a", 100, None)
+    assert (queue.signal(first, None), queue.signal(second, None)) == (1, 1)
+    until(lambda: len(owed) == 2)
+
+    def run(function: Any, data: int) -> None:
+        function(data)
+
+    run(*owed[1])
+    assert second.state(1) == _native.DONE
+    assert not queue.idle()
+    assert queue.unfinished() is True
+    with pytest.raises(TimeoutError):
+        queue.synchronize(0.05)
+    run(*owed[0])
+    assert queue.idle()
+    assert queue.unfinished() is False
+    queue.synchronize(5)
+    assert first.state(1) == _native.DONE

@@ -23,6 +23,7 @@ class IpcEvent:
         self._gpu = gpu
         self._event = event
         self.handle = handle
+        self.native = event
 
     def release(self) -> None:
         with self._gpu.current():

@@ -65,6 +65,7 @@ class QueueCalls(NamedTuple):
     wait: str = ""
     captured: str = ""
     others: Mapping[int, str] = MappingProxyType({})  # the functions of `Calls`, by address
+    host_runs_late: bool = False  # a mark may be reached before the host functions in front of it have run
 
 
 # --- streams --------------------------------------------------------------------------------------------------

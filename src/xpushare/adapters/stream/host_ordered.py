@@ -1,5 +1,5 @@
 """Queues in the order of another library's queue that takes no work of ours: the order comes in and goes out by waits
-of the host.
+of the host, or by what the vendor has for it.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ __all__ = ["HostOrderedQueue"]
 
 @final
 class HostOrderedQueue(DriverQueue):
-    """A queue of ours beside the other library's. `before` returns once all is done that the other one has been given
-    so far.
+    """A queue of ours beside the other library's. After `before`, what our queue is given comes after all that the
+    other one has been given so far; after `after`, the other way round. Without `after` the host waits for our queue.
     """
 
-    def __init__(self, queue: DriverQueue, before: Callable[[], object]) -> None:
+    def __init__(
+        self, queue: DriverQueue, before: Callable[[], object], after: Callable[[], object] | None = None
+    ) -> None:
         self._queue = queue
         self._before: Callable[[], object] = before
+        self._after: Callable[[], object] = after or self._synchronize
 
-    def _after(self) -> None:
-        """Return once our queue is through, so that what the other one is given later comes after it."""
+    def _synchronize(self) -> None:
         self._queue.synchronize(None)
 
     def copy(self, dst: int, src: int, nbytes: int, keep: object) -> None:
@@ -70,4 +72,4 @@ class HostOrderedQueue(DriverQueue):
 
     def release(self) -> None:
         self._queue.release()
-        self._before = bool  # it kept the other library's queue
+        self._before = self._after = bool  # they kept the other library's queue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import threading
 import time
@@ -60,6 +61,7 @@ class DeviceQueue(DriverQueue):
         self._kept: deque[tuple[_Mark, object]] = deque()  # (mark after the operation, what it uses)
         self._kept_ever = 0  # how many there have been
         self._signalled: _Signal | None = None  # the newest signal
+        self._late: deque[_Signal] = deque()  # signals that may be pending when the stream has passed them
         self._waits: deque[_Wait] = deque()
         self._sort_at = _WAITS_KEPT
         self._foreign: list[weakref.ref[_Dropped]] = []  # each lives while the queue waits for another library's event
@@ -255,9 +257,17 @@ class DeviceQueue(DriverQueue):
             if after or code or self._broken is not None:
                 self._finish_signal(slot, word, point, after, code)
             self._signalled = _Signal(ref(slot), point)
+            if self._stream.calls.host_runs_late:
+                self._late.append(self._signalled)
+                self._forget_run()
         if not self._watched:
             self._watch()
         return point
+
+    def _forget_run(self) -> None:
+        with self._state:
+            while self._late and not self._late[0].pending():
+                self._late.popleft()
 
     def _finish_signal(self, slot: Slot, word: int, point: int, after: int, code: int) -> None:
         """Complete a point that was submitted while another signaller's point, `after`, was pending; or handle a
@@ -430,13 +440,15 @@ class DeviceQueue(DriverQueue):
         with self._order, self._stream.current():
             self._check()
             mark = self._mark("synchronizing")
+            late = list(self._late)
             place = mark.place or self._native.handed
         reached = False
         try:
             nap = _NAP_FIRST
             while True:
                 with self._stream.relaxed():
-                    reached = self._reached(mark)
+                    # What the driver has refused completes nothing: that is reported.
+                    reached = self._reached(mark) and (bool(self._dropped) or not any(map(_Signal.pending, late)))
                     if reached:
                         self._reap()
                         break
@@ -471,7 +483,9 @@ class DeviceQueue(DriverQueue):
             return True
         with self._stream.current():
             self._check()
-            return not self._native.held and not self._call(self._stream.busy, "asking for a stream")
+            self._forget_run()
+            busy = self._native.held or self._late or self._call(self._stream.busy, "asking for a stream")
+            return not busy
 
     def unfinished(self) -> bool | tuple[Slot, int]:
         if self._broken is not None:
@@ -486,7 +500,11 @@ class DeviceQueue(DriverQueue):
             signalled = self._signalled if wait is None else wait.signalled
             first = self._kept_ever - len(self._kept)  # of what has not finished
             kept = self._kept_ever if wait is None else wait.kept
+            # A host function in front of the newest one may run after it.
+            late = list(self._late) if signalled in self._late else []
         if first < kept or (signalled is not None and signalled.pending()):
+            return True
+        if any(each.pending() for each in itertools.takewhile(lambda each: each is not signalled, late)):
             return True
         return wait is not None and (wait.slot, wait.point)
 

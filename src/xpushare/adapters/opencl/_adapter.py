@@ -1,0 +1,165 @@
+"""The adapter: the driver contract in terms of the modules beside this one."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+from xpushare import _system
+from xpushare._aspects import Aspect, Support
+from xpushare._errors import XpuShareError
+from xpushare._leaving import Stage, at_leave
+from xpushare.adapters import base
+from xpushare.adapters.base import DeviceInfo, DriverMemory, DriverQueue, Form, Import, Same
+from xpushare.adapters.host.memory import HostPhysical, HostRange
+from xpushare.adapters.opencl._bindings import Info
+from xpushare.adapters.opencl._device import Cpu
+from xpushare.adapters.opencl._driver import Driver
+from xpushare.adapters.opencl._listing import info, list_devices, none_usable
+from xpushare.adapters.opencl._stream import Stream, Theirs
+from xpushare.adapters.opencl.vendor import BACKEND, VARIABLES, queue_of
+from xpushare.adapters.stream.adapter import StreamAdapter
+from xpushare.adapters.stream.engine import Engine
+from xpushare.adapters.stream.host_memory import HostMemory
+from xpushare.adapters.stream.host_ordered import HostOrderedQueue
+from xpushare.adapters.stream.queue import DeviceQueue
+
+__all__ = ["OpenCL"]
+
+_MISSING: Final = {
+    Aspect.ext_oneapi_per_event_profiling: "this adapter does not time its signals",
+    Aspect.enforced_read_only: "an importer that holds a memfd can map it writable again",
+    Aspect.foreign_memory: (
+        "the drivers' own allocations are private to this process: make a buffer over our memory (CL_MEM_USE_HOST_PTR)"
+    ),
+    Aspect.device_ordering: "its queues hold their operations until the point comes: a kernel that waited would spin",
+}
+_RANGES: Final = (Aspect.ext_oneapi_virtual_mem, Aspect.ext_oneapi_ipc_physical_memory, Aspect.partial_map)
+_contexts: Final[list[Any]] = []  # of samples: Intel's driver wants a queue's context to live as long
+_LEAVE: Final = 2.0  # seconds that the end of the process waits for teardowns
+
+
+class OpenCL(StreamAdapter):
+    """CPU devices of OpenCL's drivers."""
+
+    backend = BACKEND
+    maps_memfds = False
+    has_streams = False  # no array says which queue it is ordered on
+
+    def __init__(self) -> None:
+        self._driver = Driver(Cpu)
+        super().__init__(Engine(BACKEND, self._driver.gpus))
+        self._listed: tuple[list[str | None], list[DeviceInfo], str] | None = None
+        at_leave(self._leave, Stage.STOP)
+
+    def _leave(self, _deadline: float) -> None:
+        """Drivers end with the process: finish what threads do in the background, and call nothing any more."""
+        if self._driver.started:
+            self.engine.teardown.settle(_LEAVE)
+            self._driver.ended = True
+
+    # --- devices -------------------------------------------------------------------------------------------
+
+    def _list(self) -> tuple[list[DeviceInfo], str]:
+        """The devices, from the drivers once they run, before that from a child's; and why there are none."""
+        if self._driver.started:
+            found = [info(cpu.ordinal, cpu.listed()) for cpu in self._driver.gpus()]
+            return found, none_usable(self._driver.refused)
+        asked = [os.environ.get(name) for name in VARIABLES]
+        if self._listed is None or self._listed[0] != asked:
+            self._listed = (asked, *list_devices())
+        return self._listed[1:]
+
+    def devices(self) -> list[DeviceInfo]:
+        return list(self._list()[0])
+
+    def why_none(self) -> str:
+        return self._list()[1]
+
+    def device(self, info: DeviceInfo) -> Cpu:
+        return self._driver.gpu(info)
+
+    def support(self, device: DeviceInfo, aspect: Aspect) -> Support:
+        if aspect in _MISSING:
+            return Support("no", _MISSING[aspect])
+        try:
+            cpu = self.device(device)
+            lacking = cpu.lacking("shareable memory") or (cpu.lacks_system_svm() if aspect in _RANGES else "")
+        except XpuShareError as error:
+            return Support("unknown", f"the driver cannot be asked: {error}")
+        how = "the driver says that kernels use any address" if aspect in _RANGES else "tried on the device"
+        return Support("no", f"the driver lacks {lacking}") if lacking else Support("yes", how)
+
+    def properties(self, device: DeviceInfo) -> base.Properties:
+        cpu = self.device(device)
+        total = cpu.number(Info.DEVICE_GLOBAL_MEM_SIZE)
+        units = cpu.number(Info.DEVICE_MAX_COMPUTE_UNITS)
+        return base.Properties(cpu.text(Info.DEVICE_VENDOR), units, total, total, True)
+
+    def granularity(self, device: DeviceInfo, recommended: bool) -> int:
+        page = _system.page_nbytes()
+        return max(1 << 21, page) if recommended else page
+
+    def reaches(self, device: DeviceInfo, peer: DeviceInfo) -> bool:
+        return True  # it is the host's
+
+    # --- memory --------------------------------------------------------------------------------------------
+
+    def allocate(self, device: DeviceInfo, kind: base.UsmKind, nbytes: int) -> DriverMemory:
+        return HostMemory.allocate(self.engine, self.device(device), nbytes)
+
+    def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
+        return HostMemory.imported(self.engine, self.device(device), what)
+
+    def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
+        return {Form.MEMFD: Same.HOST}
+
+    def foreign(self, address: int, nbytes: int | None = None) -> base.Foreign | None:
+        return None
+
+    def physical(self, device: DeviceInfo, nbytes: int, enable_ipc: bool) -> base.DriverPhysical:
+        return HostPhysical.create(self.engine.calls, nbytes)
+
+    def import_physical(self, device: DeviceInfo, what: Import) -> base.DriverPhysical:
+        return HostPhysical.imported(self.engine.calls, what)
+
+    def reserve(self, device: DeviceInfo, nbytes: int, address: int) -> base.DriverRange:
+        return HostRange(self.engine.calls, nbytes, address, self.granularity(device, False))
+
+    # --- queues --------------------------------------------------------------------------------------------
+
+    def new_stream(self, info: DeviceInfo, doing: str) -> Stream:
+        return Stream(self.device(info), doing)
+
+    def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:
+        """A queue of ours in their context, in order with theirs by events of the driver: no thread waits."""
+        handle = queue_of(native)
+        if handle is None:
+            return None
+        cpu, context = self._driver.adopted(handle)
+        ours = DeviceQueue(self.engine, Stream(cpu, "adopting a queue", context))
+        theirs = Theirs(self._driver, handle, context, ours)
+        return info(cpu.ordinal, cpu.listed()), HostOrderedQueue(ours, theirs.before, theirs.after)
+
+    def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
+        return None
+
+    def adopt_event(self, native: object) -> tuple[DeviceInfo, Any] | None:
+        return None
+
+    def samples(self) -> Samples:
+        return Samples(self)
+
+
+class Samples:
+    """What `xpushare.conformance.samples` asks for. There are no arrays: what drivers allocate is private."""
+
+    def __init__(self, adapter: OpenCL) -> None:
+        self._adapter = adapter
+
+    def stream(self, device: str) -> Any:
+        import pyopencl  # type: ignore[import-not-found]
+
+        found = self._adapter.devices()[int(device.partition(":")[2])]
+        _contexts.append(pyopencl.Context([pyopencl.Device.from_int_ptr(self._adapter.device(found).handle)]))
+        return pyopencl.CommandQueue(_contexts[-1])

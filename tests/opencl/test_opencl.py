@@ -1,0 +1,323 @@
+"""OpenCL on CPUs: memory in place, pyopencl programs as clients, queues in order with ours."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import xpushare as xs
+from harness import TIMEOUT, Child, kept, wait_until
+from xpushare import adapters
+
+CL_COMPLETE = 0
+NAMED = (7, 3, 1, 4)
+
+
+def attach_and_triple(handle: str) -> list[int]:
+    """On the host."""
+    array = np.asarray(xs.attach(handle, device="native_cpu:0"))
+    array *= 3
+    return list(map(int, array))
+
+
+@pytest.fixture
+def client() -> Any:
+    import opencl_client
+
+    return opencl_client
+
+
+def test_both_ways_with_the_host(device: str) -> None:
+    """What OpenCL made opens on the host, and the other way round; both write one memory."""
+    with Child() as child:
+        made = xs.array(np.array(NAMED, "u4"), device=device)
+        with xs.share(made) as handle:
+            assert child.call(attach_and_triple, str(handle)) == [21, 9, 3, 12]
+        assert list(np.asarray(made)) == [21, 9, 3, 12]
+        theirs = xs.array(np.array(NAMED, "u4"), device="native_cpu:0")
+        with xs.share(theirs) as handle, xs.Queue(device) as queue:
+            opened = xs.attach(str(handle), device=device)
+            assert str(opened.device) == device
+            queue.copy(opened, made)
+            queue.synchronize(TIMEOUT)
+        assert list(np.asarray(theirs)) == [21, 9, 3, 12]
+
+
+@pytest.mark.parametrize("maker", ["native_cpu:0", "the device"])
+def test_a_kernel_in_another_process(device: str, maker: str, client: Any) -> None:
+    """A pyopencl program runs a kernel over our memory in place: nobody copies, or maps a buffer."""
+    array = xs.array(np.array(NAMED, "u4"), device=device if maker == "the device" else maker)
+    with xs.share(array) as handle, Child() as child:
+        assert child.call(client.attach_and_run, str(handle), device, "triple") == device
+        assert list(np.asarray(array)) == [21, 9, 3, 12]
+
+
+def test_a_kernel_over_a_range(device: str) -> None:
+    """Where kernels take any address, they take ranges, too."""
+    if not xs.Device(device).has(xs.Aspect.ext_oneapi_virtual_mem):
+        pytest.skip("the driver has no system SVM")
+    with Child() as child:
+        assert child.call(_over_a_range, device) == [21, 9, 3, 12]
+
+
+def _over_a_range(device: str) -> list[int]:
+    import opencl_client
+    import pyopencl as cl
+
+    queue = opencl_client.begin(device)
+    granule = xs.Device(device).memory_granularity()
+    with xs.PhysicalMemory(granule, device) as pages, xs.VirtualRange(granule, device) as place:
+        place.map(pages)
+        array = np.frombuffer(memoryview(place)[:16], "u4")
+        array[:] = NAMED
+        kernel = cl.Kernel(kept["cl program"], "triple")
+        kernel(queue, (4,), None, cl.SVM(array))
+        queue.finish()
+        found = list(map(int, array))
+        del array
+        return found
+
+
+def test_buffers_of_pyopencl(device: str) -> None:
+    """A buffer over our memory leads back to it; what the driver allocated does not."""
+    with Child() as child:
+        assert child.call(_buffers, device) == [1, 2, 3, 4]
+
+
+def _buffers(device: str) -> list[int]:
+    import opencl_client
+    import pyopencl as cl
+
+    opencl_client.begin(device)
+    array = xs.array(np.arange(1, 5, dtype="u4"), device=device)
+    buffer = opencl_client.buffer_over(array)
+    del array
+    with xs.share(buffer.get_host_array((4,), np.uint32)) as handle:
+        found = list(map(int, np.asarray(xs.attach(handle))))
+    private = cl.Buffer(kept["cl context"], cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR, 64)
+    mapped, _event = cl.enqueue_map_buffer(kept["cl queue"], private, cl.map_flags.READ, 0, (16,), np.uint32)
+    with pytest.raises(xs.FeatureNotSupportedError, match="private to its library"):
+        xs.share(mapped)
+    with pytest.raises(xs.InvalidArgumentError, match="neither a Memory nor an array"):
+        xs.share(private)
+    return found
+
+
+# --- queues -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["signal", "kill", "close"])
+def test_a_kernel_behind_another_process(device: str, end: str, client: Any) -> None:
+    """A queue of pyopencl's waits for another process. It goes on, without an error, also when that one dies."""
+    array = xs.array(np.array(NAMED, "u4"), device=device)
+    with xs.share(array) as shared, Child() as child, Child() as producer:
+        event = producer.call(_new_event, device)
+        child.call(client.hold_kernel, event, str(shared), device)
+        time.sleep(0.05)
+        assert list(np.asarray(array)) == list(NAMED)
+        if end == "signal":
+            producer.call(_signal)
+        elif end == "kill":
+            producer.kill()
+        else:
+            child.call(_close_adopted)
+            assert list(np.asarray(array)) == list(NAMED)
+            producer.call(_signal)
+        begin = time.monotonic()
+        wait_until(lambda: list(np.asarray(array)) == [21, 9, 3, 12])
+        assert time.monotonic() - begin < 1
+        if end != "close":
+            assert child.call(client.release_kernel) == (CL_COMPLETE, "PeerLostError" if end == "kill" else "")
+
+
+def _new_event(device: str) -> str:
+    kept["event"] = xs.Event(device, enable_ipc=True, signals=True)
+    return str(xs.ipc.event.get(kept["event"]))
+
+
+def _signal() -> None:
+    kept["event"].signal()
+
+
+def _close_adopted() -> None:
+    kept.pop("adopted").close()
+
+
+def test_order_with_kernels(device: str) -> None:
+    """Ours come after all that pyopencl's queue was given before, and before all that it is given later."""
+    with Child() as child:
+        assert child.call(_in_order, device) == [10] * 1024
+
+
+def _in_order(device: str) -> list[int]:
+    import opencl_client
+    import pyopencl as cl
+
+    queue = opencl_client.begin(device)
+    first, second = (xs.array(np.full(1024, fill, "u4"), device=device) for fill in (1, 0))
+    buffers = [opencl_client.buffer_over(each) for each in (first, second)]
+    with xs.Queue.from_native(queue) as ours, xs.Event(device) as event:
+        opencl_client.run("triple", buffers[0])
+        ours.copy(second, first)
+        opencl_client.run("triple", buffers[1])
+        assert ours.signal(event) == 1
+        event.wait(TIMEOUT)
+        ours.wait(event)
+        opencl_client.run("add", buffers[1], np.uint32(1))
+        queue.finish()
+        ours.synchronize(TIMEOUT)
+    mode = cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE
+    with pytest.raises(xs.FeatureNotSupportedError, match="out-of-order"):
+        xs.Queue.from_native(cl.CommandQueue(kept["cl context"], properties=mode))
+    return list(map(int, np.asarray(second)))
+
+
+def test_signals_behind_an_old_loss(device: str) -> None:
+    """Nobody on another library's queue need ask for losses: what it signals later is complete."""
+    with Child() as child, Child() as producer:
+        event = producer.call(_new_event, device)
+        child.call(_wait_adopted, event, device)
+        producer.kill()
+        assert child.call(_signal_after_a_loss, device) == (1, "PeerLostError")
+
+
+def _wait_adopted(event: str, device: str) -> None:
+    import opencl_client
+
+    kept["adopted"] = xs.Queue.from_native(opencl_client.begin(device))
+    kept["opened"] = xs.ipc.event.open(event, device=device)
+    kept["adopted"].wait(kept["opened"], at_least=1)
+
+
+def _signal_after_a_loss(device: str) -> tuple[int, str]:
+    kept["cl queue"].finish()
+    with xs.Event(device) as event:
+        number = kept["adopted"].signal(event)
+        event.wait(TIMEOUT, at_least=number)
+    try:
+        kept["adopted"].synchronize(TIMEOUT)
+    except xs.PeerLostError as error:
+        return number, type(error).__name__
+    return number, ""
+
+
+def test_exit_with_a_queue_that_waits(device: str) -> None:
+    """A process exits at once, whatever its queues and pyopencl's wait for."""
+    with Child() as producer:
+        event = producer.call(_new_event, device)
+        with Child() as child:
+            child.call(_wait_adopted, event, device)
+            begin = time.monotonic()
+        assert time.monotonic() - begin < 5
+
+
+def test_many_signals_and_a_synchronize(device: str) -> None:
+    """Callbacks complete points; the runtime may be late with them."""
+    with Child() as child:
+        assert child.call(_signals, device) == 200
+
+
+def _signals(device: str) -> int:
+    done = 0
+    with xs.Queue(device) as queue, xs.malloc_device(64, device) as memory:
+        events = [xs.Event(device) for _ in range(4)]
+        for _ in range(50):
+            queue.fill(memory, b"x")
+            numbers = [queue.signal(event) for event in events]
+            queue.synchronize(TIMEOUT)
+            done += sum(event.value >= number for event, number in zip(events, numbers, strict=True))
+            assert queue._held is not None
+            assert queue._held.driver.idle()
+    return done
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def test_gpus_are_refused(device: str) -> None:
+    """There is none here, so the driver is told that the device is one."""
+    with Child() as child:
+        listed, adopted = child.call(_pretend_gpus, device)
+    assert "has no address that another process could map" in listed
+    assert "has no address that another process could map" in adopted
+
+
+def _pretend_gpus(device: str) -> tuple[str, str]:
+    import opencl_client
+
+    from xpushare.adapters.opencl._driver import Driver
+
+    queue = opencl_client.begin(device)
+    adapter: Any = adapters.adapter("opencl")
+    Driver._is_cpu = lambda *_device: False  # type: ignore[method-assign,assignment]
+    ours = Driver(adapter._driver._make)
+    adapter._driver = ours
+    assert ours.gpus() == []
+    assert adapter.devices() == []
+    with pytest.raises(xs.FeatureNotSupportedError) as caught:
+        xs.Queue.from_native(queue)
+    return adapter.why_none(), str(caught.value)
+
+
+def test_a_driver_that_is_not_listed(device: str) -> None:
+    """pyopencl finds drivers in its own folder, too."""
+    with Child(env={"OCL_ICD_VENDORS": os.environ["OCL_ICD_VENDORS"]}) as child:
+        assert "does not list it" in child.call(_not_listed, device)
+
+
+def _not_listed(device: str) -> str:
+    import opencl_client
+
+    queue = opencl_client.begin(device)
+    adapter: Any = adapters.adapter("opencl")
+    adapter._driver.start()
+    adapter._driver._gpus = []
+    with pytest.raises(xs.FeatureNotSupportedError) as caught:
+        xs.Queue.from_native(queue)
+    return str(caught.value)
+
+
+def test_a_forked_child_is_refused(device: str) -> None:
+    with Child() as child:
+        assert child.call(_use_and_fork, device) == "ForkError"
+
+
+def _use_and_fork(device: str) -> str:
+    xs.malloc_device(64, device).close()
+    with Child(method="fork") as forked:
+        return str(forked.call(_attempt, device))
+
+
+def _attempt(device: str) -> str:
+    try:
+        xs.malloc_device(64, device)
+    except xs.XpuShareError as error:
+        return type(error).__name__
+    return "no error"
+
+
+@pytest.mark.parametrize(
+    "broken", ["clEnqueueSVMMemcpy", "clSetEventCallback", "clCreateUserEvent", "clEnqueueFillBuffer"]
+)
+def test_a_trial_that_fails(device: str, broken: str) -> None:
+    """A device that lacks something is listed, and refuses memory and events with what it lacks."""
+    with Child() as child:
+        for text in child.call(_break, device, broken):
+            assert broken in text
+            assert "CL_INVALID_OPERATION" in text
+
+
+def _break(device: str, broken: str) -> list[str]:
+    adapter: Any = adapters.adapter("opencl")
+    adapter._driver.start()
+    del adapter._driver.functions[broken]
+    texts = [xs.Device(device).support(xs.Aspect.ext_oneapi_ipc_memory).reason]
+    for use in (lambda: xs.malloc_device(64, device), lambda: xs.Event(device, enable_ipc=True)):
+        with pytest.raises(xs.FeatureNotSupportedError) as caught:
+            use()
+        texts.append(str(caught.value))
+    return texts
