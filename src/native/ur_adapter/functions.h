@@ -48,486 +48,666 @@ static uint32_t urContextCreate(uint32_t a0, void *a1, void *a2, void *a3)
     return xp_answer(7, words, 4);
 }
 
+static uint32_t urContextCreateWithNativeHandle(uint64_t a0, void *a1, uint32_t a2, void *a3, void *a4, void *a5)
+{
+    const uint64_t words[] = {a0, (uintptr_t)a1, a2, (uintptr_t)a3, (uintptr_t)a4, (uintptr_t)a5};
+    return xp_answer(8, words, 6);
+}
+
 static uint32_t urContextGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(8, words, 5);
+    return xp_answer(9, words, 5);
+}
+
+static uint32_t urContextGetNativeHandle(void *a0, void *a1)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
+    return xp_answer(10, words, 2);
 }
 
 static uint32_t urContextRelease(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(9, words, 1);
+    return xp_answer(11, words, 1);
 }
 
 static uint32_t urContextRetain(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(10, words, 1);
+    return xp_answer(12, words, 1);
+}
+
+static uint32_t urDeviceCreateWithNativeHandle(uint64_t a0, void *a1, void *a2, void *a3)
+{
+    const uint64_t words[] = {a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
+    return xp_answer(13, words, 4);
 }
 
 static uint32_t urDeviceGet(void *a0, uint32_t a1, uint32_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(11, words, 5);
+    return xp_answer(14, words, 5);
 }
 
 static uint32_t urDeviceGetGlobalTimestamps(void *a0, void *a1, void *a2)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
-    return xp_answer(12, words, 3);
+    return xp_answer(15, words, 3);
 }
 
 static uint32_t urDeviceGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(13, words, 5);
+    return xp_answer(16, words, 5);
+}
+
+static uint32_t urDeviceGetNativeHandle(void *a0, void *a1)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
+    return xp_answer(17, words, 2);
 }
 
 static uint32_t urDeviceRelease(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(14, words, 1);
+    return xp_answer(18, words, 1);
 }
 
 static uint32_t urDeviceRetain(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(15, words, 1);
+    return xp_answer(19, words, 1);
+}
+
+static uint32_t urDeviceWaitExp(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(20, words, 1);
 }
 
 static uint32_t urEnqueueEventsWait(void *a0, uint32_t a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(16, words, 4);
+    return xp_answer(21, words, 4);
 }
 
 static uint32_t urEnqueueEventsWaitWithBarrier(void *a0, uint32_t a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(17, words, 4);
+    return xp_answer(22, words, 4);
 }
 
 static uint32_t urEnqueueEventsWaitWithBarrierExt(void *a0, void *a1, uint32_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(18, words, 5);
+    return xp_answer(23, words, 5);
 }
 
 static uint32_t urEnqueueHostTaskExp(void *a0, void *a1, void *a2, void *a3, uint32_t a4, void *a5, void *a6)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3, a4, (uintptr_t)a5, (uintptr_t)a6};
-    return xp_answer(19, words, 7);
+    return xp_answer(24, words, 7);
+}
+
+static uint32_t urEnqueueMemBufferCopy(void *a0, void *a1, void *a2, uint64_t a3, uint64_t a4, uint64_t a5, uint32_t a6, void *a7, void *a8)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3, a4, a5, a6, (uintptr_t)a7, (uintptr_t)a8};
+    return xp_answer(25, words, 9);
+}
+
+static uint32_t urEnqueueMemBufferCopyRect(void *a0, void *a1, void *a2, xp_three a3, xp_three a4, xp_three a5, uint64_t a6, uint64_t a7, uint64_t a8, uint64_t a9, uint32_t a10, void *a11, void *a12)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3.x, a3.y, a3.z, a4.x, a4.y, a4.z, a5.x, a5.y, a5.z, a6, a7, a8, a9, a10, (uintptr_t)a11, (uintptr_t)a12};
+    return xp_answer(26, words, 19);
+}
+
+static uint32_t urEnqueueMemBufferFill(void *a0, void *a1, void *a2, uint64_t a3, uint64_t a4, uint64_t a5, uint32_t a6, void *a7, void *a8)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3, a4, a5, a6, (uintptr_t)a7, (uintptr_t)a8};
+    return xp_answer(27, words, 9);
+}
+
+static uint32_t urEnqueueMemBufferMap(void *a0, void *a1, bool a2, uint32_t a3, uint64_t a4, uint64_t a5, uint32_t a6, void *a7, void *a8, void *a9)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, a5, a6, (uintptr_t)a7, (uintptr_t)a8, (uintptr_t)a9};
+    return xp_answer(28, words, 10);
+}
+
+static uint32_t urEnqueueMemBufferRead(void *a0, void *a1, bool a2, uint64_t a3, uint64_t a4, void *a5, uint32_t a6, void *a7, void *a8)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, (uintptr_t)a5, a6, (uintptr_t)a7, (uintptr_t)a8};
+    return xp_answer(29, words, 9);
+}
+
+static uint32_t urEnqueueMemBufferReadRect(void *a0, void *a1, bool a2, xp_three a3, xp_three a4, xp_three a5, uint64_t a6, uint64_t a7, uint64_t a8, uint64_t a9, void *a10, uint32_t a11, void *a12, void *a13)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3.x, a3.y, a3.z, a4.x, a4.y, a4.z, a5.x, a5.y, a5.z, a6, a7, a8, a9, (uintptr_t)a10, a11, (uintptr_t)a12, (uintptr_t)a13};
+    return xp_answer(30, words, 20);
+}
+
+static uint32_t urEnqueueMemBufferWrite(void *a0, void *a1, bool a2, uint64_t a3, uint64_t a4, void *a5, uint32_t a6, void *a7, void *a8)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, (uintptr_t)a5, a6, (uintptr_t)a7, (uintptr_t)a8};
+    return xp_answer(31, words, 9);
+}
+
+static uint32_t urEnqueueMemBufferWriteRect(void *a0, void *a1, bool a2, xp_three a3, xp_three a4, xp_three a5, uint64_t a6, uint64_t a7, uint64_t a8, uint64_t a9, void *a10, uint32_t a11, void *a12, void *a13)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3.x, a3.y, a3.z, a4.x, a4.y, a4.z, a5.x, a5.y, a5.z, a6, a7, a8, a9, (uintptr_t)a10, a11, (uintptr_t)a12, (uintptr_t)a13};
+    return xp_answer(32, words, 20);
+}
+
+static uint32_t urEnqueueMemUnmap(void *a0, void *a1, void *a2, uint32_t a3, void *a4, void *a5)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3, (uintptr_t)a4, (uintptr_t)a5};
+    return xp_answer(33, words, 6);
 }
 
 static uint32_t urEnqueueTimestampRecordingExp(void *a0, bool a1, uint32_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(20, words, 5);
+    return xp_answer(34, words, 5);
 }
 
 static uint32_t urEnqueueUSMAdvise(void *a0, void *a1, uint64_t a2, uint32_t a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, (uintptr_t)a4};
-    return xp_answer(21, words, 5);
+    return xp_answer(35, words, 5);
 }
 
 static uint32_t urEnqueueUSMFill(void *a0, void *a1, uint64_t a2, void *a3, uint64_t a4, uint32_t a5, void *a6, void *a7)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, a4, a5, (uintptr_t)a6, (uintptr_t)a7};
-    return xp_answer(22, words, 8);
+    return xp_answer(36, words, 8);
 }
 
 static uint32_t urEnqueueUSMFill2D(void *a0, void *a1, uint64_t a2, uint64_t a3, void *a4, uint64_t a5, uint64_t a6, uint32_t a7, void *a8, void *a9)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, (uintptr_t)a4, a5, a6, a7, (uintptr_t)a8, (uintptr_t)a9};
-    return xp_answer(23, words, 10);
+    return xp_answer(37, words, 10);
 }
 
 static uint32_t urEnqueueUSMMemcpy(void *a0, bool a1, void *a2, void *a3, uint64_t a4, uint32_t a5, void *a6, void *a7)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3, a4, a5, (uintptr_t)a6, (uintptr_t)a7};
-    return xp_answer(24, words, 8);
+    return xp_answer(38, words, 8);
 }
 
 static uint32_t urEnqueueUSMMemcpy2D(void *a0, bool a1, void *a2, uint64_t a3, void *a4, uint64_t a5, uint64_t a6, uint64_t a7, uint32_t a8, void *a9, void *a10)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, a3, (uintptr_t)a4, a5, a6, a7, a8, (uintptr_t)a9, (uintptr_t)a10};
-    return xp_answer(25, words, 11);
+    return xp_answer(39, words, 11);
 }
 
 static uint32_t urEnqueueUSMPrefetch(void *a0, void *a1, uint64_t a2, uint32_t a3, uint32_t a4, void *a5, void *a6)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, (uintptr_t)a5, (uintptr_t)a6};
-    return xp_answer(26, words, 7);
+    return xp_answer(40, words, 7);
 }
 
 static uint32_t urEventCreateExp(void *a0, void *a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(27, words, 4);
+    return xp_answer(41, words, 4);
+}
+
+static uint32_t urEventCreateWithNativeHandle(uint64_t a0, void *a1, void *a2, void *a3)
+{
+    const uint64_t words[] = {a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
+    return xp_answer(42, words, 4);
 }
 
 static uint32_t urEventGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(28, words, 5);
+    return xp_answer(43, words, 5);
 }
 
-static uint32_t urEventGetProfilingInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
-{
-    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(29, words, 5);
-}
-
-static uint32_t urEventRelease(void *a0)
-{
-    const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(30, words, 1);
-}
-
-static uint32_t urEventRetain(void *a0)
-{
-    const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(31, words, 1);
-}
-
-static uint32_t urEventSetCallback(void *a0, uint32_t a1, void *a2, void *a3)
-{
-    const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(32, words, 4);
-}
-
-static uint32_t urEventWait(uint32_t a0, void *a1)
-{
-    const uint64_t words[] = {a0, (uintptr_t)a1};
-    return xp_answer(33, words, 2);
-}
-
-static uint32_t urIPCCloseMemHandleExp(void *a0, void *a1)
-{
-    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(34, words, 2);
-}
-
-static uint32_t urIPCClosePhysMemHandleExp(void *a0, void *a1)
-{
-    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(35, words, 2);
-}
-
-static uint32_t urIPCGetEventHandleExp(void *a0, void *a1, void *a2)
-{
-    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
-    return xp_answer(36, words, 3);
-}
-
-static uint32_t urIPCGetMemHandleExp(void *a0, void *a1, void *a2, void *a3)
-{
-    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(37, words, 4);
-}
-
-static uint32_t urIPCGetPhysMemHandleExp(void *a0, void *a1, void *a2, void *a3)
-{
-    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(38, words, 4);
-}
-
-static uint32_t urIPCOpenEventHandleExp(void *a0, void *a1, uint64_t a2, void *a3)
-{
-    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3};
-    return xp_answer(39, words, 4);
-}
-
-static uint32_t urIPCOpenMemHandleExp(void *a0, void *a1, void *a2, uint64_t a3, void *a4)
-{
-    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3, (uintptr_t)a4};
-    return xp_answer(40, words, 5);
-}
-
-static uint32_t urIPCOpenPhysMemHandleExp(void *a0, void *a1, void *a2, uint64_t a3, void *a4)
-{
-    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3, (uintptr_t)a4};
-    return xp_answer(41, words, 5);
-}
-
-static uint32_t urIPCPutEventHandleExp(void *a0, void *a1)
-{
-    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(42, words, 2);
-}
-
-static uint32_t urIPCPutMemHandleExp(void *a0, void *a1)
-{
-    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(43, words, 2);
-}
-
-static uint32_t urIPCPutPhysMemHandleExp(void *a0, void *a1)
+static uint32_t urEventGetNativeHandle(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
     return xp_answer(44, words, 2);
 }
 
+static uint32_t urEventGetProfilingInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(45, words, 5);
+}
+
+static uint32_t urEventRelease(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(46, words, 1);
+}
+
+static uint32_t urEventRetain(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(47, words, 1);
+}
+
+static uint32_t urEventSetCallback(void *a0, uint32_t a1, void *a2, void *a3)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3};
+    return xp_answer(48, words, 4);
+}
+
+static uint32_t urEventWait(uint32_t a0, void *a1)
+{
+    const uint64_t words[] = {a0, (uintptr_t)a1};
+    return xp_answer(49, words, 2);
+}
+
+static uint32_t urIPCCloseMemHandleExp(void *a0, void *a1)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
+    return xp_answer(50, words, 2);
+}
+
+static uint32_t urIPCClosePhysMemHandleExp(void *a0, void *a1)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
+    return xp_answer(51, words, 2);
+}
+
+static uint32_t urIPCGetEventHandleExp(void *a0, void *a1, void *a2)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
+    return xp_answer(52, words, 3);
+}
+
+static uint32_t urIPCGetMemHandleExp(void *a0, void *a1, void *a2, void *a3)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
+    return xp_answer(53, words, 4);
+}
+
+static uint32_t urIPCGetPhysMemHandleExp(void *a0, void *a1, void *a2, void *a3)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
+    return xp_answer(54, words, 4);
+}
+
+static uint32_t urIPCOpenEventHandleExp(void *a0, void *a1, uint64_t a2, void *a3)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3};
+    return xp_answer(55, words, 4);
+}
+
+static uint32_t urIPCOpenMemHandleExp(void *a0, void *a1, void *a2, uint64_t a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3, (uintptr_t)a4};
+    return xp_answer(56, words, 5);
+}
+
+static uint32_t urIPCOpenPhysMemHandleExp(void *a0, void *a1, void *a2, uint64_t a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3, (uintptr_t)a4};
+    return xp_answer(57, words, 5);
+}
+
+static uint32_t urIPCPutEventHandleExp(void *a0, void *a1)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
+    return xp_answer(58, words, 2);
+}
+
+static uint32_t urIPCPutMemHandleExp(void *a0, void *a1)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
+    return xp_answer(59, words, 2);
+}
+
+static uint32_t urIPCPutPhysMemHandleExp(void *a0, void *a1)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
+    return xp_answer(60, words, 2);
+}
+
+static uint32_t urMemBufferCreate(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(61, words, 5);
+}
+
+static uint32_t urMemBufferPartition(void *a0, uint32_t a1, uint32_t a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(62, words, 5);
+}
+
+static uint32_t urMemGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(63, words, 5);
+}
+
+static uint32_t urMemRelease(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(64, words, 1);
+}
+
+static uint32_t urMemRetain(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(65, words, 1);
+}
+
 static uint32_t urMemoryExportAllocExportableMemoryExp(void *a0, void *a1, uint64_t a2, uint64_t a3, uint32_t a4, void *a5)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, (uintptr_t)a5};
-    return xp_answer(45, words, 6);
+    return xp_answer(66, words, 6);
 }
 
 static uint32_t urMemoryExportExportMemoryHandleExp(void *a0, void *a1, uint32_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(46, words, 5);
+    return xp_answer(67, words, 5);
 }
 
 static uint32_t urMemoryExportFreeExportableMemoryExp(void *a0, void *a1, void *a2)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
-    return xp_answer(47, words, 3);
+    return xp_answer(68, words, 3);
 }
 
 static uint32_t urPhysicalMemCreate(void *a0, void *a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(48, words, 5);
+    return xp_answer(69, words, 5);
 }
 
 static uint32_t urPhysicalMemGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(49, words, 5);
+    return xp_answer(70, words, 5);
 }
 
 static uint32_t urPhysicalMemRelease(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(50, words, 1);
+    return xp_answer(71, words, 1);
 }
 
 static uint32_t urPhysicalMemRetain(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(51, words, 1);
+    return xp_answer(72, words, 1);
+}
+
+static uint32_t urPlatformCreateWithNativeHandle(uint64_t a0, void *a1, void *a2, void *a3)
+{
+    const uint64_t words[] = {a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
+    return xp_answer(73, words, 4);
 }
 
 static uint32_t urPlatformGet(void *a0, uint32_t a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(52, words, 4);
+    return xp_answer(74, words, 4);
 }
 
 static uint32_t urPlatformGetApiVersion(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(53, words, 2);
+    return xp_answer(75, words, 2);
 }
 
 static uint32_t urPlatformGetBackendOption(void *a0, void *a1, void *a2)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
-    return xp_answer(54, words, 3);
+    return xp_answer(76, words, 3);
 }
 
 static uint32_t urPlatformGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(55, words, 5);
+    return xp_answer(77, words, 5);
+}
+
+static uint32_t urPlatformGetNativeHandle(void *a0, void *a1)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
+    return xp_answer(78, words, 2);
 }
 
 static uint32_t urQueueCreate(void *a0, void *a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(56, words, 4);
+    return xp_answer(79, words, 4);
+}
+
+static uint32_t urQueueCreateWithNativeHandle(uint64_t a0, void *a1, void *a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(80, words, 5);
 }
 
 static uint32_t urQueueFinish(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(57, words, 1);
+    return xp_answer(81, words, 1);
 }
 
 static uint32_t urQueueFlush(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(58, words, 1);
+    return xp_answer(82, words, 1);
 }
 
 static uint32_t urQueueGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(59, words, 5);
+    return xp_answer(83, words, 5);
+}
+
+static uint32_t urQueueGetNativeHandle(void *a0, void *a1, void *a2)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
+    return xp_answer(84, words, 3);
 }
 
 static uint32_t urQueueRelease(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(60, words, 1);
+    return xp_answer(85, words, 1);
 }
 
 static uint32_t urQueueRetain(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(61, words, 1);
+    return xp_answer(86, words, 1);
 }
 
 static uint32_t urUSMContextMemcpyExp(void *a0, void *a1, void *a2, uint64_t a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3};
-    return xp_answer(62, words, 4);
+    return xp_answer(87, words, 4);
 }
 
 static uint32_t urUSMDeviceAlloc(void *a0, void *a1, void *a2, void *a3, uint64_t a4, void *a5)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3, a4, (uintptr_t)a5};
-    return xp_answer(63, words, 6);
+    return xp_answer(88, words, 6);
 }
 
 static uint32_t urUSMFree(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(64, words, 2);
+    return xp_answer(89, words, 2);
 }
 
 static uint32_t urUSMGetMemAllocInfo(void *a0, void *a1, uint32_t a2, uint64_t a3, void *a4, void *a5)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, (uintptr_t)a4, (uintptr_t)a5};
-    return xp_answer(65, words, 6);
+    return xp_answer(90, words, 6);
 }
 
 static uint32_t urUSMHostAlloc(void *a0, void *a1, void *a2, uint64_t a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3, (uintptr_t)a4};
-    return xp_answer(66, words, 5);
+    return xp_answer(91, words, 5);
 }
 
 static uint32_t urUSMHostAllocRegisterExp(void *a0, void *a1, uint64_t a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3};
-    return xp_answer(67, words, 4);
+    return xp_answer(92, words, 4);
 }
 
 static uint32_t urUSMHostAllocUnregisterExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(68, words, 2);
+    return xp_answer(93, words, 2);
 }
 
 static uint32_t urUSMImportExp(void *a0, void *a1, uint64_t a2)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2};
-    return xp_answer(69, words, 3);
+    return xp_answer(94, words, 3);
+}
+
+static uint32_t urUSMPoolCreate(void *a0, void *a1, void *a2)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
+    return xp_answer(95, words, 3);
+}
+
+static uint32_t urUSMPoolGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
+    return xp_answer(96, words, 5);
+}
+
+static uint32_t urUSMPoolRelease(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(97, words, 1);
+}
+
+static uint32_t urUSMPoolRetain(void *a0)
+{
+    const uint64_t words[] = {(uintptr_t)a0};
+    return xp_answer(98, words, 1);
 }
 
 static uint32_t urUSMReleaseExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(70, words, 2);
+    return xp_answer(99, words, 2);
 }
 
 static uint32_t urUSMSharedAlloc(void *a0, void *a1, void *a2, void *a3, uint64_t a4, void *a5)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3, a4, (uintptr_t)a5};
-    return xp_answer(71, words, 6);
+    return xp_answer(100, words, 6);
 }
 
 static uint32_t urUsmP2PDisablePeerAccessExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(72, words, 2);
+    return xp_answer(101, words, 2);
 }
 
 static uint32_t urUsmP2PEnablePeerAccessExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(73, words, 2);
+    return xp_answer(102, words, 2);
 }
 
 static uint32_t urUsmP2PPeerAccessGetInfoExp(void *a0, void *a1, uint32_t a2, uint64_t a3, void *a4, void *a5)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, (uintptr_t)a4, (uintptr_t)a5};
-    return xp_answer(74, words, 6);
+    return xp_answer(103, words, 6);
 }
 
 static uint32_t urVirtualMemFree(void *a0, void *a1, uint64_t a2)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2};
-    return xp_answer(75, words, 3);
+    return xp_answer(104, words, 3);
 }
 
 static uint32_t urVirtualMemGetInfo(void *a0, void *a1, uint64_t a2, uint32_t a3, uint64_t a4, void *a5, void *a6)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, (uintptr_t)a5, (uintptr_t)a6};
-    return xp_answer(76, words, 7);
+    return xp_answer(105, words, 7);
 }
 
 static uint32_t urVirtualMemGranularityGetInfo(void *a0, void *a1, uint64_t a2, uint32_t a3, uint64_t a4, void *a5, void *a6)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, (uintptr_t)a5, (uintptr_t)a6};
-    return xp_answer(77, words, 7);
+    return xp_answer(106, words, 7);
 }
 
 static uint32_t urVirtualMemMap(void *a0, void *a1, uint64_t a2, void *a3, uint64_t a4, uint32_t a5)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, a4, a5};
-    return xp_answer(78, words, 6);
+    return xp_answer(107, words, 6);
 }
 
 static uint32_t urVirtualMemReserve(void *a0, void *a1, uint64_t a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3};
-    return xp_answer(79, words, 4);
+    return xp_answer(108, words, 4);
 }
 
 static uint32_t urVirtualMemSetAccess(void *a0, void *a1, uint64_t a2, uint32_t a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3};
-    return xp_answer(80, words, 4);
+    return xp_answer(109, words, 4);
 }
 
 static uint32_t urVirtualMemUnmap(void *a0, void *a1, uint64_t a2)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2};
-    return xp_answer(81, words, 3);
+    return xp_answer(110, words, 3);
 }
 
-#define XP_FUNCTIONS 82
+#define XP_FUNCTIONS 111
 
 /* Gives something back: answered as done where nothing can be asked any more. */
 static const bool xp_ends[XP_FUNCTIONS] = {
     [3] = true, /* urAdapterRelease */
-    [9] = true, /* urContextRelease */
-    [14] = true, /* urDeviceRelease */
-    [30] = true, /* urEventRelease */
-    [34] = true, /* urIPCCloseMemHandleExp */
-    [35] = true, /* urIPCClosePhysMemHandleExp */
-    [42] = true, /* urIPCPutEventHandleExp */
-    [43] = true, /* urIPCPutMemHandleExp */
-    [44] = true, /* urIPCPutPhysMemHandleExp */
-    [47] = true, /* urMemoryExportFreeExportableMemoryExp */
-    [50] = true, /* urPhysicalMemRelease */
-    [60] = true, /* urQueueRelease */
-    [64] = true, /* urUSMFree */
-    [68] = true, /* urUSMHostAllocUnregisterExp */
-    [75] = true, /* urVirtualMemFree */
+    [11] = true, /* urContextRelease */
+    [18] = true, /* urDeviceRelease */
+    [46] = true, /* urEventRelease */
+    [50] = true, /* urIPCCloseMemHandleExp */
+    [51] = true, /* urIPCClosePhysMemHandleExp */
+    [58] = true, /* urIPCPutEventHandleExp */
+    [59] = true, /* urIPCPutMemHandleExp */
+    [60] = true, /* urIPCPutPhysMemHandleExp */
+    [64] = true, /* urMemRelease */
+    [68] = true, /* urMemoryExportFreeExportableMemoryExp */
+    [71] = true, /* urPhysicalMemRelease */
+    [85] = true, /* urQueueRelease */
+    [89] = true, /* urUSMFree */
+    [93] = true, /* urUSMHostAllocUnregisterExp */
+    [97] = true, /* urUSMPoolRelease */
+    [104] = true, /* urVirtualMemFree */
 };
 
 /* What is answered without Python, and for which kind of handles. */
 static const struct {
     uint8_t how, kind;
 } xp_native_answers[XP_FUNCTIONS] = {
-    [9] = {XP_RELEASES, 1}, /* urContextRelease */
-    [10] = {XP_RETAINS, 1}, /* urContextRetain */
-    [28] = {XP_STATUS, 3}, /* urEventGetInfo */
-    [30] = {XP_RELEASES, 3}, /* urEventRelease */
-    [31] = {XP_RETAINS, 3}, /* urEventRetain */
-    [33] = {XP_WAITS, 3}, /* urEventWait */
-    [50] = {XP_RELEASES, 4}, /* urPhysicalMemRelease */
-    [51] = {XP_RETAINS, 4}, /* urPhysicalMemRetain */
-    [57] = {XP_FINISHES, 2}, /* urQueueFinish */
-    [60] = {XP_RELEASES, 2}, /* urQueueRelease */
-    [61] = {XP_RETAINS, 2}, /* urQueueRetain */
+    [11] = {XP_RELEASES, 1}, /* urContextRelease */
+    [12] = {XP_RETAINS, 1}, /* urContextRetain */
+    [43] = {XP_STATUS, 3}, /* urEventGetInfo */
+    [46] = {XP_RELEASES, 3}, /* urEventRelease */
+    [47] = {XP_RETAINS, 3}, /* urEventRetain */
+    [49] = {XP_WAITS, 3}, /* urEventWait */
+    [64] = {XP_RELEASES, 5}, /* urMemRelease */
+    [65] = {XP_RETAINS, 5}, /* urMemRetain */
+    [71] = {XP_RELEASES, 4}, /* urPhysicalMemRelease */
+    [72] = {XP_RETAINS, 4}, /* urPhysicalMemRetain */
+    [81] = {XP_FINISHES, 2}, /* urQueueFinish */
+    [85] = {XP_RELEASES, 2}, /* urQueueRelease */
+    [86] = {XP_RETAINS, 2}, /* urQueueRetain */
+    [97] = {XP_RELEASES, 6}, /* urUSMPoolRelease */
+    [98] = {XP_RETAINS, 6}, /* urUSMPoolRetain */
 };
 
 /* Whether no rule refuses a command. */
@@ -617,73 +797,84 @@ static bool urEnqueueUSMPrefetch_plain(const uint64_t *a, uint32_t backend)
 }
 
 static const xp_command_form xp_command_forms[XP_FUNCTIONS] = {
-    [16] = {.plain = urEnqueueEventsWait_plain, .event = 3, .waits = 1},
-    [17] = {.plain = urEnqueueEventsWaitWithBarrier_plain, .event = 3, .waits = 1},
-    [18] = {.plain = urEnqueueEventsWaitWithBarrierExt_plain, .event = 4, .given = true, .waits = 2},
-    [20] = {.plain = urEnqueueTimestampRecordingExp_plain, .blocking = 1, .event = 4, .needs = 1, .waits = 2},
-    [21] = {.plain = urEnqueueUSMAdvise_plain, .event = 4},
-    [22] = {.plain = urEnqueueUSMFill_plain, .does = XP_FILLS, .event = 7, .pattern = 3, .to = 1, .to_pitch = 4, .waits = 5, .width = 4},
-    [23] = {.plain = urEnqueueUSMFill2D_plain, .does = XP_FILLS, .event = 9, .pattern = 4, .rows = 6, .to = 1, .to_pitch = 2, .waits = 7, .width = 5},
-    [24] = {.plain = urEnqueueUSMMemcpy_plain, .blocking = 1, .does = XP_COPIES, .event = 7, .from = 3, .from_pitch = 4, .to = 2, .to_pitch = 4, .waits = 5, .width = 4},
-    [25] = {.plain = urEnqueueUSMMemcpy2D_plain, .blocking = 1, .does = XP_COPIES, .event = 10, .from = 4, .from_pitch = 5, .rows = 7, .to = 2, .to_pitch = 3, .waits = 8, .width = 6},
-    [26] = {.plain = urEnqueueUSMPrefetch_plain, .event = 6, .waits = 4},
+    [21] = {.plain = urEnqueueEventsWait_plain, .event = 3, .waits = 1},
+    [22] = {.plain = urEnqueueEventsWaitWithBarrier_plain, .event = 3, .waits = 1},
+    [23] = {.plain = urEnqueueEventsWaitWithBarrierExt_plain, .event = 4, .given = true, .waits = 2},
+    [34] = {.plain = urEnqueueTimestampRecordingExp_plain, .blocking = 1, .event = 4, .needs = 1, .waits = 2},
+    [35] = {.plain = urEnqueueUSMAdvise_plain, .event = 4},
+    [36] = {.plain = urEnqueueUSMFill_plain, .does = XP_FILLS, .event = 7, .pattern = 3, .to = 1, .to_pitch = 4, .waits = 5, .width = 4},
+    [37] = {.plain = urEnqueueUSMFill2D_plain, .does = XP_FILLS, .event = 9, .pattern = 4, .rows = 6, .to = 1, .to_pitch = 2, .waits = 7, .width = 5},
+    [38] = {.plain = urEnqueueUSMMemcpy_plain, .blocking = 1, .does = XP_COPIES, .event = 7, .from = 3, .from_pitch = 4, .to = 2, .to_pitch = 4, .waits = 5, .width = 4},
+    [39] = {.plain = urEnqueueUSMMemcpy2D_plain, .blocking = 1, .does = XP_COPIES, .event = 10, .from = 4, .from_pitch = 5, .rows = 7, .to = 2, .to_pitch = 3, .waits = 8, .width = 6},
+    [40] = {.plain = urEnqueueUSMPrefetch_plain, .event = 6, .waits = 4},
 };
 
 static const xp_order xp_orders[XP_FUNCTIONS] = {
-    [16] = {.queue = 1, .events = 2}, /* urEnqueueEventsWait */
-    [17] = {.queue = 1, .events = 2}, /* urEnqueueEventsWaitWithBarrier */
-    [18] = {.queue = 1, .events = 3, .given = 5}, /* urEnqueueEventsWaitWithBarrierExt */
-    [19] = {.queue = 1, .events = 5}, /* urEnqueueHostTaskExp */
-    [20] = {.queue = 1, .events = 3}, /* urEnqueueTimestampRecordingExp */
-    [21] = {.queue = 1}, /* urEnqueueUSMAdvise */
-    [22] = {.queue = 1, .events = 6}, /* urEnqueueUSMFill */
-    [23] = {.queue = 1, .events = 8}, /* urEnqueueUSMFill2D */
-    [24] = {.queue = 1, .events = 6}, /* urEnqueueUSMMemcpy */
-    [25] = {.queue = 1, .events = 9}, /* urEnqueueUSMMemcpy2D */
-    [26] = {.queue = 1, .events = 5}, /* urEnqueueUSMPrefetch */
-    [28] = {.event = 1}, /* urEventGetInfo */
-    [29] = {.event = 1}, /* urEventGetProfilingInfo */
-    [30] = {.event = 1}, /* urEventRelease */
-    [31] = {.event = 1}, /* urEventRetain */
-    [32] = {.event = 1}, /* urEventSetCallback */
-    [33] = {.events = 1}, /* urEventWait */
-    [34] = {.all = true}, /* urIPCCloseMemHandleExp */
-    [35] = {.all = true}, /* urIPCClosePhysMemHandleExp */
-    [36] = {.event = 1}, /* urIPCGetEventHandleExp */
-    [37] = {.all = true}, /* urIPCGetMemHandleExp */
-    [38] = {.all = true}, /* urIPCGetPhysMemHandleExp */
-    [39] = {.all = true}, /* urIPCOpenEventHandleExp */
-    [40] = {.all = true}, /* urIPCOpenMemHandleExp */
-    [41] = {.all = true}, /* urIPCOpenPhysMemHandleExp */
-    [42] = {.all = true}, /* urIPCPutEventHandleExp */
-    [43] = {.all = true}, /* urIPCPutMemHandleExp */
-    [44] = {.all = true}, /* urIPCPutPhysMemHandleExp */
-    [46] = {.all = true}, /* urMemoryExportExportMemoryHandleExp */
-    [47] = {.all = true}, /* urMemoryExportFreeExportableMemoryExp */
-    [49] = {.all = true}, /* urPhysicalMemGetInfo */
-    [50] = {.all = true}, /* urPhysicalMemRelease */
-    [51] = {.all = true}, /* urPhysicalMemRetain */
-    [57] = {.queue = 1}, /* urQueueFinish */
-    [58] = {.queue = 1}, /* urQueueFlush */
-    [59] = {.queue = 1}, /* urQueueGetInfo */
-    [60] = {.queue = 1}, /* urQueueRelease */
-    [61] = {.queue = 1}, /* urQueueRetain */
-    [62] = {.all = true}, /* urUSMContextMemcpyExp */
-    [64] = {.all = true}, /* urUSMFree */
-    [65] = {.all = true}, /* urUSMGetMemAllocInfo */
-    [67] = {.all = true}, /* urUSMHostAllocRegisterExp */
-    [68] = {.all = true}, /* urUSMHostAllocUnregisterExp */
-    [69] = {.all = true}, /* urUSMImportExp */
-    [70] = {.all = true}, /* urUSMReleaseExp */
-    [75] = {.all = true}, /* urVirtualMemFree */
-    [76] = {.all = true}, /* urVirtualMemGetInfo */
-    [78] = {.all = true}, /* urVirtualMemMap */
-    [79] = {.all = true}, /* urVirtualMemReserve */
-    [80] = {.all = true}, /* urVirtualMemSetAccess */
-    [81] = {.all = true}, /* urVirtualMemUnmap */
+    [21] = {.queue = 1, .events = 2}, /* urEnqueueEventsWait */
+    [22] = {.queue = 1, .events = 2}, /* urEnqueueEventsWaitWithBarrier */
+    [23] = {.queue = 1, .events = 3, .given = 5}, /* urEnqueueEventsWaitWithBarrierExt */
+    [24] = {.queue = 1, .events = 5}, /* urEnqueueHostTaskExp */
+    [25] = {.queue = 1, .events = 7}, /* urEnqueueMemBufferCopy */
+    [26] = {.queue = 1, .events = 17}, /* urEnqueueMemBufferCopyRect */
+    [27] = {.queue = 1, .events = 7}, /* urEnqueueMemBufferFill */
+    [28] = {.queue = 1, .events = 7}, /* urEnqueueMemBufferMap */
+    [29] = {.queue = 1, .events = 7}, /* urEnqueueMemBufferRead */
+    [30] = {.queue = 1, .events = 18}, /* urEnqueueMemBufferReadRect */
+    [31] = {.queue = 1, .events = 7}, /* urEnqueueMemBufferWrite */
+    [32] = {.queue = 1, .events = 18}, /* urEnqueueMemBufferWriteRect */
+    [33] = {.queue = 1, .events = 4}, /* urEnqueueMemUnmap */
+    [34] = {.queue = 1, .events = 3}, /* urEnqueueTimestampRecordingExp */
+    [35] = {.queue = 1}, /* urEnqueueUSMAdvise */
+    [36] = {.queue = 1, .events = 6}, /* urEnqueueUSMFill */
+    [37] = {.queue = 1, .events = 8}, /* urEnqueueUSMFill2D */
+    [38] = {.queue = 1, .events = 6}, /* urEnqueueUSMMemcpy */
+    [39] = {.queue = 1, .events = 9}, /* urEnqueueUSMMemcpy2D */
+    [40] = {.queue = 1, .events = 5}, /* urEnqueueUSMPrefetch */
+    [43] = {.event = 1}, /* urEventGetInfo */
+    [44] = {.event = 1}, /* urEventGetNativeHandle */
+    [45] = {.event = 1}, /* urEventGetProfilingInfo */
+    [46] = {.event = 1}, /* urEventRelease */
+    [47] = {.event = 1}, /* urEventRetain */
+    [48] = {.event = 1}, /* urEventSetCallback */
+    [49] = {.events = 1}, /* urEventWait */
+    [50] = {.all = true}, /* urIPCCloseMemHandleExp */
+    [51] = {.all = true}, /* urIPCClosePhysMemHandleExp */
+    [52] = {.event = 1}, /* urIPCGetEventHandleExp */
+    [53] = {.all = true}, /* urIPCGetMemHandleExp */
+    [54] = {.all = true}, /* urIPCGetPhysMemHandleExp */
+    [55] = {.all = true}, /* urIPCOpenEventHandleExp */
+    [56] = {.all = true}, /* urIPCOpenMemHandleExp */
+    [57] = {.all = true}, /* urIPCOpenPhysMemHandleExp */
+    [58] = {.all = true}, /* urIPCPutEventHandleExp */
+    [59] = {.all = true}, /* urIPCPutMemHandleExp */
+    [60] = {.all = true}, /* urIPCPutPhysMemHandleExp */
+    [67] = {.all = true}, /* urMemoryExportExportMemoryHandleExp */
+    [68] = {.all = true}, /* urMemoryExportFreeExportableMemoryExp */
+    [70] = {.all = true}, /* urPhysicalMemGetInfo */
+    [71] = {.all = true}, /* urPhysicalMemRelease */
+    [72] = {.all = true}, /* urPhysicalMemRetain */
+    [81] = {.queue = 1}, /* urQueueFinish */
+    [82] = {.queue = 1}, /* urQueueFlush */
+    [83] = {.queue = 1}, /* urQueueGetInfo */
+    [84] = {.queue = 1}, /* urQueueGetNativeHandle */
+    [85] = {.queue = 1}, /* urQueueRelease */
+    [86] = {.queue = 1}, /* urQueueRetain */
+    [87] = {.all = true}, /* urUSMContextMemcpyExp */
+    [89] = {.all = true}, /* urUSMFree */
+    [90] = {.all = true}, /* urUSMGetMemAllocInfo */
+    [92] = {.all = true}, /* urUSMHostAllocRegisterExp */
+    [93] = {.all = true}, /* urUSMHostAllocUnregisterExp */
+    [94] = {.all = true}, /* urUSMImportExp */
+    [99] = {.all = true}, /* urUSMReleaseExp */
+    [104] = {.all = true}, /* urVirtualMemFree */
+    [105] = {.all = true}, /* urVirtualMemGetInfo */
+    [107] = {.all = true}, /* urVirtualMemMap */
+    [108] = {.all = true}, /* urVirtualMemReserve */
+    [109] = {.all = true}, /* urVirtualMemSetAccess */
+    [110] = {.all = true}, /* urVirtualMemUnmap */
 };
 
-#define XP_EVENT_WAIT 33
+#define XP_EVENT_WAIT 49
 #define XP_HOST_TRAIT 2
 #define XP_QUEUE_KIND 2
 #define XP_EVENT_KIND 3
@@ -776,12 +967,12 @@ static const xp_slot urGetContextProcAddrTable_0[] = {
     XP_SLOT(urContextRetain),
     XP_SLOT(urContextRelease),
     XP_SLOT(urContextGetInfo),
-    XP_NONE /* urContextGetNativeHandle */,
-    XP_NONE /* urContextCreateWithNativeHandle */,
+    XP_SLOT(urContextGetNativeHandle),
+    XP_SLOT(urContextCreateWithNativeHandle),
     XP_NONE /* urContextSetExtendedDeleter */,
 };
 static const xp_slot urGetDeviceExpProcAddrTable_0[] = {
-    XP_NONE /* urDeviceWaitExp */,
+    XP_SLOT(urDeviceWaitExp),
 };
 static const xp_slot urGetDeviceProcAddrTable_0[] = {
     XP_SLOT(urDeviceGet),
@@ -790,8 +981,8 @@ static const xp_slot urGetDeviceProcAddrTable_0[] = {
     XP_SLOT(urDeviceRelease),
     XP_NONE /* urDevicePartition */,
     XP_NONE /* urDeviceSelectBinary */,
-    XP_NONE /* urDeviceGetNativeHandle */,
-    XP_NONE /* urDeviceCreateWithNativeHandle */,
+    XP_SLOT(urDeviceGetNativeHandle),
+    XP_SLOT(urDeviceCreateWithNativeHandle),
     XP_SLOT(urDeviceGetGlobalTimestamps),
 };
 static const xp_slot urGetEnqueueExpProcAddrTable_0[] = {
@@ -821,18 +1012,18 @@ static const xp_slot urGetEnqueueExpProcAddrTable_1[] = {
 static const xp_slot urGetEnqueueProcAddrTable_0[] = {
     XP_SLOT(urEnqueueEventsWait),
     XP_SLOT(urEnqueueEventsWaitWithBarrier),
-    XP_NONE /* urEnqueueMemBufferRead */,
-    XP_NONE /* urEnqueueMemBufferWrite */,
-    XP_NONE /* urEnqueueMemBufferReadRect */,
-    XP_NONE /* urEnqueueMemBufferWriteRect */,
-    XP_NONE /* urEnqueueMemBufferCopy */,
-    XP_NONE /* urEnqueueMemBufferCopyRect */,
-    XP_NONE /* urEnqueueMemBufferFill */,
+    XP_SLOT(urEnqueueMemBufferRead),
+    XP_SLOT(urEnqueueMemBufferWrite),
+    XP_SLOT(urEnqueueMemBufferReadRect),
+    XP_SLOT(urEnqueueMemBufferWriteRect),
+    XP_SLOT(urEnqueueMemBufferCopy),
+    XP_SLOT(urEnqueueMemBufferCopyRect),
+    XP_SLOT(urEnqueueMemBufferFill),
     XP_NONE /* urEnqueueMemImageRead */,
     XP_NONE /* urEnqueueMemImageWrite */,
     XP_NONE /* urEnqueueMemImageCopy */,
-    XP_NONE /* urEnqueueMemBufferMap */,
-    XP_NONE /* urEnqueueMemUnmap */,
+    XP_SLOT(urEnqueueMemBufferMap),
+    XP_SLOT(urEnqueueMemUnmap),
     XP_SLOT(urEnqueueUSMFill),
     XP_SLOT(urEnqueueUSMMemcpy),
     XP_SLOT(urEnqueueUSMPrefetch),
@@ -849,18 +1040,18 @@ static const xp_slot urGetEnqueueProcAddrTable_1[] = {
     XP_NONE /* urEnqueueKernelLaunch */,
     XP_SLOT(urEnqueueEventsWait),
     XP_SLOT(urEnqueueEventsWaitWithBarrier),
-    XP_NONE /* urEnqueueMemBufferRead */,
-    XP_NONE /* urEnqueueMemBufferWrite */,
-    XP_NONE /* urEnqueueMemBufferReadRect */,
-    XP_NONE /* urEnqueueMemBufferWriteRect */,
-    XP_NONE /* urEnqueueMemBufferCopy */,
-    XP_NONE /* urEnqueueMemBufferCopyRect */,
-    XP_NONE /* urEnqueueMemBufferFill */,
+    XP_SLOT(urEnqueueMemBufferRead),
+    XP_SLOT(urEnqueueMemBufferWrite),
+    XP_SLOT(urEnqueueMemBufferReadRect),
+    XP_SLOT(urEnqueueMemBufferWriteRect),
+    XP_SLOT(urEnqueueMemBufferCopy),
+    XP_SLOT(urEnqueueMemBufferCopyRect),
+    XP_SLOT(urEnqueueMemBufferFill),
     XP_NONE /* urEnqueueMemImageRead */,
     XP_NONE /* urEnqueueMemImageWrite */,
     XP_NONE /* urEnqueueMemImageCopy */,
-    XP_NONE /* urEnqueueMemBufferMap */,
-    XP_NONE /* urEnqueueMemUnmap */,
+    XP_SLOT(urEnqueueMemBufferMap),
+    XP_SLOT(urEnqueueMemUnmap),
     XP_SLOT(urEnqueueUSMFill),
     XP_SLOT(urEnqueueUSMMemcpy),
     XP_SLOT(urEnqueueUSMPrefetch),
@@ -882,8 +1073,8 @@ static const xp_slot urGetEventProcAddrTable_0[] = {
     XP_SLOT(urEventWait),
     XP_SLOT(urEventRetain),
     XP_SLOT(urEventRelease),
-    XP_NONE /* urEventGetNativeHandle */,
-    XP_NONE /* urEventCreateWithNativeHandle */,
+    XP_SLOT(urEventGetNativeHandle),
+    XP_SLOT(urEventCreateWithNativeHandle),
     XP_SLOT(urEventSetCallback),
 };
 static const xp_slot urGetGraphExpProcAddrTable_0[] = {
@@ -961,14 +1152,14 @@ static const xp_slot urGetKernelProcAddrTable_1[] = {
 };
 static const xp_slot urGetMemProcAddrTable_0[] = {
     XP_NONE /* urMemImageCreate */,
-    XP_NONE /* urMemBufferCreate */,
-    XP_NONE /* urMemRetain */,
-    XP_NONE /* urMemRelease */,
-    XP_NONE /* urMemBufferPartition */,
+    XP_SLOT(urMemBufferCreate),
+    XP_SLOT(urMemRetain),
+    XP_SLOT(urMemRelease),
+    XP_SLOT(urMemBufferPartition),
     XP_NONE /* urMemGetNativeHandle */,
     XP_NONE /* urMemBufferCreateWithNativeHandle */,
     XP_NONE /* urMemImageCreateWithNativeHandle */,
-    XP_NONE /* urMemGetInfo */,
+    XP_SLOT(urMemGetInfo),
     XP_NONE /* urMemImageGetInfo */,
 };
 static const xp_slot urGetMemoryExportExpProcAddrTable_0[] = {
@@ -985,8 +1176,8 @@ static const xp_slot urGetPhysicalMemProcAddrTable_0[] = {
 static const xp_slot urGetPlatformProcAddrTable_0[] = {
     XP_SLOT(urPlatformGet),
     XP_SLOT(urPlatformGetInfo),
-    XP_NONE /* urPlatformGetNativeHandle */,
-    XP_NONE /* urPlatformCreateWithNativeHandle */,
+    XP_SLOT(urPlatformGetNativeHandle),
+    XP_SLOT(urPlatformCreateWithNativeHandle),
     XP_SLOT(urPlatformGetApiVersion),
     XP_SLOT(urPlatformGetBackendOption),
 };
@@ -1030,8 +1221,8 @@ static const xp_slot urGetQueueProcAddrTable_0[] = {
     XP_SLOT(urQueueCreate),
     XP_SLOT(urQueueRetain),
     XP_SLOT(urQueueRelease),
-    XP_NONE /* urQueueGetNativeHandle */,
-    XP_NONE /* urQueueCreateWithNativeHandle */,
+    XP_SLOT(urQueueGetNativeHandle),
+    XP_SLOT(urQueueCreateWithNativeHandle),
     XP_SLOT(urQueueFinish),
     XP_SLOT(urQueueFlush),
 };
@@ -1079,10 +1270,10 @@ static const xp_slot urGetUSMProcAddrTable_0[] = {
     XP_SLOT(urUSMSharedAlloc),
     XP_SLOT(urUSMFree),
     XP_SLOT(urUSMGetMemAllocInfo),
-    XP_NONE /* urUSMPoolCreate */,
-    XP_NONE /* urUSMPoolRetain */,
-    XP_NONE /* urUSMPoolRelease */,
-    XP_NONE /* urUSMPoolGetInfo */,
+    XP_SLOT(urUSMPoolCreate),
+    XP_SLOT(urUSMPoolRetain),
+    XP_SLOT(urUSMPoolRelease),
+    XP_SLOT(urUSMPoolGetInfo),
 };
 static const xp_slot urGetUsmP2PExpProcAddrTable_0[] = {
     XP_SLOT(urUsmP2PEnablePeerAccessExp),
