@@ -9,10 +9,11 @@ import sys
 import pytest
 
 import xpushare as xs
-from xpushare import adapters
+from xpushare import _native, adapters
 from xpushare.adapters.level_zero._adapter import LevelZero
 
 DEVICE = "level_zero:0"
+INSTANT = 1 << 20  # completed by the host
 # Prints whether pages are registered.
 PROGRAM = """
 import test_words as t
@@ -44,6 +45,22 @@ def order() -> None:
     assert [event.value for event in events] == [2] * 4
     for event in events:
         event.close()
+
+
+@pytest.mark.drivers("soft", "neo")
+def test_points_beyond_32_bits() -> None:
+    """Intel's driver compares 32 bits, at least here: points from 2^31 on are held."""
+    with xs.Event(DEVICE, enable_ipc=True) as event, xs.Queue(DEVICE) as queue, xs.Queue(DEVICE) as other:
+        slot = event._use().timeline.slot
+        start = 2**32 - 2
+        _native.store64(slot.address + _native.LAYOUT["slot.value"], start)  # as if these points had come and gone
+        _native.store64(slot.address + _native.LAYOUT["slot.pending"], start << 21 | INSTANT)
+        for point in range(start + 1, start + 6):
+            queue.signal(event)
+            other.wait(event, at_least=point)
+            other.synchronize(10)
+            assert event.value >= point
+        assert event.value == start + 5
 
 
 @pytest.mark.drivers("neo")
