@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from ctypes import byref, c_void_p
 
 import pytest
@@ -11,6 +12,7 @@ from bare import Bare
 from tests.harness import Child, kept
 
 import xpushare as xs
+from xpushare import ur
 from xpushare.adapters.level_zero._bindings import (
     LIBRARY,
     ze_command_queue_desc_t,
@@ -81,3 +83,67 @@ def test_no_handle_is_refused() -> None:
         xs.Event.from_native(bytes(64))
     with pytest.raises(xs.FeatureNotSupportedError, match="no adapter here takes events of bytes"):
         xs.Event.from_native(bytes(63))
+
+
+# --- the driver's handles, as Unified Runtime gives and takes them ----------------------------------------------------
+
+
+class Handles:
+    """The objects of this package's face of Unified Runtime on the first device."""
+
+    def __init__(self) -> None:
+        self.adapter = next(each for each in ur.urAdapterGet() if each.backend == "level_zero")
+        [self.platform] = ur.urPlatformGet(self.adapter)
+        self.device = ur.urDeviceGet(self.platform, ur.DeviceType.ALL)[0]
+        self.context = ur.urContextCreate([self.device], None)
+        self.queue = ur.urQueueCreate(self.context, self.device, None)
+
+
+def test_handles_are_the_drivers() -> None:
+    """Those of somebody who asks the driver himself; a queue is an immediate command list."""
+    bare, world = Bare(), Handles()
+    assert ur.urDeviceGetNativeHandle(world.device) == bare.device.value
+    assert ur.urDeviceCreateWithNativeHandle(bare.device.value or 0, world.adapter, None) is world.device
+    platform = ur.urPlatformGetNativeHandle(world.platform)
+    assert ur.urPlatformCreateWithNativeHandle(platform, world.adapter, None) is world.platform
+    context = ur.urContextGetNativeHandle(world.context)
+    made = ur.urContextCreateWithNativeHandle(context, world.adapter, [world.device], None)
+    assert ur.urContextGetInfo(made, ur.ContextInfo.DEVICES) == [world.device]
+    kind = ctypes.c_int32(-1)
+    handle = ur.urQueueGetNativeHandle(world.queue, ur.QueueNativeDesc(ctypes.addressof(kind)))
+    assert kind.value == 1
+    bare("zeCommandListHostSynchronize", c_void_p(handle), ctypes.c_uint64(0))
+    with pytest.raises(ur.URError) as caught:
+        ur.urQueueCreateWithNativeHandle(handle, world.context, None, None)
+    assert caught.value.result is ur.Result.ERROR_UNSUPPORTED_FEATURE
+
+
+@pytest.mark.parametrize("owned", [False, True])
+def test_an_event_by_its_handle(owned: bool) -> None:
+    bare, world = Bare(), Handles()
+    pool, event = c_void_p(), c_void_p()
+    bare("zeEventPoolCreate", bare.context, byref(ze_event_pool_desc_t(flags=1, count=1)), 0, None, byref(pool))
+    bare("zeEventCreate", pool, byref(ze_event_desc_t(signal=4, wait=4)), byref(event))
+    found = ur.urEventCreateWithNativeHandle(event.value or 0, world.context, ur.EventNativeProperties(owned))
+    status = ur.EventInfo.COMMAND_EXECUTION_STATUS
+    assert ur.urEventGetNativeHandle(found) == event.value
+    assert ur.urEventGetInfo(found, status) is ur.EventStatus.SUBMITTED
+    assert ctypes.CDLL(LIBRARY).zeEventHostSignal(event) == 0
+    ur.urEventWait([found])
+    assert ur.urEventGetInfo(found, status) is ur.EventStatus.COMPLETE
+    ur.urDeviceWaitExp(world.device)
+    ur.urEventRelease(found)
+    if not owned:
+        bare("zeEventDestroy", event)
+    bare("zeEventPoolDestroy", pool)
+
+
+def test_the_handle_of_an_event_of_ours() -> None:
+    bare, world = Bare(), Handles()
+    event = ur.urEnqueueEventsWait(world.queue, None)
+    ur.urEventWait([event])
+    handle = c_void_p(ur.urEventGetNativeHandle(event))
+    end = time.monotonic() + 10
+    while bare.ze["zeEventQueryStatus"](handle):
+        assert time.monotonic() < end
+    ur.urEventRelease(event)

@@ -2,20 +2,24 @@
 
 python tests/ur_loader/random_calls.py LIBRARY_OF_THE_LOADER [CALLS [SEED]]
 
-Nulls, numbers that no enumeration has, flags, sizes, handles that are stale or of another kind. Each side has objects
-of its own, which grow and go alike. Exit status 1 when a result differs.
+Nulls, numbers that no enumeration has, flags, sizes, handles that are stale or of another kind. The loader is in a
+process of its own, so that each side has objects of its own, also those that a process has once (adapters, devices,
+peer access, registered memory); they grow and go alike. Exit status 1 when a result differs.
 """
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
+import pickle
 import random
 import struct
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from ctypes import c_bool, c_int32, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
+from ctypes import c_bool, c_int32, c_uint8, c_uint32, c_uint64, c_void_p
 from typing import Any, ClassVar, Final
 
 from xpushare import ur
@@ -39,6 +43,58 @@ class Three(ctypes.Structure):
     _fields_: ClassVar = [(axis, c_uint64) for axis in "xyz"]
 
 
+# --- the process of the loader ----------------------------------------------------------------------------------------
+
+Given = tuple[Any, ...]
+"""An argument of a C function: what it is, and what that needs."""
+
+
+def argument(given: Given, keep: list[Any], outputs: list[Any]) -> Any:
+    what, *said = given
+    if what == "number":
+        passed, value = said
+        return PASSED.get(passed, c_void_p)(value)
+    if what == "value":
+        return Three(*said)
+    if what == "data" or what == "copy":  # bytes, or those that lie at an address
+        (data,) = said if what == "data" else (ctypes.string_at(*said),)
+        keep.append(ctypes.create_string_buffer(data, max(1, len(data))))
+        return c_void_p(ctypes.addressof(keep[-1]))
+    outputs.append((c_uint64 * 512)(*said))  # what comes out, and may go in
+    return outputs[-1]
+
+
+def serve(loader: str) -> None:
+    """Make the calls that come, until no more come."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    os.environ["UR_ADAPTERS_FORCE_LOAD"] = str(LIBRARY)
+    library = ctypes.CDLL(loader)
+    config = c_void_p()
+    assert library.urLoaderConfigCreate(ctypes.byref(config)) == 0
+    assert library.urLoaderConfigEnableLayer(config, b"UR_LAYER_PARAMETER_VALIDATION") == 0
+    assert library.urLoaderInit(0, config) == 0
+    memory = ordinary()
+    pickle.dump([address for address, _memory in memory], answers)
+    answers.flush()
+    while True:
+        try:
+            name, given = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        keep: list[Any] = []
+        outputs: list[Any] = []
+        result = getattr(library, name)(*(argument(each, keep, outputs) for each in given))
+        pickle.dump((result & 0xFFFFFFFF, [each[:MOST] for each in outputs]), answers)
+        answers.flush()
+
+
+def ordinary() -> list[tuple[int, Any]]:
+    """Memory of the process's own, with room behind it for the largest size."""
+    found = [mmap.mmap(-1, 3 << 20) for _ in range(4)]
+    return [(ctypes.addressof(c_uint8.from_buffer(each)), each) for each in found]
+
+
 class Both:
     """An object, or an address, on both sides."""
 
@@ -48,30 +104,39 @@ class Both:
 
 class Calls:
     def __init__(self, loader: str, seed: int) -> None:
-        os.environ["UR_ADAPTERS_FORCE_LOAD"] = str(LIBRARY)
-        self.loader = ctypes.CDLL(loader)
         self.random = random.Random(seed)
-        config = c_void_p()
-        assert self.loader.urLoaderConfigCreate(ctypes.byref(config)) == 0
-        assert self.loader.urLoaderConfigEnableLayer(config, b"UR_LAYER_PARAMETER_VALIDATION") == 0
-        assert self.loader.urLoaderInit(0, config) == 0
-        self.live: dict[str, list[Both]] = {kind: [] for kind in (*KINDS, "memory", "range", "data")}
+        command = [sys.executable, __file__, "serve", loader]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.live: dict[str, list[Both]] = {kind: [] for kind in (*KINDS, "memory", "range", "data", "ordinary")}
         self.stale: dict[str, list[Both]] = {kind: [] for kind in KINDS}
-        self.keep: list[Any] = []
         self.results: Counter[Result] = Counter()
-        self.begin()
+        self.memory = ordinary()
+        for (here, _memory), there in zip(self.memory, pickle.load(self.process.stdout), strict=True):  # type: ignore[arg-type]
+            self.live["ordinary"].append(Both("ordinary", here, there))
+        for name in ("urAdapterGet", "urPlatformGet", "urDeviceGet"):  # the objects that there are from the start
+            function = FUNCTIONS[name]
+            chosen = {arg.name: self.first(arg) for arg in function.args}
+            made, outputs = self.both(function, chosen)[1:]
+            self.grow(function, chosen, made, outputs)
 
-    def begin(self) -> None:
-        """The objects that there are from the start."""
-        found = (c_void_p * 1)()
-        assert self.loader.urAdapterGet(1, found, None) == 0
-        [adapter, *_] = ur.urAdapterGet()
-        self.live["adapter"].append(Both("adapter", adapter, found[0]))
-        assert self.loader.urPlatformGet(c_void_p(found[0]), 1, found, None) == 0
-        [platform] = ur.urPlatformGet(adapter)
-        self.live["platform"].append(Both("platform", platform, found[0]))
-        assert self.loader.urDeviceGet(c_void_p(found[0]), int(ur.DeviceType.ALL), 1, found, None) == 0
-        self.live["device"].append(Both("device", ur.urDeviceGet(platform, ur.DeviceType.ALL)[0], found[0]))
+    def first(self, arg: Arg) -> tuple[Any, Any]:
+        if arg.kind.startswith("handle:"):
+            found = self.live[arg.kind.removeprefix("handle:")][0]
+            return found.here, found.there
+        return (int(ur.DeviceType.ALL),) * 2
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        assert self.process.wait(60) == 0
+
+    def ask(self, name: str, given: list[Given]) -> tuple[Result, list[Any]]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        pickle.dump((name, given), self.process.stdin)
+        self.process.stdin.flush()
+        result, outputs = pickle.load(self.process.stdout)
+        return Result(result), outputs
 
     # --- arguments: what stands for each here, and there ----------------------------------------------------------
 
@@ -96,14 +161,16 @@ class Calls:
         odds = self.random.random()
         if odds < 0.05:
             return 0, 0
-        if not function.name.startswith("urEnqueue") and odds < 0.12:
-            return NOWHERE, NOWHERE  # no command touches it
-        pool = self.live["range" if "VirtualMem" in function.name else "memory"]
+        touches = function.name.startswith("urEnqueue") or "Memcpy" in function.name
+        if not touches and odds < 0.12:
+            return NOWHERE, NOWHERE
+        kind = "range" if "VirtualMem" in function.name else "memory"
+        pool = self.live["ordinary" if any(each in function.name for each in ("HostAlloc", "Import")) else kind]
         if not pool:
             return 0, 0
         found = self.pick(*pool)
         # Commands take ordinary memory, too, and what lies behind a small allocation differs between the sides.
-        offset = 0 if function.name.startswith("urEnqueue") else self.pick(0, 0, 0, 64)
+        offset = 0 if touches else self.pick(0, 0, 0, 64)
         return found.here + offset, found.there + offset
 
     def number(self, kind: str) -> int:
@@ -136,7 +203,7 @@ class Calls:
             return (self.flags(kind),) * 2
         if family == "value":
             values = [self.pick(0, 1, 2, 4, 64) for _ in range(3)]
-            return getattr(_structs, kind)(*values), Three(*values)
+            return getattr(_structs, kind)(*values), values
         if family == "struct":
             return self.struct(kind) if not arg.optional or self.random.random() < 0.7 else (None, None)
         if family == "sequence":
@@ -155,59 +222,48 @@ class Calls:
         for each in _structs.FIELD_KINDS[kind].values():
             family, _, name = each.partition(":")
             if family == "pointer":
-                found = self.pick(None, *self.live["memory"])
+                found = self.pick(None, *self.live["memory"], *self.live["ordinary"])
                 here.append(found.here if found else 0)
                 there.append(found.there if found else 0)
             else:
                 here.append(self.flags(name) if family == "flags" else self.pick(0, 0, 8, 64, 3))
                 there.append(here[-1])
             layout += "Q" if family in ("pointer", "size") else "I"
-        raw = ctypes.create_string_buffer(struct.pack(f"{layout}0Q", _structs.STRUCTURE_TYPES[kind], 0, *there))
-        self.keep.append(raw)
-        return getattr(_structs, kind)(*here), ctypes.addressof(raw)
+        return getattr(_structs, kind)(*here), struct.pack(f"{layout}0Q", _structs.STRUCTURE_TYPES[kind], 0, *there)
 
     def handles(self, kind: str) -> tuple[Any, Any]:
         chosen = [self.handle(kind) for _ in range(self.pick(0, 0, 1, 1, 2))]
         return [here for here, _there in chosen], [there for _here, there in chosen]
 
     def data(self, function: Function) -> tuple[Any, Any]:
-        """Handle data: bytes here; there (address, size)."""
+        """Handle data: bytes here; there an argument and its size."""
         odds = self.random.random()
         if odds < 0.05:
-            return None, (0, 256)
+            return None, (("number", "ptr", 0), 256)
         pool = self.live["data"]
-        if pool and (odds < 0.8 or "Put" in function.name):
+        put = "Put" in function.name  # which takes what was given out
+        if pool and (odds < 0.8 or put):
             found = self.pick(*pool)
-            raw = (
-                ctypes.create_string_buffer(ctypes.string_at(found.there, 256), 256)
-                if "Put" not in function.name
-                else None
-            )
-            self.keep.append(raw)
-            return found.here, (found.there if raw is None else ctypes.addressof(raw), 256)
-        if "Put" in function.name:
-            return None, (0, 256)
+            return found.here, (("number", "ptr", found.there) if put else ("copy", found.there, 256), 256)
+        if put:
+            return None, (("number", "ptr", 0), 256)
         wrong = bytes(self.pick(256, 7))
-        raw = ctypes.create_string_buffer(wrong, len(wrong))
-        self.keep.append(raw)
-        return wrong, (ctypes.addressof(raw), len(wrong))
+        return wrong, (("data", wrong), len(wrong))
 
     # --- one call -------------------------------------------------------------------------------------------------
 
     def one(self) -> str | None:
         """What differed, or None."""
         function = FUNCTIONS[self.pick(*CALLED)]
-        self.keep.clear()
         chosen = {arg.name: self.argument(function, arg) for arg in function.args}
         if "Profiling" in function.name:  # what it answers depends on what is complete
             for each in self.live["queue"]:
                 self.here(FUNCTIONS["urQueueFinish"], [each.here])
-                self.loader.urQueueFinish(c_void_p(each.there))
+                self.ask("urQueueFinish", [("number", "handle", each.there)])
         for kind, pool in self.live.items():  # not too many
             if function.makes.replace(" ", "_") == kind and len(pool) >= MOST:
                 return None
-        here, made = self.here(function, [value for value, _there in chosen.values()])
-        there, outputs = self.there(function, {name: value for name, (_here, value) in chosen.items()})
+        (here, there), made, outputs = self.both(function, chosen)
         self.results[here] += 1
         if here is not there:
             given = {name: value for name, (value, _there) in chosen.items()}
@@ -216,61 +272,69 @@ class Calls:
             self.grow(function, chosen, made, outputs)
         return None
 
+    def both(
+        self, function: Function, chosen: dict[str, tuple[Any, Any]]
+    ) -> tuple[tuple[Result, Result], Any, list[Any]]:
+        """The results on both sides; what it made here, and what came out there."""
+        here, made = self.here(function, [value for value, _there in chosen.values()])
+        there, outputs = self.there(function, {name: value for name, (_here, value) in chosen.items()})
+        return (here, there), made, outputs
+
     def here(self, function: Function, arguments: list[Any]) -> tuple[Result, Any]:
         try:
             return Result.SUCCESS, getattr(ur, function.name)(*arguments)
         except URError as error:
             return error.result, None
 
-    def there(self, function: Function, given: dict[str, Any]) -> tuple[Result, list[Any]]:
+    def there(self, function: Function, chosen: dict[str, Any]) -> tuple[Result, list[Any]]:
         prototype = parameters(function.name)
         args = {arg.name: arg for arg in function.args}
-        arguments: list[Any] = []
-        outputs: list[Any] = []
+        given: list[Given] = []
         for i, parameter in enumerate(prototype):
-            name = parameter.name
-            kind = args[name].base_kind if name in args else ""
+            name, passed = parameter.name, parameter.passed
+            kind = args[name].base_kind.partition(":")[0] if name in args else ""
             after = prototype[i + 1].name if i + 1 < len(prototype) else ""
             before = prototype[i - 1].name if i else ""
+            value = chosen.get(name)
             if after in args and args[after].kind.startswith("sequence:"):
-                arguments.append(c_uint32(len(given[after])))
-            elif kind.startswith("sequence:"):
-                array = (c_void_p * max(1, len(given[name])))(*given[name])
-                self.keep.append(array)
-                arguments.append(c_void_p(ctypes.addressof(array) if given[name] or not args[name].optional else 0))
+                given.append(("number", passed, len(chosen[after])))
+            elif kind == "sequence":
+                there = bool(value) or not args[name].optional
+                given.append(("data", struct.pack(f"{len(value)}Q", *value)) if there else ("number", "ptr", 0))
             elif name == "patternSize":
-                arguments.append(c_size_t(len(given["pPattern"] or b"")))
-            elif kind == "pattern":
-                arguments.append(ctypes.c_char_p(given[name]))
+                given.append(("number", passed, len(chosen["pPattern"] or b"")))
+            elif kind in ("pattern", "struct"):
+                given.append(("number", "ptr", 0) if value is None else ("data", value))
+            elif kind == "value":
+                given.append(("value", *value))
             elif kind == "bytes":
-                arguments.append(c_void_p(given[name][0]))
+                given.append(value[0])
             elif before in args and args[before].kind == "bytes" and name not in args:
-                arguments.append(c_size_t(given[before][1]))
-            elif name in args and parameter.passed == "ptr" and kind.startswith("handle:"):
-                outputs.append(c_void_p(given[name]))  # goes in and comes out
-                arguments.append(ctypes.byref(outputs[-1]))
+                given.append(("number", passed, chosen[before][1]))
+            elif kind == "handle" and passed == "ptr":
+                given.append(("output", value))  # goes in and comes out
             elif name in args:
-                value = given[name]
-                passed = PASSED.get(parameter.passed, c_void_p)
-                arguments.append(value if isinstance(value, Three) else passed(value))
-            elif parameter.passed in PASSED:  # of an answer of any size
-                arguments.append(PASSED[parameter.passed](4096 if name == "propSize" else MOST))
+                given.append(("number", passed, value))
+            elif passed in PASSED:  # of an answer of any size
+                given.append(("number", passed, 4096 if name == "propSize" else MOST))
             else:
-                outputs.append((c_uint64 * 512)())
-                arguments.append(outputs[-1])
-        return Result(getattr(self.loader, function.name)(*arguments) & 0xFFFFFFFF), outputs
+                given.append(("output",))
+        return self.ask(function.name, given)
 
     def grow(self, function: Function, chosen: dict[str, tuple[Any, Any]], made: Any, outputs: list[Any]) -> None:
         """The objects that a call made, and those that it ended."""
-        returns = function.returns
-        if returns.startswith("handle:") and not returns.endswith("]") and outputs:
-            there = outputs[-1].value if isinstance(outputs[-1], c_void_p) else outputs[-1][0]
-            if made is not None and all(each.here is not made for each in self.live[returns[7:]]):
-                self.live[returns[7:]].append(Both(returns[7:], made, there))
-        elif returns == "bytes":
-            self.live["data"].append(Both("data", made, outputs[0][0]))
-        elif returns == "pointer":
-            self.live["range" if "Reserve" in function.name else "memory"].append(Both("memory", made, outputs[0][0]))
+        parts = function.returns.split("+")
+        for kind, value, output in zip(parts, made if len(parts) > 1 else (made,), outputs, strict=False):
+            if kind.startswith("handle:"):
+                values = value if kind.endswith("[]") else [value]
+                for each, there in zip(values, output, strict=False):
+                    self.add(kind.removeprefix("handle:").removesuffix("[]"), each, there)
+            elif kind == "bytes":
+                self.live["data"].append(Both("data", value, output[0]))
+            elif kind == "pointer" and len(parts) == 1:
+                self.live["range" if "Reserve" in function.name else "memory"].append(Both("memory", value, output[0]))
+            elif kind == "int32" and len(parts) == 1:  # a file descriptor
+                os.close(value)
         for pool in self.live.values():
             for each in [each for each in pool if not getattr(each.here, "references", 1)]:
                 pool.remove(each)
@@ -280,18 +344,13 @@ class Calls:
             for kind in ("memory", "range", "data"):
                 self.live[kind] = [each for each in self.live[kind] if each.here not in gone]
 
-
-# Adapters, devices and the process's own memory are the same for both sides: what one side does to them the other sees.
-COMMON: Final = (
-    *("urAdapterGet", "urAdapterRetain", "urAdapterRelease", "urDeviceGet", "urDeviceRetain", "urDeviceRelease"),
-    *("urUsmP2PEnablePeerAccessExp", "urUsmP2PDisablePeerAccessExp", "urUSMImportExp", "urUSMContextMemcpyExp"),
-    *("urUSMHostAllocRegisterExp", "urUSMHostAllocUnregisterExp"),
-)
+    def add(self, kind: str, here: Any, there: int) -> None:
+        if here is not None and all(each.here is not here for each in self.live[kind]):
+            self.live[kind].append(Both(kind, here, there))
+            self.stale[kind] = [each for each in self.stale[kind] if each.here is not here]  # an adapter comes back
 
 
 def _called(function: Function) -> bool:
-    if function.name in COMMON or "+" in function.returns:
-        return False
     return not any(arg.base_kind.partition(":")[0] in LEFT_OUT for arg in function.args)
 
 
@@ -307,6 +366,7 @@ def main(loader: str, count: int = 25000, seed: int = 1, say: Callable[[str], ob
             differing.append(difference)
     for each in differing[:20]:
         say(each)
+    calls.end()
     common = ", ".join(f"{result.name} {times}" for result, times in calls.results.most_common(12))
     count = sum(calls.results.values())
     say(f"{count} calls of {len(CALLED)} functions, seed {seed}: {len(differing)} results differ; {common}")
@@ -314,4 +374,6 @@ def main(loader: str, count: int = 25000, seed: int = 1, say: Callable[[str], ob
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "serve":
+        sys.exit(serve(sys.argv[2]))
     sys.exit(main(sys.argv[1], *map(int, sys.argv[2:])))

@@ -21,7 +21,7 @@ class IpcEvent:
 
     def __init__(self, gpu: Gpu, event: int, handle: bytes) -> None:
         self._gpu = gpu
-        self._event = event
+        self._event = self.native = event
         self.handle = handle
         self.native = event
 
