@@ -56,15 +56,21 @@ class Kept:
         self._begun: SimpleQueue[None] = SimpleQueue()  # its put may be called from a finaliser
         self._thread: threading.Thread | None = None
 
-    def prepare(self, room: Room) -> None:
-        """Start the thread that ends the waiting. Called before anything is kept, which may be in a finaliser."""
+    def prepare(self, room: Room) -> bool:
+        """Start the thread that ends the waiting; False where the interpreter is exiting. Called before anything is
+        kept, which may be in a finaliser.
+        """
         room.measure()
         if self._thread is None:
             with self._lock:
                 if self._thread is None:
                     thread = threading.Thread(target=self._run, name="xpushare-kept", daemon=True)
-                    thread.start()
+                    try:
+                        thread.start()
+                    except RuntimeError:
+                        return False
                     self._thread = thread
+        return True
 
     def keep(
         self, end: object, key: Hashable, cookie: bytes, nbytes: int, room: Room, reopen: Callable[[Any], Any]
