@@ -28,7 +28,7 @@ ROOMS: tuple[tuple[str, ...], ...] = (
     ("core",),
     ("_lifecycle", "_array", "_array_handle", "_tree_handle", "_memory", "_physical_memory", "_event", "_queue"),
     ("arrays",),
-    ("ipc", "_share", "_source", "_like", "_tree", "_names"),
+    ("ipc", "_hand_over", "_share", "_source", "_like", "_tree", "_names"),
     ("ur",),
     ("integrations", "cli", "bench", "conformance", "__main__"),
 )

@@ -53,6 +53,7 @@ __all__ = [
     "memory_over",
     "open_array",
     "order_before",
+    "order_of",
     "placed",
     "span_of",
     "view_of",
@@ -719,6 +720,14 @@ view_of: Final[_View] = operator.attrgetter("_view")(SharedArray)
 placed: Final[Callable[[SharedArray], tuple[Range, int]]] = operator.attrgetter("_placed")(SharedArray)
 
 
+def order_of(event: Handle, device: Device, point: int) -> Order:
+    """What the readers of an attached array wait for."""
+    from xpushare.core.event import open_ as open_event
+    from xpushare.core.ordering import Order
+
+    return Order(open_event(event, device, signals=False), point)
+
+
 def open_array(
     handle: ArrayHandle, parts: Parts, device: DeviceLike | None, ordered: bool, work: Work | None
 ) -> SharedArray:
@@ -728,10 +737,7 @@ def open_array(
     place = core.open_(parts.memory, device)
     order = None
     if parts.event is not None and ordered:
-        from xpushare.core.event import open_ as open_event
-        from xpushare.core.ordering import Order
-
-        order = Order(open_event(parts.event, place.device, signals=False), parts.point)
+        order = order_of(parts.event, place.device, parts.point)
         if work is not None:
             order.before(work)
     return array_of(place, parts.shape, handle.dtype, parts.strides, parts.offset, handle, order)

@@ -33,7 +33,17 @@ from xpushare.sharing.handle import (
 if TYPE_CHECKING:
     from xpushare.core.ordering import Mark
 
-__all__ = ["ArrayHandle", "Parts", "checked_parts", "expect_open", "other_messages", "seal_array"]
+__all__ = [
+    "ArrayHandle",
+    "Parts",
+    "checked_parts",
+    "decode_dtype",
+    "encode_dtype",
+    "expect_open",
+    "other_messages",
+    "seal_array",
+    "texts",
+]
 
 MAGIC: Final = MAGICS["array"]
 VERSION: Final = CONSTANTS["ARRAY_VERSION"]
@@ -138,7 +148,7 @@ class ArrayHandle(Named, Closable[Parts]):
         copied: int = 0,
         owner: int | None = None,
     ) -> ArrayHandle:
-        known = _texts.get(id(dtype))
+        known = texts.get(id(dtype))
         text = known[1] if known is not None and known[0] is dtype else encode_dtype(dtype)
         if len(shape) > NDIM_MAX:
             raise InvalidArgumentError(f"an array has at most {NDIM_MAX} dimensions, this has {len(shape)}")
@@ -369,7 +379,7 @@ def _why_unfit(parts: Parts) -> str:
 
 
 # By identity: structures that compare equal may differ, in being aligned say.
-_texts: Final[dict[int, tuple[Any, bytes]]] = {}
+texts: Final[dict[int, tuple[Any, bytes]]] = {}
 _TEXTS_LIMIT: Final = 256
 
 
@@ -379,9 +389,9 @@ def encode_dtype(dtype: Any) -> bytes:
 
     check_dtype(dtype)
     text = json.dumps(_described(dtype), separators=(",", ":"), ensure_ascii=False).encode()
-    if len(_texts) >= _TEXTS_LIMIT:
-        _texts.clear()
-    _texts[id(dtype)] = dtype, text
+    if len(texts) >= _TEXTS_LIMIT:
+        texts.clear()
+    texts[id(dtype)] = dtype, text
     return text
 
 

@@ -283,8 +283,37 @@ class OwnTable:
         """
 
     def publish(self, entry: int, generation: int, /) -> None: ...
+    def take(self, domain: Domain, /) -> int | None:
+        """An entry for an export, which no importer holds any more; None where all are used. One thread at a time, as
+        for `give` and `next_generation`.
+        """
+
+    def give(self, entry: int, /) -> None:
+        """Take an entry back, for a later export."""
+
+    def next_generation(self) -> int: ...
+    @property
+    def used(self) -> int:
+        """How many entries have ever been taken: the first ones."""
     def new_object(self) -> int:
         """1, 2, 3, …: no two threads get the same number."""
+
+@final
+class HandOver:
+    """`share` and `attach` of the common case, by one call each. It takes the classes, dicts and steps in Python that
+    they are made of.
+    """
+
+    def __init__(self, **kit: Any) -> None: ...
+    def share(self, array: object, seal: Seal, table: Any, /) -> Any:
+        """The handle of an array of ours, in memory of this process on a device without streams. None, with nothing
+        exported, for anything else.
+        """
+
+    def attach(self, raw: bytes, seal: Seal, boot_id: bytes, peers: Any, /) -> Any:
+        """The array behind the bytes of a handle that `seal` sealed, of an exporter that this process has met, on a
+        device that it has opened memory on. None, with nothing left open, for anything else.
+        """
 
 def check_memfd(fd: int, nbytes: int, inode: int = 0, seals: int = 0, exact: bool = False) -> None:
     """Check that it is safe to map `nbytes` of a peer's fd. ValueError unless it is a memfd of ordinary pages that

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from xpushare import adapters, arrays
+from xpushare import _hand_over, adapters, arrays
 from xpushare._array import SharedArray, array_of, covered_by, open_array
 from xpushare._array_handle import NDIM_MAX, ArrayHandle, checked_parts, expect_open, seal_array
 from xpushare._device import Device, adapter_of
@@ -183,6 +183,10 @@ def share(
     The export holds the array's memory until the returned handle's `close()` or the end of this process, or until
     `opens` or `ttl` end it. With neither, losing the handle without closing it is a `ResourceWarning`.
     """
+    if type(array) is SharedArray and stream is None and opens is None and ttl is None and not (read_only or copy):
+        handle = _hand_over.share(array)
+        if handle is not None:
+            return handle
     count = _opens_argument(opens)
     limit = _ttl_argument(ttl)
     if isinstance(array, dict | list | tuple):
@@ -275,6 +279,10 @@ def attach(
     `InvalidHandleError` for anything but an array handle of this user and boot that fits the memory it names,
     `HandleExpiredError` after `close` or the exporter's end, and what `ipc.memory.open` raises.
     """
+    if type(h) is bytes and device is None and stream is None and like is None:
+        array = _hand_over.attach(h)
+        if array is not None:
+            return array
     found = ArrayHandle(h)
     consumer = None if like is None else consumer_of(like)
     while True:

@@ -163,7 +163,7 @@ static int module_exec(PyObject *module)
         xp_init_process(module) < 0 || xp_init_fds(module) < 0 || xp_init_memory(module) < 0 ||
         xp_init_span(module) < 0 || xp_init_dlpack(module) < 0 || xp_init_domain(module) < 0 ||
         xp_init_peer(module) < 0 || xp_init_seal(module) < 0 || xp_init_slot(module) < 0 || xp_init_queue(module) < 0 ||
-        xp_init_warden(module) < 0 || xp_init_serve(module) < 0)
+        xp_init_warden(module) < 0 || xp_init_serve(module) < 0 || xp_init_hand_over(module) < 0)
         return -1;
     return 0;
 }
@@ -189,6 +189,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(s->owned_fd);
     Py_VISIT(s->seal);
     Py_VISIT(s->template);
+    Py_VISIT(s->own_table);
     return 0;
 }
 
@@ -203,6 +204,7 @@ static int module_clear(PyObject *module)
     Py_CLEAR(s->owned_fd);
     Py_CLEAR(s->seal);
     Py_CLEAR(s->template);
+    Py_CLEAR(s->own_table);
     Py_CLEAR(s->held_name);
     return 0;
 }

@@ -39,7 +39,7 @@ PyObject *xp_dims_tuple(const int64_t *values, int n);
 
 /* The types of which C makes objects; each interpreter has its own. From a type, PyType_GetModuleState returns it. */
 typedef struct {
-    PyTypeObject *fields, *lease, *mapping, *span, *queue_calls, *owned_fd, *seal, *template;
+    PyTypeObject *fields, *lease, *mapping, *span, *queue_calls, *owned_fd, *seal, *template, *own_table;
     PyObject *held_name; /* "_held" */
 } xp_types;
 xp_types *xp_types_of(PyObject *module);
@@ -51,6 +51,23 @@ int xp_take_fd(PyObject *owned_fd); /* its number, which the caller owns from no
 /* peer.c, seal.c */
 PyObject *xp_fields_new(PyTypeObject *type, const xp_handle *h);
 const xp_key *xp_key_of(const xp_types *types, PyObject *seal); /* borrowed; NULL with TypeError */
+
+/* seal.c */
+int xp_set_described(PyObject *tuple, Py_ssize_t at, const xp_array_parts *a); /* 8 items: from the point to `fits` */
+/* Of `head` it takes point, item size, offset and copied. */
+PyObject *xp_seal_array(const xp_key *key, xp_array head, const void *memory, const void *event, int ndim,
+                        const int64_t *shape, const int64_t *strides, PyObject *text);
+
+/* peer.c, of an OwnTable: an export in steps, all with the lock of the Python table */
+bool xp_take_entry(PyObject *own, PyObject *domain, uint32_t *entry); /* XP_ENTRIES: there is none; false: exception */
+void xp_give_entry(PyObject *own, uint32_t entry);
+uint64_t xp_next_generation(PyObject *own);
+xp_entry *xp_own_entry(PyObject *own, uint32_t entry);
+bool xp_enter(PyObject *own, const xp_key *key, PyObject *template, uint32_t entry, uint64_t generation, uint32_t flags,
+              uint32_t slot, uint64_t offset, uint64_t nbytes, xp_handle *made);
+
+/* span.c */
+PyObject *xp_base_new(PyTypeObject *type); /* an unbound BufferBase */
 
 /* memory.c */
 PyObject *xp_mapping_new(PyTypeObject *type, char *base, uint64_t nbytes); /* takes over the mapped bytes */
@@ -76,5 +93,6 @@ int xp_init_slot(PyObject *module);
 int xp_init_queue(PyObject *module);
 int xp_init_warden(PyObject *module);
 int xp_init_serve(PyObject *module);
+int xp_init_hand_over(PyObject *module);
 
 #endif

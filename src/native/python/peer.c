@@ -6,6 +6,7 @@
 #include <time.h>
 
 #define BODY_NBYTES offsetof(xp_handle, seal)
+#define RECYCLE_TRIES 8
 
 /* --- Fields ------------------------------------------------------------------------------------------------------- */
 
@@ -275,7 +276,11 @@ typedef struct {
     PyObject *mapping;
     char *base;
     xp_handle common;
-    uint64_t objects; /* how many have a number */
+    uint64_t objects;      /* how many have a number */
+    uint64_t generation;   /* the last one that was given. With the lock of the caller, as what follows */
+    uint32_t used;         /* of the entries */
+    uint32_t *free;        /* a ring of entries that are not used now */
+    uint32_t first, count; /* of those */
 } xp_own_table;
 
 /* Template: what the exports of one object have in common. */
@@ -309,31 +314,44 @@ static PyObject *own_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         self->mapping = Py_NewRef(mapping);
         self->base = (char *)base;
         memcpy(&self->common, common, (size_t)size);
+        if ((self->free = PyMem_Calloc(XP_ENTRIES, sizeof *self->free)) == NULL) {
+            Py_DECREF(self);
+            return PyErr_NoMemory();
+        }
     }
     return (PyObject *)self;
 }
 
 static void own_dealloc(PyObject *object)
 {
+    PyMem_Free(((xp_own_table *)object)->free);
     Py_XDECREF(((xp_own_table *)object)->mapping);
     xp_free(object);
 }
 
-static PyObject *own_prepare(PyObject *object, PyObject *args)
+/* prepare(kind, flags, names, device, object, nbytes, exposed_nbytes, inode, within, fd_count, fds, payload) */
+static PyObject *own_prepare(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     const xp_own_table *self = (xp_own_table *)object;
     const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
-    unsigned kind, flags, device, fd_count;
-    unsigned long long serial, total, exposed, inode, within;
-    const char *names, *payload;
-    PyObject *fds;
+    uint32_t kind, flags, device, fd_count;
+    uint64_t serial, total, exposed, inode, within;
+    char *names, *payload;
     Py_ssize_t names_size, payload_size;
-    if (!PyArg_ParseTuple(args, "IIy#IKKKKKIO!y#", &kind, &flags, &names, &names_size, &device, &serial, &total,
-                          &exposed, &inode, &within, &fd_count, &PyTuple_Type, &fds, &payload, &payload_size))
+    if (xp_arity("prepare", n, 12, 12) < 0 || xp_as_u32(args[0], &kind) < 0 || xp_as_u32(args[1], &flags) < 0 ||
+        PyBytes_AsStringAndSize(args[2], &names, &names_size) < 0 || xp_as_u32(args[3], &device) < 0 ||
+        xp_as_u64(args[4], &serial) < 0 || xp_as_u64(args[5], &total) < 0 || xp_as_u64(args[6], &exposed) < 0 ||
+        xp_as_u64(args[7], &inode) < 0 || xp_as_u64(args[8], &within) < 0 || xp_as_u32(args[9], &fd_count) < 0 ||
+        PyBytes_AsStringAndSize(args[11], &payload, &payload_size) < 0)
         return NULL;
+    PyObject *fds = args[10];
+    Py_ssize_t fds_size = PyTuple_Check(fds) ? PyTuple_Size(fds) : -1;
+    if (fds_size < 0) {
+        PyErr_SetString(PyExc_TypeError, "fds are a tuple");
+        return NULL;
+    }
     if (names_size != sizeof self->common.backend + sizeof self->common.device_uuid ||
-        PyTuple_Size(fds) > (Py_ssize_t)XP_ENTRY_FDS ||
-        payload_size > (Py_ssize_t)sizeof(((xp_entry *)0)->payload)) {
+        fds_size > (Py_ssize_t)XP_ENTRY_FDS || payload_size > (Py_ssize_t)sizeof(((xp_entry *)0)->payload)) {
         PyErr_SetString(PyExc_ValueError, "no entry says that");
         return NULL;
     }
@@ -350,7 +368,7 @@ static PyObject *own_prepare(PyObject *object, PyObject *args)
                       .offset = within, .device = device};
     memset(t->e.fds, 0xff, sizeof t->e.fds);
     memcpy(t->e.payload, payload, (size_t)payload_size);
-    for (Py_ssize_t i = 0; i < PyTuple_Size(fds); i++)
+    for (Py_ssize_t i = 0; i < fds_size; i++)
         if (xp_as_int(PyTuple_GetItem(fds, i), &t->e.fds[i]) < 0) {
             Py_DECREF(t);
             return NULL;
@@ -358,10 +376,122 @@ static PyObject *own_prepare(PyObject *object, PyObject *args)
     return (PyObject *)t;
 }
 
+xp_entry *xp_own_entry(PyObject *own, uint32_t entry)
+{
+    return (xp_entry *)(((xp_own_table *)own)->base + XP_TABLE_HEADER) + entry;
+}
+
+/* --- which entries are free: with the caller's lock --- */
+
+static void give_entry(xp_own_table *self, uint32_t entry)
+{
+    if (self->count < XP_ENTRIES)
+        self->free[(self->first + self->count++) % XP_ENTRIES] = entry;
+}
+
+static uint32_t first_free(xp_own_table *self)
+{
+    uint32_t entry = self->free[self->first];
+    self->first = (self->first + 1) % XP_ENTRIES;
+    self->count--;
+    return entry;
+}
+
+static bool held(xp_domain *d, uint32_t entry)
+{
+    uint32_t found[XP_MEMBERS], n;
+    Py_BEGIN_ALLOW_THREADS
+    n = xp_holders(d, entry, found);
+    Py_END_ALLOW_THREADS
+    return n > 0;
+}
+
+bool xp_take_entry(PyObject *object, PyObject *domain, uint32_t *entry)
+{
+    xp_own_table *self = (xp_own_table *)object;
+    /* An entry that a living importer still holds stays where it is: its bit would count for another export. */
+    for (int tries = 0; self->count && tries < RECYCLE_TRIES; tries++) {
+        xp_domain *d = xp_domain_of(domain);
+        if (d == NULL)
+            return false;
+        *entry = first_free(self);
+        if (!held(d, *entry))
+            return true;
+        give_entry(self, *entry);
+    }
+    *entry = self->used < XP_ENTRIES ? self->used++ : XP_ENTRIES;
+    return true;
+}
+
+void xp_give_entry(PyObject *own, uint32_t entry) { give_entry((xp_own_table *)own, entry); }
+
+uint64_t xp_next_generation(PyObject *own) { return ++((xp_own_table *)own)->generation; }
+
+static PyObject *own_take(PyObject *object, PyObject *domain)
+{
+    uint32_t entry;
+    if (!xp_take_entry(object, domain, &entry))
+        return NULL;
+    if (entry == XP_ENTRIES)
+        Py_RETURN_NONE;
+    return PyLong_FromUnsignedLong(entry);
+}
+
+static PyObject *own_give(PyObject *object, PyObject *arg)
+{
+    uint32_t entry;
+    if (xp_as_u32(arg, &entry) < 0)
+        return NULL;
+    if (entry >= ((xp_own_table *)object)->used) {
+        PyErr_SetString(PyExc_ValueError, "that entry was not taken");
+        return NULL;
+    }
+    xp_give_entry(object, entry);
+    Py_RETURN_NONE;
+}
+
+static PyObject *own_next_generation(PyObject *object, PyObject *Py_UNUSED(a))
+{
+    return PyLong_FromUnsignedLongLong(xp_next_generation(object));
+}
+
+/* --- filling one in --- */
+
+bool xp_enter(PyObject *own, const xp_key *key, PyObject *template, uint32_t entry, uint64_t generation, uint32_t flags,
+              uint32_t slot, uint64_t offset, uint64_t nbytes, xp_handle *made)
+{
+    const xp_own_table *self = (xp_own_table *)own;
+    const xp_template *t = (const xp_template *)template;
+    xp_handle h = t->h;
+    while (getrandom(h.nonce, sizeof h.nonce, 0) != sizeof h.nonce)
+        if (errno != EINTR) {
+            xp_oserror("getrandom");
+            return false;
+        }
+    h.flags = flags & XP_HANDLE_FLAGS;
+    h.entry = entry;
+    h.generation = generation;
+    h.offset = offset;
+    h.nbytes = nbytes;
+    xp_hash(key, &h, BODY_NBYTES, h.seal);
+    /* Not live yet: the generation is stored last, and what ended the one before stays to be told. */
+    xp_entry *e = xp_own_entry(own, entry);
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    memcpy((char *)e + offsetof(xp_entry, kind), (const char *)&t->e + offsetof(xp_entry, kind),
+           sizeof *e - offsetof(xp_entry, kind));
+    e->flags |= flags;
+    e->slot = slot;
+    e->since = (uint32_t)now.tv_sec;
+    memcpy(e->nonce, h.nonce, sizeof e->nonce);
+    XP_STORE((uint64_t *)(self->base + XP_TABLE_DEADLINES) + entry, 0);
+    *made = h;
+    return true;
+}
+
 /* enter(seal, template, entry, generation, flags, slot, offset, nbytes) */
 static PyObject *own_enter(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
-    const xp_own_table *self = (xp_own_table *)object;
     const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
     uint32_t entry, flags, slot;
     uint64_t generation, offset, nbytes;
@@ -374,28 +504,9 @@ static PyObject *own_enter(PyObject *object, PyObject *const *args, Py_ssize_t n
         PyErr_SetString(PyExc_ValueError, "no such template or entry");
         return NULL;
     }
-    const xp_template *t = (const xp_template *)args[1];
-    xp_handle h = t->h;
-    while (getrandom(h.nonce, sizeof h.nonce, 0) != sizeof h.nonce)
-        if (errno != EINTR)
-            return xp_oserror("getrandom");
-    h.flags = flags & XP_HANDLE_FLAGS;
-    h.entry = entry;
-    h.generation = generation;
-    h.offset = offset;
-    h.nbytes = nbytes;
-    xp_hash(key, &h, BODY_NBYTES, h.seal);
-    /* Not live yet: the generation is stored last, and what ended the one before stays to be told. */
-    xp_entry *e = (xp_entry *)(self->base + XP_TABLE_HEADER) + entry;
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME_COARSE, &now);
-    memcpy((char *)e + offsetof(xp_entry, kind), (const char *)&t->e + offsetof(xp_entry, kind),
-           sizeof *e - offsetof(xp_entry, kind));
-    e->flags |= flags;
-    e->slot = slot;
-    e->since = (uint32_t)now.tv_sec;
-    memcpy(e->nonce, h.nonce, sizeof e->nonce);
-    XP_STORE((uint64_t *)(self->base + XP_TABLE_DEADLINES) + entry, 0);
+    xp_handle h;
+    if (!xp_enter(object, key, args[1], entry, generation, flags, slot, offset, nbytes, &h))
+        return NULL;
     PyObject *raw = PyBytes_FromStringAndSize((const char *)&h, sizeof h);
     PyObject *fields = raw ? xp_fields_new(types->fields, &h) : NULL;
     PyObject *made = fields ? PyTuple_Pack(2, raw, fields) : NULL;
@@ -419,19 +530,26 @@ static PyObject *own_publish(PyObject *object, PyObject *const *args, Py_ssize_t
         PyErr_SetString(PyExc_ValueError, "no such entry");
         return NULL;
     }
-    XP_STORE(&((xp_entry *)(((xp_own_table *)object)->base + XP_TABLE_HEADER))[entry].generation, generation);
+    XP_STORE(&xp_own_entry(object, entry)->generation, generation);
     Py_RETURN_NONE;
 }
 
 static PyMethodDef own_methods[] = {
-    {"prepare", own_prepare, METH_VARARGS, NULL},
+    {"prepare", XP_FAST(own_prepare), METH_FASTCALL, NULL},
     {"enter", XP_FAST(own_enter), METH_FASTCALL, NULL},
     {"publish", XP_FAST(own_publish), METH_FASTCALL, NULL},
     {"new_object", own_new_object, METH_NOARGS, NULL},
+    {"take", own_take, METH_O, NULL},
+    {"give", own_give, METH_O, NULL},
+    {"next_generation", own_next_generation, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
+static PyMemberDef own_members[] = {
+    {"used", T_UINT, offsetof(xp_own_table, used), READONLY, NULL}, {NULL, 0, 0, 0, NULL},
+};
 static PyType_Slot own_slots[] = {
-    {Py_tp_new, own_new}, {Py_tp_dealloc, own_dealloc}, {Py_tp_methods, own_methods}, {0, NULL},
+    {Py_tp_new, own_new},         {Py_tp_dealloc, own_dealloc}, {Py_tp_methods, own_methods},
+    {Py_tp_members, own_members}, {0, NULL},
 };
 static PyType_Spec own_spec = {"xpushare._native.OwnTable", sizeof(xp_own_table), 0, Py_TPFLAGS_DEFAULT, own_slots};
 
@@ -499,5 +617,5 @@ int xp_init_peer(PyObject *module)
     if (xp_keep_type(module, &fields_spec, &types->fields) < 0 ||
         xp_keep_type(module, &template_spec, &types->template) < 0)
         return -1;
-    return xp_add_type(module, &table_spec) < 0 ? -1 : xp_add_type(module, &own_spec);
+    return xp_add_type(module, &table_spec) < 0 ? -1 : xp_keep_type(module, &own_spec, &types->own_table);
 }

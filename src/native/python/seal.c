@@ -87,29 +87,35 @@ static PyObject *lengths(const uint8_t *dims, unsigned ndim)
     return tuple;
 }
 
+int xp_set_described(PyObject *tuple, Py_ssize_t at, const xp_array_parts *a)
+{
+    unsigned ndim = a->head.ndim;
+    int64_t strides[XP_ARRAY_DIMS];
+    memcpy(strides, a->dims + 8 * ndim, 8 * ndim);
+    bool good = set(tuple, at, PyLong_FromUnsignedLongLong(a->head.point)) == 0 &&
+                set(tuple, at + 1, lengths(a->dims, ndim)) == 0 &&
+                set(tuple, at + 2, xp_dims_tuple(strides, (int)ndim)) == 0 &&
+                set(tuple, at + 3, PyLong_FromUnsignedLongLong(a->head.offset)) == 0 &&
+                set(tuple, at + 4, PyLong_FromUnsignedLong(a->head.itemsize)) == 0 &&
+                set(tuple, at + 5, PyBytes_FromStringAndSize((const char *)a->text, a->head.text_nbytes)) == 0 &&
+                set(tuple, at + 6, PyLong_FromUnsignedLongLong(a->head.copied)) == 0 &&
+                set(tuple, at + 7, PyBool_FromLong(a->fits)) == 0;
+    return good ? 0 : -1;
+}
+
 static PyObject *seal_read_array(PyObject *self, PyObject *arg)
 {
     char *data;
     Py_ssize_t nbytes;
     xp_array_parts a;
-    int64_t strides[XP_ARRAY_DIMS];
     if (PyBytes_AsStringAndSize(arg, &data, &nbytes) < 0)
         return NULL;
     if (!xp_read_array(&((xp_seal *)self)->key, data, (size_t)nbytes, &a))
         Py_RETURN_NONE;
     const xp_types *types = PyType_GetModuleState(Py_TYPE(self));
-    unsigned ndim = a.head.ndim;
-    memcpy(strides, a.dims + 8 * ndim, 8 * ndim);
     PyObject *found = PyTuple_New(12);
     if (found && (set_handle(found, 0, types, &a.memory) < 0 ||
-                  set_handle(found, 2, types, a.has_event ? &a.event : NULL) < 0 ||
-                  set(found, 4, PyLong_FromUnsignedLongLong(a.head.point)) < 0 ||
-                  set(found, 5, lengths(a.dims, ndim)) < 0 || set(found, 6, xp_dims_tuple(strides, (int)ndim)) < 0 ||
-                  set(found, 7, PyLong_FromUnsignedLongLong(a.head.offset)) < 0 ||
-                  set(found, 8, PyLong_FromUnsignedLong(a.head.itemsize)) < 0 ||
-                  set(found, 9, PyBytes_FromStringAndSize((const char *)a.text, a.head.text_nbytes)) < 0 ||
-                  set(found, 10, PyLong_FromUnsignedLongLong(a.head.copied)) < 0 ||
-                  set(found, 11, PyBool_FromLong(a.fits)) < 0))
+                  set_handle(found, 2, types, a.has_event ? &a.event : NULL) < 0 || xp_set_described(found, 4, &a) < 0))
         Py_CLEAR(found);
     return found;
 }
@@ -125,22 +131,15 @@ static int handle_bytes(PyObject *arg, char **raw)
     return -1;
 }
 
-/* seal_array(memory, event, point, dtype, itemsize, shape, strides, offset, copied) */
-static PyObject *seal_array(PyObject *self, PyObject *const *args, Py_ssize_t n)
+PyObject *xp_seal_array(const xp_key *key, xp_array head, const void *memory, const void *event, int ndim,
+                        const int64_t *shape, const int64_t *strides, PyObject *o_text)
 {
-    char *memory, *event = NULL, *text;
+    char *text;
     Py_ssize_t text_nbytes;
-    xp_array head = {.magic = XP_ARRAY_MAGIC, .version = XP_ARRAY_VERSION};
-    int64_t shape[XP_MAX_DIMS], strides[XP_MAX_DIMS];
-    int ndim, nstrides;
-    if (xp_arity("seal_array", n, 9, 9) < 0 || handle_bytes(args[0], &memory) < 0 ||
-        (args[1] != Py_None && handle_bytes(args[1], &event) < 0) || xp_as_u64(args[2], &head.point) < 0 ||
-        PyBytes_AsStringAndSize(args[3], &text, &text_nbytes) < 0 || xp_as_u32(args[4], &head.itemsize) < 0 ||
-        xp_as_dims(args[5], "shape", shape, &ndim) < 0 || xp_as_dims(args[6], "strides", strides, &nstrides) < 0 ||
-        xp_as_u64(args[7], &head.offset) < 0 || xp_as_u64(args[8], &head.copied) < 0)
+    if (PyBytes_AsStringAndSize(o_text, &text, &text_nbytes) < 0)
         return NULL;
-    if (ndim < 0 || nstrides != ndim || text_nbytes > UINT16_MAX) {
-        PyErr_SetString(PyExc_ValueError, "shape and strides differ in length, or the dtype's text is too long");
+    if (text_nbytes > UINT16_MAX) {
+        PyErr_SetString(PyExc_ValueError, "the dtype's text is too long");
         return NULL;
     }
     size_t dims_nbytes = 8u * (size_t)ndim;
@@ -148,6 +147,8 @@ static PyObject *seal_array(PyObject *self, PyObject *const *args, Py_ssize_t n)
     PyObject *raw = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)nbytes);
     if (raw == NULL)
         return NULL;
+    memcpy(head.magic, XP_ARRAY_MAGIC, sizeof head.magic);
+    head.version = XP_ARRAY_VERSION;
     head.flags = event ? XP_ARRAY_EVENT : 0;
     head.length = (uint32_t)nbytes;
     head.ndim = (uint16_t)ndim;
@@ -160,8 +161,28 @@ static PyObject *seal_array(PyObject *self, PyObject *const *args, Py_ssize_t n)
     at = (char *)memcpy(at, shape, dims_nbytes) + dims_nbytes;
     at = (char *)memcpy(at, strides, dims_nbytes) + dims_nbytes;
     at = (char *)memcpy(at, text, (size_t)text_nbytes) + text_nbytes;
-    xp_hash(&((xp_seal *)self)->key, begin, nbytes - XP_SEAL, (uint8_t *)at);
+    xp_hash(key, begin, nbytes - XP_SEAL, (uint8_t *)at);
     return raw;
+}
+
+/* seal_array(memory, event, point, dtype, itemsize, shape, strides, offset, copied) */
+static PyObject *seal_array(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    char *memory, *event = NULL;
+    xp_array head = {0};
+    int64_t shape[XP_MAX_DIMS], strides[XP_MAX_DIMS];
+    int ndim, nstrides;
+    if (xp_arity("seal_array", n, 9, 9) < 0 || handle_bytes(args[0], &memory) < 0 ||
+        (args[1] != Py_None && handle_bytes(args[1], &event) < 0) || xp_as_u64(args[2], &head.point) < 0 ||
+        xp_as_u32(args[4], &head.itemsize) < 0 ||
+        xp_as_dims(args[5], "shape", shape, &ndim) < 0 || xp_as_dims(args[6], "strides", strides, &nstrides) < 0 ||
+        xp_as_u64(args[7], &head.offset) < 0 || xp_as_u64(args[8], &head.copied) < 0)
+        return NULL;
+    if (ndim < 0 || nstrides != ndim) {
+        PyErr_SetString(PyExc_ValueError, "shape and strides differ in length");
+        return NULL;
+    }
+    return xp_seal_array(&((xp_seal *)self)->key, head, memory, event, ndim, shape, strides, args[3]);
 }
 
 static PyMethodDef seal_methods[] = {

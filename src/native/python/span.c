@@ -229,6 +229,16 @@ typedef struct {
     bool bound, readonly;
 } xp_base;
 
+static xp_base *base_alloc(PyTypeObject *type)
+{
+    xp_base *b = (xp_base *)PyType_GenericAlloc(type, 0);
+    if (b)
+        b->forks = XP_RELAXED(&xp_fork_count);
+    return b;
+}
+
+PyObject *xp_base_new(PyTypeObject *type) { return (PyObject *)base_alloc(type); }
+
 static PyObject *base_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
     uint64_t address = 0;
@@ -244,11 +254,10 @@ static PyObject *base_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSE
         PyErr_SetString(PyExc_TypeError, "BufferBase takes no arguments, or address, nbytes and readonly");
         return NULL;
     }
-    xp_base *b = (xp_base *)PyType_GenericAlloc(type, 0);
+    xp_base *b = base_alloc(type);
     if (b) {
         b->address = address;
         b->nbytes = nbytes;
-        b->forks = XP_RELAXED(&xp_fork_count);
         b->bound = n != 0;
         b->readonly = readonly != 0;
     }

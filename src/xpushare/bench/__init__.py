@@ -14,6 +14,7 @@ Scenario = Callable[[Settings], list[Row]]
 
 SCENARIOS: Final[dict[str, Scenario]] = {
     "new_handle": memory.new_handle,
+    "hand_over": memory.hand_over,
     "already_open": memory.already_open,
     "read_once": memory.read_once,
     "fresh_array": memory.fresh_array,

@@ -11,7 +11,7 @@ from typing import Any, Final
 from xpushare.bench.measure import Row, Settings, alternate, compare
 from xpushare.bench.worker import Kept, Worker
 
-__all__ = ["already_open", "fresh_array", "new_handle", "read_once"]
+__all__ = ["already_open", "fresh_array", "hand_over", "new_handle", "read_once"]
 
 _MIB: Final = 1 << 20
 OTHER: Final = "multiprocessing.shared_memory"
@@ -147,6 +147,114 @@ def new_handle(settings: Settings) -> list[Row]:
         )
     )
     return rows
+
+
+def _made_and_shared(kept: Kept, device: str) -> tuple[bytes, float]:
+    """A new array, every byte written; the handle, and how long `share` took. The former array is given up."""
+    import numpy
+
+    import xpushare as xs
+
+    clock = time.perf_counter_ns
+    if "handed" in kept:
+        kept.pop("handed").close()
+    array = xs.empty(_MIB, "uint8", device=device)
+    numpy.asarray(array)[:] = 7
+    start = clock()
+    handle = xs.share(array)
+    end = clock()
+    kept["handed"] = handle
+    return bytes(handle), (end - start) / 1000
+
+
+def _made_by_name(kept: Kept) -> tuple[str, float]:
+    """The same by theirs: who makes a segment gives it its name, so all of that counts but the pages."""
+    _end_theirs(kept)
+    clock = time.perf_counter_ns
+    start = clock()
+    segment = SharedMemory(create=True, size=_MIB)
+    end = clock()
+    _buffer(segment)[:_MIB] = bytes([7]) * _MIB
+    kept["theirs"] = segment
+    return segment.name, (end - start) / 1000
+
+
+def _attached(kept: Kept, handle: bytes) -> float:  # noqa: ARG001
+    """Attach, see the first element, close."""
+    import numpy
+
+    import xpushare as xs
+
+    clock = time.perf_counter_ns
+    start = clock()
+    array = xs.attach(handle)
+    first = numpy.asarray(array)[0]
+    array.close()
+    end = clock()
+    assert first == 7
+    return (end - start) / 1000
+
+
+def _attached_by_name(kept: Kept, name: str) -> float:  # noqa: ARG001
+    import numpy
+
+    clock = time.perf_counter_ns
+    start = clock()
+    segment = SharedMemory(name, **_ATTACH)
+    values: Any = numpy.ndarray(_MIB, "uint8", segment.buf)
+    first = values[0]
+    del values
+    segment.close()
+    end = clock()
+    assert first == 7
+    return (end - start) / 1000
+
+
+def _handed_over(exporter: Worker, importer: Worker, device: str) -> float:
+    handle, shared = exporter.call(_made_and_shared, device)
+    return float(shared + importer.call(_attached, handle))
+
+
+def _handed_by_name(exporter: Worker, importer: Worker) -> float:
+    name, made = exporter.call(_made_by_name)
+    return float(made + importer.call(_attached_by_name, name))
+
+
+def hand_over(settings: Settings) -> list[Row]:
+    """A new array of 1 MiB, `share`, `attach`, its first element, close; and the same with an exporter never met."""
+    with Worker(settings) as importer:
+        with Worker(settings) as exporter:
+            ours, theirs = alternate(
+                settings.count(1000, 20),
+                lambda: _handed_over(exporter, importer, settings.device),
+                lambda: _handed_by_name(exporter, importer),
+            )
+            exporter.call(_end_theirs)
+        contacts: tuple[list[float], list[float]] = ([], [])
+        for turn in range(settings.count(40, 3)):
+            with Worker(settings) as exporter:
+                exporter.call(_made_and_shared, settings.device)  # what it does once, whoever is going to attach
+                exporter.call(_made_by_name)
+                for which in (turn, turn + 1):
+                    if which % 2:
+                        contacts[0].append(_handed_over(exporter, importer, settings.device))
+                    else:
+                        contacts[1].append(_handed_by_name(exporter, importer))
+                exporter.call(_end_theirs)
+    what = "share and attach of a new array of 1 MiB, to its first element"
+    return [
+        compare("hand_over", what, ours, OTHER, theirs, most=1.0, wanted="not slower", notes=[_TRACKED]),
+        compare(
+            "hand_over",
+            "the same, first contact of the two processes",
+            contacts[0],
+            OTHER,
+            contacts[1],
+            most=2.5,
+            wanted="at most 2.5 times slower",
+            notes=["once per pair of processes: the exporter's table is mapped, its commons joined", _TRACKED],
+        ),
+    ]
 
 
 def _keep_open(kept: Kept, handle: bytes, name: str) -> None:

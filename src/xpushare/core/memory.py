@@ -37,11 +37,13 @@ __all__ = [
     "HostBytes",
     "Range",
     "allocate",
+    "decided",
     "expect_kind",
     "get",
     "host_bytes",
     "on_trim",
     "open_",
+    "prepared_by",
     "put",
     "slice_",
     "trim",
@@ -283,12 +285,15 @@ def get(
     )
 
 
+_SHARED: Final = Aspect.ext_oneapi_ipc_memory  # a global of its own: a member of an enum costs a call
+
+
 def prepared_by(allocation: Allocation, table: Table, read_only: bool) -> Prepared:
     """What all exports of an allocation say; kept with it where its driver says the same each time."""
     prepared = None if read_only else allocation.prepared
     if prepared is None:
         device = allocation.device
-        device.require(Aspect.ext_oneapi_ipc_memory)
+        device.require(_SHARED)
         driver = allocation.driver
         prepared = table.prepare("memory", info_of(device), driver.export(read_only), allocation.serial)
         if driver.lasting_export and not read_only:
@@ -361,7 +366,7 @@ def import_on(device: Device, what: Import) -> Allocation:
 
 _openers = Openers(Aspect.ext_oneapi_ipc_memory, import_on)
 # Earlier decisions, by the bytes with which handles name their device; for opens that ask for no other device.
-_decided: dict[bytes, tuple[Opener, Device, Context]] = {}
+decided: dict[bytes, tuple[Opener, Device, Context]] = {}
 
 
 def opener_for(handle: Handle, device: DeviceLike | None, context: Context | None) -> tuple[Opener, Device, Context]:
@@ -369,13 +374,13 @@ def opener_for(handle: Handle, device: DeviceLike | None, context: Context | Non
     names = None
     if device is None and context is None:
         names = raw_of(handle)[NAMES_DEVICE]
-        known = _decided.get(names)
+        known = decided.get(names)
         if known is not None:
             return known
     chosen, chosen_context = opening_device(handle, device, context)
     found = _openers.on(chosen, handle), chosen, chosen_context
     if names is not None:
-        _decided[names] = found
+        decided[names] = found
     return found
 
 

@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 import uuid
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from typing import Any, Final, NamedTuple, final
 
 from xpushare import _native, _system
@@ -21,8 +21,6 @@ from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, Handle, fields_o
 
 __all__ = ["Exported", "Prepared", "Table", "deadline_in"]
 
-_RECYCLE_TRIES: Final = 8
-_ENTRY_COUNT: Final = layout.ENTRY_COUNT
 _FORM_BIT: Final = layout.ENTRY_FORM_BIT
 _REMEMBERED: Final = 1 << 16  # ended exports whose reason is kept for the message, and for a `put` that comes later
 _ENDING_TRIES: Final = 8  # more than one, so that exports that are over go faster than new ones come
@@ -89,9 +87,6 @@ class Table:
         self._lost: set[int] = set()  # generations
         self._lost_told = False
         self._expired_pickles = 0
-        self._generation = 0
-        self._used = 0
-        self._free: deque[int] = deque()
         self._devices: dict[tuple[str, str], tuple[bytes, int]] = {}
         self._exports: dict[int, Exported] = {}
         self._put: dict[int, int] = {}  # generation -> reason, for the exporter's own message
@@ -185,7 +180,7 @@ class Table:
             if self._lingering or self._ending:
                 ended = self._sweep()
             entry = self._take_entry()
-            self._generation = generation = self._generation + 1
+            generation = self._entries.next_generation()
             try:  # no call comes between what takes something and the block that gives it back: one may be interrupted
                 handle = handle_of(
                     *self._entries.enter(identity.sealing(), template, entry, generation, flags, slot, offset, nbytes)
@@ -205,7 +200,7 @@ class Table:
                 self._ending.pop(generation, None)
                 if generation in self._exports:
                     del self._exports[generation]
-                self._free.append(entry)
+                self._entries.give(entry)
                 raise
         del ended
         return handle
@@ -245,21 +240,10 @@ class Table:
             return found
 
     def _take_entry(self) -> int:
-        # Do not use an entry that a living importer still holds: its holder bit would count for another export.
-        free = self._free
-        tries = 0
-        while free and tries < _RECYCLE_TRIES:
-            entry = free[0]
-            if self.domain.holders(entry):
-                free.rotate(-1)
-                tries += 1
-            elif free[0] == entry:  # an interrupt's handler may have exported, too
-                del free[0]
-                return entry
-        if self._used == _ENTRY_COUNT:
+        entry = self._entries.take(self.domain)
+        if entry is None:
             raise OutOfMemoryError(f"this process has {layout.ENTRY_COUNT} live exports: put the ones no longer needed")
-        self._used += 1
-        return self._used - 1
+        return entry
 
     def _set_deadline(self, found: Exported, deadline: int) -> None:
         found.deadline = deadline
@@ -293,7 +277,7 @@ class Table:
         if self._exports.pop(fields.generation, None) is not None:
             self._remember(fields.generation, reason)
             _native.withdraw(self._entry_address(fields.entry), reason)
-            self._free.append(fields.entry)
+            self._entries.give(fields.entry)
 
     def _remember(self, generation: int, reason: int) -> None:
         self._lost.discard(generation)
@@ -312,7 +296,7 @@ class Table:
         for entry in [entry for entry in self._lingering if not self.domain.holders(entry)]:
             found = self._lingering[entry]
             del self._lingering[entry]
-            self._free.append(entry)
+            self._entries.give(entry)
             ended.append(found)
         for generation in list(itertools.islice(self._ending, tries)):
             found = self._ending.get(generation)
@@ -377,7 +361,7 @@ class Table:
             if lingers:
                 self._lingering[entry] = found
             else:
-                self._free.append(entry)
+                self._entries.give(entry)
             ended = self._sweep()
         del found, ended  # the source may die now, outside the lock: its release may call us
         return True
@@ -510,13 +494,17 @@ class Table:
         """The serials of what importers have open."""
         return {
             _native.load64(self._entry_address(entry) + layout.OBJECT_AT)
-            for entry in range(self._used)
+            for entry in range(self._entries.used)
             if self.domain.holders(entry)
         }
 
     def statistics(self) -> dict[str, int]:
         with self._lock:
-            return {"exports": len(self._exports), "lingering": len(self._lingering), "entries_used": self._used}
+            return {
+                "exports": len(self._exports),
+                "lingering": len(self._lingering),
+                "entries_used": self._entries.used,
+            }
 
     def exports(self) -> list[Exported]:
         self.sweep()

@@ -14,6 +14,7 @@ from xpushare.adapters.base import Access, DriverMemory, DriverPhysical, DriverR
 __all__ = ["Calls", "HostMemory", "HostPhysical", "HostRange", "check_imported", "memfd_of", "page_of_memfd", "pages"]
 
 _new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
+_MEMFD = Form.MEMFD  # a global of its own: a member of an enum costs a call
 _PROTECTION = {"none": 0, "r": 1, "rw": 2}
 
 
@@ -124,7 +125,7 @@ class HostMemory(DriverMemory):
             )
         assert self._mapping is not None
         self._keep = False
-        what = (self.nbytes, self._mapping.nbytes, (self._fd.number,), self._inode, b"", None, Form.MEMFD, 0)
+        what = (self.nbytes, self._mapping.nbytes, (self._fd.number,), self._inode, b"", None, _MEMFD, 0)
         found: Export = _new(Export, what)
         return found
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
+from xpushare import _hand_over
 from xpushare.conformance.faults import handles, lifetimes, queues, ur, virtual  # they enter themselves into the list
 from xpushare.conformance.faults.planting import MUTANTS, TOOLS, Mutant
 
@@ -27,6 +28,7 @@ def apply(name: str) -> None:
     if tool in TOOLS:
         TOOLS[tool](aspect)
     else:
+        _hand_over.off.append(name)  # faults are planted in Python
         MUTANTS[name].plant()
 
 

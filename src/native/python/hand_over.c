@@ -1,0 +1,488 @@
+/* HandOver: `share` and `attach` of the common case, one call each. They take the steps that Python takes, by the same C
+ * or by Python's own functions; whatever else comes is None, and then Python goes all of its way, with its decisions and
+ * errors. */
+#include "objects.h"
+
+/* What the package gives at the start. */
+#define KIT(_)                                                                                                        \
+    _(SharedArray) _(ArrayHandle) _(Handle) _(Range) _(Parts) _(Allocation) _(Exported) /* classes */                 \
+        _(decided) _(texts)                                                             /* dicts that it fills */     \
+        _(prepared_by) _(encode_dtype) _(decode_dtype) _(order_of)                      /* steps in Python */
+/* Names of attributes and methods. */
+#define NAMES(_)                                                                                                      \
+    _(_held) _(_forks) _(_shape) _(_strides) _(_offset) _(_dtype) _(_pinned) _(_handle) _(_order) _(_implicit)        \
+        _(_raw) _(_fields) _(_parts) _(_owner) _(forks) _(_adapter) _(has_streams) _(itemsize) _(prepared) _(foreign)  \
+            _(nbytes) _(handle) _(source) _(keep) _(implicit) _(outlives) _(deadline) _(_lock) _(acquire) _(release)   \
+                _(_serving) _(_lingering) _(_ending) _(_entries) _(domain) _(_exports) _(acquire_known)
+
+#define ENUM(name) K_##name,
+enum { KIT(ENUM) KIT_SIZE };
+#undef ENUM
+#define ENUM(name) N_##name,
+enum { NAMES(ENUM) NAMES_SIZE };
+#undef ENUM
+#define TEXT(name) #name,
+static const char *const kit_texts[] = {KIT(TEXT)}, *const name_texts[] = {NAMES(TEXT)};
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *kit[KIT_SIZE], *names[NAMES_SIZE];
+} xp_hand_over;
+
+static int over_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(object));
+    for (int i = 0; i < KIT_SIZE; i++)
+        Py_VISIT(((xp_hand_over *)object)->kit[i]);
+    return 0;
+}
+
+static int over_clear(PyObject *object)
+{
+    for (int i = 0; i < KIT_SIZE; i++)
+        Py_CLEAR(((xp_hand_over *)object)->kit[i]);
+    return 0;
+}
+
+static void over_dealloc(PyObject *object)
+{
+    PyObject_GC_UnTrack(object);
+    over_clear(object);
+    for (int i = 0; i < NAMES_SIZE; i++)
+        Py_XDECREF(((xp_hand_over *)object)->names[i]);
+    xp_free(object);
+}
+
+static PyObject *over_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    if (PyTuple_Size(args) || kwargs == NULL || PyDict_Size(kwargs) != KIT_SIZE) {
+        PyErr_Format(PyExc_TypeError, "HandOver() takes %d keyword arguments", KIT_SIZE);
+        return NULL;
+    }
+    xp_hand_over *self = (xp_hand_over *)PyType_GenericAlloc(type, 0);
+    bool good = self != NULL;
+    for (int i = 0; good && i < NAMES_SIZE; i++)
+        good = (self->names[i] = PyUnicode_InternFromString(name_texts[i])) != NULL;
+    for (int i = 0; good && i < KIT_SIZE; i++) {
+        self->kit[i] = Py_XNewRef(PyDict_GetItemString(kwargs, kit_texts[i]));
+        if (!(good = self->kit[i] != NULL))
+            PyErr_Format(PyExc_TypeError, "HandOver() needs %s", kit_texts[i]);
+    }
+    for (int i = K_SharedArray; good && i <= K_Exported; i++)
+        if (!(good = PyType_Check(self->kit[i])))
+            PyErr_Format(PyExc_TypeError, "%s is a class", kit_texts[i]);
+    for (int i = K_decided; good && i <= K_texts; i++)
+        if (!(good = PyDict_Check(self->kit[i])))
+            PyErr_Format(PyExc_TypeError, "%s is a dict", kit_texts[i]);
+    if (!good)
+        Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
+/* --- helpers ------------------------------------------------------------------------------------------------------ */
+
+#define GET(object, name) PyObject_GetAttr(object, self->names[N_##name])
+#define SET(object, name, value) (PyObject_SetAttr(object, self->names[N_##name], value) == 0)
+#define CLASS(name) ((PyTypeObject *)self->kit[K_##name])
+#define CALL(function, ...) PyObject_CallFunctionObjArgs(self->kit[K_##function], __VA_ARGS__, NULL)
+#define METHOD(object, name, ...) PyObject_CallMethodObjArgs(object, self->names[N_##name], ##__VA_ARGS__, NULL)
+
+/* dict[key], or NULL without an exception: the caller asks PyErr_Occurred. A new reference. */
+static PyObject *found_in(PyObject *dict, PyObject *key)
+{
+#ifdef Py_GIL_DISABLED
+    PyObject *value;
+    return PyDict_GetItemRef(dict, key, &value) < 0 ? NULL : value;
+#else
+    return Py_XNewRef(PyDict_GetItemWithError(dict, key));
+#endif
+}
+
+/* An instance of a named tuple. Takes over the references, also where it fails, one of which may be NULL then. */
+static PyObject *named_tuple(PyTypeObject *type, Py_ssize_t n, PyObject **items)
+{
+    bool good = true;
+    for (Py_ssize_t i = 0; i < n; i++)
+        good = good && items[i];
+    PyObject *made = good ? PyType_GenericAlloc(type, n) : NULL;
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (made)
+            PyTuple_SetItem(made, i, items[i]);
+        else
+            Py_XDECREF(items[i]);
+    return made;
+}
+
+static PyObject *new_handle(const xp_hand_over *self, const xp_types *types, const xp_handle *h)
+{
+    PyObject *raw = PyBytes_FromStringAndSize((const char *)h, sizeof *h);
+    PyObject *fields = raw ? xp_fields_new(types->fields, h) : NULL;
+    PyObject *made = fields ? PyType_GenericAlloc(CLASS(Handle), 0) : NULL;
+    if (made && !(SET(made, _raw, raw) && SET(made, _fields, fields)))
+        Py_CLEAR(made);
+    Py_XDECREF(raw);
+    Py_XDECREF(fields);
+    return made;
+}
+
+/* What an ArrayHandle describes. */
+static PyObject *new_parts(const xp_hand_over *self, const xp_array_parts *a, PyObject *memory, PyObject *event)
+{
+    PyObject *made = PyType_GenericAlloc(CLASS(Parts), 10);
+    if (made && (PyTuple_SetItem(made, 0, Py_NewRef(memory)) < 0 || PyTuple_SetItem(made, 1, Py_NewRef(event)) < 0 ||
+                 xp_set_described(made, 2, a) < 0))
+        Py_CLEAR(made);
+    return made;
+}
+
+static PyObject *new_array_handle(const xp_hand_over *self, PyObject *raw, PyObject *parts, PyObject *owner)
+{
+    PyObject *made = PyType_GenericAlloc(CLASS(ArrayHandle), 0);
+    if (made && !(SET(made, _raw, raw) && SET(made, _parts, parts) && SET(made, _held, parts) &&
+                  SET(made, _dtype, Py_None) && SET(made, _owner, owner)))
+        Py_CLEAR(made);
+    return made;
+}
+
+/* None unless the last call failed. */
+static PyObject *declined(void) { return PyErr_Occurred() ? NULL : Py_NewRef(Py_None); }
+
+/* --- attach ------------------------------------------------------------------------------------------------------- */
+
+static bool of_boot(const xp_handle *h, const char *boot) { return memcmp(h->boot_id, boot, sizeof h->boot_id) == 0; }
+
+/* (what is mapped, the hold) of an exporter that this process has met; NULL: see `declined`. Where that fails, Python
+ * tries again: it may find room, or another way. */
+static PyObject *acquire(const xp_hand_over *self, const xp_handle *h, PyObject *memory, PyObject *peers,
+                         PyObject *opener)
+{
+    PyObject *key = Py_BuildValue("(y#KOI)", (const char *)h->cookie, (Py_ssize_t)sizeof h->cookie,
+                                  (unsigned long long)h->object, opener,
+                                  h->flags & (XP_ENTRY_READ_ONLY | XP_ENTRY_PICKLED));
+    PyObject *acquired = key ? METHOD(peers, acquire_known, memory, key, opener) : NULL;
+    Py_XDECREF(key);
+    if (key && acquired == NULL && PyErr_ExceptionMatches(PyExc_Exception))
+        PyErr_Clear();
+    if (acquired && !(PyTuple_Check(acquired) && PyTuple_Size(acquired) == 2))
+        Py_CLEAR(acquired); /* None */
+    return acquired;
+}
+
+/* Whether the range lies in what is mapped; -1 with an exception set. */
+static int lies_in(const xp_hand_over *self, const xp_handle *h, PyObject *allocation)
+{
+    uint64_t total;
+    PyObject *nbytes = GET(allocation, nbytes);
+    int rc = nbytes ? xp_as_u64(nbytes, &total) : -1;
+    Py_XDECREF(nbytes);
+    return rc < 0 ? -1 : h->offset <= total && h->nbytes <= total - h->offset;
+}
+
+static PyObject *new_array(const xp_hand_over *self, PyObject *range, PyObject *parts, PyObject *dtype,
+                           PyObject *handle, PyObject *order)
+{
+    PyObject *forks = PyLong_FromUnsignedLong(XP_RELAXED(&xp_fork_count));
+    PyObject *made = forks ? xp_base_new(CLASS(SharedArray)) : NULL;
+    if (made && !(SET(made, _held, range) && SET(made, _forks, forks) && SET(made, _shape, PyTuple_GetItem(parts, 3)) &&
+                  SET(made, _strides, PyTuple_GetItem(parts, 4)) && SET(made, _offset, PyTuple_GetItem(parts, 5)) &&
+                  SET(made, _dtype, dtype) && SET(made, _pinned, Py_None) && SET(made, _handle, handle) &&
+                  SET(made, _order, order) && SET(made, _implicit, Py_None)))
+        Py_CLEAR(made);
+    Py_XDECREF(forks);
+    return made;
+}
+
+/* The array over what was acquired. */
+static PyObject *attached(const xp_hand_over *self, const xp_types *types, const xp_array_parts *a, PyObject *raw,
+                          PyObject *memory, PyObject *acquired, PyObject *device, PyObject *context)
+{
+    const xp_handle *h = &a->memory;
+    PyObject *allocation = PyTuple_GetItem(acquired, 0), *lease = PyTuple_GetItem(acquired, 1);
+    int lies = SET(allocation, handle, memory) ? lies_in(self, h, allocation) : -1;
+    if (lies <= 0)
+        return lies < 0 ? NULL : Py_NewRef(Py_None);
+    PyObject *items[] = {Py_NewRef(allocation),
+                         PyLong_FromUnsignedLongLong(h->offset),
+                         PyLong_FromUnsignedLongLong(h->nbytes),
+                         Py_NewRef(device),
+                         Py_NewRef(context),
+                         PyBool_FromLong(h->flags & XP_ENTRY_READ_ONLY),
+                         Py_NewRef(memory),
+                         Py_NewRef(lease)};
+    PyObject *range = named_tuple(CLASS(Range), 8, items);
+    PyObject *event = a->has_event ? new_handle(self, types, &a->event) : Py_NewRef(Py_None);
+    PyObject *parts = range && event ? new_parts(self, a, memory, event) : NULL, *order = NULL, *dtype = NULL;
+    if (parts)
+        order = a->has_event ? CALL(order_of, event, device, PyTuple_GetItem(parts, 2)) : Py_NewRef(Py_None);
+    if (order)
+        dtype = CALL(decode_dtype, PyTuple_GetItem(parts, 7), PyTuple_GetItem(parts, 6));
+    PyObject *handle = dtype ? new_array_handle(self, raw, parts, Py_None) : NULL;
+    PyObject *array = handle ? new_array(self, range, parts, dtype, handle, order) : NULL;
+    Py_XDECREF(range);
+    Py_XDECREF(event);
+    Py_XDECREF(parts);
+    Py_XDECREF(order);
+    Py_XDECREF(dtype);
+    Py_XDECREF(handle);
+    return array;
+}
+
+/* attach(raw, seal, boot_id, peers) */
+static PyObject *over_attach(PyObject *object, PyObject *const *args, Py_ssize_t n)
+{
+    const xp_hand_over *self = (xp_hand_over *)object;
+    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    char *raw, *boot;
+    Py_ssize_t nbytes, boot_nbytes;
+    xp_array_parts a;
+    const xp_key *key = xp_arity("attach", n, 4, 4) < 0 ? NULL : xp_key_of(types, args[1]);
+    if (key == NULL || PyBytes_AsStringAndSize(args[0], &raw, &nbytes) < 0 ||
+        PyBytes_AsStringAndSize(args[2], &boot, &boot_nbytes) < 0)
+        return NULL;
+    if (boot_nbytes != sizeof a.memory.boot_id || !xp_read_array(key, raw, (size_t)nbytes, &a) || !a.fits ||
+        (a.memory.flags & (XP_ENTRY_COUNTED | XP_ENTRY_PICKLED)) || !of_boot(&a.memory, boot) ||
+        (a.has_event && !of_boot(&a.event, boot)))
+        Py_RETURN_NONE;
+    PyObject *names = PyBytes_FromStringAndSize((const char *)a.memory.backend,
+                                                sizeof a.memory.backend + sizeof a.memory.device_uuid);
+    PyObject *decided = names ? found_in(self->kit[K_decided], names) : NULL; /* opener, device, context */
+    Py_XDECREF(names);
+    PyObject *memory = decided ? new_handle(self, types, &a.memory) : NULL;
+    PyObject *acquired = memory ? acquire(self, &a.memory, memory, args[3], PyTuple_GetItem(decided, 0)) : NULL;
+    PyObject *array = acquired ? attached(self, types, &a, args[0], memory, acquired, PyTuple_GetItem(decided, 1),
+                                          PyTuple_GetItem(decided, 2))
+                               : declined();
+    Py_XDECREF(acquired);
+    Py_XDECREF(memory);
+    Py_XDECREF(decided);
+    return array;
+}
+
+/* --- share -------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject *allocation, *keep, *prepared, *dtype, *shape, *strides, *text; /* owned */
+    xp_array head;
+    int ndim;
+    int64_t lengths[XP_MAX_DIMS], steps[XP_MAX_DIMS];
+    uint64_t offset, nbytes; /* of the bytes that the elements span, in the allocation */
+    bool read_only;
+    xp_handle made;
+} source;
+
+/* Takes the reference over. */
+static bool as_u64(PyObject *value, uint64_t *out)
+{
+    bool good = value && xp_as_u64(value, out) == 0;
+    Py_XDECREF(value);
+    return good;
+}
+
+static bool made_here(const xp_hand_over *self, PyObject *object, int name)
+{
+    uint64_t forks;
+    return as_u64(PyObject_GetAttr(object, self->names[name]), &forks) && forks == XP_RELAXED(&xp_fork_count);
+}
+
+static bool has_streams(const xp_hand_over *self, PyObject *device)
+{
+    PyObject *adapter = GET(device, _adapter), *found = adapter ? GET(adapter, has_streams) : NULL;
+    Py_XDECREF(adapter);
+    Py_XDECREF(found);
+    return found != Py_False;
+}
+
+/* Where the elements lie in their range, and which of its bytes they span. */
+static bool span(const xp_hand_over *self, PyObject *array, source *s)
+{
+    uint64_t first, itemsize;
+    int nsteps;
+    if (!as_u64(GET(array, _offset), &first) || (s->dtype = GET(array, _dtype)) == NULL ||
+        !as_u64(GET(s->dtype, itemsize), &itemsize) || (s->shape = GET(array, _shape)) == NULL ||
+        xp_as_dims(s->shape, "shape", s->lengths, &s->ndim) < 0 || (s->strides = GET(array, _strides)) == NULL ||
+        xp_as_dims(s->strides, "strides", s->steps, &nsteps) < 0)
+        return false;
+    int64_t dims[2 * XP_ARRAY_DIMS], low, high;
+    if (s->ndim < 0 || s->ndim > (int)XP_ARRAY_DIMS || nsteps != s->ndim || itemsize > UINT32_MAX)
+        return false;
+    memcpy(dims, s->lengths, 8u * (size_t)s->ndim);
+    memcpy(dims + s->ndim, s->steps, 8u * (size_t)s->ndim);
+    if (!xp_extent(dims, (unsigned)s->ndim, itemsize, &low, &high))
+        return false;
+    s->head.itemsize = (uint32_t)itemsize;
+    s->head.offset = (uint64_t)-low;
+    s->offset += first + (uint64_t)low;
+    s->nbytes = (uint64_t)(high - low);
+    return true;
+}
+
+/* Whether it is an array of ours, in memory that this process allocated, on a device that writes nothing later. */
+static bool describe(const xp_hand_over *self, PyObject *array, source *s)
+{
+    PyObject *range = GET(array, _held);
+    bool good = range && Py_TYPE(range) == CLASS(Range) && made_here(self, array, N__forks) &&
+                PyTuple_GetItem(range, 6) == Py_None && Py_TYPE(PyTuple_GetItem(range, 0)) == CLASS(Allocation) &&
+                made_here(self, PyTuple_GetItem(range, 0), N_forks) && !has_streams(self, PyTuple_GetItem(range, 3)) &&
+                xp_as_u64(PyTuple_GetItem(range, 1), &s->offset) == 0;
+    if (good) {
+        s->allocation = Py_NewRef(PyTuple_GetItem(range, 0));
+        s->keep = Py_NewRef(PyTuple_GetItem(range, 7));
+        s->read_only = PyTuple_GetItem(range, 5) == Py_True;
+        good = span(self, array, s);
+    }
+    Py_XDECREF(range);
+    return good;
+}
+
+/* What all exports of the allocation say: a template, the size of the whole, and that nothing is handed out on demand. */
+static bool prepare(const xp_hand_over *self, const xp_types *types, PyObject *table, source *s)
+{
+    s->prepared = GET(s->allocation, prepared);
+    if (s->prepared == Py_None) {
+        Py_DECREF(s->prepared);
+        s->prepared = CALL(prepared_by, s->allocation, table, Py_False);
+    }
+    return s->prepared && PyTuple_Check(s->prepared) && PyTuple_Size(s->prepared) == 3 &&
+           Py_TYPE(PyTuple_GetItem(s->prepared, 0)) == types->template && PyTuple_GetItem(s->prepared, 2) == Py_None;
+}
+
+static bool name_dtype(const xp_hand_over *self, source *s)
+{
+    PyObject *id = PyLong_FromVoidPtr(s->dtype), *known = id ? found_in(self->kit[K_texts], id) : NULL;
+    if (known && PyTuple_GetItem(known, 0) == s->dtype)
+        s->text = Py_NewRef(PyTuple_GetItem(known, 1));
+    Py_XDECREF(id);
+    Py_XDECREF(known);
+    if (s->text == NULL && !PyErr_Occurred())
+        s->text = CALL(encode_dtype, s->dtype);
+    return s->text && PyBytes_Check(s->text) && PyBytes_Size(s->text) <= UINT16_MAX;
+}
+
+static bool is_empty(const xp_hand_over *self, PyObject *table, int name)
+{
+    PyObject *found = PyObject_GetAttr(table, self->names[name]);
+    Py_ssize_t size = found ? PyObject_Size(found) : -1;
+    Py_XDECREF(found);
+    return size == 0;
+}
+
+/* exports[generation] = what holds the allocation */
+static bool keep(const xp_hand_over *self, PyObject *exports, PyObject *handle, const source *s)
+{
+    PyObject *made = PyType_GenericAlloc(CLASS(Exported), 0), *foreign = GET(s->allocation, foreign);
+    PyObject *zero = PyLong_FromLong(0), *generation = PyLong_FromUnsignedLongLong(s->made.generation);
+    bool good = made && foreign && zero && generation && SET(made, handle, handle) &&
+                SET(made, source, s->allocation) && SET(made, keep, s->keep) && SET(made, foreign, foreign) &&
+                SET(made, implicit, Py_False) && SET(made, nbytes, PyTuple_GetItem(s->prepared, 1)) &&
+                SET(made, outlives, Py_False) && SET(made, deadline, zero) &&
+                PyObject_SetItem(exports, generation, made) == 0;
+    Py_XDECREF(made);
+    Py_XDECREF(foreign);
+    Py_XDECREF(zero);
+    Py_XDECREF(generation);
+    return good;
+}
+
+/* The handle of a new entry, which is live at once. With the lock of the table. NULL: see `declined`. */
+static PyObject *enter(const xp_hand_over *self, const xp_types *types, const xp_key *key, PyObject *table, source *s)
+{
+    PyObject *own = GET(table, _entries), *domain = GET(table, domain), *exports = GET(table, _exports), *handle = NULL;
+    uint32_t entry = XP_ENTRIES;
+    if (own && Py_TYPE(own) == types->own_table && domain && exports && xp_take_entry(own, domain, &entry) &&
+        entry != XP_ENTRIES) {
+        uint64_t generation = xp_next_generation(own);
+        if (xp_enter(own, key, PyTuple_GetItem(s->prepared, 0), entry, generation,
+                     s->read_only ? XP_ENTRY_READ_ONLY : 0, 0, s->offset, s->nbytes, &s->made))
+            handle = new_handle(self, types, &s->made);
+        if (handle && keep(self, exports, handle, s)) {
+            XP_STORE(&xp_own_entry(own, entry)->generation, generation);
+        } else {
+            Py_CLEAR(handle);
+            xp_give_entry(own, entry);
+        }
+    }
+    Py_XDECREF(own);
+    Py_XDECREF(domain);
+    Py_XDECREF(exports);
+    return handle;
+}
+
+/* `enter`, where nothing else is due with an export. */
+static PyObject *export(const xp_hand_over *self, const xp_types *types, const xp_key *key, PyObject *table, source *s)
+{
+    PyObject *lock = GET(table, _lock), *taken = lock ? METHOD(lock, acquire) : NULL, *handle = NULL;
+    if (taken) {
+        PyObject *serving = GET(table, _serving), *type, *value, *trace;
+        if (serving == Py_True && is_empty(self, table, N__lingering) && is_empty(self, table, N__ending))
+            handle = enter(self, types, key, table, s);
+        Py_XDECREF(serving);
+        PyErr_Fetch(&type, &value, &trace);
+        PyObject *released = METHOD(lock, release);
+        Py_XDECREF(released);
+        if (type)
+            PyErr_Restore(type, value, trace);
+    }
+    Py_XDECREF(taken);
+    Py_XDECREF(lock);
+    return handle;
+}
+
+static PyObject *sealed(const xp_hand_over *self, const xp_key *key, PyObject *memory, const source *s)
+{
+    PyObject *items[] = {Py_NewRef(memory),
+                         Py_NewRef(Py_None),
+                         PyLong_FromLong(0),
+                         Py_NewRef(s->shape),
+                         Py_NewRef(s->strides),
+                         PyLong_FromUnsignedLongLong(s->head.offset),
+                         PyLong_FromUnsignedLong(s->head.itemsize),
+                         Py_NewRef(s->text),
+                         PyLong_FromLong(0),
+                         Py_NewRef(Py_True)};
+    PyObject *parts = named_tuple(CLASS(Parts), 10, items);
+    PyObject *raw = xp_seal_array(key, s->head, &s->made, NULL, s->ndim, s->lengths, s->steps, s->text);
+    PyObject *forks = PyLong_FromUnsignedLong(XP_RELAXED(&xp_fork_count));
+    PyObject *handle = parts && raw && forks ? new_array_handle(self, raw, parts, forks) : NULL;
+    Py_XDECREF(parts);
+    Py_XDECREF(raw);
+    Py_XDECREF(forks);
+    return handle;
+}
+
+/* share(array, seal, table) */
+static PyObject *over_share(PyObject *object, PyObject *const *args, Py_ssize_t n)
+{
+    const xp_hand_over *self = (xp_hand_over *)object;
+    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    const xp_key *key = xp_arity("share", n, 3, 3) < 0 ? NULL : xp_key_of(types, args[1]);
+    if (key == NULL)
+        return NULL;
+    source s = {.ndim = 0};
+    bool known = Py_TYPE(args[0]) == CLASS(SharedArray) && describe(self, args[0], &s) && name_dtype(self, &s) &&
+                 prepare(self, types, args[2], &s);
+    PyObject *memory = known ? export(self, types, key, args[2], &s) : NULL;
+    PyObject *handle = memory ? sealed(self, key, memory, &s) : declined();
+    Py_XDECREF(memory);
+    Py_XDECREF(s.allocation);
+    Py_XDECREF(s.keep);
+    Py_XDECREF(s.prepared);
+    Py_XDECREF(s.dtype);
+    Py_XDECREF(s.shape);
+    Py_XDECREF(s.strides);
+    Py_XDECREF(s.text);
+    return handle;
+}
+
+static PyMethodDef over_methods[] = {
+    {"share", XP_FAST(over_share), METH_FASTCALL, NULL},
+    {"attach", XP_FAST(over_attach), METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+static PyType_Slot over_slots[] = {
+    {Py_tp_new, over_new},     {Py_tp_dealloc, over_dealloc}, {Py_tp_traverse, over_traverse},
+    {Py_tp_clear, over_clear}, {Py_tp_methods, over_methods}, {0, NULL},
+};
+static PyType_Spec over_spec = {"xpushare._native.HandOver", sizeof(xp_hand_over), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, over_slots};
+
+int xp_init_hand_over(PyObject *module) { return xp_add_type(module, &over_spec); }

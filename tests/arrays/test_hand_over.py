@@ -1,0 +1,362 @@
+"""`share` and `attach` by one native call: what it makes is what Python makes, and the rest it leaves to Python."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from peering import nothing_left
+
+import xpushare as xs
+from harness import Child, kept
+from xpushare import _hand_over
+from xpushare._array_handle import checked_parts
+from xpushare._errors import OutOfMemoryError
+from xpushare._native import HandOver, OwnTable
+from xpushare.core.layers import enable_layers
+from xpushare.sharing import identity, node
+from xpushare.sharing.handle import fields_of
+from xpushare.sharing.peers import Peers
+
+pytestmark = pytest.mark.skipif(bool(_hand_over.off), reason="the native way is switched off")
+
+
+def shared(name: str, shape: tuple[int, ...], dtype: str, **options: Any) -> bytes:
+    """In the peer: a new array, shared; `kept` holds both."""
+    array = kept[name] = xs.empty(shape, dtype, isolated=True)
+    np.asarray(array)[...] = 3
+    handle = kept[f"handle of {name}"] = xs.share(array, **options)
+    return bytes(handle)
+
+
+def withdraw(name: str) -> None:
+    kept.pop(f"handle of {name}").close()
+
+
+def put_back(name: str) -> bytes:
+    """In the peer: another handle of the same array."""
+    handle = kept[f"handle of {name}"] = xs.share(kept[name])
+    return bytes(handle)
+
+
+@pytest.fixture
+def met(peer: Child) -> bytes:
+    """A handle of an exporter that this process has met."""
+    raw: bytes = peer.call(shared, "met", (4, 6), "f4")
+    xs.attach(raw).close()
+    return raw
+
+
+def long_way(call: Any, *arguments: Any, **options: Any) -> Any:
+    """The same by Python alone."""
+    _hand_over.off.append("this test")
+    try:
+        return call(*arguments, **options)
+    finally:
+        _hand_over.off.pop()
+
+
+# --- share
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((), "u1"), ((7,), "<i2"), ((3, 0, 2), "f8"), ((2, 3, 4), "c16"), ((1,) * 64, "u1"), ((5,), ">f4")],
+    ids=str,
+)
+def test_share_makes_what_python_makes(shape: tuple[int, ...], dtype: str) -> None:
+    array = xs.empty(shape, dtype)
+    with xs.share(array) as first, nothing_left():  # the first export makes the table
+        handle = _hand_over.share(array)
+        assert handle is not None
+        expected = long_way(xs.share, array)
+        same(handle, expected)
+        assert xs.ArrayHandle(bytes(handle)) == handle
+        assert {first, handle, expected} == {xs.ArrayHandle(bytes(each)) for each in (first, handle, expected)}
+        handle.close()
+        assert not node.current().table()._exports.keys() & {fields_of(handle.handle).generation}
+        expected.close()
+        del handle, expected
+
+
+def same(found: xs.ArrayHandle, expected: xs.ArrayHandle) -> None:
+    """All but what each handle has of its own."""
+    assert found._owner == expected._owner is not None
+    assert found.dtype == expected.dtype
+    parts, others = checked_parts(found), checked_parts(expected)
+    assert parts[1:] == others[1:]
+    assert [type(each) for each in parts] == [type(each) for each in others]
+    own = {"entry", "generation", "nonce"}
+    for name in dir(fields_of(parts.memory)):
+        if not name.startswith("_") and name not in own:
+            assert getattr(fields_of(parts.memory), name) == getattr(fields_of(others.memory), name), name
+    exports = node.current().table()._exports
+    export, other = (exports[fields_of(each.memory).generation] for each in (parts, others))
+    for name in set(type(export).__slots__) - {"handle"}:
+        assert getattr(export, name) is getattr(other, name) or getattr(export, name) == getattr(other, name), name
+    assert export.handle == parts.memory
+
+
+def test_share_of_views_of_an_allocation() -> None:
+    """Steps that go back, gaps, and a beginning within: exactly the bytes that the elements span."""
+    memory = xs.malloc_host(4096)
+    array = memory.slice(64, 1024).as_array((8, 4), "i4", 16)
+    view = array._view(3 * 16, (4, 2), np.dtype("i4"), (-16, 8))
+    xs.share(array).close()
+    for each in array, view:
+        handle = _hand_over.share(each)
+        assert handle is not None
+        expected = long_way(xs.share, each)
+        same(handle, expected)
+        handle.close()
+        expected.close()
+
+
+def test_share_leaves_the_rest_to_python(met: bytes) -> None:
+    """None, and nothing exported: for what Python alone decides, refuses, or has more to do for."""
+    array = xs.empty(3)
+    xs.share(array).close()
+    imported = xs.attach(met)
+    closed = xs.empty(3)
+    closed.close()
+    streams = xs.empty(3, device="mock:0")
+    table = node.current().table()
+    before = table.statistics()["exports"]
+    for each in imported, closed, streams, xs.malloc_host(8), np.empty(3), None:
+        assert _hand_over.share(each) is None  # type: ignore[arg-type]
+    enable_layers("UR_LAYER_LEAK_CHECKING")
+    try:
+        assert _hand_over.share(array) is None
+    finally:
+        enable_layers()
+    with xs.share(array, ttl=600):  # each export then looks what is over
+        assert _hand_over.share(array) is None
+    assert table.statistics()["exports"] == before
+    handle = _hand_over.share(array)
+    assert handle is not None
+    handle.close()
+    imported.close()
+
+
+def test_a_forked_child_leaves_it_to_python() -> None:
+    array = xs.empty(3)
+    xs.share(array).close()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            own = xs.empty(3)
+            xs.share(own).close()  # a table of its own
+            if _hand_over.share(array) is None and _hand_over.share(own) is not None:
+                try:
+                    xs.share(array)
+                except xs.ForkError:
+                    code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_share_that_fails_gives_its_entry_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    array = xs.empty(3)
+    xs.share(array).close()
+    table = node.current().table()
+
+    class Full(dict[int, Any]):
+        def __setitem__(self, key: int, value: Any) -> None:
+            raise MemoryError
+
+    used = table.statistics()["entries_used"]
+    with monkeypatch.context() as patch:
+        patch.setattr(table, "_exports", Full())
+        for _ in range(3):
+            with pytest.raises(MemoryError):
+                _hand_over.share(array)
+    xs.share(array).close()
+    assert table.statistics()["entries_used"] <= used + 1
+    handles: list[xs.ArrayHandle] = []
+    other = threading.Thread(target=lambda: handles.append(xs.share(array)))
+    other.start()
+    other.join(10)
+    assert handles, "the lock was let go"
+    handles[0].close()
+
+
+def test_threads_share_at_once() -> None:
+    """Each gets an entry and a generation of its own."""
+    array = xs.empty(3)
+    xs.share(array).close()
+    handles: list[xs.ArrayHandle] = []
+
+    def work() -> None:
+        handles.extend(xs.share(array) for _ in range(200))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert len({fields_of(each.handle).entry for each in handles}) == len(handles) == 800
+    assert len({fields_of(each.handle).generation for each in handles}) == 800
+    for handle in handles:
+        handle.close()
+
+
+# --- attach
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((), "f8"), ((2, 3, 4), "<i2"), ((5,), ">c8")], ids=str)
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.usefixtures("met")
+def test_attach_makes_what_python_makes(peer: Child, shape: tuple[int, ...], dtype: str, read_only: bool) -> None:
+    raw = peer.call(shared, "array", shape, dtype, read_only=read_only)
+    with nothing_left():
+        array = _hand_over.attach(raw)
+        assert array is not None
+        other = long_way(xs.attach, raw)
+        for name in set(type(array).__slots__) - {"_held", "_handle"}:
+            mine, its = getattr(array, name), getattr(other, name)
+            assert (type(mine), mine) == (type(its), its), name
+        mine, its = array._held, other._held
+        assert mine is not None
+        assert type(mine) is type(its)
+        assert mine[:7] == its[:7], "the same mapping"
+        assert type(mine.lease) is type(its.lease)
+        assert mine.lease.peer is its.lease.peer
+        assert mine.allocation.handle == array.handle.handle
+        assert (array.handle, checked_parts(array.handle)) == (other.handle, checked_parts(other.handle))
+        assert array.handle._owner is None
+        values = np.asarray(array)
+        assert (values.dtype, values.shape, values.flags.writeable) == (np.dtype(dtype), shape, not read_only)
+        assert (values == 3).all()
+        array.close()
+        other.close()
+        del array, other, values, mine, its
+
+
+def test_attach_leaves_the_rest_to_python(peer: Child, met: bytes) -> None:
+    """None, and nothing left open: opens that are counted, handles that lie or have expired, layers, strangers."""
+    counted = peer.call(shared, "counted", (2,), "u1", opens=2)
+    with nothing_left():
+        assert _hand_over.attach(counted) is None
+        for _ in range(2):
+            xs.attach(counted).close()
+        with pytest.raises(xs.HandleExpiredError, match="used up"):
+            xs.attach(counted)
+    enable_layers("UR_LAYER_LEAK_CHECKING")
+    try:
+        assert _hand_over.attach(met) is None
+    finally:
+        enable_layers()
+    own = xs.share(xs.empty(2))
+    assert _hand_over.attach(bytes(own)) is None
+    own.close()
+    with Child() as stranger:
+        raw = stranger.call(shared, "one", (2,), "u1")
+        assert _hand_over.attach(raw) is None
+        xs.attach(raw).close()
+        array = _hand_over.attach(raw)
+        assert array is not None
+        array.close()
+    assert _hand_over.attach(raw) is None, "its exporter has ended"
+    with pytest.raises(xs.HandleExpiredError):
+        xs.attach(raw)
+
+
+@pytest.mark.usefixtures("met")
+def test_a_withdrawn_handle(peer: Child) -> None:
+    raw = peer.call(shared, "short", (2,), "u1")
+    with nothing_left():
+        array = _hand_over.attach(raw)
+        peer.call(withdraw, "short")
+        assert _hand_over.attach(raw) is None, "not from what is open, either"
+        with pytest.raises(xs.HandleExpiredError):
+            xs.attach(raw)
+        assert array is not None
+        again = _hand_over.attach(peer.call(put_back, "short"))
+        assert again is not None
+        held, other = again._held, array._held
+        assert held is not None
+        assert other is not None
+        assert held.allocation is other.allocation
+        del held, other
+        del array, again
+
+
+def test_altered_bytes(met: bytes) -> None:
+    """Each bit flipped, each length: nothing is opened."""
+    with nothing_left():
+        for at in range(len(met) * 8):
+            wrong = bytearray(met)
+            wrong[at // 8] ^= 1 << at % 8
+            assert _hand_over.attach(bytes(wrong)) is None
+        for length in range(len(met)):
+            assert _hand_over.attach(met[:length]) is None
+        assert _hand_over.attach(met + b"\0") is None
+
+
+def test_an_open_that_fails_is_tried_in_python(met: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python may find room, or another way, and has the errors."""
+    failures: list[int] = []
+    acquire = Peers.acquire_known
+
+    def fail(self: Peers, *arguments: Any) -> Any:
+        if not failures:
+            failures.append(1)
+            raise OutOfMemoryError("full")
+        return acquire(self, *arguments)
+
+    monkeypatch.setattr(Peers, "acquire_known", fail)
+    with xs.attach(met) as array:
+        assert np.asarray(array).sum() == 4 * 6 * 3
+    assert failures
+
+
+def test_an_interrupt_passes(met: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_arguments: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Peers, "acquire_known", interrupt)
+    with nothing_left(), pytest.raises(KeyboardInterrupt):
+        xs.attach(met)
+
+
+# --- the parts
+
+
+def test_hand_over_takes_its_kit() -> None:
+    for kit in ({}, {"SharedArray": 1}):
+        with pytest.raises(TypeError, match="keyword arguments"):
+            HandOver(**kit)
+    seal = identity.sealing()
+    with pytest.raises(TypeError):
+        _hand_over._native.attach("text", seal, bytes(16), None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="Seal"):
+        _hand_over._native.share(None, None, None)  # type: ignore[arg-type]
+    assert _hand_over._native.attach(b"", seal, b"", None) is None
+
+
+def test_entries_are_used_again_once_nobody_holds_them() -> None:
+    table = node.current().table()
+    common = bytes(224)
+    own = OwnTable(table._mapping, common)
+    assert [own.take(table.domain) for _ in range(3)] == [0, 1, 2]
+    own.give(1)
+    assert [own.take(table.domain), own.take(table.domain), own.used] == [1, 3, 4]
+    with pytest.raises(ValueError, match="not taken"):
+        own.give(4)
+    assert [own.next_generation(), own.next_generation()] == [1, 2]
+
+
+def test_the_switch() -> None:
+    code = "from xpushare import _hand_over; print(_hand_over.off)"
+    for value, expected in (("0", f"['{_hand_over.SWITCH}']"), ("1", "[]")):
+        done = subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, _hand_over.SWITCH: value}, capture_output=True, text=True
+        )
+        assert done.stdout.strip() == expected, done.stderr
