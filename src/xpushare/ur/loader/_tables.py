@@ -77,7 +77,7 @@ def _native(function: Function) -> tuple[str, str] | None:
         return "XP_STATUS", kind
     if family == "sequence" and [each.name for each in function.operations] == ["Event.wait"]:
         return "XP_WAITS", kind
-    if family == "handle" and [each.name for each in function.operations] == ["Queue.synchronize"]:
+    if kind == "queue" and [each.name for each in function.operations] == ["Queue.synchronize"]:
         return "XP_FINISHES", kind
     return None
 
