@@ -99,6 +99,9 @@ def copy(dst: int, src: int, nbytes: int) -> None:
 def fill(dst: int, pattern: bytes, nbytes: int) -> None:
     """Repeat `pattern` over [dst, dst + nbytes) without the GIL; nbytes is a multiple of len(pattern)."""
 
+def mapped(address: int, nbytes: int) -> str:
+    """How this process can reach all of these bytes: "rw", "r", or "" if not all of them are there."""
+
 @final
 class Mapping:
     """A shared mapping of an fd, which is unmapped when the object dies. It does not keep the fd."""

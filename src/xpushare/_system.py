@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from xpushare._errors import FeatureNotSupportedError
-from xpushare._native import Domain, Mapping, OwnedFd, Reservation, check_memfd, serve
+from xpushare._native import Domain, Mapping, OwnedFd, Reservation, check_memfd, mapped, serve
 
 __all__ = [
     "Domain",
@@ -149,22 +149,3 @@ def is_wsl() -> bool:
     import platform  # slow to import
 
     return "microsoft" in platform.release().lower() or os.path.exists("/dev/dxg")
-
-
-def mapped(address: int, nbytes: int) -> str:
-    """How this process can reach all of these bytes: "rw", "r", or "" if not all of them are there."""
-    end, found = address + nbytes, "rw"
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as lines:
-        for line in lines:
-            span, access, _ = line.split(maxsplit=2)
-            first, _, last = span.partition("-")
-            if int(last, 16) <= address:
-                continue
-            if int(first, 16) > address or access[0] == "-":
-                return ""
-            if access[1] == "-":
-                found = "r"
-            address = int(last, 16)
-            if address >= end:
-                return found
-    return ""

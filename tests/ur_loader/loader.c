@@ -116,7 +116,7 @@ uint32_t call_under_lock(int of_host)
 {
     enum { SIZE = 1 << 20 };
     void *queue, *filled, *copied, *event;
-    uint32_t status = 7, pattern = 42, result = 0, *memory;
+    uint32_t status = 7, pattern = 42, ordinary = 43, result = 0, *memory;
     MUST(urQueueCreate, context, device, NULL, &queue);
     MUST(urUSMDeviceAlloc, context, device, NULL, NULL, (size_t)2 * SIZE, (void **)&memory);
     pthread_mutex_lock(&own);
@@ -127,6 +127,7 @@ uint32_t call_under_lock(int of_host)
     result |= CALL(urEnqueueUSMFill, queue, memory, sizeof pattern, &pattern, (size_t)SIZE, 0u, NULL, &filled);
     pattern = 0; /* it was copied */
     result |= CALL(urEnqueueUSMMemcpy, queue, 0, memory + SIZE / 4, memory, (size_t)SIZE, 1u, &filled, &copied);
+    result |= CALL(urEnqueueUSMMemcpy, queue, 0, memory, &ordinary, sizeof ordinary, 0u, NULL, NULL);
     result |= CALL(urEnqueueEventsWaitWithBarrier, queue, 1u, &copied, &event);
     result |= CALL(urEventGetInfo, event, 3u, sizeof status, &status, NULL);
     result |= CALL(urEventRetain, event) | CALL(urEventRelease, event) | CALL(urEventRelease, filled);
@@ -135,7 +136,7 @@ uint32_t call_under_lock(int of_host)
     pthread_mutex_unlock(&own);
     result |= CALL(urEventWait, 1u, &event) | CALL(urEventRelease, event) | CALL(urEventRelease, copied);
     result |= CALL(urQueueFinish, queue) | CALL(urQueueRelease, queue);
-    if (memory[SIZE / 2 - 1] != 42 || status > 3)
+    if (memory[SIZE / 2 - 1] != 42 || memory[0] != 43 || status > 3)
         abort();
     return result | CALL(urUSMFree, context, memory);
 }

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -39,6 +40,31 @@ bool xp_may_spin(void)
         XP_STORE_RELAXED(&answer, cpus > 0 ? cpus : 2);
     }
     return cpus != 1;
+}
+
+__attribute__((visibility("default"))) int xp_mapped(uint64_t address, uint64_t nbytes, bool *ours)
+{
+    unsigned long first, last, end;
+    char *line = NULL, access[8];
+    size_t room = 0;
+    int found = 2, name;
+    *ours = false;
+    if (__builtin_add_overflow(address, nbytes, &end))
+        return 0;
+    FILE *file = fopen("/proc/self/maps", "re");
+    if (!file)
+        return -1;
+    while (address < end && found && getline(&line, &room, file) > 0) {
+        name = 0;
+        if (sscanf(line, "%lx-%lx %7s %*s %*s %*s %n", &first, &last, access, &name) != 3 || last <= address)
+            continue;
+        found = first > address || access[0] == '-' ? 0 : access[1] == '-' ? 1 : found;
+        *ours = *ours || !strncmp(line + name, "/memfd:xpushare", 15);
+        address = last;
+    }
+    free(line);
+    fclose(file);
+    return address < end ? 0 : found;
 }
 
 int xp_futex_wait(uint32_t *word, uint32_t expected, uint64_t timeout_ns)

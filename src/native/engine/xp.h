@@ -58,6 +58,9 @@ void xp_fill(char *to, const char *pattern, uint64_t unit, uint64_t nbytes); /* 
 extern unsigned xp_fork_count; /* read with XP_RELAXED */
 uint64_t xp_now(void);         /* CLOCK_MONOTONIC in ns */
 bool xp_may_spin(void);        /* somebody may run on another CPU meanwhile */
+/* How this process can reach all of these bytes: 2 read and write them, 1 read them, 0 some are not there; -1 and errno.
+ * `ours`: some lie in memory that this package shares. */
+int xp_mapped(uint64_t address, uint64_t nbytes, bool *ours);
 int xp_futex_wait(uint32_t *word, uint32_t expected, uint64_t timeout_ns); /* 0 or errno: EAGAIN, EINTR, ETIMEDOUT */
 int xp_futex_wake(uint32_t *word, int count);
 /* `fd`, or -1 with its errno kept, above 2: where a process began without stdio, anybody's print goes to 0, 1 and 2. */

@@ -51,6 +51,20 @@ static PyObject *fill(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t 
     Py_RETURN_NONE;
 }
 
+static PyObject *mapped(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
+{
+    static const char *const answers[] = {"", "r", "rw"};
+    uint64_t address, nbytes;
+    bool ours;
+    int found;
+    if (xp_arity("mapped", n, 2, 2) < 0 || xp_as_u64(args[0], &address) < 0 || xp_as_u64(args[1], &nbytes) < 0)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    found = xp_mapped(address, nbytes, &ours);
+    Py_END_ALLOW_THREADS
+    return found < 0 ? xp_oserror_of(errno, "/proc/self/maps") : PyUnicode_FromString(answers[found]);
+}
+
 /* --- Mapping and Reservation: the same object but for the methods ------------------------------------------------- */
 
 typedef struct {
@@ -340,6 +354,7 @@ static PyMethodDef functions[] = {
     {"kept_nbytes", kept_nbytes, METH_NOARGS, NULL},
     {"copy", XP_FAST(copy), METH_FASTCALL, NULL},
     {"fill", XP_FAST(fill), METH_FASTCALL, NULL},
+    {"mapped", XP_FAST(mapped), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -79,11 +79,13 @@ enum { XP_PENDING, XP_DONE };
 int xp_state_of(const xp_box *event, uint64_t *point); /* of its newest point, which is told, too; -1: it cannot be said */
 bool xp_natives(void);                                 /* false: Python sees every call */
 extern void (*xp_fill)(char *to, const char *pattern, uint64_t unit, uint64_t nbytes);
+extern int (*xp_mapped)(uint64_t address, uint64_t nbytes, bool *ours);
 xp_box *xp_take_ended(void); /* a list of those whose last reference was given up; Python's objects are to be */
 
 /* --- ranges.c ----------------------------------------------------------------------------------------------------- */
-/* Whether commands of that backend's queues may use `times` times so many bytes. */
-bool xp_reaches(uint32_t backend, uint64_t address, uint64_t nbytes, uint64_t times, bool write);
+enum { XP_HINTS, XP_READS, XP_WRITES }; /* hints are about USM memory only */
+/* Whether commands of that backend's queues may so use `times` times so many bytes. */
+bool xp_reaches(uint32_t backend, uint64_t address, uint64_t nbytes, uint64_t times, int use);
 
 /* --- lanes.c ------------------------------------------------------------------------------------------------------ */
 /* How a command is enqueued without Python. Numbers of words; 0, which is the queue's, stands for none. */

@@ -739,61 +739,61 @@ static bool urEnqueueTimestampRecordingExp_plain(const uint64_t *a, uint32_t bac
 
 static bool urEnqueueUSMAdvise_plain(const uint64_t *a, uint32_t backend)
 {
-    return xp_reaches(backend, a[1], a[2], 1, false) &&
-           !!a[1] &&
+    return !!a[1] &&
            !(a[3] & 0xfffe0000u) &&
-           !(a[2] == 0);
+           !(a[2] == 0) &&
+           xp_reaches(backend, a[1], a[2], 1, XP_HINTS);
 }
 
 static bool urEnqueueUSMFill_plain(const uint64_t *a, uint32_t backend)
 {
-    return xp_reaches(backend, a[1], a[4], 1, true) &&
-           !!a[1] &&
+    return !!a[1] &&
            !(a[3] == 0) &&
            !((a[2] == 0) || (a[4] == 0)) &&
            !(a[2] > a[4]) &&
-           !(a[4] % a[2]);
+           !(a[4] % a[2]) &&
+           xp_reaches(backend, a[1], a[4], 1, XP_WRITES);
 }
 
 static bool urEnqueueUSMFill2D_plain(const uint64_t *a, uint32_t backend)
 {
-    return xp_reaches(backend, a[1], a[2], a[6], true) &&
-           !!a[1] &&
+    return !!a[1] &&
            !(a[4] == 0) &&
            !((a[2] == 0) || (a[2] < a[5])) &&
            !(a[3] == 0) &&
            !(a[3] > (a[5] * a[6])) &&
            !(a[3] & (a[3] - 1)) &&
            !((a[5] == 0) || (a[6] == 0)) &&
-           !((a[5] * a[6]) % a[3]);
+           !((a[5] * a[6]) % a[3]) &&
+           xp_reaches(backend, a[1], a[2], a[6], XP_WRITES);
 }
 
 static bool urEnqueueUSMMemcpy_plain(const uint64_t *a, uint32_t backend)
 {
-    return xp_reaches(backend, a[2], a[4], 1, true) &&
-           xp_reaches(backend, a[3], a[4], 1, false) &&
-           !!a[2] &&
+    return !!a[2] &&
            !!a[3] &&
-           !(a[4] == 0);
+           !(a[4] == 0) &&
+           xp_reaches(backend, a[2], a[4], 1, XP_WRITES) &&
+           xp_reaches(backend, a[3], a[4], 1, XP_READS);
 }
 
 static bool urEnqueueUSMMemcpy2D_plain(const uint64_t *a, uint32_t backend)
 {
-    return xp_reaches(backend, a[2], a[3], a[7], true) &&
-           xp_reaches(backend, a[4], a[5], a[7], false) &&
-           !!a[2] &&
+    return !!a[2] &&
            !!a[4] &&
            !((a[5] == 0) || (a[3] == 0)) &&
            !((a[5] < a[6]) || (a[3] < a[6])) &&
-           !(a[7] == 0);
+           !(a[7] == 0) &&
+           xp_reaches(backend, a[2], a[3], a[7], XP_WRITES) &&
+           xp_reaches(backend, a[4], a[5], a[7], XP_READS);
 }
 
 static bool urEnqueueUSMPrefetch_plain(const uint64_t *a, uint32_t backend)
 {
-    return xp_reaches(backend, a[1], a[2], 1, false) &&
-           !!a[1] &&
+    return !!a[1] &&
            !(a[3] & 0xfffffffcu) &&
-           !(a[2] == 0);
+           !(a[2] == 0) &&
+           xp_reaches(backend, a[1], a[2], 1, XP_HINTS);
 }
 
 static const xp_command_form xp_command_forms[XP_FUNCTIONS] = {

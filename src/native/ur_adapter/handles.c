@@ -112,14 +112,16 @@ static void end(xp_box *box)
 static int (*newest_state)(void *), (*newest_wait)(void *);
 static uint64_t (*newest_point)(void *);
 void (*xp_fill)(char *to, const char *pattern, uint64_t unit, uint64_t nbytes);
+int (*xp_mapped)(uint64_t address, uint64_t nbytes, bool *ours);
 
-XP_EXPORT void xpushare_ur_engine(void *state, void *wait, void *point, void *fill);
-void xpushare_ur_engine(void *state, void *wait, void *point, void *fill)
+XP_EXPORT void xpushare_ur_engine(void *state, void *wait, void *point, void *fill, void *mapped);
+void xpushare_ur_engine(void *state, void *wait, void *point, void *fill, void *mapped)
 {
     newest_state = (int (*)(void *))state;
     newest_wait = (int (*)(void *))wait;
     newest_point = (uint64_t (*)(void *))point;
     xp_fill = (void (*)(char *, const char *, uint64_t, uint64_t))fill;
+    xp_mapped = (int (*)(uint64_t, uint64_t, bool *))mapped;
 }
 
 bool xp_natives(void) { return newest_state != NULL; }

@@ -1,4 +1,5 @@
-/* The memory that commands may use, as far as it is known without Python: what functions of the library gave out. */
+/* The memory that commands may use, as far as it is known without Python: what functions of the library gave out, and what
+ * is nobody's. */
 #include "adapter.h"
 
 #include <pthread.h>
@@ -66,15 +67,22 @@ void xpushare_ur_no_range(uint64_t begin)
     pthread_mutex_unlock(&lock);
 }
 
-bool xp_reaches(uint32_t backend, uint64_t address, uint64_t nbytes, uint64_t times, bool write)
+/* Memory of this package that is not listed is Python's business. */
+static bool is_ordinary(uint64_t address, uint64_t nbytes, bool write)
+{
+    bool ours;
+    return xp_mapped(address, nbytes, &ours) >= (write ? 2 : 1) && !ours;
+}
+
+bool xp_reaches(uint32_t backend, uint64_t address, uint64_t nbytes, uint64_t times, int use)
 {
     if (__builtin_mul_overflow(nbytes, times, &nbytes))
         return false;
     pthread_mutex_lock(&lock);
     size_t at = up_to(address);
-    const range *found = at ? &ranges[at - 1] : NULL;
-    bool good = found && address < found->end && nbytes <= found->end - address && found->backend == backend &&
-                (found->writable || !write);
+    const range *found = at && address < ranges[at - 1].end ? &ranges[at - 1] : NULL;
+    bool good = found && nbytes <= found->end - address && found->backend == backend &&
+                (found->writable || use != XP_WRITES);
     pthread_mutex_unlock(&lock);
-    return good;
+    return good || (!found && use != XP_HINTS && is_ordinary(address, nbytes, use == XP_WRITES));
 }

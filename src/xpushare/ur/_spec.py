@@ -151,7 +151,8 @@ class Touched(NamedTuple):
     """The argument that says where."""
     nbytes: str
     """How many bytes at most: an argument, or the product of two."""
-    written: bool
+    use: Literal["hints", "reads", "writes"]
+    """Hints are about USM memory only."""
 
 
 @dataclass(frozen=True)

@@ -170,7 +170,7 @@ def fill(work: Work, queue: Queue, target: tuple[Range, int, int], pattern: byte
     operations=("Queue.copy",),
     invalid=Result.ERROR_INVALID_MEM_OBJECT,
     makes="event",
-    touches=(Touched("pDst", "size", True), Touched("pSrc", "size", False)),
+    touches=(Touched("pDst", "size", "writes"), Touched("pSrc", "size", "reads")),
     python="`queue.copy(dst, src, nbytes)`",
 )
 def urEnqueueUSMMemcpy(
@@ -204,7 +204,7 @@ def urEnqueueUSMMemcpy(
     operations=("Queue.fill",),
     invalid=Result.ERROR_INVALID_MEM_OBJECT,
     makes="event",
-    touches=(Touched("pMem", "size", True),),
+    touches=(Touched("pMem", "size", "writes"),),
     python="`queue.fill(dst, pattern, nbytes)`",
 )
 def urEnqueueUSMFill(hQueue: Queue, pMem: Pointer, pPattern: Pattern, size: Size, phEventWaitList: WaitList) -> Event:
@@ -234,7 +234,7 @@ def _known(address: int, size: int) -> None:
     "OUT_OF_RESOURCES",
     rules=(rule("INVALID_SIZE", "size == 0", "`size` is 0"), WAIT_LIST_RULE),
     makes="event",
-    touches=(Touched("pMem", "size", False),),
+    touches=(Touched("pMem", "size", "hints"),),
 )
 def urEnqueueUSMPrefetch(
     hQueue: Queue, pMem: Pointer, size: Size, flags: Annotated[int, USMMigrationFlags], phEventWaitList: WaitList
@@ -257,7 +257,7 @@ def urEnqueueUSMPrefetch(
     "OUT_OF_RESOURCES",
     rules=(rule("INVALID_SIZE", "size == 0", "`size` is 0"),),
     makes="event",
-    touches=(Touched("pMem", "size", False),),
+    touches=(Touched("pMem", "size", "hints"),),
 )
 def urEnqueueUSMAdvise(hQueue: Queue, pMem: Pointer, size: Size, advice: Annotated[int, USMAdviceFlags]) -> Event:
     """A hint how memory will be used. Nothing is done; the command completes in its order."""
@@ -281,7 +281,7 @@ def urEnqueueUSMAdvise(hQueue: Queue, pMem: Pointer, size: Size, advice: Annotat
     operations=("Queue.copy",),
     invalid=Result.ERROR_INVALID_MEM_OBJECT,
     makes="event",
-    touches=(Touched("pDst", "dstPitch * height", True), Touched("pSrc", "srcPitch * height", False)),
+    touches=(Touched("pDst", "dstPitch * height", "writes"), Touched("pSrc", "srcPitch * height", "reads")),
     python="`queue.copy(dst, src, nbytes)` for each row",
 )
 def urEnqueueUSMMemcpy2D(
@@ -328,7 +328,7 @@ def urEnqueueUSMMemcpy2D(
     operations=("Queue.fill",),
     invalid=Result.ERROR_INVALID_MEM_OBJECT,
     makes="event",
-    touches=(Touched("pMem", "pitch * height", True),),
+    touches=(Touched("pMem", "pitch * height", "writes"),),
     python="`queue.fill(dst, pattern, nbytes)` for each row",
 )
 def urEnqueueUSMFill2D(

@@ -37,7 +37,8 @@ _log: Final = logging.getLogger("xpushare.ur")
 _HANDLE_NBYTES: Final = 256
 _LISTS: Final = ("urAdapterGet", "urDeviceGet")
 _AXES: Final = 3  # words of a struct that C passes by value
-_MEMORY: Final = "USM memory", "opened memory"  # commands may use all of it, from when it is made until it is ended
+# Commands may use all of it, from when it is made until it is ended.
+_MEMORY: Final = "USM memory", "opened memory", "registered host memory"
 _MOST: Final = 1 << 20  # bytes of a pattern or of data that are looked at
 
 _NEWEST: Final = (1 << 64) - 1  # for a point: the one that there is by now
@@ -510,6 +511,8 @@ def _answers(function: Function, given: tuple[Parameter, ...], outputs: list[int
             yield "else: _value.release()"
     else:
         assert not outputs, f"{function.name} answers nothing, but C has {[given[i].name for i in outputs]}"
+    if kinds == "None" and function.makes in _MEMORY:
+        yield from (f"_reachable(h_{arg.name})" for arg in function.args if arg.kind == "pointer")
     if function.ends in _MEMORY:
         yield from (f"_unreachable(h_{arg.name})" for arg in function.args if arg.kind == "pointer")
     if function.ends:
@@ -629,7 +632,13 @@ def start(site: str) -> list[Callable[..., int]]:
         )
     if not layers_on:  # they see every call
         engine = ctypes.CDLL(_native.__file__)
-        asked = engine.xp_newest_state, engine.xp_newest_wait, engine.xp_newest_point, engine.xp_fill
+        asked = (
+            engine.xp_newest_state,
+            engine.xp_newest_wait,
+            engine.xp_newest_point,
+            engine.xp_fill,
+            engine.xp_mapped,
+        )
         _library.xpushare_ur_engine.argtypes = [ctypes.c_void_p] * len(asked)
         _library.xpushare_ur_engine(*(ctypes.cast(each, ctypes.c_void_p) for each in asked))
     atexit.register(_library.xpushare_ur_end)

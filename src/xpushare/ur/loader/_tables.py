@@ -77,7 +77,7 @@ def _native(function: Function) -> tuple[str, str] | None:
         return "XP_STATUS", kind
     if family == "sequence" and [each.name for each in function.operations] == ["Event.wait"]:
         return "XP_WAITS", kind
-    if family == "handle" and [each.name for each in function.operations] == ["Queue.synchronize"]:
+    if kind == "queue" and [each.name for each in function.operations] == ["Queue.synchronize"]:
         return "XP_FINISHES", kind
     return None
 
@@ -172,11 +172,12 @@ def _form(function: Function) -> tuple[str, str] | None:
             form["pattern"] = str(at)
         elif family == "bool":
             form["blocking"] = str(at)
+    reaches: list[str] = []
     for each in function.touches:
         factors = [f"a[{words[name]}]" for name in each.nbytes.split(" * ")]
         nbytes, times = factors if len(factors) == 2 else (*factors, "1")
-        write = "true" if each.written else "false"
-        conditions.append(f"xp_reaches(backend, a[{words[each.pointer]}], {nbytes}, {times}, {write})")
+        use = f"XP_{each.use.upper()}"
+        reaches.append(f"xp_reaches(backend, a[{words[each.pointer]}], {nbytes}, {times}, {use})")
     apart = {arg.name for arg in function.args if arg.optional} | {function.args[0].name}
     for check in function.checks:
         tree = ast.parse(check.condition, mode="eval").body
@@ -190,6 +191,7 @@ def _form(function: Function) -> tuple[str, str] | None:
     if function.needs is not None:
         form["needs"] = str(1 << TRAITS.index(function.needs))
     form |= _does(function, words)
+    conditions += reaches  # the dearest come last
     return ", ".join(f".{name} = {value}" for name, value in sorted(form.items())), " &&\n           ".join(conditions)
 
 
@@ -200,7 +202,7 @@ def _does(function: Function, words: dict[str, int]) -> dict[str, str]:
         return {}
     found = {"does": does}
     for each in function.touches:
-        way = "to" if each.written else "from"
+        way = "to" if each.use == "writes" else "from"
         pitch, *rows = each.nbytes.split(" * ")
         found |= {way: str(words[each.pointer]), f"{way}_pitch": str(words[pitch])}
         if rows:
