@@ -25,9 +25,10 @@ def _make() -> Adapter:
 
 
 def _examine() -> Iterable[Check]:
-    from xpushare.adapters.opencl._listing import examine
+    from xpushare import adapters
 
-    return examine()
+    adapter: Any = adapters.adapter(BACKEND)
+    return adapter.examine()  # type: ignore[no-any-return]
 
 
 def queue_of(native: Any) -> int | None:
