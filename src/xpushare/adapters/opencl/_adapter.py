@@ -18,8 +18,8 @@ from xpushare.adapters.base import DeviceInfo, DriverMemory, DriverQueue, Form, 
 from xpushare.adapters.host.memory import HostPhysical, HostRange
 from xpushare.adapters.opencl._device import Cpu
 from xpushare.adapters.opencl._driver import NO_ADDRESS, Driver
+from xpushare.adapters.opencl._protocols import BACKEND, INSTALL, VARIABLES, queue_of
 from xpushare.adapters.opencl._stream import Stream, Theirs
-from xpushare.adapters.opencl.vendor import BACKEND, INSTALL, VARIABLES, queue_of
 from xpushare.adapters.stream.adapter import StreamAdapter
 from xpushare.adapters.stream.engine import Engine
 from xpushare.adapters.stream.host_memory import HostMemory

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 from xpushare import _native
 from xpushare._errors import FeatureNotSupportedError
 from xpushare._system import boot_id
-from xpushare.adapters.opencl.vendor import LOADER
+from xpushare.adapters.opencl._protocols import LOADER
 from xpushare.adapters.stream.hooks import Codes, QueueCalls
 from xpushare.adapters.stream.library import LibraryDriver, address_of
 
