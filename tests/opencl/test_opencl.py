@@ -169,7 +169,16 @@ def _in_order(device: str) -> list[int]:
         ours.wait(event)
         opencl_client.run("add", buffers[1], np.uint32(1))
         queue.finish()
+        ours.wait(event, at_least=2)  # ours holds the copy, and pyopencl's queue what comes behind it
+        ours.copy(first, second)
+        opencl_client.run("add", buffers[0], np.uint32(1))
+        queue.flush()
+        time.sleep(0.05)
+        assert list(np.asarray(first)) == [3] * 1024
+        event.signal()
+        queue.finish()
         ours.synchronize(TIMEOUT)
+    assert list(np.asarray(first)) == [11] * 1024
     mode = cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE
     with pytest.raises(xs.FeatureNotSupportedError, match="out-of-order"):
         xs.Queue.from_native(cl.CommandQueue(kept["cl context"], properties=mode))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import glob
+import json
 import os
+import sys
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from xpushare import _system
@@ -12,19 +16,19 @@ from xpushare._leaving import Stage, at_leave
 from xpushare.adapters import base
 from xpushare.adapters.base import DeviceInfo, DriverMemory, DriverQueue, Form, Import, Same
 from xpushare.adapters.host.memory import HostPhysical, HostRange
-from xpushare.adapters.opencl._bindings import Info
 from xpushare.adapters.opencl._device import Cpu
-from xpushare.adapters.opencl._driver import Driver
-from xpushare.adapters.opencl._listing import info, list_devices, none_usable
+from xpushare.adapters.opencl._driver import NO_ADDRESS, Driver
+from xpushare.adapters.opencl._protocols import BACKEND, INSTALL, VARIABLES, queue_of
 from xpushare.adapters.opencl._stream import Stream, Theirs
-from xpushare.adapters.opencl.vendor import BACKEND, VARIABLES, queue_of
 from xpushare.adapters.stream.adapter import StreamAdapter
 from xpushare.adapters.stream.engine import Engine
 from xpushare.adapters.stream.host_memory import HostMemory
 from xpushare.adapters.stream.host_ordered import HostOrderedQueue
+from xpushare.adapters.stream.listing import ask_child
 from xpushare.adapters.stream.queue import DeviceQueue
+from xpushare.adapters.vendor import Check
 
-__all__ = ["OpenCL"]
+__all__ = ["OpenCL", "answer"]
 
 _MISSING: Final = {
     Aspect.ext_oneapi_per_event_profiling: "this adapter does not time its signals",
@@ -36,7 +40,26 @@ _MISSING: Final = {
 }
 _RANGES: Final = (Aspect.ext_oneapi_virtual_mem, Aspect.ext_oneapi_ipc_physical_memory, Aspect.partial_map)
 _contexts: Final[list[Any]] = []  # of samples: Intel's driver wants a queue's context to live as long
+_UNITS, _NBYTES, _VENDOR = 0x1002, 0x101F, 0x102C
+_FOLDER: Final = "/etc/OpenCL/vendors"
+# It runs in a process of its own.
+_ASK: Final = "import sys\nsys.path[:] = {path!r}\nfrom xpushare.adapters.opencl._adapter import answer\nanswer()"
 _LEAVE: Final = 2.0  # seconds that the end of the process waits for teardowns
+
+
+def answer() -> None:
+    """Print what the drivers say. They have threads, which would make a later fork unsafe in the process that asks."""
+    driver = Driver(Cpu)
+    try:
+        print(json.dumps({"devices": [cpu.listed() for cpu in driver.gpus()], "refused": driver.refused}))
+    except XpuShareError as error:
+        print(json.dumps({"why": str(error)}))
+
+
+def _info(ordinal: int, listed: Sequence[str]) -> DeviceInfo:
+    """A device by what `Cpu.listed` says, here or in a child."""
+    uuid, name, version = listed
+    return DeviceInfo(BACKEND, ordinal, name, uuid, "cpu", version)
 
 
 class OpenCL(StreamAdapter):
@@ -58,17 +81,38 @@ class OpenCL(StreamAdapter):
             self.engine.teardown.settle(_LEAVE)
             self._driver.ended = True
 
-    # --- devices -------------------------------------------------------------------------------------------
+    def _present(self) -> bool:
+        """Whether the loader may find a driver."""
+        return any(map(os.environ.get, VARIABLES)) or bool(glob.glob(f"{_FOLDER}/*.icd"))
 
     def _list(self) -> tuple[list[DeviceInfo], str]:
         """The devices, from the drivers once they run, before that from a child's; and why there are none."""
         if self._driver.started:
-            found = [info(cpu.ordinal, cpu.listed()) for cpu in self._driver.gpus()]
-            return found, none_usable(self._driver.refused)
+            return self._found([cpu.listed() for cpu in self._driver.gpus()], self._driver.refused)
         asked = [os.environ.get(name) for name in VARIABLES]
         if self._listed is None or self._listed[0] != asked:
-            self._listed = (asked, *list_devices())
+            said: dict[str, Any] = {"why": f"no OpenCL driver is installed (no {_FOLDER}/*.icd)"}
+            if self._present():
+                said = ask_child(_ASK.format(path=sys.path), "OpenCL")
+            none: tuple[list[DeviceInfo], str] = [], f"{said.get('why')}; {INSTALL}"
+            self._listed = asked, *(none if "why" in said else self._found(said["devices"], said["refused"]))
         return self._listed[1:]
+
+    def _found(self, devices: Sequence[Sequence[str]], refused: Sequence[str]) -> tuple[list[DeviceInfo], str]:
+        why = f"{', '.join(refused)}: {NO_ADDRESS}" if refused else f"the OpenCL loader finds no device; {INSTALL}"
+        return [_info(*each) for each in enumerate(devices)], why
+
+    def examine(self) -> Iterator[Check]:
+        """What `xpushare doctor` reports."""
+        found = self.devices()
+        if not found:
+            yield Check("devices", BACKEND, "fails" if self._present() else "absent", self.why_none(), INSTALL)
+        for info in found:
+            name, lacking = f"{BACKEND}:{info.ordinal}", self.device(info).lacking("shareable memory")
+            state, why = ("fails", f"lacks {lacking}") if lacking else ("works", f"{info.name}: it was tried")
+            yield Check("devices", name, state, why, "another driver" if lacking else None)
+            if ranges := "" if lacking else self.device(info).lacks_system_svm():
+                yield Check("driver", f"{name} ranges", "limited", f"lacks {ranges}", "another driver")
 
     def devices(self) -> list[DeviceInfo]:
         return list(self._list()[0])
@@ -92,9 +136,8 @@ class OpenCL(StreamAdapter):
 
     def properties(self, device: DeviceInfo) -> base.Properties:
         cpu = self.device(device)
-        total = cpu.number(Info.DEVICE_GLOBAL_MEM_SIZE)
-        units = cpu.number(Info.DEVICE_MAX_COMPUTE_UNITS)
-        return base.Properties(cpu.text(Info.DEVICE_VENDOR), units, total, total, True)
+        total = cpu.number(_NBYTES)
+        return base.Properties(cpu.text(_VENDOR), cpu.number(_UNITS), total, total, True)
 
     def granularity(self, device: DeviceInfo, recommended: bool) -> int:
         page = _system.page_nbytes()
@@ -102,8 +145,6 @@ class OpenCL(StreamAdapter):
 
     def reaches(self, device: DeviceInfo, peer: DeviceInfo) -> bool:
         return True  # it is the host's
-
-    # --- memory --------------------------------------------------------------------------------------------
 
     def allocate(self, device: DeviceInfo, kind: base.UsmKind, nbytes: int) -> DriverMemory:
         return HostMemory.allocate(self.engine, self.device(device), nbytes)
@@ -126,20 +167,18 @@ class OpenCL(StreamAdapter):
     def reserve(self, device: DeviceInfo, nbytes: int, address: int) -> base.DriverRange:
         return HostRange(self.engine.calls, nbytes, address, self.granularity(device, False))
 
-    # --- queues --------------------------------------------------------------------------------------------
-
     def new_stream(self, info: DeviceInfo, doing: str) -> Stream:
         return Stream(self.device(info), doing)
 
     def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:
-        """A queue of ours in their context, in order with theirs by events of the driver: no thread waits."""
+        """A queue of ours in their context, in order with theirs by events of the driver."""
         handle = queue_of(native)
         if handle is None:
             return None
         cpu, context = self._driver.adopted(handle)
         ours = DeviceQueue(self.engine, Stream(cpu, "adopting a queue", context))
         theirs = Theirs(self._driver, handle, context, ours)
-        return info(cpu.ordinal, cpu.listed()), HostOrderedQueue(ours, theirs.before, theirs.after)
+        return _info(cpu.ordinal, cpu.listed()), HostOrderedQueue(ours, theirs.before, theirs.after)
 
     def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
         return None

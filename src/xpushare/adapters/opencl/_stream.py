@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Final, Literal, final
 
 from xpushare._errors import FeatureNotSupportedError
 from xpushare.adapters.base import DriverQueue, NativeEvent
-from xpushare.adapters.opencl._bindings import COMPLETE
+from xpushare.adapters.opencl._driver import COMPLETE, Driver
 from xpushare.adapters.stream.hooks import Calls, Device, Scope
 from xpushare.adapters.stream.library import address_of
 
 if TYPE_CHECKING:
     from xpushare.adapters.opencl._device import Cpu
-    from xpushare.adapters.opencl._driver import Driver
 
 __all__ = ["Event", "Stream", "Theirs"]
 
@@ -25,21 +24,35 @@ _patterns: Final = (ctypes.c_uint8 * 256)(*range(256))  # what fills read: the b
 
 @final
 class Event:
-    """Where two queues of a context meet: what one is given later waits until the other has come here. Either a marker
-    of the other one, or a user event (a gate), which is completed in any case: an error would end the work behind it.
+    """Where one queue waits for another of its context: a marker of that one, or a user event (a gate), which is opened
+    in any case: an error would end the work behind it.
     """
 
-    def __init__(self, driver: Driver, handle: int, is_gate: bool = False) -> None:
+    def __init__(self, driver: Driver, handle: int = 0, is_gate: bool = False) -> None:
         self._driver = driver
         self._is_gate = is_gate
         self._handle = ctypes.c_void_p(handle)
         self.list = 1, address_of(self._handle)  # as operations take those that they wait for
 
-    def come(self, queue: int) -> Calls:
-        """What our queue does when it comes here. This object lives until it has."""
-        if self._is_gate:
-            return ((self._driver.address("clSetUserEventStatus"), self._handle.value or 0, COMPLETE),)
+    @classmethod
+    def gate(cls, driver: Driver, doing: str, context: int) -> Event:
+        return cls(driver, driver.created(doing, "clCreateUserEvent", context), is_gate=True)
+
+    @property
+    def made(self) -> bool:
+        return bool(self._handle.value)
+
+    def awaited(self, queue: int) -> Calls:
         return ((self._driver.address("clEnqueueBarrierWithWaitList"), queue, *self.list, 0),)
+
+    def marking(self, queue: int) -> Calls:
+        marker, flush = map(self._driver.address, ("clEnqueueMarkerWithWaitList", "clFlush"))
+        return (marker, queue, 0, 0, self.list[1]), (flush, queue)
+
+    def opened_after(self, other: Event) -> Calls:
+        """A user event does not wait for what its queue has: so the thread that hands over what was held does."""
+        wait, status = map(self._driver.address, ("clWaitForEvents", "clSetUserEventStatus"))
+        return (wait, *other.list), (status, self._handle.value or 0, COMPLETE)
 
     def open(self) -> None:
         self._driver.code("clSetUserEventStatus", self._handle, COMPLETE)  # refused if it is complete
@@ -47,12 +60,13 @@ class Event:
     def __del__(self) -> None:
         if self._is_gate:
             self.open()
-        self._driver.code("clReleaseEvent", self._handle)
+        if self.made:
+            self._driver.code("clReleaseEvent", self._handle)
 
 
 @final
 class Theirs:
-    """Another library's queue, and its order with one of ours in its context. No thread waits for it."""
+    """Another library's queue, and its order with one of ours in its context."""
 
     def __init__(self, driver: Driver, handle: int, context: int, ours: DriverQueue) -> None:
         self._driver = driver
@@ -64,19 +78,21 @@ class Theirs:
     def before(self) -> None:
         """What ours is given later comes after what theirs has. Nobody there need ask for losses."""
         self._ours.told()
-        marker = self._driver.made("marking a queue", "clEnqueueMarkerWithWaitList", self._handle, 0, None)
-        self._meet(Event(self._driver, marker))
+        event = Event(self._driver, self._driver.made("marking", "clEnqueueMarkerWithWaitList", self._handle, 0, None))
+        self._driver("marking", "clFlush", self._handle)
+        self._ours.wait_native(event.awaited, event)
 
     def after(self) -> None:
         """What theirs is given later comes after what ours has."""
-        doing = "holding a queue back"
-        gate = self._driver.gate(doing, self._context)
-        self._driver(doing, "clEnqueueBarrierWithWaitList", self._handle, *gate.list, None)
-        self._meet(gate)
-
-    def _meet(self, event: Event) -> None:
-        self._driver("handing over work", "clFlush", self._handle)
-        self._ours.wait_native(event, event)
+        doing, reached = "holding a queue back", Event(self._driver)
+        self._ours.wait_native(reached.marking, reached)
+        held = reached
+        if not reached.made:  # ours holds it behind a point
+            held = Event.gate(self._driver, doing, self._context)
+        self._driver(doing, "clEnqueueBarrierWithWaitList", self._handle, *held.list, None)
+        self._driver(doing, "clFlush", self._handle)
+        if held is not reached:
+            self._ours.wait_native(lambda _queue: held.opened_after(reached), (held, reached))
 
     def __del__(self) -> None:
         self._driver.code("clReleaseCommandQueue", self._handle)
@@ -145,8 +161,9 @@ class Stream:
     def fill(self, doing: str, dst: int, pattern: bytes, times: int) -> Calls:
         return ((self._fill, self.handle, dst, address_of(_patterns) + pattern[0], 1, times, 0, 0, 0),)
 
-    def wait_native(self, doing: str, event: Event) -> Calls:
-        return event.come(self.handle)
+    def wait_native(self, doing: str, event: Callable[[int], Calls]) -> Calls:
+        """What `Theirs` has this queue do."""
+        return event(self.handle)
 
     def record_native(self, doing: str) -> NativeEvent:
         raise FeatureNotSupportedError("OpenCL has no events for other processes: ipc.event.get makes a handle")

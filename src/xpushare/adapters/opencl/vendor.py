@@ -1,21 +1,17 @@
-"""The record of `opencl`; and what recognises pyopencl's queues without importing it."""
+"""The record of `opencl`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from xpushare.adapters.opencl._protocols import BACKEND, INSTALL, LOADER, VARIABLES, queue_of
 from xpushare.adapters.vendor import Check, DLPackType, Vendor, library_loaded
 
 if TYPE_CHECKING:
     from xpushare.adapters.base import Adapter
 
-__all__ = ["BACKEND", "INSTALL", "LOADER", "VARIABLES", "queue_of", "vendor"]
-
-BACKEND: Final = "opencl"
-LOADER: Final = "libOpenCL.so.1"
-INSTALL: Final = "install the loader and a driver for CPUs: apt install ocl-icd-libopencl1 pocl-opencl-icd"
-VARIABLES: Final = ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES")  # they name drivers
+__all__ = ["vendor"]
 
 
 def _make() -> Adapter:
@@ -25,15 +21,10 @@ def _make() -> Adapter:
 
 
 def _examine() -> Iterable[Check]:
-    from xpushare.adapters.opencl._listing import examine
+    from xpushare import adapters
 
-    return examine()
-
-
-def queue_of(native: Any) -> int | None:
-    """The cl_command_queue of a pyopencl.CommandQueue; None for anything else."""
-    classes = [each for each in type(native).__mro__ if each.__name__ == "CommandQueue"]
-    return int(native.int_ptr) if any(each.__module__.startswith("pyopencl") for each in classes) else None
+    adapter: Any = adapters.adapter(BACKEND)
+    return adapter.examine()  # type: ignore[no-any-return]
 
 
 vendor: Final = Vendor(
