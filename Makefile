@@ -19,7 +19,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE $(shell find src -name '*.py' -o -name '*.pyi' -o -name 'py.typed' -o -name '*.[ch]')
 DEVICE_ARGUMENT := $(if $(DEVICE),--device $(DEVICE))
 
-.PHONY: demo test libraries bench soak sanitize fuzz lint format types docs model wheel gpu level-zero ur-loader clean
+.PHONY: demo test libraries bench soak sanitize fuzz lint format types docs model wheel gpu hip level-zero ur-loader clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed ## two processes share FILE (default: README.md) on DEVICE
@@ -46,6 +46,9 @@ bench: $(VENV)/installed $(VENV)/bench ## latency and bandwidth against what one
 
 gpu: ## what needs an NVIDIA GPU, on a machine without a package registry: tests, conformance, figures into results/
 	scripts/gpu
+
+hip: $(VENV)/installed $(VENV)/test ## HIP without an AMD GPU: a libamdhip64 that forwards, AMD's headers and library; results into results/
+	PYTHON=$(BIN)/python scripts/hip $(ARGS)
 
 level-zero: $(VENV)/installed $(VENV)/test ## Level Zero without an Intel GPU: drivers, their tests, the conformance suite; results into results/
 	PYTHON=$(BIN)/python scripts/level_zero $(ARGS)
