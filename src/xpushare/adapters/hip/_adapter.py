@@ -13,11 +13,12 @@ from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, Xpu
 from xpushare._leaving import Stage, at_leave
 from xpushare.adapters import base
 from xpushare.adapters.base import DeviceInfo, DriverMemory, DriverQueue, Form, Import, Same
-from xpushare.adapters.hip import _memory, vendor
+from xpushare.adapters.hip import _memory
+from xpushare.adapters.hip import _protocols as protocols
 from xpushare.adapters.hip._driver import Driver, Gpu
 from xpushare.adapters.hip._numbers import Attribute
+from xpushare.adapters.hip._protocols import BACKEND, RawStream
 from xpushare.adapters.hip._stream import Stream
-from xpushare.adapters.hip.vendor import BACKEND, RawStream
 from xpushare.adapters.stream.host_ordered import HostOrderedQueue
 from xpushare.adapters.stream.library import address_of
 from xpushare.adapters.stream.listing import ask_child
@@ -87,7 +88,7 @@ class Hip(VirtualMemoryAdapter):
         asked = [os.environ.get(name) for name in _VARIABLES]
         if self._listed is None or self._listed[0] != asked:
             said: dict[str, Any] = {"why": "the kernel shows no AMD GPU (no /dev/kfd)"}
-            if asked[-1] or vendor.in_use_here() or any(map(os.path.exists, _KERNEL)):
+            if asked[-1] or protocols.in_use_here() or any(map(os.path.exists, _KERNEL)):
                 said = ask_child(_ASK.format(path=sys.path), "HIP")
             found = [_described(number, *each) for number, each in enumerate(said.get("devices", ()))]
             self._listed = asked, found, str(said.get("why", "HIP has no device"))
@@ -153,7 +154,7 @@ class Hip(VirtualMemoryAdapter):
         return {} if physical else {Form.MEMFD: Same.HOST}
 
     def foreign(self, address: int, nbytes: int | None = None) -> base.Foreign | None:
-        if not self._driver.started and not vendor.in_use_here():
+        if not self._driver.started and not protocols.in_use_here():
             return None
         return _memory.locate(self._driver, self._info, address) if self._driver.gpus() else None
 
@@ -161,7 +162,7 @@ class Hip(VirtualMemoryAdapter):
         return Stream(self.device(info), doing)
 
     def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:
-        found = vendor.stream_of(native)
+        found = protocols.stream_of(native)
         if found is None:
             return None
         raw, gpu = found[0], self._gpu_of(found[1])
@@ -190,11 +191,11 @@ class Hip(VirtualMemoryAdapter):
     def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
         ordinal = self.device(device).ordinal
         if number is None:
-            return vendor.current_stream(array, ordinal)
+            return protocols.current_stream(array, ordinal)
         return RawStream(0 if number == 1 else number, ordinal)  # CUDA's interface calls the default stream 1
 
     def adopt_event(self, native: object) -> tuple[DeviceInfo, int] | None:
-        raw = vendor.event_of(native)
+        raw = protocols.event_of(native)
         if raw == 0:
             raise InvalidArgumentError(f"this {type(native).__name__} was never recorded: record it first")
-        return None if raw is None else (self._info(self._gpu_of(vendor.device_of(native))), raw)
+        return None if raw is None else (self._info(self._gpu_of(protocols.device_of(native))), raw)

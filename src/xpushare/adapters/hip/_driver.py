@@ -17,7 +17,7 @@ from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidHandl
 from xpushare.adapters.base import Access, Form, OnDemand
 from xpushare.adapters.hip import _numbers as n
 from xpushare.adapters.hip._numbers import AccessDesc, AllocationProp, Attribute, Error, Pointer
-from xpushare.adapters.hip.vendor import INSTALL, libraries
+from xpushare.adapters.hip._protocols import INSTALL, libraries
 from xpushare.adapters.host.memory import page_of_memfd
 from xpushare.adapters.stream.background import quietly
 from xpushare.adapters.stream.hooks import Codes, Feature, QueueCalls, Scope
