@@ -36,14 +36,14 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 class Zygote:
     """Forks processes; they become children of this process."""
 
-    def __init__(self, folder: str, *served: type[Served]) -> None:
+    def __init__(self, folder: str, *served: type[Served], selector: str = "native_cpu:*;mock:*") -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._ours, theirs = socket.socketpair()
         self.errors: Final = Path(folder) / ".errors"  # what processes write to stderr
         with theirs, open(self.errors, "ab") as errors:
             command = [sys.executable, "-m", "soak.forked", str(theirs.fileno()), str(os.getpid())]
             environ = {**os.environ, "XPUSHARE_RUNTIME_DIR": folder, "XPUSHARE_LINGER": "0"}
-            environ["ONEAPI_DEVICE_SELECTOR"] = "native_cpu:*;mock:*"
+            environ["ONEAPI_DEVICE_SELECTOR"] = selector
             command += [f"{each.__module__}:{each.__qualname__}" for each in served]
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environ, stderr=errors)
 
@@ -72,9 +72,9 @@ class Zygote:
 
 
 @contextlib.contextmanager
-def counting(soak: Soak, *served: type[Served]) -> Iterator[tuple[Zygote, Counter[str]]]:
+def counting(soak: Soak, *served: type[Served], **options: str) -> Iterator[tuple[Zygote, Counter[str]]]:
     """A zygote, and counts of what its processes do, which are told at the end."""
-    zygote, counts = Zygote(soak.settings.folder, *served), Counter[str]()
+    zygote, counts = Zygote(soak.settings.folder, *served, **options), Counter[str]()
     try:
         yield zygote, counts
     finally:

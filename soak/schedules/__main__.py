@@ -2,6 +2,10 @@
 
 A seed is one schedule (`--seed`); the long form plays that of each seed from there on. One that fails is played again
 without some of its steps, for as long as `--shrink` says. `--schedule` plays a schedule that a failure printed.
+
+Queues copy, too. Before a queue signals an event, it writes to the event's *board*, which is shared memory. Queues that
+waited for the event copy the board, and what they find there is compared with what the event promises. With `--device`
+they do so on that device, beside `native_cpu`.
 """
 
 from __future__ import annotations
@@ -13,15 +17,18 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import xpushare as xs
 from soak.common import Failure, Soak, main
 from soak.forked import Zygote, counting
+from soak.schedules.model import Kind
 from soak.schedules.process import Actor
 from soak.schedules.world import STEPS, Step, World
 
 _STEPS = 40, 90
 _QUICK_STEPS = 20, 50
+_DEVICES: dict[Kind, str] = {"host": "native_cpu:0", "device": "mock:0", "held": "mock:1"}
 
 
 def drawn(seed: int, between: tuple[int, int]) -> list[Step]:
@@ -35,9 +42,18 @@ def drawn(seed: int, between: tuple[int, int]) -> list[Step]:
     return [(name, pick.randrange(slots), pick.randrange(6), pick.randrange(12)) for name in steps]
 
 
-def play(zygote: Zygote, steps: Sequence[Step], counts: Counter[str]) -> None:
+def devices(selector: str | None) -> dict[Kind, str]:
+    """What queues work on: the host, and a device of each kind or the one that was named."""
+    if selector is None:
+        return _DEVICES
+    found = xs.Device(selector)
+    kind: Kind = "host" if found.backend == "native_cpu" else "device" if found.has("device_ordering") else "held"
+    return {"host": _DEVICES["host"], kind: f"{found.backend}:{found.ordinal}"}
+
+
+def play(zygote: Zygote, on: Mapping[Kind, str], steps: Sequence[Step], counts: Counter[str]) -> None:
     """One schedule, whose failure tells what has happened."""
-    world = World(zygote, counts)
+    world = World(zygote, on, counts)
     counts["schedules"] += 1
     try:
         world.play(steps)
@@ -66,18 +82,19 @@ def shrunk(steps: list[Step], fails: Callable[[list[Step]], bool], until: float)
     return steps
 
 
-def _command(*options: str) -> str:
-    return shlex.join(["python", "-m", "soak.schedules", *options])
+def _command(soak: Soak, *options: str) -> str:
+    device = ["--device", soak.options.device] if soak.options.device else []
+    return shlex.join(["python", "-m", "soak.schedules", *device, *options])
 
 
-def _failed(soak: Soak, zygote: Zygote, steps: list[Step], failure: Failure) -> str:
+def _failed(soak: Soak, zygote: Zygote, on: Mapping[Kind, str], steps: list[Step], failure: Failure) -> str:
     """Shrink; what to tell."""
     last = failure
 
     def fails(fewer: list[Step]) -> bool:
         nonlocal last
         try:
-            play(zygote, fewer, Counter())
+            play(zygote, on, fewer, Counter())
         except Failure as error:
             last = error
             return True
@@ -85,29 +102,32 @@ def _failed(soak: Soak, zygote: Zygote, steps: list[Step], failure: Failure) -> 
 
     few = shrunk(steps, fails, time.monotonic() + soak.options.shrink)
     text = json.dumps(few, separators=(",", ":"))
-    return f"{last}\n  {len(few)} of {len(steps)} steps: {_command('--schedule', text)}"
+    return f"{last}\n  {len(few)} of {len(steps)} steps: {_command(soak, '--schedule', text)}"
 
 
 def run(soak: Soak) -> None:
     between = _QUICK_STEPS if soak.quick else _STEPS
-    with counting(soak, Actor) as (zygote, counts):
+    on = devices(soak.options.device)
+    selector = ";".join(sorted({f"{device.partition(':')[0]}:*" for device in on.values()}))
+    with counting(soak, Actor, selector=selector) as (zygote, counts):
         if soak.options.schedule is not None:
             for _ in range(soak.options.times):
-                play(zygote, [tuple(step) for step in json.loads(soak.options.schedule)], counts)
+                play(zygote, on, [tuple(step) for step in json.loads(soak.options.schedule)], counts)
             return
         end, seed = time.monotonic() + soak.lasting(600, 20), soak.seed
         while time.monotonic() < end:
             steps = drawn(seed, between)
             try:
-                play(zygote, steps, counts)
+                play(zygote, on, steps, counts)
             except Failure as failure:
-                again = _command("--seed", str(seed), "--seconds", "0.1", *["--quick"] * soak.quick)
+                again = _command(soak, "--seed", str(seed), "--seconds", "0.1", *["--quick"] * soak.quick)
                 soak.say(f"a schedule of {len(steps)} steps fails ({again}): {failure}")
-                soak.fail(f"{_failed(soak, zygote, steps, failure)}\n  again from the seed: {again}")
+                soak.fail(f"{_failed(soak, zygote, on, steps, failure)}\n  again from the seed: {again}")
             seed += 1
 
 
 def _declare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", metavar="SELECTOR", help="for queues and boards (default: three software devices)")
     parser.add_argument("--schedule", metavar="JSON", help="play this schedule, as a failure prints it")
     parser.add_argument("--times", type=int, default=1, metavar="N", help="so often")
     parser.add_argument("--shrink", type=float, default=60, metavar="SECONDS", help="how long a schedule is shrunk")

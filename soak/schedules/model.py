@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Event", "Gate", "Model", "Object", "Process", "Queue", "Signal", "Wait"]
+__all__ = ["Event", "Gate", "Kind", "Model", "Object", "Process", "Queue", "Read", "Signal", "Wait"]
 
 Outcome = Literal["done", "lost", "pending", "either"]
+Kind = Literal["host", "device", "held"]  # of a device: who waits for events, of what its queues do
 
 
 @dataclass(eq=False, slots=True)
@@ -25,8 +26,10 @@ class Process:
     objects: dict[int, Object] = field(default_factory=dict)
     queues: dict[int, Queue] = field(default_factory=dict)
     waits: dict[int, tuple[Event, int]] = field(default_factory=dict)  # by token
+    reads: dict[int, Read] = field(default_factory=dict)  # among the waits
     syncs: dict[int, Queue] = field(default_factory=dict)
     exports: Event | None = None
+    saw: dict[Event, int] = field(default_factory=dict)  # points that its waits saw complete
 
 
 @dataclass(eq=False, slots=True)
@@ -62,20 +65,47 @@ class Signal:
 
 
 @dataclass(eq=False, slots=True)
+class Read:
+    """A queue's copy of an event's board. It shows at least what was written before the signals that were seen."""
+
+    queue: Queue
+    event: Event
+    place: int  # where it is copied to
+    seen: int  # point
+    own: int  # what this queue wrote last
+
+    def least(self, cell: int) -> int:
+        before = self.event.written_before(self.seen).get(cell, 0)
+        return max(before, self.own) if cell == self.queue.process.slot else before
+
+
+@dataclass(eq=False, slots=True)
 class Queue:
     number: int
     process: Process
-    kind: Literal["host", "device", "held"]
+    kind: Kind
+    landed: Event  # of its process alone: signalled after each read
     operations: deque[Gate | Wait | Signal] = field(default_factory=deque)
     spoiled: bool = False  # a wait was lost, and `synchronize` has not said so yet
     losses: int = 0  # of its waits
     inner: int = 0  # of waits for another signaller's point, before a signal
+    waited: dict[Event, int] = field(
+        default_factory=dict
+    )  # points; what is queued later has seen them, if none is lost
+    wrote: dict[Event, int] = field(default_factory=dict)  # the newest stamp
+
+    def read(self, event: Event, place: int) -> Read:
+        seen = max(self.waited.get(event, 0), self.process.saw.get(event, 0))
+        return Read(self, event, place, seen, self.wrote.get(event, 0))
 
 
 @dataclass(eq=False, slots=True)
 class Event:
+    """An event, and its board: memory of a cell for each process, into which queues copy stamps that only grow."""
+
     number: int
     exporter: Process
+    kind: Kind  # of the device that the board is on
     top: int = 0  # the newest submitted point
     value: int = 0
     low: int = 0  # points low + 1 … high were lost
@@ -87,6 +117,9 @@ class Event:
     loss: Literal[0, 1, 2] = 0
     joined: Process | None = None
     used_by_queues: set[Process] = field(default_factory=set)
+    written: dict[int, tuple[int, int]] = field(default_factory=dict)  # cell and stamp, by the point that tells of it
+    completed: set[int] = field(default_factory=set)  # points, not those lost
+    newest: dict[int, int] = field(default_factory=dict)  # stamps by cell
 
     @property
     def effective(self) -> int:
@@ -140,7 +173,17 @@ class Event:
 
     # --- points -------------------------------------------------------------------------------------------
 
+    def written_before(self, point: int) -> dict[int, int]:
+        """The newest stamps by cell of which complete signals up to `point` tell."""
+        found: dict[int, int] = {}
+        for told in self.completed & self.written.keys():
+            if told <= point:
+                cell, stamp = self.written[told]
+                found[cell] = max(stamp, found.get(cell, 0))
+        return found
+
     def complete(self, point: int) -> None:
+        self.completed.add(point)
         self.owed.pop(point, None)
         self.value = max(self.value, point)
 
@@ -219,6 +262,7 @@ class Model:
         lost = event.state(point) == "lost" or (point > event.top and event.future_lost(queue.process))
         if not lost or queue.kind == "host":
             queue.operations.append(Wait(event, point))
+            queue.waited[event] = max(point, queue.waited.get(event, 0))
             return
         queue.losses += 1  # a stream does not begin to wait
         queue.spoiled = True
@@ -233,6 +277,7 @@ class Model:
         for queue in process.queues.values():
             queue.operations.clear()
         process.waits.clear()
+        process.reads.clear()
         process.syncs.clear()
 
     # --- consequences -------------------------------------------------------------------------------------

@@ -13,26 +13,24 @@ import select
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Final
 
 from soak.common import Failure
 from soak.forked import START, Zygote, ended, runs
-from soak.schedules.model import Event, Gate, Model, Object, Process, Queue, Wait
-from soak.schedules.process import DEVICES
+from soak.schedules.model import Event, Gate, Kind, Model, Object, Process, Queue, Read, Wait
+from soak.schedules.process import PROCESSES, READS
 
 __all__ = ["STEPS", "Step", "World"]
 
 Step = tuple[str, int, int, int]
 
-PROCESSES: Final = 6
 _MOST: Final = 2.0  # seconds: one that the rule allows, and one more
 _QUIET: Final = 0.01  # how long nothing may come after a step that loses nothing
 _MOST_OWED: Final = 6  # points of an event: an event remembers eight owners
 _MOST_OBJECTS: Final = 3
 _SIGNALS: Final = (None, None, True, False)
-_KINDS: Final = ("host", "device", "held")
 
 
 class _Running:
@@ -60,13 +58,16 @@ class _Running:
 class World:
     """One schedule."""
 
-    def __init__(self, zygote: Zygote, counts: Counter[str]) -> None:
+    def __init__(self, zygote: Zygote, devices: Mapping[Kind, str], counts: Counter[str]) -> None:
         self._zygote = zygote
+        self._devices = devices
+        others: list[Kind] = [kind for kind in devices if kind != "host"]
+        self._kinds: list[Kind] = [*(others * 2)[:2], "host"]
         self._counts = counts
         self._model = Model()
         self._slots: list[Process | None] = [None] * PROCESSES
         self._running: dict[Process, _Running] = {}
-        self._handles: dict[Event, bytes] = {}
+        self._handles: dict[Event, tuple[bytes, bytes]] = {}  # of the event, of its board
         self._gates: dict[int, tuple[Process, Gate]] = {}
         self._numbers = itertools.count(1)
         self._lost = False  # this step may have lost something, so that a false loss could show
@@ -129,7 +130,7 @@ class World:
             running = self._running[found] = _Running(pid, connection)
             self._model.processes.append(found)
             self._slots[slot] = found
-            running.base = self._ask(found, "warm_up", timeout=START)
+            running.base = self._ask(found, "warm_up", list(self._devices.values()), timeout=START)
             self._counts["processes"] += 1
             self._tell(f"{self._name(found)} starts (process {pid})")
         return None if found.stopped else found
@@ -137,23 +138,28 @@ class World:
     def _create(self, process: Process, which: int, extra: int) -> Object | None:
         if process.exports is not None:
             return None
-        number, event = next(self._numbers), Event(next(self._numbers), process)
-        signals, kind = _SIGNALS[extra % 4], _KINDS[which % 3]
-        handle = self._ask(process, "create", number, f"event-{process.slot}", DEVICES[kind], signals)
-        if not isinstance(handle, bytes):
-            self._fail(f"{self._name(process)}: the name is not free: {handle}")
+        number, event = next(self._numbers), Event(next(self._numbers), process, self._kind(which))
+        signals, device = _SIGNALS[extra % 4], self._devices[event.kind]
+        handles = self._ask(process, "create", number, event.number, f"event-{process.slot}", device, signals)
+        if not isinstance(handles, tuple):
+            self._fail(f"{self._name(process)}: the name is not free: {handles}")
         process.exports = event
-        self._handles[event] = handle
+        self._handles[event] = handles
         self._model.events.append(event)
-        self._tell(f"{self._name(process)} makes event {event.number}, signals={signals}, on {DEVICES[kind]}")
+        self._tell(f"{self._name(process)} makes event {event.number}, signals={signals}, on {device}")
         return self._model.open(number, process, event, signals)
 
-    def _open(self, process: Process, event: Event, kind: str, signals: bool | None) -> Object | None:
+    def _kind(self, which: int) -> Kind:
+        return self._kinds[which % len(self._kinds)]
+
+    def _open(self, process: Process, event: Event, kind: Kind, signals: bool | None) -> Object | None:
         exporter, number = event.exporter, next(self._numbers)
         if not exporter.alive or exporter.stopped:
             return None
-        handle = self._ask(process, "open", number, f"event-{exporter.slot}", DEVICES[kind], signals)
-        if handle != self._handles[event]:
+        wanted, board = self._handles[event]
+        name, device = f"event-{exporter.slot}", self._devices[kind]
+        handle = self._ask(process, "open", number, event.number, name, device, signals, board)
+        if handle != wanted:
             self._fail(f"{self._name(process)} cannot open event {event.number} by its name: {handle!r:.100}")
         self._tell(f"{self._name(process)} opens event {event.number}, signals={signals}")
         return self._model.open(number, process, event, signals)
@@ -170,16 +176,15 @@ class World:
         if not opened and not others:
             return self._create(process, which, 0)
         chosen = [*opened, *others][which % (len(opened) + len(others))]
-        return chosen if isinstance(chosen, Object) else self._open(process, chosen, _KINDS[which % 3], None)
+        return chosen if isinstance(chosen, Object) else self._open(process, chosen, self._kind(which), None)
 
-    def _queue(self, process: Process, which: int) -> Queue:
-        """One of its queues, at most one of each kind."""
-        kind = _KINDS[which % 3]
+    def _queue(self, process: Process, kind: Kind) -> Queue:
+        """Its queue of a kind."""
         for queue in process.queues.values():
             if queue.kind == kind:
                 return queue
-        found = Queue(next(self._numbers), process, kind)  # type: ignore[arg-type]
-        self._ask(process, "queue", found.number, kind)
+        found = Queue(next(self._numbers), process, kind, Event(next(self._numbers), process, kind))
+        self._ask(process, "queue", found.number, self._devices[kind])
         process.queues[found.number] = found
         return found
 
@@ -199,7 +204,7 @@ class World:
         event = events[which % len(events)]
         if sum(found.event is event for found in process.objects.values()) >= _MOST_OBJECTS:
             return False
-        return self._open(process, event, _KINDS[extra % 3], _SIGNALS[extra % 4]) is not None
+        return self._open(process, event, self._kind(extra), _SIGNALS[extra % 4]) is not None
 
     def close(self, who: int, which: int, _extra: int) -> bool:
         process = self._process(who)
@@ -211,7 +216,7 @@ class World:
         used = process in event.used_by_queues or any(waited is event for waited, _ in process.waits.values())
         if last and event.joined is process and used:
             return False  # when it detaches is not for the schedule to say
-        self._ask(process, "close", found.number)
+        self._ask(process, "close", found.number, event.number, last)
         self._tell(f"{self._name(process)} closes event {event.number}")
         self._model.close(found)
         self._lost = True
@@ -256,7 +261,10 @@ class World:
         found = None if process is None else self._object(process, extra)
         if process is None or found is None:
             return False
-        queue, event = self._queue(process, which), found.event
+        return self._queue_waits(self._queue(process, self._kind(which)), found, extra)
+
+    def _queue_waits(self, queue: Queue, found: Object, extra: int) -> bool:
+        process, event = queue.process, found.event
         point = event.top + (1, 0, 1, 2)[extra % 4]
         if not self._ready(queue) or len(queue.operations) >= 8:
             return False
@@ -277,23 +285,46 @@ class World:
         found = None if process is None else self._object(process, extra)
         if process is None or found is None or len(found.event.owed) >= _MOST_OWED:
             return False
-        queue, event = self._queue(process, which), found.event
+        queue, event = self._queue(process, self._kind(which)), found.event
         if not self._ready(queue):
             return False
+        if queue.kind == event.kind:
+            stamp = queue.wrote[event] = event.newest[process.slot] = next(self._numbers)
+            self._ask(process, "write", queue.number, event.number, process.slot, stamp)
+            self._tell(f"{self._name(process)}'s {queue.kind} queue writes {stamp} for event {event.number}")
         answer = self._ask(process, "queue_signal", queue.number, found.number)
         self._tell(f"{self._name(process)}'s {queue.kind} queue signals event {event.number}: {answer}")
         expected: object = "InvalidArgumentError"
         if found.signals is not False:
             expected = self._model.submit(queue, event)
+            if event in queue.wrote:
+                event.written[event.top] = process.slot, queue.wrote[event]
         if answer != expected:
             self._fail(f"{self._name(process)}: a queue's signal of event {event.number} gave {answer}, not {expected}")
+        return True
+
+    def read(self, who: int, which: int, extra: int) -> bool:
+        """A queue waits for an event, and copies its board."""
+        process = self._process(who)
+        found = None if process is None else self._object(process, which)
+        if process is None or found is None:
+            return False
+        queue, event = self._queue(process, found.event.kind), found.event
+        free = set(range(READS)) - {read.place for read in process.reads.values() if read.queue is queue}
+        if not free or (extra % 3 and not self._queue_waits(queue, found, extra)) or not self._ready(queue):
+            return False
+        token, read = next(self._numbers), queue.read(event, min(free))
+        self._ask(process, "read", token, queue.number, event.number, read.place)
+        self._tell(f"{self._name(process)}'s {queue.kind} queue reads the board of event {event.number}")
+        process.waits[token] = queue.landed, self._model.submit(queue, queue.landed)
+        process.reads[token] = read
         return True
 
     def gate(self, who: int, which: int, _extra: int) -> bool:
         process = self._process(who)
         if process is None:
             return False
-        queue = self._queue(process, which)
+        queue = self._queue(process, self._kind(which))
         if not self._ready(queue) or len(queue.operations) >= 8:
             return False
         gate = Gate(next(self._numbers))
@@ -453,8 +484,16 @@ class World:
                 self._fail(f"{self._name(process)}: synchronize told {found} losses, not {least} to {most}")
             queue.losses = queue.inner = 0
             queue.spoiled = False
+            if found:
+                queue.waited.clear()
             return
         event, point = process.waits.pop(token)
+        read = process.reads.pop(token, None)
+        if read is not None and isinstance(found, list):
+            self._compare(read, found)
+            found = "done"
+        elif found == "done":
+            process.saw[event] = max(point, process.saw.get(event, 0))
         outcome = {"done": "done", "PeerLostError": "lost"}.get(found, found)
         expected = event.expect(process, point)
         if outcome != expected and not (outcome == "lost" and expected == "either"):
@@ -463,6 +502,18 @@ class World:
                 f"expected: {expected}"
             )
         self._counts[f"waits {outcome}"] += 1
+
+    def _compare(self, read: Read, found: list[tuple[int, int]]) -> None:
+        """What a queue copied from a board, and what it may have found there."""
+        for cell, (low, high) in enumerate(found):
+            least, most = read.least(cell), read.event.newest.get(cell, 0)
+            if not least <= low <= high <= most:
+                reader, event = self._name(read.queue.process), read.event.number
+                self._fail(
+                    f"{reader}: point {read.seen} of event {event} was complete, and cell {cell} of its board has "
+                    f"{low} to {high}, not {least} to {most}"
+                )
+            self._counts["cells that had to show something"] += least > 0
 
     @staticmethod
     def _expect_sync(queue: Queue) -> str:
@@ -543,6 +594,7 @@ _STEPS: Final[dict[str, Callable[[World, int, int, int], bool]]] = {
     "wait_async": World.wait_async,
     "queue_wait": World.queue_wait,
     "queue_signal": World.queue_signal,
+    "read": World.read,
     "gate": World.gate,
     "release": World.release,
     "synchronize": World.synchronize,
@@ -554,5 +606,6 @@ _STEPS: Final[dict[str, Callable[[World, int, int, int], bool]]] = {
 STEPS: Final[Sequence[str]] = (
     *("make", "open", "open", "close", "signal", "signal", "signal", "wait", "wait", "wait", "wait", "wait_async"),
     *("queue_wait", "queue_wait", "queue_signal", "queue_signal", "queue_signal", "gate", "release", "release"),
+    *("read", "read", "read"),
     *("synchronize", "stop", "resume", "resume", "kill", "kill", "leave"),
 )

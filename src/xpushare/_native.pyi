@@ -502,6 +502,11 @@ class Slot:
     def fail(self, cause: int) -> None:
         """Lose everything outstanding that this process owes, if anything (cause 2 or 3 of the protocol)."""
 
+    def lose(self, point: int, cause: int) -> bool:
+        """Lose a point of this process, which no device stores, and all behind it; False while an earlier one is
+        outstanding.
+        """
+
     def owes(self) -> bool:
         """Whether this process owes an outstanding point."""
 
@@ -632,7 +637,7 @@ class StreamQueue:
 
         If the device waits, this calls `Slot.guard` and raises its ValueError. When the point is lost, what this queue
         signals between now and then is lost before the device is released, and so is what it signals later, until
-        `told`. When a held wait is lost, `Slot.released` also says so once.
+        `told`. `Slot.released` also tells, once, of a held wait that is lost, and of one that comes after its loss.
         """
 
     def lost(self, slot: Slot) -> None:

@@ -320,6 +320,28 @@ def test_signals_behind_a_loss_are_lost_in_a_chain_of_processes(pair: Pair, even
         assert peer.call(report)
 
 
+def test_a_loss_behind_a_living_process_is_put_off(pair: Pair, event: xs.Event, peer: Child) -> None:
+    # peer owes point 1, child point 2 behind it, a queue of ours point 3: it is not for the dead child, nor for us, to
+    # lose point 1.
+    assert peer.call(owe, kept["handle"], pair[1], "behind a wait") == 1
+    with Child() as child, xs.Queue(pair[1]) as queue:
+        assert child.call(owe, kept["handle"], pair[1], "running") == 2
+        child.kill()
+        queue.wait(event, at_least=2)
+        with pytest.raises(xs.PeerLostError):
+            queue.synchronize(10)
+        assert queue.signal(event) == 3
+        with pytest.raises(TimeoutError):
+            queue.synchronize(0.2)
+        assert event.value == 0
+        peer.call(lambda: kept["never"].signal())
+        event.wait(10, at_least=1)
+        queue.synchronize(10)
+        for point in 2, 3:
+            with pytest.raises(xs.PeerLostError):
+                event.wait(10, at_least=point)
+
+
 @pytest.mark.usefixtures("event")
 def test_every_waiting_process_is_told(pair: Pair, peer: Child, other: Child) -> None:
     with Child() as child:

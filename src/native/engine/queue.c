@@ -642,6 +642,14 @@ static int settled(xp_slot *s, uint64_t point)
     return state_of(s, point) == XP_DONE ? XP_DONE : XP_LOST;
 }
 
+/* While the loss is put off, the slot does not say that it is one. */
+static void note_released(xp_slot *s, uint64_t point)
+{
+    pthread_mutex_lock(&xp_mu);
+    xp_note_released(s, point);
+    pthread_mutex_unlock(&xp_mu);
+}
+
 /* Returns 0 if it was carried out, the driver's code, or HOLDING. *again: it is still to be done. */
 static int64_t held_wait(xp_queue *q, operation *op, bool *again)
 {
@@ -655,9 +663,7 @@ static int64_t held_wait(xp_queue *q, operation *op, bool *again)
         lose_held(q, cause ? cause : XP_CAUSE_DEATH, XP_RELAXED(&s->w->blame));
         spoil_by(q, s, op->at);
         pthread_mutex_unlock(&q->mu);
-        pthread_mutex_lock(&xp_mu);
-        xp_note_released(s, op->point);
-        pthread_mutex_unlock(&xp_mu);
+        note_released(s, op->point);
     }
     if (state != XP_PENDING)
         return 0;
@@ -833,8 +839,10 @@ int xp_queue_wait(xp_queue *q, xp_slot *s, uint64_t address, uint64_t point, int
     } else {
         rc = 1;
     }
-    if (rc == 1 && settled(s, point) == XP_LOST)
+    if (rc == 1 && settled(s, point) == XP_LOST) {
         xp_queue_lost(q, s);
+        note_released(s, point);
+    }
     pthread_mutex_unlock(&q->order);
     return rc;
 }

@@ -162,6 +162,18 @@ static PyObject *slot_fail(PyObject *self, PyObject *arg)
     Py_RETURN_NONE;
 }
 
+static PyObject *slot_lose(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    xp_slot *s = slot(self);
+    uint64_t point;
+    int cause;
+    if (s == NULL || xp_arity("lose", n, 2, 2) < 0 || xp_as_point(args[0], &point) < 0 || xp_as_int(args[1], &cause) < 0)
+        return NULL;
+    if (cause != XP_CAUSE_QUEUE && cause != XP_CAUSE_EXIT)
+        return exhausted("cause must be 2 or 3");
+    return PyBool_FromLong(xp_lose_from(s, point, (uint32_t)cause, (uint64_t)getpid()));
+}
+
 static PyObject *slot_owes(PyObject *self, PyObject *Py_UNUSED(a))
 {
     xp_slot *s = slot(self);
@@ -400,6 +412,7 @@ static PyMethodDef slot_methods[] = {
     {"submit", XP_FAST(slot_submit), METH_VARARGS | METH_KEYWORDS, NULL},
     {"complete", slot_complete, METH_O, NULL},
     {"fail", slot_fail, METH_O, NULL},
+    {"lose", XP_FAST(slot_lose), METH_FASTCALL, NULL},
     {"owes", slot_owes, METH_NOARGS, NULL},
     {"owes_next", slot_owes_next, METH_NOARGS, NULL},
     {"wait", XP_FAST(slot_wait), METH_FASTCALL | METH_KEYWORDS, NULL},

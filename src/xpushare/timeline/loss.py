@@ -6,7 +6,7 @@ from typing import Final, final
 from weakref import WeakKeyDictionary
 
 from xpushare._errors import PeerLostError
-from xpushare._native import CONSTANTS, LAYOUT, Domain, Slot, Span, load64
+from xpushare._native import CONSTANTS, LAYOUT, PENDING, Domain, Slot, Span, load64
 
 __all__ = ["QUEUE_FAILED", "Losses", "note_failure", "peer_lost"]
 
@@ -65,11 +65,13 @@ class Losses:
     __slots__ = ("_met",)
 
     def __init__(self) -> None:
-        self._met: WeakKeyDictionary[Slot, int] = WeakKeyDictionary()  # the newest loss of each event
+        self._met: WeakKeyDictionary[Slot, tuple[int, bool]] = WeakKeyDictionary()  # the newest loss of each event
 
-    def new(self, slot: Slot) -> bool:
-        """Whether the queue meets that slot's newest loss for the first time."""
-        loss = load64(slot.address + _LOST_AT)
+    def new(self, slot: Slot, point: int) -> bool:
+        """Whether the queue meets the loss of `point` for the first time. While a living process's earlier point puts a
+        loss off, the slot does not show it.
+        """
+        loss = load64(slot.address + _LOST_AT), slot.state(point) == PENDING
         if self._met.get(slot) == loss:
             return False
         self._met[slot] = loss

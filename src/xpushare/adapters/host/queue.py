@@ -21,6 +21,7 @@ __all__ = ["HostQueue", "queue_numbers"]
 
 _call: Final[Callable[[Any], Any]] = operator.call
 queue_numbers = itertools.count(1)
+_EARLIER: Final = 0.002  # seconds between looks
 
 
 class HostQueue(DriverQueue):
@@ -105,7 +106,9 @@ class HostQueue(DriverQueue):
         failure = self._failures[0] if self._failures else self._spoiled
         if failure is not None:
             note_failure(slot.domain, failure)
-            slot.fail(QUEUE_FAILED)
+            while not slot.lose(point, QUEUE_FAILED):  # a living process may still complete its earlier point
+                time.sleep(_EARLIER)
+                slot.wait(point - 1, 0)  # notices deaths
         else:
             try:
                 slot.complete(point)
@@ -124,7 +127,7 @@ class HostQueue(DriverQueue):
         if state != _native.LOST:
             return
         self._spoiled = peer_lost(slot, point)
-        if self._losses.new(slot):
+        if self._losses.new(slot, point):
             self._failures.append(self._spoiled)
 
     def wait_native(self, event: Any, keep: object) -> None:

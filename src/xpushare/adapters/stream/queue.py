@@ -306,7 +306,7 @@ class DeviceQueue(DriverQueue):
 
     def _meet(self, slot: Slot, point: int) -> None:
         """A wait was lost. With `_state`."""
-        if self._losses.new(slot):
+        if self._losses.new(slot, point):
             self._failures.append(peer_lost(slot, point))
 
     def _sort_waits(self, passed: bool = False) -> None:
@@ -323,9 +323,11 @@ class DeviceQueue(DriverQueue):
                 except ValueError:
                     continue  # the event was closed here, so nobody knows its state any more
                 released = slot.released(point)
-                if state == PENDING or (waiting and not released and not passed):
+                if released:  # also while the loss is put off, or after a later signal
+                    self._meet(slot, point)
+                elif state == PENDING or (waiting and not passed):
                     self._waits.append(wait)
-                elif released or state == LOST:
+                elif state == LOST:
                     self._meet(slot, point)
 
     def waits(self) -> list[Callable[[], bool]]:
