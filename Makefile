@@ -47,6 +47,9 @@ bench: $(VENV)/installed $(VENV)/bench ## latency and bandwidth against what one
 gpu: ## what needs an NVIDIA GPU, on a machine without a package registry: tests, conformance, figures into results/
 	scripts/gpu
 
+hip: $(VENV)/installed $(VENV)/test ## HIP without an AMD GPU: a libamdhip64 that forwards, AMD's headers and library; results into results/
+	PYTHON=$(BIN)/python scripts/hip $(ARGS)
+
 level-zero: $(VENV)/installed $(VENV)/test ## Level Zero without an Intel GPU: drivers, their tests, the conformance suite; results into results/
 	PYTHON=$(BIN)/python scripts/level_zero $(ARGS)
 

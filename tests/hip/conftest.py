@@ -7,10 +7,8 @@ waits on signal memory only). Below it is CUDA's driver, or the software driver 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
-import forwarding
 import pytest
 
 MODE = os.environ.get("XPUSHARE_HIP")
@@ -25,12 +23,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a libamdhip64 that forwards: scripts/hip"))
         elif wanted is not None and MODE not in wanted.args:
             item.add_marker(pytest.mark.skip(reason=f"not for {MODE}"))
-
-
-@pytest.fixture
-def books() -> Iterator[forwarding.Library]:
-    """The forwarding library of this process, which fails calls as told."""
-    library = forwarding.library()
-    library.reset()
-    yield library
-    library.reset()

@@ -22,7 +22,7 @@ class RocmArray:
         self.gpu = adapter.device(self.info)
         self.nbytes = nbytes
         with self.gpu.current():
-            self.address = self.gpu.driver.address_from("making another library's array", "hipMalloc", nbytes)
+            self.address = self.gpu.driver.made("making another library's array", "hipMalloc", nbytes)
 
     def __del__(self) -> None:
         if hasattr(self, "address"):

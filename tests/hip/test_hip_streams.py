@@ -57,7 +57,8 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_ours_come_after_theirs_and_before(torch: ModuleType) -> None:
+@pytest.mark.usefixtures("torch")
+def test_ours_come_after_theirs_and_before() -> None:
     stream, seen = TorchStream(), list[str]()
     with xs.malloc_host(64, DEVICE) as memory, xs.Event(DEVICE) as event:
         queue = xs.Queue.from_native(stream)
@@ -128,7 +129,8 @@ def test_hip_s_own_ipc_event() -> None:
         assert child.call(open_natively, raw) == (0, 0)
 
 
-def test_an_event_of_another_library(torch: ModuleType) -> None:
+@pytest.mark.usefixtures("torch")
+def test_an_event_of_another_library() -> None:
     stream, seen = TorchStream(), list[str]()
     made = ctypes.c_void_p()
     assert stream.library.hipEventCreateWithFlags(ctypes.byref(made), 2) == 0
@@ -148,7 +150,7 @@ def test_an_event_of_another_library(torch: ModuleType) -> None:
 
 
 @pytest.mark.drivers("plain")
-def test_words_are_tried(books: forwarding.Library) -> None:
+def test_words_are_tried() -> None:
     """Where the library refuses a wait, queues hold what waits; where it refuses a store, host functions complete."""
     with Child() as child:
         assert child.call(ordering_after, "") == "shared"

@@ -17,7 +17,7 @@ _ALWAYS = {
     "3.11c": "whoever holds the file descriptor of an allocation can map it writable",
     "4.7": "hipMemMap takes no offset",
     "5.19": "nothing here breaks a device in a way that the suite could use",
-    "5.29": "a wait on another library's stream would hold up its hardware queue: ours are ordered by waits of the host",
+    "5.29": "a wait on another library's stream would hold up its hardware queue: the host waits for it",
 }
 _NO_VIRTUAL = "release 5.2.3 has no memory with file descriptors"
 EXPECTED: dict[str, dict[str, str]] = {

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, final
 
+from xpushare.adapters.hip import _numbers as n
 from xpushare.adapters.hip._driver import Gpu
-from xpushare.adapters.hip._numbers import CONSTANTS, Handle
 from xpushare.adapters.stream.hooks import Calls, Device, Scope
 
 __all__ = ["IpcEvent", "Stream"]
 
 _MEMSET: Final = {1: "hipMemsetD8Async", 2: "hipMemsetD16Async", 4: "hipMemsetD32Async"}
-_UNTIMED: Final = CONSTANTS["hipEventDisableTiming"]
 
 
 @final
@@ -45,24 +45,19 @@ class Stream:
     def __init__(self, gpu: Gpu, doing: str) -> None:
         self.device: Device = gpu
         self.current: Callable[[], Scope] = gpu.current
-        self.relaxed: Callable[[], Scope] = gpu.driver.relaxed
+        self.relaxed: Callable[[], Scope] = functools.partial(gpu.driver.scope, None)
+        self.calls = gpu.queue_calls
+        self.ordering: Literal["device", "shared", "held"] = "shared" if gpu.words[1] else "held"
         self._gpu = gpu
         self._driver = gpu.driver
-        self.calls = gpu.queue_calls()
-        self.ordering: Literal["device", "shared", "held"] = "shared" if gpu.words().waits else "held"
         with gpu.current():
             self.handle = gpu.new_stream(doing)
-        address = gpu.driver.address
-        self._copy, self._record, self._wait_event = map(
-            address, ("hipMemcpyAsync", "hipEventRecord", "hipStreamWaitEvent")
-        )
-        self._fills = {length: address(name) for length, name in _MEMSET.items()}
 
     def new_mark(self, doing: str) -> int:
-        return self._driver.address_from(doing, "hipEventCreateWithFlags", _UNTIMED)
+        return self._driver.made(doing, "hipEventCreateWithFlags", n.UNTIMED)
 
     def mark(self, doing: str, mark: int) -> Calls:
-        return ((self._record, mark, self.handle),)
+        return ((self._driver.address("hipEventRecord"), mark, self.handle),)
 
     def query(self, doing: str, mark: int) -> bool:
         return self._driver.ready(doing, "hipEventQuery", mark)
@@ -71,20 +66,21 @@ class Stream:
         return not self._driver.ready(doing, "hipStreamQuery", self.handle)
 
     def check_device(self, doing: str) -> None:
-        self._gpu.check(doing)
+        self.busy(doing)
 
     def copy(self, doing: str, dst: int, src: int, nbytes: int) -> Calls:
-        return ((self._copy, dst, src, nbytes, CONSTANTS["hipMemcpyDefault"], self.handle),)
+        return ((self._driver.address("hipMemcpyAsync"), dst, src, nbytes, n.COPY_DEFAULT, self.handle),)
 
     def fill(self, doing: str, dst: int, pattern: bytes, times: int) -> Calls:
-        return ((self._fills[len(pattern)], dst, int.from_bytes(pattern, "little"), times, self.handle),)
+        function = self._driver.address(_MEMSET[len(pattern)])
+        return ((function, dst, int.from_bytes(pattern, "little"), times, self.handle),)
 
     def wait_native(self, doing: str, event: int) -> Calls:
-        return ((self._wait_event, self.handle, event, 0),)
+        return ((self._driver.address("hipStreamWaitEvent"), self.handle, event, 0),)
 
     def record_native(self, doing: str) -> IpcEvent:
-        driver, handle = self._driver, Handle()
-        event = driver.address_from(doing, "hipEventCreateWithFlags", _UNTIMED | CONSTANTS["hipEventInterprocess"])
+        driver, handle = self._driver, n.Handle()
+        event = driver.made(doing, "hipEventCreateWithFlags", n.UNTIMED | n.INTERPROCESS)
         try:
             driver(doing, "hipEventRecord", event, self.handle)
             driver(doing, "hipIpcGetEventHandle", handle, event)
