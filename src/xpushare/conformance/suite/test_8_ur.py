@@ -19,7 +19,7 @@ from xpushare.conformance import actions
 from xpushare.conformance.harness import TIMEOUT, Child, kept
 from xpushare.conformance.plugin import Pair
 from xpushare.conformance.rules import rule
-from xpushare.ur import _enums, _spec
+from xpushare.ur import _enums, _spec, _structs
 from xpushare.ur._spec import FUNCTIONS, Arg, Function
 
 R = ur.Result
@@ -185,18 +185,24 @@ def _good(face: Face, arg: Arg) -> Any:
     if family == "handle":
         simple: dict[str, Any] = {
             "adapter": face.adapter, "platform": face.platform, "device": face.device, "context": face.context,
-            "queue": face.queue, "usm_pool": None,
+            "queue": face.queue,
         }  # fmt: skip
         if name in simple:
             return simple[name]
         if name == "event":
             return face.event()
+        if name == "mem":
+            return ur.urMemBufferCreate(face.context, ur.MemFlags.READ_WRITE, 64, None)
+        if name == "usm_pool":
+            return ur.urUSMPoolCreate(face.context, ur.USMPoolDesc())
         if not face.has(Aspect.ext_oneapi_virtual_mem):
             return None
         return face.own(ur.urPhysicalMemCreate(face.context, face.device, face.granule, None))
     if family == "sequence":
         return [face.device] if name == "device" else [face.event()]
-    if family == "struct":
+    if name in ("BufferRegion", "RectRegion"):
+        return ur.BufferRegion(0, 8) if name == "BufferRegion" else ur.RectRegion(1, 1, 1)
+    if family in ("struct", "value"):
         return getattr(ur, name)()
     if family == "enum":
         return next(iter(getattr(ur, name)))
@@ -225,7 +231,10 @@ def _faults(arg: Arg) -> list[Any]:
         return [-1 if family == "enum" else 1 << 31, 0x7FFFFFFF, max(getattr(ur, name))]
     if family == "struct":
         cls = getattr(ur, name)
-        found: list[Any] = [None, cls(flags=1 << 31) if name != "USMDesc" else cls(hints=1 << 31)]
+        kinds = _structs.FIELD_KINDS[name].items()
+        found: list[Any] = [None, *(cls(**{field: 1 << 31}) for field, kind in kinds if kind.startswith("flags:"))]
+        if name == "BufferRegion":
+            found.append(cls())
         if name == "USMDesc":
             found.append(cls(align=3))
         if name == "QueueProperties":
@@ -237,6 +246,8 @@ def _faults(arg: Arg) -> list[Any]:
         if name == "ExpEventDesc":
             found.append(cls(ur.ExpEventFlags.IPC_EXP | ur.ExpEventFlags.ENABLE_PROFILING))
         return found
+    if name == "RectRegion":
+        return [ur.RectRegion()]
     others: dict[str, list[Any]] = {"pointer": [None, 0], "size": [0, 3], "pattern": [None, b"", b"x" * 65, b"xyz"]}
     return others.get(family, [])
 
@@ -311,7 +322,7 @@ def test_dead_handles(face: Face, name: str) -> None:
             for wrong in (gone, face.device, "text"):
                 values = [wrong if each is arg else _good(face, each) for each in FUNCTIONS[name].args]
                 refused(result, getattr(ur, name), *values)
-        elif arg.base_kind.startswith("handle:") and arg.base_kind != "handle:usm_pool":
+        elif arg.base_kind.startswith("handle:"):
             values = [face.context if each is arg else _good(face, each) for each in FUNCTIONS[name].args]
             assert result_of(lambda values=values: getattr(ur, name)(*values)) is not R.SUCCESS  # type: ignore[misc]
 
