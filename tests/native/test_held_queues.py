@@ -539,6 +539,7 @@ def test_the_driver_refuses_at_once(make, driver):
     driver.rule("store64", 1, 5)
     assert queue.native.signal(ours, ours.address) == (1, 0, 5)
     assert queue.native.failure() is None  # the caller knows
+    ours.fail(2)
     driver.rule("fill", 1, 6)
     assert queue.fill(0, 0, 0)[1] == 6
 

@@ -32,6 +32,8 @@ void xp_domain_unref(xp_domain *d)
         munmap(d->base, XP_COMMONS_SIZE);
     if (d->bell >= 0)
         close(d->bell);
+    if (d->last_fd > 0)
+        close(d->last_fd);
     free(d->released);
     free(d->holds);
     free(d->attaches);
@@ -118,7 +120,7 @@ bool xp_unreaped(xp_domain *d, const uint64_t *mask)
 }
 
 /* Take `m` out of every slot and entry; what it owes is lost. With d->mu. False: a loss is put off, since a living
- * member's earlier point is outstanding; come again. */
+ * member's earlier point is outstanding, or a device may still store the point; come again. */
 static bool sweep(xp_domain *d, uint32_t m, uint32_t cause)
 {
     xp_commons *c = (xp_commons *)d->base;
@@ -140,7 +142,8 @@ static bool sweep(xp_domain *d, uint32_t m, uint32_t cause)
             }
             continue;
         }
-        bool put_off = owed && owed != v.effective + 1;
+        /* Until our process has ended, a device of ours may store what we owe, which would lower the value. */
+        bool put_off = owed && (owed != v.effective + 1 || (m == d->member && XP_LOAD(&w->device)));
         if (owed && !put_off)
             xp_lose(d, w, cause, pid);
         xp_roster_leave(d, i, m, cause, owed && !put_off);
@@ -169,7 +172,7 @@ static bool may_sweep(const xp_domain *d) { return d->sweep_at <= xp_now() + SWE
 static bool sweep_dead(xp_domain *d, uint32_t m)
 {
     uint64_t start = xp_now();
-    bool all = sweep(d, m, XP_CAUSE_DEATH);
+    bool all = sweep(d, m, XP_LOAD(&xp_member_at(d, m)->state) == XP_EXITING ? XP_CAUSE_EXIT : XP_CAUSE_DEATH);
     d->sweep_at = (d->sweep_at > start ? d->sweep_at : start) + (xp_now() - start) * SWEEP_REST;
     return all;
 }
@@ -401,13 +404,17 @@ void xp_leave(xp_domain *d)
         pthread_mutex_unlock(&d->mu);
         return;
     }
+    XP_STORE(&xp_member_at(d, d->member)->state, XP_EXITING);
     bool all = sweep(d, d->member, XP_CAUSE_EXIT);
     for (uint32_t m = 0; m < XP_MEMBERS; m++)
         xp_unwatch(d, m);
     xp_unwatch_bell(d);
-    if (all) /* else the others find us dead, and lose the rest when they can */
+    if (all) {
         XP_STORE(&xp_member_at(d, d->member)->state, 0);
-    close(d->fd); /* drops the lock */
+        close(d->fd); /* drops the lock */
+    } else { /* the others find us dead when that is closed, or our process has ended, and lose the rest when they can */
+        d->last_fd = d->fd;
+    }
     d->fd = -1;
     pthread_mutex_unlock(&d->mu);
 }

@@ -38,6 +38,7 @@ typedef struct xp_domain {
 
     pthread_mutex_t mu;
     int fd;   /* xp_leave closes it, under mu; closing any other fd of this file would drop the lock */
+    int last_fd; /* that of a process that has left, but still owes; 0: none */
     int bell; /* open until the last reference is dropped, so that signallers need no mutex */
     bool bell_watched;
     uint64_t watched[XP_MASK_WORDS]; /* their pidfds are in the warden's epoll; read without mu */
