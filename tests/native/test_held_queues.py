@@ -34,6 +34,7 @@ def driver():
         made.go(name)
         made.rule(name, 0)
     until(lambda: made.library.ss_events() == before)
+    until(made.idle)  # before the slots that they wait for are unmapped
 
 
 @pytest.fixture
