@@ -19,7 +19,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE $(shell find src -name '*.py' -o -name '*.pyi' -o -name 'py.typed' -o -name '*.[ch]')
 DEVICE_ARGUMENT := $(if $(DEVICE),--device $(DEVICE))
 
-.PHONY: demo test libraries bench soak sanitize fuzz lint format types docs model wheel gpu level-zero ur-loader clean
+.PHONY: demo test libraries bench soak sanitize fuzz lint format types docs model wheel gpu level-zero ur-loader vulkan clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed ## two processes share FILE (default: README.md) on DEVICE
@@ -52,6 +52,9 @@ level-zero: $(VENV)/installed $(VENV)/test ## Level Zero without an Intel GPU: d
 
 ur-loader: $(VENV)/installed $(VENV)/test ## a C++ SYCL program and Python share, through Unified Runtime's own loader; results into results/
 	PYTHON=$(BIN)/python scripts/ur_loader $(ARGS)
+
+vulkan: $(VENV)/installed $(VENV)/test $(VENV)/vulkan ## memory of Vulkan programs, on Mesa's software driver; results into results/
+	PYTHON=$(BIN)/python scripts/vulkan $(ARGS)
 
 lint: $(VENV)/lint
 	$(BIN)/ruff check .
@@ -95,7 +98,7 @@ $(VENV)/installed: $(VENV)/made $(SOURCES)
 	touch $@
 
 # Tools: the dependency groups and extras of pyproject.toml.
-$(VENV)/test $(VENV)/docs $(VENV)/build $(VENV)/libraries: $(VENV)/%: $(VENV)/made pyproject.toml
+$(VENV)/test $(VENV)/docs $(VENV)/build $(VENV)/libraries $(VENV)/vulkan: $(VENV)/%: $(VENV)/made pyproject.toml
 	$(PIP) install --quiet --group $*
 	touch $@
 

@@ -422,6 +422,10 @@ def device_for_handle(backend: str, device_uuid: bytes) -> Device:
         if names_of(device)[1] == device_uuid:
             _named_by_handles[backend, device_uuid] = device
             return device
+    if record.selected_only:  # its devices are those of other backends, seen by another interface
+        for device in devices():
+            if names_of(device)[1] == device_uuid:
+                return device
     raise InvalidArgumentError(
         f"the handle is for device {uuid.UUID(bytes=device_uuid)} of {backend}, which this process may not see: check "
         f"{_variables([record])}, or pass device= to open it on one that can reach it. Visible: {_listing()}"

@@ -48,6 +48,15 @@ class Fields:
         self.flags = 0
 
 
+class Description(Fields):
+    """Of an external resource, or of a piece of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handle = type("Handle", (), {"fd": -1})()
+        self.size = self.offset = 0
+
+
 class Range:
     """Something mapped: what the pointer attributes tell."""
 
@@ -61,6 +70,7 @@ class Range:
 class ScriptedDriver:
     CUmemAllocationProp = CUmemAccessDesc = Fields
     CUipcMemHandle = CUmemPoolPtrExportData = Struct
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC = CUDA_EXTERNAL_MEMORY_BUFFER_DESC = Description
 
     def __init__(self, devices: int = 2) -> None:
         self.devices = devices
@@ -125,7 +135,7 @@ class ScriptedDriver:
     # numbers stand for themselves
     CUdevice_attribute = CUpointer_attribute = CUstreamCaptureMode = CUmemAllocationHandleType = staticmethod(int)
     CUmemAllocationType = CUmemLocationType = CUmemAccess_flags = CUmemAllocationGranularity_flags = staticmethod(int)
-    CUresult = CUstream = CUmemoryPool = staticmethod(int)
+    CUresult = CUstream = CUmemoryPool = CUexternalMemoryHandleType = staticmethod(int)
 
     def __getattribute__(self, name: str) -> Any:
         found = object.__getattribute__(self, name)
@@ -359,6 +369,25 @@ class ScriptedDriver:
         if address not in self.live["legacy"]:
             return (1,)
         self.live["legacy"].discard(address)
+        return (0,)
+
+    def cuImportExternalMemory(self, given: Description) -> tuple[Any, ...]:
+        if given.type != 1 or os.fstat(given.handle.fd).st_size != given.size:
+            return (1,)
+        os.close(given.handle.fd)  # it is the driver's
+        made = self.new("external")
+        self.sizes[made] = given.size
+        return 0, made
+
+    def cuExternalMemoryGetMappedBuffer(self, memory: int, piece: Description) -> tuple[Any, ...]:
+        if memory not in self.live["external"] or piece.offset + piece.size > self.sizes[memory]:
+            return (1,)
+        at = next(self.addresses)
+        self.live["import"].add(at)
+        return 0, at
+
+    def cuDestroyExternalMemory(self, memory: int) -> tuple[Any, ...]:
+        self.live["external"].remove(memory)
         return (0,)
 
     def cuMemPoolExportToShareableHandle(self, _pool: int, _kind: int, _flags: int) -> tuple[Any, ...]:

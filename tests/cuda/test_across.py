@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from xpushare import _device
 from xpushare.adapters.base import Form, Hardware, Same
 from xpushare.adapters.cuda import _listing
 from xpushare.adapters.cuda._adapter import Cuda
+from xpushare.integrations import vulkan
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
@@ -89,7 +92,7 @@ def test_a_device_that_cannot_register(driver: ScriptedDriver, cuda: Cuda, gpu: 
         xs.ipc.memory.open(handle, device=gpu)
     assert not driver.live["registration"]
     assert harness.fd_count() <= fds + 5  # what knowing the peer takes
-    assert cuda.imports(cuda.devices()[0], False) == {Form.MEMFD: Same.HOST}
+    assert cuda.imports(cuda.devices()[0], False) == {Form.MEMFD: Same.HOST, Form.OPAQUE_FD: Same.DEVICE}
 
 
 def test_physical_memory_of_the_host(gpu: xs.Device, peer: Child) -> None:
@@ -167,3 +170,49 @@ def test_pci_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: 
     found: Any = Cuda(driver).devices()
     assert found[0].hardware == Hardware("cuda", name, "0000:3b:00.0", "")
     assert found[1].hardware.pci == "", "the driver's folder does not have this one"
+
+
+# --- Vulkan ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def offered(gpu: xs.Device) -> Iterator[xs.ipc.Handle]:
+    """Memory of a Vulkan program of this process, on the GPU."""
+    device = vulkan.device(uuid.UUID(gpu.uuid).bytes, bytes(16))
+    fd = os.memfd_create("allocation")
+    os.ftruncate(fd, 1 << 16)
+    handle = xs.ipc.memory.get(vulkan.ExternalMemory(fd, 1 << 16, device=device, offset=4096, nbytes=100))
+    os.close(fd)
+    yield handle
+    xs.ipc.memory.put(handle)
+
+
+def test_memory_of_a_vulkan_program(driver: ScriptedDriver, gpu: xs.Device, offered: xs.ipc.Handle) -> None:
+    fds = harness.fd_count()
+    with xs.ipc.memory.open(offered, device=gpu) as memory:
+        assert (memory.device, memory.nbytes) == (gpu, 100)
+        assert memory.ptr - 4096 in driver.live["import"]
+        assert memory.__dlpack_device__() == (2, 0), "kDLCUDA"
+        assert len(driver.live["external"]) == 1
+    harness.wait_until(lambda: not driver.live["external"] and not driver.live["import"])
+    assert harness.fd_count() == fds
+
+
+@pytest.mark.parametrize("call", ["cuImportExternalMemory", "cuExternalMemoryGetMappedBuffer"])
+def test_a_vulkan_import_that_fails_leaves_nothing(
+    driver: ScriptedDriver, gpu: xs.Device, offered: xs.ipc.Handle, call: str
+) -> None:
+    fds = harness.fd_count()
+    driver.fail_named[call] = 999
+    with pytest.raises(xs.DeviceError, match=call):
+        xs.ipc.memory.open(offered, device=gpu)
+    driver.fail_named.clear()
+    assert not driver.live["external"]
+    assert harness.fd_count() == fds
+
+
+def test_memory_of_a_vulkan_program_on_another_gpu(driver: ScriptedDriver, cuda: Cuda, offered: xs.ipc.Handle) -> None:
+    other = _device.known_device(cuda, cuda.devices()[1])
+    with pytest.raises(xs.FeatureNotSupportedError, match="an opaque fd is imported on the same hardware only"):
+        xs.ipc.memory.open(offered, device=other)
+    assert "cuImportExternalMemory" not in driver.calls

@@ -50,6 +50,8 @@ __all__ = [
     "Properties",
     "Same",
     "Slot",
+    "TimelinePoint",
+    "TimelineSemaphore",
     "UsmKind",
 ]
 
@@ -65,7 +67,7 @@ class Form(enum.IntEnum):
     DRIVER = 0  # of the driver's own kind, or none at all; for the same backend only
     MEMFD = 1  # one sealed memfd of exposed_nbytes, with the memory at its start; an importer only has to map it
     VMM_FD = 2  # of CUDA's virtual memory management
-    OPAQUE_FD = 3  # "opaque fds" of Vulkan's external memory
+    OPAQUE_FD = 3  # "opaque fds" of Vulkan's external memory; the payload's first byte is 1 for a dedicated allocation
     DMA_BUF = 4
 
 
@@ -192,6 +194,23 @@ class DriverMemory(abc.ABC):
     @abc.abstractmethod
     def release(self) -> None:
         """Free or unmap the memory once device work submitted before has finished, without blocking the caller."""
+
+
+class TimelineSemaphore(Protocol):
+    """A timeline semaphore of Vulkan."""
+
+    fd: OwnedFd  # an opaque fd of it
+    device_uuid: str
+
+
+class TimelinePoint(NamedTuple):
+    """A value of a timeline semaphore, for `Adapter.adopt_event`: what `DriverQueue.wait_native` of the answer queues
+    waits for that value, or signals it.
+    """
+
+    semaphore: TimelineSemaphore
+    value: int
+    signals: bool
 
 
 class Foreign(NamedTuple):

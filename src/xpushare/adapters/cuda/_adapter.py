@@ -17,11 +17,13 @@ from xpushare.adapters.base import (
     Import,
     Properties,
     Same,
+    TimelinePoint,
     UsmKind,
 )
 from xpushare.adapters.cuda import _memory
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import FEATURES, Context, Driver, Gpu
+from xpushare.adapters.cuda._external import Point, open_opaque
 from xpushare.adapters.cuda._listing import driver_version, has_binding, list_gpus, pci_address
 from xpushare.adapters.cuda._numbers import Attribute
 from xpushare.adapters.cuda._protocols import (
@@ -185,10 +187,15 @@ class Cuda(VirtualMemoryAdapter):
         return _memory.open_own(self.memory_engine, self.device(info), kind, doing, what, description)
 
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
-        """Memfds, as host memory. The VMM fds of other backends lack what `PhysicalPages` and `DeviceMemory` need to
-        know.
+        """Memfds, as host memory, and Vulkan's opaque fds, since one driver serves both. The VMM fds of other backends
+        lack what `PhysicalPages` and `DeviceMemory` need to know.
         """
-        return {} if physical else {Form.MEMFD: Same.HOST}
+        return {} if physical else {Form.MEMFD: Same.HOST, Form.OPAQUE_FD: Same.DEVICE}
+
+    def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
+        if what.form is Form.OPAQUE_FD:
+            return open_opaque(self.memory_engine, self.device(device), what)
+        return super().import_memory(device, what)
 
     def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
         """With `nbytes`, only as much of a run of allocations as an array of that size needs."""
@@ -247,10 +254,16 @@ class Cuda(VirtualMemoryAdapter):
         finally:
             driver.api.cuCtxPopCurrent()
 
-    def adopt_event(self, native: object) -> tuple[DeviceInfo, int] | None:
+    def adopt_event(self, native: object) -> tuple[DeviceInfo, int | Point] | None:
         """(device, raw event) of another library's CUDA event, for `DriverQueue.wait_native`; None if it is no
         event.
         """
+        if isinstance(native, TimelinePoint):
+            self._driver.start()
+            for gpu in self._driver.gpus():
+                if gpu.uuid == native.semaphore.device_uuid:
+                    return self.info_of(gpu), Point(gpu, native)
+            return None
         if not self._given and not in_use_here():
             return None
         raw = event_of(native)

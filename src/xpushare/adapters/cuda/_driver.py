@@ -33,6 +33,8 @@ _STREAM_FUNCTIONS: Final = (
     "cuMemsetD32Async",
     "cuEventRecord",
     "cuStreamWaitEvent",
+    "cuWaitExternalSemaphoresAsync",
+    "cuSignalExternalSemaphoresAsync",
 )
 _CHANNELS: Final = 8  # what the driver makes where nobody says
 _CHANNELS_MOST: Final = 32

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, final
 
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Context, struct_bytes
+from xpushare.adapters.cuda._external import Point
 from xpushare.adapters.stream.hooks import Calls, Device, Scope
 
 __all__ = ["IpcEvent", "Stream"]
@@ -102,7 +103,9 @@ class Stream:
     def fill(self, doing: str, dst: int, pattern: bytes, times: int) -> Calls:
         return ((self._fills[len(pattern)], dst, int.from_bytes(pattern, "little"), times, self.handle),)
 
-    def wait_native(self, doing: str, event: int) -> Calls:
+    def wait_native(self, doing: str, event: int | Point) -> Calls:
+        if isinstance(event, Point):
+            return event.calls(self.handle)
         return ((self._wait_event, self.handle, event, 0),)
 
     def record_native(self, doing: str) -> IpcEvent:

@@ -1,0 +1,101 @@
+"""What Vulkan programs export: memory and timeline semaphores, imported by CUDA (its external resources)."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Final, final
+from weakref import WeakKeyDictionary
+
+from xpushare import _system
+from xpushare._errors import FeatureNotSupportedError, InvalidHandleError
+from xpushare.adapters.base import DriverMemory, Import, TimelinePoint, TimelineSemaphore
+from xpushare.adapters.cuda import _numbers as n
+from xpushare.adapters.cuda._driver import Gpu
+from xpushare.adapters.stream.hooks import Calls
+from xpushare.adapters.virtual_memory.engine import Engine
+from xpushare.adapters.virtual_memory.memory import Mapped
+
+__all__ = ["Point", "open_opaque"]
+
+
+def open_opaque(engine: Engine, gpu: Gpu, what: Import) -> DriverMemory:
+    """Map a Vulkan allocation (cuImportExternalMemory)."""
+    doing = f"mapping {what.exposed_nbytes} bytes of a Vulkan program on {gpu}"
+    if what.read_only:
+        raise FeatureNotSupportedError(f"{doing}: CUDA cannot import it read-only")
+    if len(what.fds) != 1:
+        raise InvalidHandleError(f"{doing}: the exporter sent {len(what.fds)} file descriptors, 1 expected")
+    driver, api = gpu.driver, gpu.driver.api
+    wanted = api.CUDA_EXTERNAL_MEMORY_HANDLE_DESC()
+    wanted.type = api.CUexternalMemoryHandleType(n.EXTERNAL_OPAQUE_FD)
+    wanted.handle.fd = what.fds[0].number
+    wanted.size = what.exposed_nbytes
+    wanted.flags = n.EXTERNAL_DEDICATED if what.payload[:1] == b"\1" else 0
+    whole = api.CUDA_EXTERNAL_MEMORY_BUFFER_DESC()
+    whole.offset = 0
+    whole.size = what.exposed_nbytes
+    with gpu.current():
+        memory = driver(doing, "cuImportExternalMemory", wanted)
+        what.fds[0].take()  # the driver's now
+        try:
+            address = int(driver(doing, "cuExternalMemoryGetMappedBuffer", memory, whole))
+        except BaseException:
+            api.cuDestroyExternalMemory(memory)
+            raise
+
+    def close() -> None:
+        closing = "closing a Vulkan program's memory"
+        try:
+            driver(closing, "cuMemFree", address)
+        finally:
+            driver(closing, "cuDestroyExternalMemory", memory)
+
+    return Mapped(engine, gpu, address, what.nbytes, close)
+
+
+@final
+class _Semaphore:
+    """A timeline semaphore, imported for a device (cuImportExternalSemaphore)."""
+
+    def __init__(self, gpu: Gpu, semaphore: TimelineSemaphore) -> None:
+        driver, api = gpu.driver, gpu.driver.api
+        wanted = api.CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC()
+        wanted.type = api.CUexternalSemaphoreHandleType(n.EXTERNAL_TIMELINE_FD)
+        fd = _system.dup(semaphore.fd.number)
+        wanted.handle.fd = fd.number
+        with gpu.current():
+            self._raw = driver("importing a timeline semaphore", "cuImportExternalSemaphore", wanted)
+        fd.take()  # the driver's now
+        self._gpu = gpu
+        self.list = (ctypes.c_uint64 * 1)(int(self._raw))
+
+    def __del__(self) -> None:
+        if hasattr(self, "_raw"):
+            with self._gpu.current():
+                self._gpu.driver.api.cuDestroyExternalSemaphore(self._raw)
+
+
+_imported: Final[WeakKeyDictionary[Any, _Semaphore]] = WeakKeyDictionary()
+
+
+@final
+class Point:
+    """A wait for a value of a timeline semaphore, or its signal. Whoever queued its calls holds it until they are
+    over.
+    """
+
+    def __init__(self, gpu: Gpu, point: TimelinePoint) -> None:
+        found = _imported.get(point.semaphore)
+        if found is None:
+            found = _imported[point.semaphore] = _Semaphore(gpu, point.semaphore)
+        self._semaphore = found
+        api = gpu.driver.api
+        kind = "SIGNAL" if point.signals else "WAIT"
+        self._parameters = getattr(api, f"CUDA_EXTERNAL_SEMAPHORE_{kind}_PARAMS")()
+        self._parameters.params.fence.value = point.value
+        name = "cuSignalExternalSemaphoresAsync" if point.signals else "cuWaitExternalSemaphoresAsync"
+        self._function = gpu.driver.stream_functions()[name]
+
+    def calls(self, stream: int) -> Calls:
+        parameters = int(self._parameters.getPtr())
+        return ((self._function, ctypes.addressof(self._semaphore.list), parameters, 1, stream),)

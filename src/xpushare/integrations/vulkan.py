@@ -1,0 +1,181 @@
+"""Memory and timeline semaphores of Vulkan programs, in and out: `xpushare.integrations.vulkan`.
+
+The program allocates, exports and imports with Vulkan, by whichever binding it likes; this module takes and gives the
+file descriptors. Nothing here loads Vulkan.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, final
+
+from xpushare import adapters
+from xpushare._device import adapter_of, info_of, known_device
+from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, from_os_error
+from xpushare._fds import OwnedFd
+from xpushare._lifecycle import use
+from xpushare._memory import Memory
+from xpushare._queue import Queue
+from xpushare.adapters.base import TimelinePoint
+from xpushare.adapters.vulkan._memory import OpaqueMemory
+
+if TYPE_CHECKING:
+    from xpushare._device import Device
+
+__all__ = ["ExternalMemory", "MemoryFd", "TimelineSemaphore", "device", "memory_fd"]
+
+_BACKEND = "vulkan"
+
+
+def device(
+    device_uuid: bytes,
+    driver_uuid: bytes,
+    *,
+    name: str = "Vulkan device",
+    type: Literal["cpu", "gpu", "accelerator"] = "gpu",
+) -> Device:
+    """The device that the program uses, by `deviceUUID` and `driverUUID` of its VkPhysicalDeviceIDProperties (16 bytes
+    each).
+
+    Handles name memory's device by this uuid, which is CUDA's uuid of the same GPU. The same uuids give the same
+    `Device`. It is there to export memory from and to open memory on, and does nothing else. Raises
+    `InvalidArgumentError`.
+    """
+    given = bytes(device_uuid), bytes(driver_uuid)
+    if any(len(each) != 16 for each in given):
+        raise InvalidArgumentError("deviceUUID and driverUUID have 16 bytes each")
+    adapter: Any = adapters.adapter(_BACKEND)
+    return known_device(adapter, adapter.name_device(*given, name, type))
+
+
+def _is_vulkan(on: Device) -> None:
+    if getattr(on, "backend", None) != _BACKEND:
+        raise InvalidArgumentError("device is what xpushare.integrations.vulkan.device returned")
+
+
+def _copied(fd: int, what: str) -> OwnedFd:
+    try:
+        return OwnedFd.copied(operator.index(fd))
+    except OSError as error:
+        raise from_os_error(error, f"taking the file descriptor of {what}") from error
+
+
+@final
+class ExternalMemory:
+    """A VkDeviceMemory of this program that it allocated to be exported, or a piece of it.
+
+    Pass it to `xs.ipc.memory.get` or `xs.share`: other processes open it in CUDA (on the same GPU) or in Vulkan (`open`
+    on their own Vulkan device, then `memory_fd`), without a copy. As an array it is bytes.
+
+    `fd`: what vkGetMemoryFdKHR returned for VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT. It stays the caller's, who
+    closes it. `allocation_nbytes`: VkMemoryAllocateInfo::allocationSize. `device`: see `device`. `offset`, `nbytes`:
+    the piece, by default the whole. `dedicated`: whether the allocation was made with VkMemoryDedicatedAllocateInfo, as
+    importers must know. The exports of this object hold the memory, also when the program has freed it.
+    Raises `InvalidArgumentError`, `OutOfMemoryError`.
+    """
+
+    def __init__(
+        self,
+        fd: int,
+        allocation_nbytes: int,
+        *,
+        device: Device,
+        offset: int = 0,
+        nbytes: int | None = None,
+        dedicated: bool = False,
+    ) -> None:
+        _is_vulkan(device)
+        total, start = operator.index(allocation_nbytes), operator.index(offset)
+        length = total - start if nbytes is None else operator.index(nbytes)
+        if total <= 0 or start < 0 or length <= 0 or start + length > total:
+            raise InvalidArgumentError(
+                f"{length} bytes from {start} do not lie in an allocation of {total} bytes, or are none"
+            )
+        adapter: Any = adapters.adapter(_BACKEND)
+        info = info_of(device)
+        memory = OpaqueMemory.of_program(_copied(fd, "a Vulkan allocation"), total, dedicated, info)
+        self._offered = adapter.offer(info, memory)
+        self._offset = start
+        self.nbytes = length
+        self.device = device
+
+    @property
+    def __vulkan_memory__(self) -> dict[str, Any]:
+        """Where it lies, in the words of NumPy's array interface. The address is not one that anybody can read."""
+        address = self._offered.memory.address + self._offset
+        return {"version": 3, "shape": (self.nbytes,), "typestr": "|u1", "data": (address, False), "strides": None}
+
+    def __repr__(self) -> str:
+        return f"<ExternalMemory of {self.nbytes} bytes on {self.device}>"
+
+
+class MemoryFd(NamedTuple):
+    """What vkAllocateMemory needs to import another process's memory (VkImportMemoryFdInfoKHR, as an opaque fd)."""
+
+    fd: int  # the caller's; a successful import takes it over
+    allocation_nbytes: int  # VkMemoryAllocateInfo::allocationSize
+    offset: int  # of the memory that the handle is for
+    nbytes: int
+    dedicated: bool  # the import needs VkMemoryDedicatedAllocateInfo, too
+
+
+def memory_fd(memory: Memory) -> MemoryFd:
+    """A new file descriptor of memory that was opened on a Vulkan device, for Vulkan to import.
+
+    `xs.ipc.memory.open(handle, device=vulkan_device)` opens what other Vulkan programs exported on the same device and
+    driver, and CUDA memory of `xs.malloc_device` and `xs.empty` on the same GPU. Keep `memory` open while the import is
+    in use, so that its exporter knows. Raises `InvalidArgumentError` for other memory.
+    """
+    if not isinstance(memory, Memory):
+        raise InvalidArgumentError(f"memory_fd takes an opened Memory, not {type(memory).__name__}")
+    found = use(memory)
+    driver: Any = found.allocation.driver
+    if not isinstance(driver, OpaqueMemory):
+        raise InvalidArgumentError(f"this Memory was opened on {found.device}: open it with device=, on a Vulkan one")
+    fd = _copied(driver.fd.number, "an allocation").take()
+    return MemoryFd(fd, driver.exposed_nbytes, found.offset, found.nbytes, driver.dedicated)
+
+
+@final
+class TimelineSemaphore:
+    """A timeline semaphore of this program, for queues of the same GPU: rendering in order with CUDA.
+
+    `fd`: what vkGetSemaphoreFdKHR returned for VK_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD_BIT; it stays the caller's.
+    Use it in the process that renders, and let an Event carry the order to others: `semaphore.wait(queue, n)`, then
+    `queue.signal(event)`. A process that waited for another one's semaphore would wait for ever once that dies, which
+    an Event's waiters do not.
+    """
+
+    def __init__(self, fd: int, *, device: Device) -> None:
+        _is_vulkan(device)
+        self.fd = _copied(fd, "a timeline semaphore")
+        self.device = device
+        self.device_uuid = device.uuid
+
+    def wait(self, queue: Queue, value: int) -> None:
+        """Hold back what is queued later until the semaphore has reached `value` (cuWaitExternalSemaphoresAsync).
+        Raises `FeatureNotSupportedError` for a queue whose driver or GPU does not import the semaphore.
+        """
+        self._enqueue(queue, value, False)
+
+    def signal(self, queue: Queue, value: int) -> None:
+        """Raise the semaphore to `value` once the work queued so far has finished (cuSignalExternalSemaphoresAsync).
+        Raises as `wait` does.
+        """
+        self._enqueue(queue, value, True)
+
+    def _enqueue(self, queue: Queue, value: int, signals: bool) -> None:
+        number = operator.index(value)
+        if not 0 <= number < 1 << 64:
+            raise InvalidArgumentError(f"a semaphore's value has 64 bits: {number} does not fit")
+        work = use(queue)
+        found = adapter_of(work.device).adopt_event(TimelinePoint(self, number, signals))
+        if found is None or found[0] != info_of(work.device):
+            raise FeatureNotSupportedError(
+                f"a timeline semaphore of the device with uuid {self.device_uuid} cannot be used by a queue of "
+                f"{work.device}: a driver that imports it does so on the same GPU"
+            )
+        work.driver.wait_native(found[1], (self, found[1]))
+
+    def __repr__(self) -> str:
+        return f"<TimelineSemaphore of {self.device}>"

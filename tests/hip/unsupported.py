@@ -1,0 +1,44 @@
+"""The rules that each build of the forwarding library does not support, listed beforehand with the reason: a suite that
+reports another one fails.
+
+python tests/hip/unsupported.py MODE REPORT
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+__all__ = ["EXPECTED"]
+
+_ALWAYS = {
+    "3.11b": "HIP has no working flag for read-only pages of the host",
+    "3.11c": "whoever holds the file descriptor of an allocation can map it writable",
+    "4.7": "hipMemMap takes no offset",
+    "5.19": "nothing here breaks a device in a way that the suite could use",
+    "5.29": "a wait on another library's stream would hold up its hardware queue: ours are ordered by waits of the host",
+}
+_NO_VIRTUAL = "release 5.2.3 has no memory with file descriptors"
+EXPECTED: dict[str, dict[str, str]] = {
+    "plain": _ALWAYS,
+    "amd": {
+        **_ALWAYS,
+        **dict.fromkeys(["3.1d", *(f"4.{number}" for number in range(1, 13)), "8.6", "8.8"], _NO_VIRTUAL),
+        "3.6a": "HIP does not say what becomes of memory of hipMalloc whose process has freed it",
+        "3.6b": "HIP does not say what becomes of memory of hipMalloc whose process has ended",
+    },
+}
+
+
+def main(mode: str, report: str) -> int:
+    found = re.findall(r"^not supported +(\S+)", Path(report).read_text(), re.MULTILINE)
+    longer = sorted(set(found) - EXPECTED[mode].keys())
+    print(f"not supported: {len(found)} rules, {len(EXPECTED[mode])} listed beforehand")
+    if longer:
+        print(f"not listed: {', '.join(longer)}")
+    return bool(longer)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
