@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ DLPACK_NAMED: Final = {
     "float8_e5m2fnuz": (13, 8),
     "float8_e8m0fnu": (14, 8),
 }
+_MOST_ELEMENTS: Final = 1 << 47
 
 
 # --- shape and strides
@@ -45,6 +47,8 @@ def as_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
         raise InvalidArgumentError(f"a shape is an integer or a tuple of integers, not {shape!r}") from None
     if any(length < 0 for length in found):
         raise InvalidArgumentError(f"a shape has no negative length: {found}")
+    if 0 in found and math.prod(length or 1 for length in found) > _MOST_ELEMENTS:  # else memory sets the limit
+        raise InvalidArgumentError(f"strides of the shape {found} do not fit in 64 bits")
     return found
 
 
@@ -122,6 +126,8 @@ def memoryview_format(dtype: Any) -> str:
     """PEP 3118's code of a dtype; BufferError where it has none."""
     import numpy
 
+    if not dtype.itemsize:
+        raise BufferError(f"the buffer protocol has no elements without bytes, as {dtype} has: use numpy.asarray")
     example: Any = numpy.empty((), dtype)
     try:
         view = memoryview(example)
@@ -139,6 +145,6 @@ def dlpack_type(dtype: Any) -> tuple[int, int, int]:
         raise BufferError(f"DLPack has no type for the foreign byte order of {dtype}")
     if dtype.name in DLPACK_NAMED:
         return (*DLPACK_NAMED[dtype.name], 1)
-    if dtype.kind not in _DLPACK_CODES:
+    if dtype.kind not in _DLPACK_CODES or 8 * dtype.itemsize > 255:
         raise BufferError(f"DLPack has no type for {dtype}")
     return _DLPACK_CODES[dtype.kind], 8 * dtype.itemsize, 1

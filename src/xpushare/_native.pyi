@@ -445,7 +445,7 @@ class Domain:
         """(index, pid as seen from here or 0, attach time in ns since the epoch, alive) of every attached member."""
 
     def reap(self) -> int:
-        """Reap every dead member; returns how many there were."""
+        """Reap the dead members, each by one step of 4,096 slots and entries; returns how many sweeps that ended."""
 
     # who holds an entry of the owner's table open
     def leave_if_idle(self) -> bool:

@@ -557,3 +557,14 @@ def test_use_after_close() -> None:
 def test_made_by_functions_only() -> None:
     with pytest.raises(TypeError, match="empty"):
         xs.SharedArray()
+
+
+def test_shapes_and_types_of_no_use() -> None:
+    for shape in ((2**64, 0), (2**62, 2**62, 0)):
+        with pytest.raises(xs.InvalidArgumentError, match="64 bits"):
+            xs.empty(shape)
+    assert np.asarray(xs.empty((2**40, 0))).shape == (2**40, 0)
+    with pytest.raises(BufferError, match="DLPack has no type for complex256"):
+        xs.empty(3, "complex256").__dlpack__()
+    with pytest.raises(BufferError, match="without bytes"):
+        memoryview(xs.empty(3, np.dtype([])))

@@ -16,6 +16,7 @@ from peering import call_on, exported_event, opened
 
 import xpushare as xs
 from harness import Child, kept, wait_until
+from xpushare._leaving import Stage, at_leave
 
 Pair = tuple[str, str]
 SOON = 1.0  # a loss is seen within this time of the death
@@ -208,6 +209,29 @@ def test_an_exit_that_owes_is_a_loss(pair: Pair, event: xs.Event) -> None:
         assert child.exit() == 0
     with pytest.raises(xs.PeerLostError, match=f"process {child.pid} exited while it owed"):
         event.wait(5)
+
+
+def exit_slowly(handle: xs.ipc.Handle, device: str) -> None:
+    """In a child: owe a signal behind a wait, and live on for a while when this process has left."""
+    event = kept["event"] = xs.ipc.event.open(handle, device=device)
+    queue = kept["queue"] = xs.Queue(device)
+    queue.wait(event, at_least=2)
+    queue.signal(event)
+    at_leave(lambda _deadline: time.sleep(0.3), Stage.LEAVE)
+
+
+def test_an_exit_stores_nothing_late(pair: Pair, event: xs.Event) -> None:
+    # The signal of point 2 lets the exiting process's device go, if it is there still.
+    with Child() as child, xs.Queue(pair[0]) as queue:
+        child.call(exit_slowly, kept["handle"], pair[0])
+        ended = threading.Thread(target=child.exit)
+        ended.start()
+        with pytest.raises(xs.PeerLostError, match="exited while it owed"):
+            event.wait(10, at_least=1)
+        assert queue.signal(event) == 2
+        queue.synchronize(10)
+        ended.join()
+        assert event.value == 2
 
 
 def test_the_exporter_dies_owing(pair: Pair) -> None:

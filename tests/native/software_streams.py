@@ -28,6 +28,7 @@ def build(folder):
 class Driver:
     def __init__(self):
         self.library = ctypes.CDLL(os.environ[PATH])
+        self.streams = []
 
     def at(self, name):
         return ctypes.cast(getattr(self.library, "ss_" + name), ctypes.c_void_p).value
@@ -40,7 +41,12 @@ class Driver:
     def stream(self, beside=0, device=0):
         made = ctypes.c_uint64()
         assert self.call("stream_create", device, beside, ctypes.byref(made)) == 0
+        self.streams.append(made.value)
         return made.value
+
+    def idle(self):
+        """Whether all streams have done everything that they have."""
+        return all(self.call("stream_query", stream) == 0 for stream in self.streams)
 
     def rule(self, name, nth, code=0, stall=False):
         self.library.ss_rule(name.encode(), nth, code, stall)

@@ -34,6 +34,7 @@ def driver():
         made.go(name)
         made.rule(name, 0)
     until(lambda: made.library.ss_events() == before)
+    until(made.idle)  # before the slots that they wait for are unmapped
 
 
 @pytest.fixture
@@ -539,6 +540,7 @@ def test_the_driver_refuses_at_once(make, driver):
     driver.rule("store64", 1, 5)
     assert queue.native.signal(ours, ours.address) == (1, 0, 5)
     assert queue.native.failure() is None  # the caller knows
+    ours.fail(2)
     driver.rule("fill", 1, 6)
     assert queue.fill(0, 0, 0)[1] == 6
 

@@ -10,7 +10,7 @@ import time
 import weakref
 
 import pytest
-from native_peer import AT, Exporter, make_commons, n, until, warden_running
+from native_peer import AT, Exporter, Peer, make_commons, n, until, warden_running
 
 
 def test_join_and_leave(exporter, peers):
@@ -73,6 +73,35 @@ def test_dead_member_is_reaped(exporter, peers):
     b.kill()
     assert d.reap() == 1
     assert [m[0] for m in d.members()] == [0]
+
+
+def test_no_step_of_a_sweep_goes_through_all_that_a_peer_claims():
+    claimed, step = 262_144, 4096
+    fd, bell, cookie = make_commons(), n.OwnedFd.bell().take(), os.urandom(16)
+    owner, *others = (Peer([fd, bell]) for _ in range(3))  # an owner knows its own slots
+    ours = None
+    try:
+        owner.run(f"d = n.Domain({fd}, {bell}, {cookie!r}, True)")
+        for other in others:
+            other.run(f"d = n.Domain({fd}, {bell}, {cookie!r}, False)")
+        ours = n.Domain(fd, bell, cookie, False)
+        n.store64(ours.address + AT["commons.slots_used"], claimed << 32 | claimed)
+        others[0].kill()
+        steps = 1
+        while ours.reap() == 0:
+            steps += 1
+            time.sleep(0.001)
+            assert steps < 10_000
+        assert steps >= claimed // step
+        slot = n.Slot(ours, claimed - 1)
+        others[1].run(f"s = n.Slot(d, {claimed - 1}); s.submit(1)")
+        others[1].kill()
+        assert slot.wait(1, 5) == n.LOST  # long before a sweep has come there
+    finally:
+        if ours is not None:
+            ours.leave()
+        for peer in owner, *others:
+            peer.close()
 
 
 def test_newcomer_reaps_for_the_index(exporter, peers):

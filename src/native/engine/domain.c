@@ -18,6 +18,7 @@
  * of the time. */
 #define SWEEP_BURST_NS 10000000u
 #define SWEEP_REST 5u
+#define SWEEP_STEP 4096u /* slots, and entries */
 
 pthread_mutex_t xp_mu = PTHREAD_MUTEX_INITIALIZER;
 xp_domain *xp_domains;
@@ -32,6 +33,8 @@ void xp_domain_unref(xp_domain *d)
         munmap(d->base, XP_COMMONS_SIZE);
     if (d->bell >= 0)
         close(d->bell);
+    if (d->last_fd > 0)
+        close(d->last_fd);
     free(d->released);
     free(d->holds);
     free(d->attaches);
@@ -106,6 +109,12 @@ uint32_t xp_slots_used(const xp_domain *d)
     return used < XP_SLOTS ? used : XP_SLOTS;
 }
 
+static uint32_t entries_used(const xp_domain *d)
+{
+    uint32_t used = XP_LOAD(&((xp_commons *)d->base)->entries_used);
+    return used < XP_ENTRIES ? used : XP_ENTRIES;
+}
+
 bool xp_unreaped(xp_domain *d, const uint64_t *mask)
 {
     for (uint32_t i = 0; i < XP_MASK_WORDS; i++)
@@ -117,17 +126,16 @@ bool xp_unreaped(xp_domain *d, const uint64_t *mask)
     return false;
 }
 
-/* Take `m` out of every slot and entry; what it owes is lost. With d->mu. False: a loss is put off, since a living
- * member's earlier point is outstanding; come again. */
-static bool sweep(xp_domain *d, uint32_t m, uint32_t cause)
+/* Take `m` out of every slot and entry from `from` up to `to`; what it owes is lost. With d->mu. False: a loss is put
+ * off, since a living member's earlier point is outstanding, or a device may still store the point; come again. */
+static bool sweep(xp_domain *d, uint32_t m, uint32_t cause, uint32_t from, uint32_t to)
 {
-    xp_commons *c = (xp_commons *)d->base;
     uint64_t pid = XP_RELAXED(&xp_member_at(d, m)->pid);
     bool swept = false, all = true;
     uint32_t used = xp_slots_used(d);
     if (m == d->member && used > d->attached_below)
         used = d->attached_below;
-    for (uint32_t i = 0; i < used; i++) {
+    for (uint32_t i = from; i < used && i < to; i++) {
         xp_words *w = xp_words_at(d, i);
         const xp_roles *r = xp_roles_at(d, i);
         bool attached = xp_bit(w->attached, m) || xp_bit(r->signallers, m) || xp_bit(r->candidates, m);
@@ -140,7 +148,8 @@ static bool sweep(xp_domain *d, uint32_t m, uint32_t cause)
             }
             continue;
         }
-        bool put_off = owed && owed != v.effective + 1;
+        /* Until our process has ended, a device of ours may store what we owe, which would lower the value. */
+        bool put_off = owed && (owed != v.effective + 1 || (m == d->member && XP_LOAD(&w->device)));
         if (owed && !put_off)
             xp_lose(d, w, cause, pid);
         xp_roster_leave(d, i, m, cause, owed && !put_off);
@@ -156,9 +165,9 @@ static bool sweep(xp_domain *d, uint32_t m, uint32_t cause)
     }
     if (swept)
         xp_ring(d);
-    used = XP_LOAD(&c->entries_used);
+    used = entries_used(d);
     uint64_t *holders = (uint64_t *)(d->base + XP_COMMONS_HOLDERS);
-    for (uint32_t i = 0; i < used && i < XP_ENTRIES; i++)
+    for (uint32_t i = from; i < used && i < to; i++)
         if (xp_bit(holders + i * XP_MASK_WORDS, m))
             xp_clear(holders + i * XP_MASK_WORDS, m);
     return all;
@@ -166,13 +175,24 @@ static bool sweep(xp_domain *d, uint32_t m, uint32_t cause)
 
 static bool may_sweep(const xp_domain *d) { return d->sweep_at <= xp_now() + SWEEP_BURST_NS * SWEEP_REST; }
 
+/* The next step of the sweep of a dead member. False: it is not over, or has put something off; then it begins anew. A
+ * peer may claim all slots and entries there are, whose pages the kernel then has to make: no step goes through all. */
 static bool sweep_dead(xp_domain *d, uint32_t m)
 {
-    uint64_t start = xp_now();
-    bool all = sweep(d, m, XP_CAUSE_DEATH);
+    const xp_member *record = xp_member_at(d, m);
+    xp_sweep *s = &d->sweeps[m];
+    uint64_t start = xp_now(), since = XP_RELAXED(&record->attached_ns);
+    if (s->next == 0 || s->since != since)
+        *s = (xp_sweep){.since = since};
+    uint32_t slots = xp_slots_used(d), entries = entries_used(d), most = slots > entries ? slots : entries;
+    uint32_t to = s->next + SWEEP_STEP;
+    s->put_off |= !sweep(d, m, XP_LOAD(&record->state) == XP_EXITING ? XP_CAUSE_EXIT : XP_CAUSE_DEATH, s->next, to);
+    s->next = to < most ? to : 0;
     d->sweep_at = (d->sweep_at > start ? d->sweep_at : start) + (xp_now() - start) * SWEEP_REST;
-    return all;
+    return s->next == 0 && !s->put_off;
 }
+
+bool xp_sweeping(const xp_domain *d, uint32_t m) { return d->sweeps[m].next && may_sweep(d); }
 
 int xp_reap(xp_domain *d, uint32_t m, bool sure)
 {
@@ -401,13 +421,17 @@ void xp_leave(xp_domain *d)
         pthread_mutex_unlock(&d->mu);
         return;
     }
-    bool all = sweep(d, d->member, XP_CAUSE_EXIT);
+    XP_STORE(&xp_member_at(d, d->member)->state, XP_EXITING);
+    bool all = sweep(d, d->member, XP_CAUSE_EXIT, 0, UINT32_MAX);
     for (uint32_t m = 0; m < XP_MEMBERS; m++)
         xp_unwatch(d, m);
     xp_unwatch_bell(d);
-    if (all) /* else the others find us dead, and lose the rest when they can */
+    if (all) {
         XP_STORE(&xp_member_at(d, d->member)->state, 0);
-    close(d->fd); /* drops the lock */
+        close(d->fd); /* drops the lock */
+    } else { /* the others find us dead when that is closed, or our process has ended, and lose the rest when they can */
+        d->last_fd = d->fd;
+    }
     d->fd = -1;
     pthread_mutex_unlock(&d->mu);
 }

@@ -23,6 +23,12 @@ typedef struct { /* whether a member lives, as it was found last, and of whom th
     int life;
 } xp_verdict;
 
+typedef struct { /* how far the sweep of a dead member has come, and of whom that is; 0: none has begun */
+    uint64_t since;
+    uint32_t next;
+    bool put_off;
+} xp_sweep;
+
 typedef struct xp_domain {
     unsigned refs, born; /* born: fork count at its making */
     int left;            /* no member any more (or not yet): XP_LEFT, XP_ROBBED, XP_LEAVING */
@@ -38,6 +44,7 @@ typedef struct xp_domain {
 
     pthread_mutex_t mu;
     int fd;   /* xp_leave closes it, under mu; closing any other fd of this file would drop the lock */
+    int last_fd; /* that of a process that has left, but still owes; 0: none */
     int bell; /* open until the last reference is dropped, so that signallers need no mutex */
     bool bell_watched;
     uint64_t watched[XP_MASK_WORDS]; /* their pidfds are in the warden's epoll; read without mu */
@@ -46,6 +53,7 @@ typedef struct xp_domain {
     int pidfds[XP_MEMBERS], pids[XP_MEMBERS]; /* of whom is watched */
     uint64_t dying_since[XP_MEMBERS];
     xp_verdict verdicts[XP_MEMBERS];
+    xp_sweep sweeps[XP_MEMBERS];
     uint64_t sweep_at; /* when the sweeps so far will be paid for with rest; mu */
     uint32_t attached_below; /* this process was never attached to a slot at or above it; mu */
     /* owner only: slots */
@@ -164,6 +172,7 @@ bool xp_alive(xp_domain *d, uint32_t m);         /* with d->mu */
 uint32_t xp_slots_used(const xp_domain *d); /* no slot at or above it was ever used */
 /* Is anybody in the mask dead whom we could not reap? Another reaper may be stopped, or never mean to. With d->mu. */
 bool xp_unreaped(xp_domain *d, const uint64_t *mask);
+bool xp_sweeping(const xp_domain *d, uint32_t m); /* whether a sweep has begun that may go on now; with d->mu */
 int xp_reap(xp_domain *d, uint32_t m, bool sure); /* with d->mu: 1 reaped, 0 nothing to do, -1 to be tried again */
 
 /* --- slot.c ------------------------------------------------------------------------------------------------------- */

@@ -59,6 +59,7 @@
 #define XP_CAUSE_DEATH 1u
 #define XP_CAUSE_QUEUE 2u
 #define XP_CAUSE_EXIT 3u
+#define XP_EXITING 2u /* a member's state */
 
 #define XP_REASON_PUT 1u /* why an entry ended */
 #define XP_REASON_FREED 2u
@@ -150,7 +151,7 @@ typedef struct {
 } xp_commons;
 
 typedef struct {
-    uint32_t state, pid;
+    uint32_t state, pid; /* state: 0 free, 1 attached, or XP_EXITING */
     uint64_t pid_namespace, attached_ns;
     char text[40]; /* why its queue failed, for people */
 } xp_member;

@@ -606,7 +606,12 @@ static uint64_t check_locks(bool act, uint64_t retry_ns)
                 pthread_mutex_lock(&d->mu);
                 XP_EACH_BIT(retry | polled, bits) {
                     uint32_t m = i * 64 + (uint32_t)__builtin_ctzll(bits);
-                    if (xp_reap(d, m, false)) /* also if it cannot be reaped: its death counts all the same */
+                    int reaped;
+                    while ((reaped = xp_reap(d, m, false)) < 0 && xp_sweeping(d, m)) {
+                        pthread_mutex_unlock(&d->mu); /* between two steps others have their turn */
+                        pthread_mutex_lock(&d->mu);
+                    }
+                    if (reaped) /* also if it cannot be reaped: its death counts all the same */
                         XP_STORE(&d->rescan, 1);
                     else if (!xp_alive(d, m))
                         xp_clear(d->polled, m);
