@@ -12,8 +12,8 @@ import xpushare as xs
 from xpushare import _native, adapters, arrays
 from xpushare.adapters.vendor import DLPACK_NAMES
 
-# kDLVulkan, kDLMetal, kDLVPI, kDLROCM, kDLROCMHost, kDLExtDev, kDLWebGPU, …, and no type at all
-UNKNOWN = [7, 8, 9, 10, 11, 12, 15, 16, 17, 18, 0, -1, 5, 6, 19, 99, 1 << 30, (1 << 31) - 1]
+# kDLMetal, kDLVPI, kDLExtDev, kDLWebGPU, …, and no type at all
+UNKNOWN = [8, 9, 12, 15, 16, 17, 18, 0, -1, 5, 6, 19, 99, 1 << 30, (1 << 31) - 1]
 CUDA = [2, 3, 13]
 
 
@@ -73,9 +73,22 @@ def test_an_unknown_type_is_refused(number: int, consumer: str) -> None:
 
 
 @pytest.mark.parametrize("consumer", CONSUMERS)
-def test_handles_of_opencl_are_refused(consumer: str) -> None:
-    with pytest.raises(xs.FeatureNotSupportedError, match=r"4 \(kDLOpenCL\) is a handle of the driver of opencl, not"):
-        CONSUMERS[consumer](OfLibrary(4))
+@pytest.mark.parametrize(("number", "name"), [(4, "OpenCL"), (7, "Vulkan")])
+def test_handles_of_a_driver_are_refused(number: int, name: str, consumer: str) -> None:
+    why = rf"{number} \(kDL{name}\) is a handle of the driver of {name.lower()}, not"
+    with pytest.raises(xs.FeatureNotSupportedError, match=why):
+        CONSUMERS[consumer](OfLibrary(number))
+
+
+@pytest.mark.parametrize("consumer", CONSUMERS)
+@pytest.mark.parametrize("number", [10, 11])
+def test_rocms_types_need_hip(number: int, consumer: str) -> None:
+    record = adapters.record("hip")
+    assert record is not None
+    if record.in_use():
+        pytest.skip("libamdhip64 is loaded in this process")
+    with pytest.raises(xs.FeatureNotSupportedError, match="of hip, whose driver this process has not loaded"):
+        CONSUMERS[consumer](OfLibrary(number))
 
 
 @pytest.mark.parametrize("consumer", CONSUMERS)
@@ -94,7 +107,7 @@ def test_what_fits_no_capsule(number: int) -> None:
         xs.share(OfLibrary(1, (number, 0)), copy=True)
 
 
-@pytest.mark.parametrize("number", [4, *UNKNOWN, *CUDA])
+@pytest.mark.parametrize("number", [4, 7, *UNKNOWN, *CUDA])
 @pytest.mark.parametrize("copy", [False, True])
 def test_the_capsule_counts(number: int, copy: bool) -> None:
     """Not what `__dlpack_device__` says."""
@@ -123,7 +136,7 @@ def test_what_is_no_capsule() -> None:
             xs.share(Wrong(1), copy=copy)
 
 
-@pytest.mark.parametrize("number", [4, *UNKNOWN, *CUDA, 1])
+@pytest.mark.parametrize("number", [4, 7, *UNKNOWN, *CUDA, 1])
 def test_queues_take_no_foreign_arrays(number: int) -> None:
     with pytest.raises(xs.InvalidArgumentError):
         as_operand(OfLibrary(number))
@@ -159,10 +172,10 @@ def test_an_array_interface_of_a_driver_that_is_not_loaded() -> None:
 
 
 def test_only_memory_of_the_host_is_the_hosts() -> None:
-    assert [number for number in range(-1, 32) if adapters.on_host(number)] == [1, 3]
+    assert [number for number in range(-1, 32) if adapters.on_host(number)] == [1, 3, 11]
     with xs.malloc_device(16, "native_cpu:0") as memory:
-        memory.__dlpack__(dl_device=(1, 0))
-        memory.__dlpack__(dl_device=(3, 0))
+        for number in (1, 3, 11):
+            memory.__dlpack__(dl_device=(number, 0))
         for number in (2, 4, 10, 13, 14):
             with pytest.raises(BufferError, match="DLPack device"):
                 memory.__dlpack__(dl_device=(number, 0))
