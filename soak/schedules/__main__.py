@@ -47,7 +47,9 @@ def devices(selector: str | None) -> dict[Kind, str]:
     if selector is None:
         return _DEVICES
     found = xs.Device(selector)
-    kind: Kind = "host" if found.backend == "native_cpu" else "device" if found.has("device_ordering") else "held"
+    # Others' queues wait on a device that lets some of ours wait there, too: more than the one that a process has here.
+    on_device = found.has("device_ordering") or found.has("adopted_queues")
+    kind: Kind = "host" if found.backend == "native_cpu" else "device" if on_device else "held"
     return {"host": _DEVICES["host"], kind: f"{found.backend}:{found.ordinal}"}
 
 

@@ -117,6 +117,19 @@ def test_share_of_views_of_an_allocation() -> None:
         expected.close()
 
 
+def test_share_ends_what_is_over() -> None:
+    """As each export does."""
+    array = xs.empty(3)
+    table = node.current().table()
+    with xs.share(array), xs.share(array, opens=1) as counted:
+        before = table.statistics()["exports"]
+        xs.attach(bytes(counted)).close()
+        handle = _hand_over.share(array)
+        assert handle is not None
+        assert table.statistics()["exports"] == before
+        handle.close()
+
+
 def test_share_leaves_the_rest_to_python(met: bytes) -> None:
     """None, and nothing exported: for what Python alone decides, refuses, or has more to do for."""
     array = xs.empty(3)
@@ -134,8 +147,6 @@ def test_share_leaves_the_rest_to_python(met: bytes) -> None:
         assert _hand_over.share(array) is None
     finally:
         enable_layers()
-    with xs.share(array, ttl=600):  # each export then looks what is over
-        assert _hand_over.share(array) is None
     assert table.statistics()["exports"] == before
     handle = _hand_over.share(array)
     assert handle is not None

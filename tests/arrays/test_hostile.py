@@ -206,7 +206,7 @@ def test_events_that_lie(peer: Child, shared: xs.ArrayHandle) -> None:
         assert peer.call(try_hostile, built(shared.handle, event=good)) == "attached"
         foreign = peer.call(_event)
         physical = xs.ipc.physical_memory.get(xs.PhysicalMemory(1 << 16, "native_cpu:0", enable_ipc=True))
-        for wrong in (foreign, shared.handle, physical, bytes(256), bytes(good)[:-1] + b"\0"):
+        for wrong in (foreign, shared.handle, physical, bytes(256), bytes(good)[:-1] + bytes([bytes(good)[-1] ^ 1])):
             for attach in (try_hostile, lambda raw: peer.call(try_hostile, raw)):
                 assert attach(built(shared.handle, event=wrong)) == "InvalidHandleError"
         xs.ipc.event.put(good)

@@ -36,6 +36,7 @@ def cuda(driver: ScriptedDriver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cu
     made = Cuda(driver)
     yield made
     gc.collect()
+    xs.trim()
     assert made.engine.teardown.settle(5)
     assert not driver.live["registration"]
 

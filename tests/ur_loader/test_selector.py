@@ -23,7 +23,7 @@ class Handles(_bridge.Boxes):
     """As many handles as are needed, which nobody counts."""
 
     def __init__(self) -> None:
-        super().__init__(lambda _count: 0, lambda _handle, _more: None)
+        super().__init__(lambda _count: 0, lambda _handle, _more: None, lambda _handle: False)
         self.kept: list[Counted] = []
 
     def put(self, found: Counted) -> int:

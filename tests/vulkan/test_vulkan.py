@@ -281,4 +281,4 @@ def test_exporters_that_die_leave_the_importer_alone() -> None:
                 memory.close()
         if number == 3:
             before = fd_count()
-    wait_until(lambda: fd_count() == before)
+    wait_until(lambda: fd_count() <= before)

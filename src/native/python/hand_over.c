@@ -13,7 +13,7 @@
     _(_held) _(_forks) _(_shape) _(_strides) _(_offset) _(_dtype) _(_pinned) _(_handle) _(_order) _(_implicit)        \
         _(_raw) _(_fields) _(_parts) _(_owner) _(forks) _(_adapter) _(has_streams) _(itemsize) _(prepared) _(foreign)  \
             _(nbytes) _(handle) _(source) _(keep) _(implicit) _(outlives) _(deadline) _(_lock) _(acquire) _(release)   \
-                _(_serving) _(_lingering) _(_ending) _(_entries) _(domain) _(_exports) _(acquire_known)
+                _(_serving) _(_lingering) _(_ending) _(_sweep) _(_entries) _(domain) _(_exports) _(acquire_known)
 
 #define ENUM(name) K_##name,
 enum { KIT(ENUM) KIT_SIZE };
@@ -407,18 +407,20 @@ static PyObject *enter(const xp_hand_over *self, const xp_types *types, const xp
     return handle;
 }
 
-/* `enter`, where nothing else is due with an export. */
+/* `enter`, after what an export does for those that are over. */
 static PyObject *export(const xp_hand_over *self, const xp_types *types, const xp_key *key, PyObject *table, source *s)
 {
     PyObject *lock = GET(table, _lock), *taken = lock ? METHOD(lock, acquire) : NULL, *handle = NULL;
     if (taken) {
-        PyObject *serving = GET(table, _serving), *type, *value, *trace;
-        if (serving == Py_True && is_empty(self, table, N__lingering) && is_empty(self, table, N__ending))
+        PyObject *serving = GET(table, _serving), *ended = NULL, *type, *value, *trace;
+        bool due = !(is_empty(self, table, N__lingering) && is_empty(self, table, N__ending));
+        if (serving == Py_True && (!due || (ended = METHOD(table, _sweep))))
             handle = enter(self, types, key, table, s);
         Py_XDECREF(serving);
         PyErr_Fetch(&type, &value, &trace);
         PyObject *released = METHOD(lock, release);
         Py_XDECREF(released);
+        Py_XDECREF(ended); /* outside the lock: its release may call us */
         if (type)
             PyErr_Restore(type, value, trace);
     }

@@ -810,6 +810,7 @@ static const xp_command_form xp_command_forms[XP_FUNCTIONS] = {
 };
 
 static const xp_order xp_orders[XP_FUNCTIONS] = {
+    [20] = {.all = true}, /* urDeviceWaitExp */
     [21] = {.queue = 1, .events = 2}, /* urEnqueueEventsWait */
     [22] = {.queue = 1, .events = 2}, /* urEnqueueEventsWaitWithBarrier */
     [23] = {.queue = 1, .events = 3, .given = 5}, /* urEnqueueEventsWaitWithBarrierExt */
