@@ -6,6 +6,10 @@ import os
 from typing import Any
 
 import numpy as np
+import pytest
+
+pytest.importorskip("vulkan", reason="needs the package vulkan: make vulkan")
+
 from vulkan_program import Buffer, Program
 
 import xpushare as xs
