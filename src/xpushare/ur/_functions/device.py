@@ -541,7 +541,7 @@ def urDeviceGetGlobalTimestamps(hDevice: Device) -> tuple[Uint64, Uint64]:
     return now, now
 
 
-@function(293, "INVALID_DEVICE", operations=("Queue.synchronize",), python="`queue.synchronize()` for each queue")
+@function(293, "INVALID_DEVICE", python="`queue.synchronize()` for each queue")
 def urDeviceWaitExp(hDevice: Device) -> None:
     """Waits until the commands in all queues of a device are complete, or lost.
 

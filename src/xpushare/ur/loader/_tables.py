@@ -226,8 +226,7 @@ def _order(function: Function) -> str:
         elif arg.base_kind == "sequence:event":
             found.append(f".events = {at}")
     ends = not {"pointer", "bytes", "handle:physical_mem"}.isdisjoint(kinds)  # perhaps what a command uses
-    waits = any(each.name == "Queue.synchronize" for each in function.operations)
-    if "handle:queue" not in kinds and (ends or waits):
+    if "handle:queue" not in kinds and (ends or function.name == "urDeviceWaitExp"):
         found.append(".all = true")
     return ", ".join(found)
 
