@@ -399,6 +399,7 @@ def _step_event(demo: Demo) -> None:
 
 
 def _step_lost(demo: Demo) -> None:
+    demo.exporter.kill()  # it lives where its memory would not outlive it
     begin = time.monotonic()
     lost = demo.reader.call(_end_of_wait)
     demo.check(str(demo.exporter.pid) in lost, f"the wait does not name the dead process: {lost}")
