@@ -19,8 +19,9 @@ import pytest
 from peering import PAGE, exported, exported_event
 
 import xpushare as xs
-from harness import Child, kept
+from harness import Child, fd_count, kept, open_fds
 from xpushare import _native
+from xpushare._fds import OwnedFd, close_all
 from xpushare.adapters.base import Form
 from xpushare.sharing import identity, node, routes
 from xpushare.sharing.handle import fields_of
@@ -303,3 +304,89 @@ def test_an_event_whose_commons_does_not_know_it() -> None:
                 xs.ipc.event.open(handle)
         assert exporter.call(exported_event, "native_cpu:0")  # the exporter knows better
         exporter.call(lambda: xs.ipc.event.open(xs.ipc.event.get(kept["event"])).signal())
+
+
+# --- bells, times, a full disk, interrupts ----------------------------------------------------------------------------
+
+
+def clog_bells() -> int:
+    """Fill every eventfd of this process, and have the next write to it block; the files are the other members', too."""
+    clogged = 0
+    for fd, what in open_fds().items():
+        if "eventfd" not in what:
+            continue
+        os.set_blocking(fd, False)
+        for shift in range(63, -1, -1):
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_write(fd, 1 << shift)
+        os.set_blocking(fd, True)
+        clogged += 1
+    return clogged
+
+
+def test_a_full_bell_blocks_no_signal() -> None:
+    def wait_in_vain(event: xs.Event) -> int:
+        """Its commons have a warden to ring for, then."""
+        kept["event"] = event
+        with pytest.raises(TimeoutError):
+            event.wait(0.05, at_least=1)
+        return clog_bells()
+
+    def signal_often() -> int:
+        for _ in range(100):
+            kept["event"].signal()
+        return int(kept["event"].value)
+
+    with Child() as victim, Child() as hostile:
+        event = victim.call(exported_event, "native_cpu:0")
+        assert hostile.call(wait_in_vain, xs.ipc.event.open(event)) > 0
+        assert victim.call(signal_often) == 100
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), -float("nan")])
+def test_a_time_that_is_no_number_is_refused(seconds: float) -> None:
+    with xs.Event("native_cpu:0") as event, xs.Queue("native_cpu:0") as queue:
+        queue.wait(event, at_least=1)
+        for call in (lambda: event.wait(seconds, at_least=1), lambda: queue.synchronize(seconds)):
+            with pytest.raises(xs.InvalidArgumentError, match="must be a number"):
+                call()
+        event.signal()
+        queue.synchronize(float("inf"))
+
+
+def test_a_key_on_a_full_disk(tmp_path: Path) -> None:
+    def share_on_a_full_disk() -> None:
+        def full(*_arguments: object) -> bytes:
+            raise OSError(28, "No space left on device")
+
+        os.urandom = full  # what the file is written with: the disk takes no more of it
+        xs.share(xs.empty(3))
+
+    with Child(env={"XPUSHARE_RUNTIME_DIR": str(tmp_path / "runtime")}) as child:
+        with pytest.raises(xs.OutOfMemoryError, match="making the key .*No space left"):
+            child.call(share_on_a_full_disk)
+        assert os.listdir(tmp_path / "runtime") == []
+
+
+@pytest.mark.parametrize("nth", range(1, 5))
+def test_an_interrupted_close_leaks_nothing(nth: int) -> None:
+    fds = [OwnedFd.memfd("closed"), OwnedFd.memfd("closed, too")]
+    before = fd_count()
+    calls = iter(range(1, 100))
+
+    def interrupt(frame: Any, event: str, _argument: object) -> None:
+        if event in ("call", "c_return") and frame.f_code is close_all.__code__ and next(calls) == nth:
+            raise KeyboardInterrupt
+
+    sys.setprofile(interrupt)
+    try:
+        close_all(fds)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.setprofile(None)
+    assert all(each.number >= 0 or each.number == -1 for each in fds)
+    open_ones = sum(each.number >= 0 for each in fds)
+    assert fd_count() == before - 2 + open_ones
+    fds.clear()
+    assert fd_count() == before - 2

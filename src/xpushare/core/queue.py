@@ -248,8 +248,8 @@ def wait(queue: Work, event: Opened, at_least: int | None) -> None:
 )
 def synchronize(queue: Work, timeout: float | None) -> None:
     """Wait on the host until everything queued has finished. Raises what went wrong since the last call."""
-    if timeout is not None and operator.lt(timeout, 0):
-        raise InvalidArgumentError("timeout is not negative")
+    if timeout is not None and not operator.ge(timeout, 0):
+        raise InvalidArgumentError("timeout is not negative" if operator.lt(timeout, 0) else "a time must be a number")
     try:
         queue.driver.synchronize(timeout)
     except Exception:

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from xpushare._errors import InvalidArgumentError
+from xpushare._errors import InvalidArgumentError, from_os_error
 from xpushare._native import Seal
 from xpushare._system import boot_id
 
@@ -123,16 +123,19 @@ def sealing() -> Seal:
 
 def _make_key(path: Path) -> None:
     # Write another file and link it: then everybody sees either no file or a whole one, and one of two makers wins.
-    fd, temporary = tempfile.mkstemp(dir=path.parent)
     try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(os.urandom(KEY_NBYTES))
+        fd, temporary = tempfile.mkstemp(dir=path.parent)
         try:
-            os.link(temporary, path)
-        except FileExistsError:
-            pass
-    finally:
-        os.unlink(temporary)
+            with os.fdopen(fd, "wb") as file:
+                file.write(os.urandom(KEY_NBYTES))
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                pass
+        finally:
+            os.unlink(temporary)
+    except OSError as error:
+        raise from_os_error(error, f"making the key {path}") from error
 
 
 def read_key(path: Path) -> bytes:
