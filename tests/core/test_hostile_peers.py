@@ -310,7 +310,7 @@ def test_an_event_whose_commons_does_not_know_it() -> None:
 
 
 def clog_bells() -> int:
-    """Fill every eventfd of this process, and have the next write to it block; the files are the other members', too."""
+    """Fill every eventfd of this process, and have the next write to it block. The other members have the same files."""
     clogged = 0
     for fd, what in open_fds().items():
         if "eventfd" not in what:
@@ -363,7 +363,7 @@ def test_a_key_on_a_full_disk(tmp_path: Path) -> None:
         xs.share(xs.empty(3))
 
     with Child(env={"XPUSHARE_RUNTIME_DIR": str(tmp_path / "runtime")}) as child:
-        with pytest.raises(xs.OutOfMemoryError, match="making the key .*No space left"):
+        with pytest.raises(xs.OutOfMemoryError, match=r"making the key .*No space left"):
             child.call(share_on_a_full_disk)
         assert os.listdir(tmp_path / "runtime") == []
 
