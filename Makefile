@@ -8,7 +8,7 @@ DEVICE ?=
 ARGS ?=
 TESTS ?= tests
 # Folders whose tests do not mind each other.
-PARALLEL := $(if $(filter tests,$(TESTS)),tests/ur tests/arrays tests/stream)
+PARALLEL := $(if $(filter tests,$(TESTS)),tests/ur tests/arrays tests/stream tests/conformance tests/sharing)
 
 # The first interpreter that is new enough; PYTHON=… chooses another.
 NEW_ENOUGH := -c "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))"

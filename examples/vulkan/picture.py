@@ -15,9 +15,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import vulkan as vk  # type: ignore[import-untyped]
 from vulkan_program import Buffer, Program
 
-import vulkan as vk  # type: ignore[import-untyped]
 import xpushare as xs
 from xpushare.integrations import vulkan
 

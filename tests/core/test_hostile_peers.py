@@ -310,7 +310,7 @@ def test_an_event_whose_commons_does_not_know_it() -> None:
 
 
 def clog_bells() -> int:
-    """Fill every eventfd of this process, and have the next write to it block. The other members have the same files."""
+    """Fill every eventfd of this process, and have the next write to it block. Others have the same files."""
     clogged = 0
     for fd, what in open_fds().items():
         if "eventfd" not in what:
