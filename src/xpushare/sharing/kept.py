@@ -6,7 +6,8 @@ import resource
 import threading
 import time
 from collections.abc import Callable, Hashable
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple, final
 
 from xpushare._errors import XpuShareError
@@ -15,6 +16,7 @@ __all__ = ["Kept", "Room"]
 
 SECONDS: Final = 2.0  # for which it stays
 _LOOK: Final = 0.05  # seconds between looks at whether it may
+_JOIN: Final = 1.0  # seconds for the thread's last look
 _MOST: Final = 1024  # mappings; each may have a file descriptor
 
 
@@ -55,6 +57,7 @@ class Kept:
         self._items: dict[Hashable, _Item] = {}  # the oldest first
         self._begun: SimpleQueue[None] = SimpleQueue()  # its put may be called from a finaliser
         self._thread: threading.Thread | None = None
+        self._ended = False
 
     def prepare(self, room: Room) -> bool:
         """Start the thread that ends the waiting; False where the interpreter is exiting. Called before anything is
@@ -81,7 +84,7 @@ class Kept:
         item = _Item(time.monotonic() + SECONDS, nbytes, cookie, room, end, reopen)
         dropped: list[_Item] = []
         with self._lock:
-            if nbytes > room.most_nbytes or key in self._items:
+            if self._ended or nbytes > room.most_nbytes or key in self._items:
                 return
             self._items[key] = item
             begins = len(self._items) == 1
@@ -110,6 +113,14 @@ class Kept:
                 del self._items[key]
         return sum(item.nbytes for item in gone.values())  # they die here, outside the lock
 
+    def end(self) -> None:
+        """Keep nothing any more: this process exits."""
+        self._ended = True
+        self.give_up()
+        if self._thread is not None:  # it holds this object
+            self._begun.put(None)
+            self._thread.join(_JOIN)
+
     def forget(self, cookie: bytes) -> None:
         """The exporter with that cookie has died."""
         if self._items:
@@ -121,10 +132,11 @@ class Kept:
             return sum(item.nbytes for item in self._items.values())
 
     def _run(self) -> None:
-        while True:
+        while not self._ended:
             self._begun.get()
-            while self._items:
-                time.sleep(_LOOK)
+            while self._items and not self._ended:
+                with suppress(Empty):
+                    self._begun.get(timeout=_LOOK)
                 self._look()
 
     def _look(self) -> None:

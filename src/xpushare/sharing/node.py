@@ -106,7 +106,7 @@ def current() -> Node:
 
 def leave(_deadline: float) -> None:
     """Clean exit, also of a forked child."""
-    _node.peers.kept.give_up()
+    _node.peers.kept.end()
     left.append(True)
     _node.leave()
 
