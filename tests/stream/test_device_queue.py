@@ -358,6 +358,29 @@ def test_settling_waits_for_what_another_thread_releases(
         thread.join()
 
 
+def test_what_asking_for_a_mark_runs_may_settle_too(
+    engine: Engine, device: Device, memory: Memory, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A finaliser, or a signal's handler, which runs wherever Python does."""
+    stream = new_stream(device)
+    queue = new_queue(engine, stream)
+    query = type(stream).query
+    nested: list[int] = []
+
+    def interrupted(self: Stream, doing: str, mark: Any) -> bool:
+        reached = query(self, doing, mark)
+        if reached and not nested:
+            nested.append(1)
+            queue.settle()
+        return reached
+
+    monkeypatch.setattr(type(stream), "query", interrupted)
+    for _ in range(3):
+        queue.fill(memory.address, b"a", 1, None)
+    until(lambda: (queue.settle(), nested)[1])
+    queue.synchronize(10)
+
+
 def test_a_teardown_waits_for_what_is_held(
     engine: Engine, device: Device, driver: ScriptedDriver, ordering: str, memory: Memory, new_slot: NewSlot
 ) -> None:

@@ -415,7 +415,9 @@ class DeviceQueue(DriverQueue):
         with self._releasing:
             gone = []  # dropped outside `_state`, since their release may call us
             with self._state:
-                while self._kept and self._reached(self._kept[0][0]):
+                while self._kept and self._reached((first := self._kept[0])[0]):
+                    if not self._kept or self._kept[0] is not first:
+                        continue  # asking ran what was released, or a signal's handler, which did the same
                     mark, keep = self._kept.popleft()
                     self._marks.append(mark)
                     gone.append(keep)
