@@ -597,6 +597,7 @@ class SharedArray(BufferBase, Closable[Range]):
             self._before_host()  # nobody else can wait for what a process that is gone had queued
         covered, first = self._covered()
         writer = self if producer is None else producer
+        order = _marked(found.device, writer, {} if marks is None else marks)  # asks other libraries: without the lock
         with Pickled.lock:
             kept = self._implicit
             if kept is None:
@@ -608,7 +609,6 @@ class SharedArray(BufferBase, Closable[Range]):
                     assert imported is not None
                     return self._received(found, imported)  # it has expired, as its first use will say
                 kept = self._implicit = _Pickled(made, events)
-            order = _marked(found.device, writer, {} if marks is None else marks)
             if order is not None:
                 kept.events.add(order.export)
             handle = kept.memory.sent(found.device)

@@ -17,6 +17,7 @@ import harness
 import xpushare as xs
 from harness import Child
 from xpushare.sharing import node, routes
+from xpushare.sharing.peers import Peers
 
 __all__ = ["kind"]
 
@@ -145,3 +146,23 @@ def test_too_little_address_space_is_told_so() -> None:
         for room in (8 << 20, 100 << 20, 200 << 20):  # the table's mapping, the commons', the memory's does not fit
             assert "Cannot allocate memory" in child.call(limited, raw, room)
         assert child.call(limited, raw, 1 << 30) == f"opened {64 << 20}"
+
+
+def test_an_exporter_is_met_while_another_thread_looks_at_all() -> None:
+    peers = Peers()
+
+    class Meeting:
+        """Whoever asks for its pidfd is interrupted by a thread that meets another exporter."""
+
+        @property
+        def pidfd(self) -> None:
+            peers._peers[bytes([len(peers._peers)])] = Meeting()  # type: ignore[assignment]
+
+        def __call__(self) -> None:
+            peers._cache[len(peers._cache)] = Meeting()  # type: ignore[assignment]
+
+    peers._peers[b"first"] = Meeting()  # type: ignore[assignment]
+    peers._cache["first"] = Meeting()  # type: ignore[assignment]
+    peers._know()
+    assert peers.mapping_at(4096) is None
+    assert len(peers._peers) == len(peers._cache) == 2

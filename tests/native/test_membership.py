@@ -376,3 +376,32 @@ def test_fork_while_threads_work(exporter, event):
     finally:
         stop.set()
         thread.join()
+
+
+def test_a_reaper_that_stands_still_holds_up_nobody():
+    """It has the lock on one dead member, whose sweep this process has begun."""
+    claimed, reap_byte = 262_144, 0x50000000
+    fd, bell, cookie = make_commons(), n.OwnedFd.bell().take(), os.urandom(16)
+    owner, *others = (Peer([fd, bell]) for _ in range(4))
+    ours = None
+    try:
+        owner.run(f"d = n.Domain({fd}, {bell}, {cookie!r}, True)")
+        for other in others:
+            other.run(f"d = n.Domain({fd}, {bell}, {cookie!r}, False)")
+        ours = n.Domain(fd, bell, cookie, False)
+        n.store64(ours.address + AT["commons.slots_used"], claimed << 32 | claimed)
+        slot = n.Slot(ours, 0)
+        others[0].kill()
+        assert ours.reap() == 0  # a step
+        others[1].run(f"import fcntl; fcntl.lockf({fd}, fcntl.LOCK_EX, 1, {reap_byte + 1})")
+        others[2].run("s = n.Slot(d, 0); s.submit(1)")
+        start = time.process_time()
+        assert slot.wait(1, 2) == n.PENDING
+        assert time.process_time() - start < 1, "the warden spins"
+        others[2].kill()
+        assert slot.wait(1, 5) == n.LOST
+    finally:
+        if ours is not None:
+            ours.leave()
+        for peer in (owner, *others):
+            peer.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -136,6 +137,51 @@ def test_it_ends_by_itself(until: Until, monkeypatch: pytest.MonkeyPatch, dies: 
             os.kill(child.pid, signal.SIGKILL)
         until(lambda: kept_nbytes() == 0)
         until(lambda: registered() == before)
+
+
+def times() -> list[float]:
+    return [item.until for item in node.current().peers.kept._items.values()]
+
+
+def test_a_refused_open_renews_nothing(peer: Child) -> None:
+    peer.call(trim)
+    with xs.malloc_device(NBYTES, "mock:0") as memory:
+        handle = xs.ipc.memory.get(memory)
+        peer.call(first_byte, str(handle))
+        before = peer.call(times)
+        xs.ipc.memory.put(handle)
+        for _ in range(3):
+            with pytest.raises(xs.HandleExpiredError, match="it was put"):
+                peer.call(first_byte, str(handle))
+        assert peer.call(times) in (before, [])
+        peer.call(trim)
+
+
+def test_it_bears_what_goes_wrong(caplog: pytest.LogCaptureFixture, until: Until) -> None:
+    """A look that fails, a device that does not say its size, and what finalisers keep at any moment."""
+
+    def fail() -> int:
+        raise xs.DeviceError("lost")
+
+    found = Kept(fail)
+    room = Room(lambda: 400, lambda: 0)
+    assert not found.prepare(Room(fail, fail))
+    assert found.prepare(room)
+    for _ in range(2):  # the thread goes on
+        found.keep(object(), 1, b"", 10, room, lambda end: end)
+        until(lambda: found.nbytes == 0)
+    assert "lost" in caplog.text
+
+    def keeps_more(_item: object) -> bool:
+        found.keep(object(), object(), b"", 10, room, lambda end: end)
+        return False
+
+    found.keep(object(), 2, b"", 10, room, lambda end: end)
+    found.give_up(keeps_more)
+    found.end(time.monotonic() + 5)
+    assert found.nbytes == 0
+    assert found._thread is not None
+    assert not found._thread.is_alive()
 
 
 def test_its_bounds(monkeypatch: pytest.MonkeyPatch, until: Until) -> None:

@@ -8,6 +8,7 @@ import itertools
 import pytest
 from ur_runtime import Runtime, refused
 
+import xpushare as xs
 from xpushare import ur
 
 R = ur.Result
@@ -244,6 +245,22 @@ def test_mapped_bytes(rt: Runtime, staged: bool) -> None:
         assert ur.urEventGetInfo(ended, ur.EventInfo.COMMAND_TYPE) is ur.Command.MEM_UNMAP
     with refused(R.ERROR_INVALID_SIZE):
         ur.urEnqueueMemBufferMap(rt.queue, buffer, True, ur.MapFlags.READ, 0, 0, None)
+
+
+def test_an_unmap_that_fails_can_be_tried_again(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = numbered(rt)
+    buffer.piece.allocation.host_accessible = False
+    _event, address = ur.urEnqueueMemBufferMap(rt.queue, buffer, True, ur.MapFlags.WRITE, 0, 4, None)
+    ctypes.memmove(address, b"mine", 4)
+
+    def full(*_arguments: object) -> None:
+        raise xs.OutOfMemoryError("no memory")
+
+    with monkeypatch.context() as patch, refused(R.ERROR_OUT_OF_HOST_MEMORY):
+        patch.setattr("xpushare.core.queue.copy", full)
+        ur.urEnqueueMemUnmap(rt.queue, buffer, address, None)
+    ur.urEventWait([ur.urEnqueueMemUnmap(rt.queue, buffer, address, None)])
+    assert contents(rt, buffer, 64)[:5] == b"mine" + NUMBERS[4:5]
 
 
 def test_the_same_bytes_mapped_twice(rt: Runtime) -> None:

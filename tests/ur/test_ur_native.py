@@ -74,8 +74,11 @@ def test_a_queue_over_a_stream_of_others(mock: Runtime) -> None:
     other = ur.urContextCreate(mock.devices, None)
     with refused(R.ERROR_INVALID_DEVICE):
         ur.urQueueCreateWithNativeHandle(stream.handle, other, None, None)
-    with refused(R.ERROR_INVALID_VALUE):
-        ur.urQueueCreateWithNativeHandle(stream.handle, other, mock.devices[1], None)
+    for properties in None, OWNED_QUEUE:  # refused, it stays the caller's
+        with refused(R.ERROR_INVALID_VALUE):
+            ur.urQueueCreateWithNativeHandle(stream.handle, other, mock.devices[1], properties)
+    stream.call(int)
+    stream.synchronize()
     with refused(R.ERROR_INVALID_VALUE):
         ur.urQueueCreateWithNativeHandle(7, mock.context, None, None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import threading
 import time
@@ -198,6 +199,44 @@ def accepted_and_failed() -> None:
     assert not failing
     event = fill(here, there, 2)
     must("urEventWait", *listed(event))
+
+
+def accepted_and_nothing_left() -> None:
+    """Nor is there room for an event that says so."""
+    from xpushare import OutOfMemoryError
+    from xpushare.core import event as core_event
+
+    here, there = queue(), memory()
+    create = core_event.create
+
+    def scarce(*_arguments: Any) -> Any:
+        raise OutOfMemoryError("no slot is left")
+
+    core_event.create = scarce
+    event = fill(here, there, 1)
+    while (found := call("urEventWait", *listed(event))) == 0:
+        time.sleep(0.01)
+    assert found == Result.ERROR_INVALID_EVENT, found
+    core_event.create = create
+    must("urEventWait", *listed(fill(here, there, 2)))
+
+
+def forked() -> None:
+    """A child that ends as Python does leaves the commands to its parent."""
+    here, there = queue(), memory(64 * SIZE)
+    events = []
+    for value in range(20):
+        out = ctypes.c_uint64()
+        must("urEnqueueUSMFill", here, there, 1, ctypes.c_uint8(value), 64 * SIZE, 0, 0, out)
+        events.append(out.value)
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)
+    end = time.monotonic() + 5  # of XPUSHARE_LINGER's 10
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        assert time.monotonic() < end, "the child waits for what nobody does there"
+        time.sleep(0.01)
+    must("urEventWait", *listed(*events))
 
 
 def lost(folder: str) -> None:

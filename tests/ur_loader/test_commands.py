@@ -62,6 +62,15 @@ def test_a_command_that_fails_after_it_was_accepted(library: Path, shim: Path) -
     assert "urEnqueueUSMFill had been accepted, and failed: ERROR_OUT_OF_HOST_MEMORY" in said
 
 
+def test_a_command_that_fails_where_nothing_is_left(library: Path, shim: Path) -> None:
+    said = run(library, shim, DEVICE, "accepted_and_nothing_left")
+    assert "urEnqueueUSMFill had been accepted, and failed: ERROR_OUT_OF_HOST_MEMORY" in said
+
+
+def test_a_forked_child_ends_at_once(library: Path, shim: Path) -> None:
+    assert run(library, shim, HOST, "forked") == ""
+
+
 @pytest.mark.parametrize("device", [HOST, DEVICE])
 def test_the_end_of_python(library: Path, shim: Path, device: str) -> None:
     assert run(library, shim, device, "ends") == ""

@@ -192,7 +192,9 @@ static bool sweep_dead(xp_domain *d, uint32_t m)
     return s->next == 0 && !s->put_off;
 }
 
-bool xp_sweeping(const xp_domain *d, uint32_t m) { return d->sweeps[m].next && may_sweep(d); }
+uint32_t xp_swept(const xp_domain *d, uint32_t m) { return d->sweeps[m].next; }
+
+bool xp_sweeping(const xp_domain *d, uint32_t m, uint32_t before) { return xp_swept(d, m) > before && may_sweep(d); }
 
 int xp_reap(xp_domain *d, uint32_t m, bool sure)
 {

@@ -172,7 +172,9 @@ bool xp_alive(xp_domain *d, uint32_t m);         /* with d->mu */
 uint32_t xp_slots_used(const xp_domain *d); /* no slot at or above it was ever used */
 /* Is anybody in the mask dead whom we could not reap? Another reaper may be stopped, or never mean to. With d->mu. */
 bool xp_unreaped(xp_domain *d, const uint64_t *mask);
-bool xp_sweeping(const xp_domain *d, uint32_t m); /* whether a sweep has begun that may go on now; with d->mu */
+/* Where the sweep of a member stands; whether it has come further than `before`, and may go on now. With d->mu. */
+uint32_t xp_swept(const xp_domain *d, uint32_t m);
+bool xp_sweeping(const xp_domain *d, uint32_t m, uint32_t before);
 int xp_reap(xp_domain *d, uint32_t m, bool sure); /* with d->mu: 1 reaped, 0 nothing to do, -1 to be tried again */
 
 /* --- slot.c ------------------------------------------------------------------------------------------------------- */

@@ -607,7 +607,9 @@ static uint64_t check_locks(bool act, uint64_t retry_ns)
                 XP_EACH_BIT(retry | polled, bits) {
                     uint32_t m = i * 64 + (uint32_t)__builtin_ctzll(bits);
                     int reaped;
-                    while ((reaped = xp_reap(d, m, false)) < 0 && xp_sweeping(d, m)) {
+                    uint32_t before = xp_swept(d, m);
+                    while ((reaped = xp_reap(d, m, false)) < 0 && xp_sweeping(d, m, before)) {
+                        before = xp_swept(d, m);
                         pthread_mutex_unlock(&d->mu); /* between two steps others have their turn */
                         pthread_mutex_lock(&d->mu);
                     }

@@ -98,19 +98,34 @@ static PyObject *found_in(PyObject *dict, PyObject *key)
 #endif
 }
 
+/* A plain tuple, whose reference it takes over, as an instance of a named tuple; NULL stays NULL. By `tuple.__new__`:
+ * tuples know of themselves more than their items. */
+static PyObject *as_named(PyTypeObject *type, PyObject *plain)
+{
+    PyObject *args = plain ? PyTuple_New(1) : NULL;
+    if (args == NULL) {
+        Py_XDECREF(plain);
+        return NULL;
+    }
+    PyTuple_SetItem(args, 0, plain);
+    PyObject *made = ((newfunc)PyType_GetSlot(&PyTuple_Type, Py_tp_new))(type, args, NULL);
+    Py_DECREF(args);
+    return made;
+}
+
 /* An instance of a named tuple. Takes over the references, also where it fails, one of which may be NULL then. */
 static PyObject *named_tuple(PyTypeObject *type, Py_ssize_t n, PyObject **items)
 {
     bool good = true;
     for (Py_ssize_t i = 0; i < n; i++)
         good = good && items[i];
-    PyObject *made = good ? PyType_GenericAlloc(type, n) : NULL;
+    PyObject *plain = good ? PyTuple_New(n) : NULL;
     for (Py_ssize_t i = 0; i < n; i++)
-        if (made)
-            PyTuple_SetItem(made, i, items[i]);
+        if (plain)
+            PyTuple_SetItem(plain, i, items[i]);
         else
             Py_XDECREF(items[i]);
-    return made;
+    return as_named(type, plain);
 }
 
 static PyObject *new_handle(const xp_hand_over *self, const xp_types *types, const xp_handle *h)
@@ -128,11 +143,11 @@ static PyObject *new_handle(const xp_hand_over *self, const xp_types *types, con
 /* What an ArrayHandle describes. */
 static PyObject *new_parts(const xp_hand_over *self, const xp_array_parts *a, PyObject *memory, PyObject *event)
 {
-    PyObject *made = PyType_GenericAlloc(CLASS(Parts), 10);
-    if (made && (PyTuple_SetItem(made, 0, Py_NewRef(memory)) < 0 || PyTuple_SetItem(made, 1, Py_NewRef(event)) < 0 ||
-                 xp_set_described(made, 2, a) < 0))
-        Py_CLEAR(made);
-    return made;
+    PyObject *plain = PyTuple_New(10);
+    if (plain && (PyTuple_SetItem(plain, 0, Py_NewRef(memory)) < 0 || PyTuple_SetItem(plain, 1, Py_NewRef(event)) < 0 ||
+                  xp_set_described(plain, 2, a) < 0))
+        Py_CLEAR(plain);
+    return as_named(CLASS(Parts), plain);
 }
 
 static PyObject *new_array_handle(const xp_hand_over *self, PyObject *raw, PyObject *parts, PyObject *owner)

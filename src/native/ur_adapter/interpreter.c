@@ -417,6 +417,8 @@ bool xp_python_start(unsigned count)
 XP_EXPORT void xpushare_ur_end(void);
 void xpushare_ur_end(void)
 {
+    if (xp_python_over()) /* a forked child: its lanes have no threads, and their lock may be held for ever */
+        return;
     xp_flush(linger());
     __atomic_store_n(&over, XP_UNINITIALIZED, __ATOMIC_SEQ_CST);
     xp_wake_lanes();

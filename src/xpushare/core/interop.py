@@ -46,19 +46,23 @@ def adopt_event_handle(device: Device, context: Context, handle: int, owned: boo
     """As `adopt_event`, by the driver's handle of the event; and what has to be kept. `owned`: the driver's event is
     destroyed with that.
     """
-    raw, keep = adapter_of(device).native_event(info_of(device), handle, owned)
     opened = core_event.create(device, context, enable_ipc=False, enable_profiling=False)
+    raw, keep = adapter_of(device).native_event(info_of(device), handle, owned)
     _complete_with(opened, raw, (raw, keep))
     return opened, keep
 
 
 def adopt_stream_handle(device: Device, context: Context, handle: int, owned: bool) -> Work:
     """A queue over the driver's stream of that handle. `owned`: the stream is destroyed after the queue."""
-    info, driver = adapter_of(device).native_queue(info_of(device), handle, owned)
-    work = Work(known_device(adapter_of(device), info), context, driver)
-    if work.device != device:
-        raise InvalidArgumentError(f"the stream {handle:#x} is not on {device}, but on {work.device}")
-    return work
+    info, driver = adapter_of(device).native_queue(info_of(device), handle, False)
+    there = known_device(adapter_of(device), info)
+    if there != device:  # it stays the caller's
+        driver.release()
+        raise InvalidArgumentError(f"the stream {handle:#x} is not on {device}, but on {there}")
+    if owned:
+        driver.release()
+        driver = adapter_of(device).native_queue(info_of(device), handle, True)[1]
+    return Work(device, context, driver)
 
 
 @operation("Event.native_ipc_handle", raises=(FeatureNotSupportedError, OutOfMemoryError, DeviceError))

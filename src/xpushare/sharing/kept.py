@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import resource
 import threading
 import time
@@ -18,6 +19,7 @@ SECONDS: Final = 2.0  # for which it stays
 _LOOK: Final = 0.05  # seconds between looks at whether it may
 _JOIN: Final = 1.0  # seconds for the thread's last look
 _MOST: Final = 1024  # mappings; each may have a file descriptor
+_log: Final = logging.getLogger("xpushare")
 
 
 @final
@@ -63,7 +65,10 @@ class Kept:
         """Start the thread that ends the waiting; False where the interpreter is exiting. Called before anything is
         kept, which may be in a finaliser.
         """
-        room.measure()
+        try:
+            room.measure()
+        except XpuShareError:
+            return False  # then nothing of it is kept
         if self._thread is None:
             with self._lock:
                 if self._thread is None:
@@ -87,15 +92,19 @@ class Kept:
             if self._ended or nbytes > room.most_nbytes or key in self._items:
                 return
             self._items[key] = item
-            begins = len(self._items) == 1
-            left = sum(each.nbytes for each in self._items.values() if each.room is room)
-            for old, each in list(self._items.items()):
+            items = self._items.copy()  # a finaliser may keep more at any moment
+            left = sum(each.nbytes for each in items.values() if each.room is room)
+            for old, each in items.items():
                 if len(self._items) <= most and (left <= room.most_nbytes or each.room is not room):
                     continue
-                dropped.append(self._items.pop(old))
+                if self._items.pop(old, None) is not None:
+                    dropped.append(each)
                 left -= each.nbytes if each.room is room else 0
-        if begins:
+        if self._begun.empty():
             self._begun.put(None)
+
+    def has(self, key: Hashable) -> bool:
+        return key in self._items
 
     def take(self, key: Hashable) -> Any:
         """The import that was kept under `key`, open again; None if there is none."""
@@ -108,18 +117,18 @@ class Kept:
     def give_up(self, wanted: Callable[[_Item], bool] = lambda _item: True) -> int:
         """Let go of what is `wanted`, which is all of it by default; returns how many bytes that was."""
         with self._lock:
-            gone = {key: item for key, item in self._items.items() if wanted(item)}
+            gone = {key: item for key, item in self._items.copy().items() if wanted(item)}
             for key in gone:
-                del self._items[key]
+                self._items.pop(key, None)
         return sum(item.nbytes for item in gone.values())  # they die here, outside the lock
 
-    def end(self) -> None:
-        """Keep nothing any more: this process exits."""
+    def end(self, deadline: float) -> None:
+        """Keep nothing any more: this process exits, and waits until `deadline` at most."""
         self._ended = True
         self.give_up()
         if self._thread is not None:  # it holds this object
             self._begun.put(None)
-            self._thread.join(_JOIN)
+            self._thread.join(max(0.0, min(_JOIN, deadline - time.monotonic())))
 
     def forget(self, cookie: bytes) -> None:
         """The exporter with that cookie has died."""
@@ -129,22 +138,28 @@ class Kept:
     @property
     def nbytes(self) -> int:
         with self._lock:
-            return sum(item.nbytes for item in self._items.values())
+            return sum(item.nbytes for item in self._items.copy().values())
 
     def _run(self) -> None:
         while not self._ended:
             self._begun.get()
             while self._items and not self._ended:
-                with suppress(Empty):
-                    self._begun.get(timeout=_LOOK)
-                self._look()
+                until = time.monotonic() + _LOOK
+                while not self._ended and (left := until - time.monotonic()) > 0:
+                    with suppress(Empty):
+                        self._begun.get(timeout=left)
+                try:
+                    self._look()
+                except Exception:  # of a driver: the thread must go on, and nothing stays that nobody looks after
+                    _log.exception("looking after what stays mapped for a moment")
+                    self.give_up()
 
     def _look(self) -> None:
         self._sweep()
         now = time.monotonic()
         self.give_up(lambda item: item.until <= now)
         with self._lock:
-            rooms = {id(item.room): item.room for item in self._items.values()}
+            rooms = {id(item.room): item.room for item in self._items.copy().values()}
         for room in rooms.values():
             try:
                 free = room.free_nbytes()
@@ -156,4 +171,4 @@ class Kept:
 
     def nbytes_of(self, room: Room) -> int:
         with self._lock:
-            return sum(item.nbytes for item in self._items.values() if item.room is room)
+            return sum(item.nbytes for item in self._items.copy().values() if item.room is room)

@@ -104,9 +104,9 @@ def current() -> Node:
     return _node
 
 
-def leave(_deadline: float) -> None:
+def leave(deadline: float) -> None:
     """Clean exit, also of a forked child."""
-    _node.peers.kept.end()
+    _node.peers.kept.end(deadline)
     left.append(True)
     _node.leave()
 

@@ -281,11 +281,15 @@ class Peers:
         self._pidfds: list[int] = []  # of the peers that have one
         self.kept = Kept(self.sweep)
 
+    def _turn(self, key: Hashable) -> _Turn:
+        with self._lock:  # two threads would get two turns: `setdefault` is written in Python
+            return self._turns.setdefault(key, _Turn())
+
     def once(self, key: Hashable, find: Callable[[], T | None], make: Callable[[], T]) -> T:
         """What `find` finds, else what `make` makes and makes findable: one thread at a time for this key; other keys
         go on. Who waited for a thread that found no route has found none, either.
         """
-        turn = self._turns.setdefault(key, _Turn())
+        turn = self._turn(key)
         known = turn.refusal
         with turn.lock:
             found = find()
@@ -339,7 +343,8 @@ class Peers:
 
     def _know(self) -> None:
         with self._lock:
-            self._pidfds = [peer.pidfd.number for peer in self._peers.values() if peer.pidfd is not None]
+            met = list(self._peers.values())  # others add to it meanwhile, without the lock; and so to the cache
+            self._pidfds = [peer.pidfd.number for peer in met if peer.pidfd is not None]
 
     def _cached(self, key: Any, make: Callable[[], T], room: Room | None = None) -> T:
         """What was made under `key` and still lives, else what `make` makes: a `Resource` that tells the cache when it
@@ -410,6 +415,7 @@ class Peers:
                 if not counted[0]:
                     peer.expect_live(handle)
                     raise HandleExpiredError(f"the handle has expired: {layout.REASONS[layout.REASON_OPENS]}")
+            peer.entry(handle)  # first: a handle that is refused renews nothing that is kept
             found = self._cached(key, lambda: self._import(peer, handle, opener), opener.room)
             peer.entry(handle)  # it is still live; what another handle has cached was not compared with this handle
         except BaseException:
@@ -446,15 +452,17 @@ class Peers:
             return None
         fields = fields_of(handle)
         cached = self._cache.get(key)
-        found = self._taken(key, opener.room) if cached is None else cached()
-        if cached is not None or found is not None:
-            held = None if found is None else peer.table.hold(fields, peer)
-            return None if held is None else (found, held[0])
+        if cached is not None or (opener.room is not None and self.kept.has(key)):
+            held = peer.table.hold(fields, peer)  # first: a handle that is refused renews nothing that is kept
+            if held is None:
+                return None
+            found = self._taken(key, opener.room) if cached is None else cached()
+            return None if found is None else (found, held[0])
         if opener.admit is not None:
             return None
         if opener.maps and not fields.flags & PICKLED:  # two threads may map it: one of the mappings is kept
             return self._open_known(peer, fields, key, opener, True)
-        with self._turns.setdefault(key, _Turn()).lock:
+        with self._turn(key).lock:
             return None if key in self._cache else self._open_known(peer, fields, key, opener, False)
 
     def _open_known(self, peer: Peer, fields: Fields, key: Any, opener: Opener, maps: bool) -> tuple[Any, Lease] | None:
@@ -590,7 +598,7 @@ class Peers:
         if not self._cache:
             return None
         with self._lock:
-            opened = [known() for known in self._cache.values()]
+            opened = [known() for known in list(self._cache.values())]
         mapped = [found for found in opened if hasattr(found, "address")]
         return next((each for each in mapped if each and each.address <= address < each.address + each.nbytes), None)
 

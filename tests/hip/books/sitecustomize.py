@@ -15,7 +15,7 @@ from xpushare.adapters.hip import _adapter  # noqa: E402  # after its own callba
 
 
 def _samples(adapter: Any) -> Any:
-    return runpy.run_path(str(_TESTS / "hip/samples.py"))["Samples"](adapter)
+    return runpy.run_path(str(_TESTS / "hip/samples.py"))["samples"](adapter)
 
 
 _adapter.Hip.samples = _samples  # type: ignore[attr-defined]

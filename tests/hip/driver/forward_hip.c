@@ -311,6 +311,8 @@ EXPORT hipError_t hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_
 {
     ENTER
     struct stat file;
+    if (VERSION < 70100000) /* wants its address */
+        fd = (void *)(intptr_t) * (int *)fd;
     if (over_cuda && (fstat((int)(intptr_t)fd, &file) || !S_ISCHR(file.st_mode)))
         return hipErrorInvalidValue; /* CUDA does not say it of every file */
     return note(ALLOCATION, 1, cu.cuMemImportFromShareableHandle((CUhandle *)handle, fd, (int)type));

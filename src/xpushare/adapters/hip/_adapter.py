@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any, Final
 
 from xpushare._aspects import Aspect, Support
 from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
-from xpushare._leaving import Stage, at_leave
 from xpushare.adapters import base
 from xpushare.adapters.base import DeviceInfo, DriverMemory, DriverQueue, Form, Import, Same
 from xpushare.adapters.hip import _memory
@@ -21,11 +20,11 @@ from xpushare.adapters.hip._protocols import BACKEND, RawStream
 from xpushare.adapters.hip._stream import Stream
 from xpushare.adapters.stream.host_ordered import HostOrderedQueue
 from xpushare.adapters.stream.library import address_of
-from xpushare.adapters.stream.listing import ask_child
+from xpushare.adapters.stream.listing import Listing, ask_child
 from xpushare.adapters.virtual_memory.adapter import VirtualMemoryAdapter
 from xpushare.adapters.virtual_memory.engine import Engine
 
-__all__ = ["Hip", "answer"]
+__all__ = ["Hip"]
 
 _MISSING: Final = {
     Aspect.ext_oneapi_per_event_profiling: "this adapter does not time its signals",
@@ -44,23 +43,30 @@ _EVENTS: Final = (Aspect.ext_oneapi_ipc_event, Aspect.two_way_events, Aspect.hos
 _VIRTUAL: Final = (Aspect.ext_oneapi_virtual_mem, Aspect.ext_oneapi_ipc_physical_memory)
 _VARIABLES: Final = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "XPUSHARE_HIP_LIBRARY")
 _KERNEL: Final = ("/dev/kfd", "/dev/dxg")  # Linux, WSL
-_LEAVE: Final = 2.0  # seconds that the end of the process waits for teardowns
-_ASK: Final = "import sys; sys.path[:] = {path!r}; from xpushare.adapters.hip._adapter import answer; answer()"
+# It runs in a process of its own.
+_ASK: Final = """
+import sys
+sys.path[:] = {path!r}
+from xpushare.adapters.hip._driver import Driver
+from xpushare.adapters.stream.listing import tell
+tell(Driver())
+"""
 
 
-def answer() -> None:
-    """In the child that lists the devices: print what the driver says."""
-    try:
-        driver = Driver()
-        listed = [(gpu.name, gpu.uuid, driver.version, gpu.pci) for gpu in driver.gpus()]
-        print(json.dumps({"devices": listed}))
-    except XpuShareError as error:
-        print(json.dumps({"why": str(error)}))
-
-
-def _described(ordinal: int, name: str, uuid: str, version: int, pci: str) -> DeviceInfo:
+def _described(ordinal: int, listed: Sequence[Any]) -> DeviceInfo:
+    """A device by what `Gpu.listed` says, here or in a child."""
+    name, uuid, version, pci = listed
     release = f"{version // 10_000_000}.{version // 100_000 % 100}.{version % 100_000}"
     return DeviceInfo(BACKEND, ordinal, name, uuid, "gpu", release, pci)
+
+
+def _list_devices() -> tuple[list[DeviceInfo], str]:
+    """The devices of this process by ordinals; and, where there are none, why."""
+    if not (os.environ.get("XPUSHARE_HIP_LIBRARY") or protocols.in_use_here() or any(map(os.path.exists, _KERNEL))):
+        return [], "the kernel shows no AMD GPU (no /dev/kfd)"
+    said = ask_child(_ASK.format(path=sys.path), "HIP")
+    found = [_described(*each) for each in enumerate(said.get("devices", ()))]
+    return found, str(said.get("why", "HIP has no device"))
 
 
 class Hip(VirtualMemoryAdapter):
@@ -72,36 +78,14 @@ class Hip(VirtualMemoryAdapter):
     def __init__(self) -> None:
         self._driver = Driver()
         super().__init__(Engine(BACKEND, self._driver.gpus))
-        self._listed: tuple[list[str | None], list[DeviceInfo], str] | None = None
-        at_leave(self._leave, Stage.STOP)
-
-    def _leave(self, _deadline: float) -> None:
-        """The library ends with the process: finish what threads do in the background, and call it no more."""
-        if self._driver.started:
-            self.engine.teardown.settle(_LEAVE)
-            self._driver.ended = True
-
-    def _list(self) -> tuple[list[DeviceInfo], str]:
-        """The devices, from the driver once it runs, before that from a child's; and why there are none."""
-        if self._driver.started:
-            return [self._info(gpu) for gpu in self._driver.gpus()], "HIP has no device"
-        asked = [os.environ.get(name) for name in _VARIABLES]
-        if self._listed is None or self._listed[0] != asked:
-            said: dict[str, Any] = {"why": "the kernel shows no AMD GPU (no /dev/kfd)"}
-            if asked[-1] or protocols.in_use_here() or any(map(os.path.exists, _KERNEL)):
-                said = ask_child(_ASK.format(path=sys.path), "HIP")
-            found = [_described(number, *each) for number, each in enumerate(said.get("devices", ()))]
-            self._listed = asked, found, str(said.get("why", "HIP has no device"))
-        return self._listed[1:]
-
-    def _info(self, gpu: Gpu) -> DeviceInfo:
-        return _described(gpu.ordinal, gpu.name, gpu.uuid, self._driver.version, gpu.pci)
+        self._listing = Listing(self._driver, _VARIABLES, _described, _list_devices)
+        self._driver.end_after(self.engine.teardown)
 
     def devices(self) -> list[DeviceInfo]:
-        return list(self._list()[0])
+        return list(self._listing.found()[0])
 
     def why_none(self) -> str:
-        return self._list()[1]
+        return self._listing.found()[1]
 
     def device(self, info: DeviceInfo) -> Gpu:
         return self._driver.gpu(info)
@@ -156,7 +140,7 @@ class Hip(VirtualMemoryAdapter):
     def foreign(self, address: int, nbytes: int | None = None) -> base.Foreign | None:
         if not self._driver.started and not protocols.in_use_here():
             return None
-        return _memory.locate(self._driver, self._info, address) if self._driver.gpus() else None
+        return _memory.locate(self._driver, self._listing.info, address) if self._driver.gpus() else None
 
     def new_stream(self, info: DeviceInfo, doing: str) -> Stream:
         return Stream(self.device(info), doing)
@@ -176,7 +160,7 @@ class Hip(VirtualMemoryAdapter):
                     raise InvalidArgumentError(f"{doing}: somebody is capturing it into a graph")
                 self._driver(doing, "hipStreamSynchronize", raw)
 
-        info = self._info(gpu)
+        info = self._listing.info(gpu)
         return info, HostOrderedQueue(self.queue(info), finish)
 
     def _gpu_of(self, ordinal: int | None) -> Gpu:
@@ -198,4 +182,4 @@ class Hip(VirtualMemoryAdapter):
         raw = protocols.event_of(native)
         if raw == 0:
             raise InvalidArgumentError(f"this {type(native).__name__} was never recorded: record it first")
-        return None if raw is None else (self._info(self._gpu_of(protocols.device_of(native))), raw)
+        return None if raw is None else (self._listing.info(self._gpu_of(protocols.device_of(native))), raw)

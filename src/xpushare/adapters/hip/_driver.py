@@ -52,6 +52,7 @@ CODES: Final = Codes(
 _TRIED: Final = 0x123456789ABCDEF0  # shows a half or a torn store
 _SECONDS: Final = 1.0  # for which a trial waits
 _STORE, _WAIT, _CAPTURED = ("hipStreamWriteValue64", "hipStreamWaitValue64", "hipStreamIsCapturing")
+_FD_BY_VALUE: Final = 70_100_000  # before release 7.1 an import wants the address of the file descriptor
 _MEMSETS: Final = tuple(f"hipMemset{bits}Async" for bits in ("D8", "D16", "D32"))
 _OTHERS: Final = ("hipMemcpyAsync", "hipEventRecord", "hipStreamWaitEvent", *_MEMSETS)
 
@@ -71,6 +72,7 @@ class Driver(LibraryDriver["Gpu"]):
         super().__init__("HIP", "HIP_VISIBLE_DEVICES")
         self.version = 0
         self._name: Any = None
+        self._clear: Any = None
 
     def _load(self) -> Any:
         """The library that somebody here has loaded, else the first that there is."""
@@ -91,6 +93,7 @@ class Driver(LibraryDriver["Gpu"]):
                 self.functions[name] = function
         self._name = library.hipGetErrorName
         self._name.restype = ctypes.c_char_p
+        self._clear = getattr(library, "hipGetLastError", None)
         self(doing, "hipInit", 0)
         self.version = self.first(doing, "hipRuntimeGetVersion")
         found = [Gpu(self, ordinal) for ordinal in range(self.first(doing, "hipGetDeviceCount"))]
@@ -99,6 +102,15 @@ class Driver(LibraryDriver["Gpu"]):
                 gpu.uuid = str(uuid.uuid5(uuid.NAMESPACE_OID, f"xpushare/hip/{gpu.pci}"))
             gpu.origin = uuid.UUID(gpu.uuid).bytes
         return found
+
+    def code(self, name: str, *arguments: Any) -> int:
+        """Call, and return the library's code. A failure would stay the thread's last error, which other libraries ask
+        for after their own launches.
+        """
+        code = super().code(name, *arguments)
+        if code not in (0, self.not_ready) and self._clear is not None and not self.ended:
+            self._clear()
+        return code
 
     def first(self, doing: str, name: str, *arguments: Any, into: Any = None) -> int:
         """The number that a call writes to where its first argument points."""
@@ -163,6 +175,10 @@ class Gpu(CountedMemory):
 
     def __str__(self) -> str:
         return f"HIP device {self.ordinal}"
+
+    def listed(self) -> tuple[str, str, int, str]:
+        """What a listing says: name, uuid, the driver's version and the address on the PCI bus."""
+        return self.name, self.uuid, self.driver.version, self.pci
 
     def attribute(self, attribute: Attribute) -> int:
         """What the driver says; 0 of what it does not know."""
@@ -261,7 +277,11 @@ class Gpu(CountedMemory):
         word.value = 2
         why = fails(_WAIT, at, 3, n.AT_LEAST, n.ALL_BITS)
         own = ctypes.c_void_p()
-        if why and not driver.code("hipExtMallocWithFlags", address_of(own), 8, n.SIGNAL_MEMORY):
+        if (
+            why
+            and self._stuck is None
+            and not driver.code("hipExtMallocWithFlags", address_of(own), 8, n.SIGNAL_MEMORY)
+        ):
             undo.callback(driver.code, "hipFree", own.value)
             if not fails(_WAIT, own.value or 0, 0, n.AT_LEAST, n.ALL_BITS):
                 why += "; it works on signal memory, which is private to a process"
@@ -330,8 +350,10 @@ class Gpu(CountedMemory):
             return owner.import_pages(doing, nbytes, fd)
 
     def import_pages(self, doing: str, nbytes: int, fd: int) -> Pages:
+        given = ctypes.c_int(fd)
+        what = fd if self.driver.version >= _FD_BY_VALUE else address_of(given)
         try:
-            handle = self.driver.made(doing, "hipMemImportFromShareableHandle", fd, n.POSIX_FD)
+            handle = self.driver.made(doing, "hipMemImportFromShareableHandle", what, n.POSIX_FD)
         except DeviceError as error:
             raise InvalidHandleError(f"{error}: the exporter's file descriptor may be no memory of HIP's") from error
         return Pages(self, handle, nbytes, DriverFds())

@@ -69,6 +69,8 @@ def open_own(engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, desc
     handle = Handle.from_buffer_copy(description)
     # hipIpcMemLazyEnablePeerAccess was 0 before release 6; each takes its own number only.
     lazy = int(driver.version >= _HIP_6)
+    if driver.ended or "hipIpcOpenMemHandle" not in driver.functions:
+        raise driver.error(doing, "hipIpcOpenMemHandle", driver.exiting if driver.ended else driver.missing)
     with gpu.current():
         code = driver.functions["hipIpcOpenMemHandle"](address_of(out), handle, lazy)  # by value
         if code:
@@ -113,7 +115,10 @@ def locate(driver: Driver, info_of: Callable[[Gpu], DeviceInfo], address: int) -
             f"{doing}: HIP cannot share managed memory, or page-locked host memory of another library, between "
             "processes: use hipMalloc, xs.malloc_device or xs.malloc_host, or copy it (share(copy=True))"
         )
-    gpu = driver.gpus()[driver.pointer(Pointer.DEVICE_ORDINAL, address) or 0]
+    ordinal = driver.pointer(Pointer.DEVICE_ORDINAL, address)
+    if ordinal is None:
+        raise FeatureNotSupportedError(f"{doing}: HIP does not say which device it is on")
+    gpu = driver.gpus()[ordinal]
     start, nbytes = _range(driver, address)
     try:
         handle = _handle_of(gpu, doing, start)

@@ -23,7 +23,6 @@ class IpcEvent:
         self._gpu = gpu
         self._event = self.native = event
         self.handle = handle
-        self.native = event
 
     def release(self) -> None:
         with self._gpu.current():

@@ -12,7 +12,6 @@ from typing import Any, Final
 from xpushare import _system
 from xpushare._aspects import Aspect, Support
 from xpushare._errors import XpuShareError
-from xpushare._leaving import Stage, at_leave
 from xpushare.adapters import base
 from xpushare.adapters.base import DeviceInfo, DriverMemory, DriverQueue, Form, Import, Same
 from xpushare.adapters.host.memory import HostPhysical, HostRange
@@ -44,7 +43,6 @@ _UNITS, _NBYTES, _VENDOR = 0x1002, 0x101F, 0x102C
 _FOLDER: Final = "/etc/OpenCL/vendors"
 # It runs in a process of its own.
 _ASK: Final = "import sys\nsys.path[:] = {path!r}\nfrom xpushare.adapters.opencl._adapter import answer\nanswer()"
-_LEAVE: Final = 2.0  # seconds that the end of the process waits for teardowns
 
 
 def answer() -> None:
@@ -73,13 +71,7 @@ class OpenCL(StreamAdapter):
         self._driver = Driver(Cpu)
         super().__init__(Engine(BACKEND, self._driver.gpus))
         self._listed: tuple[list[str | None], list[DeviceInfo], str] | None = None
-        at_leave(self._leave, Stage.STOP)
-
-    def _leave(self, _deadline: float) -> None:
-        """Drivers end with the process: finish what threads do in the background, and call nothing any more."""
-        if self._driver.started:
-            self.engine.teardown.settle(_LEAVE)
-            self._driver.ended = True
+        self._driver.end_after(self.engine.teardown)
 
     def _present(self) -> bool:
         """Whether the loader may find a driver."""
@@ -177,7 +169,11 @@ class OpenCL(StreamAdapter):
             return None
         cpu, context = self._driver.adopted(handle)
         ours = DeviceQueue(self.engine, Stream(cpu, "adopting a queue", context))
-        theirs = Theirs(self._driver, handle, context, ours)
+        try:
+            theirs = Theirs(self._driver, handle, context, ours)
+        except BaseException:
+            ours.release()
+            raise
         return _info(cpu.ordinal, cpu.listed()), HostOrderedQueue(ours, theirs.before, theirs.after)
 
     def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:

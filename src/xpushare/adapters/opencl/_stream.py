@@ -70,10 +70,11 @@ class Theirs:
 
     def __init__(self, driver: Driver, handle: int, context: int, ours: DriverQueue) -> None:
         self._driver = driver
-        self._handle = handle
+        self._handle = 0
         self._context = context
         self._ours = ours
         driver("adopting a queue", "clRetainCommandQueue", handle)
+        self._handle = handle
 
     def before(self) -> None:
         """What ours is given later comes after what theirs has. Nobody there need ask for losses."""
@@ -95,7 +96,8 @@ class Theirs:
             self._ours.wait_native(lambda _queue: held.opened_after(reached), (held, reached))
 
     def __del__(self) -> None:
-        self._driver.code("clReleaseCommandQueue", self._handle)
+        if self._handle:
+            self._driver.code("clReleaseCommandQueue", self._handle)
 
 
 @final

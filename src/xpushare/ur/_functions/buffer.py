@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Final
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Final, TypeVar
 
 from xpushare._lifecycle import use
 from xpushare._result import Result
@@ -20,6 +20,7 @@ from xpushare.ur._objects import Event, Mapped, Mem, Queue
 from xpushare.ur._spec import Pattern, Pointer, Rule, Size, WaitList, function, rule
 from xpushare.ur._structs import RectOffset, RectRegion
 
+F = TypeVar("F", bound=Callable[..., Any])
 _Operand = tuple[Range, int, int]
 
 
@@ -49,18 +50,23 @@ def _copied(
 _OTHERS: Final = ("INVALID_MEM_OBJECT", "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES")
 
 
-@function(
-    20,
-    "INVALID_QUEUE",
-    "INVALID_EVENT",
-    *WAIT_LIST_OTHERS,
-    ("INVALID_SIZE", "`offset + size` exceeds `hBuffer`"),
-    *_OTHERS,
-    rules=(WAIT_LIST_RULE,),
-    operations=("Queue.copy",),
-    invalid=Result.ERROR_INVALID_MEM_OBJECT,
-    makes="event",
-)
+def _copies(number: int, too_large: str, *rules: Rule, operation: str = "Queue.copy") -> Callable[[F], F]:
+    """The declaration of a command on buffers; it answers `INVALID_SIZE` where they are `too_large` for."""
+    return function(
+        number,
+        "INVALID_QUEUE",
+        "INVALID_EVENT",
+        *WAIT_LIST_OTHERS,
+        ("INVALID_SIZE", too_large),
+        *_OTHERS,
+        rules=rules,
+        operations=(operation,),
+        invalid=Result.ERROR_INVALID_MEM_OBJECT,
+        makes="event",
+    )
+
+
+@_copies(20, "`offset + size` exceeds `hBuffer`", WAIT_LIST_RULE)
 def urEnqueueMemBufferRead(
     hQueue: Queue,
     hBuffer: Mem,
@@ -76,18 +82,7 @@ def urEnqueueMemBufferRead(
     return _copied(hQueue, Command.MEM_BUFFER_READ, phEventWaitList, target, source, blockingRead)
 
 
-@function(
-    21,
-    "INVALID_QUEUE",
-    "INVALID_EVENT",
-    *WAIT_LIST_OTHERS,
-    ("INVALID_SIZE", "`offset + size` exceeds `hBuffer`"),
-    *_OTHERS,
-    rules=(WAIT_LIST_RULE,),
-    operations=("Queue.copy",),
-    invalid=Result.ERROR_INVALID_MEM_OBJECT,
-    makes="event",
-)
+@_copies(21, "`offset + size` exceeds `hBuffer`", WAIT_LIST_RULE)
 def urEnqueueMemBufferWrite(
     hQueue: Queue,
     hBuffer: Mem,
@@ -103,18 +98,7 @@ def urEnqueueMemBufferWrite(
     return _copied(hQueue, Command.MEM_BUFFER_WRITE, phEventWaitList, target, source, blockingWrite)
 
 
-@function(
-    24,
-    "INVALID_QUEUE",
-    "INVALID_EVENT",
-    *WAIT_LIST_OTHERS,
-    ("INVALID_SIZE", "`srcOffset + size` exceeds `hBufferSrc`, or `dstOffset + size` `hBufferDst`"),
-    *_OTHERS,
-    rules=(WAIT_LIST_RULE,),
-    operations=("Queue.copy",),
-    invalid=Result.ERROR_INVALID_MEM_OBJECT,
-    makes="event",
-)
+@_copies(24, "`srcOffset + size` exceeds `hBufferSrc`, or `dstOffset + size` `hBufferDst`", WAIT_LIST_RULE)
 def urEnqueueMemBufferCopy(
     hQueue: Queue,
     hBufferSrc: Mem,
@@ -129,24 +113,16 @@ def urEnqueueMemBufferCopy(
     return _copied(hQueue, Command.MEM_BUFFER_COPY, phEventWaitList, target, source, False)
 
 
-@function(
+@_copies(
     26,
-    "INVALID_QUEUE",
-    "INVALID_EVENT",
-    *WAIT_LIST_OTHERS,
-    ("INVALID_SIZE", "`offset + size` exceeds `hBuffer`"),
-    *_OTHERS,
-    rules=(
-        rule("INVALID_SIZE", "len(pPattern) == 0 or size == 0", "`pPattern` is empty or `size` is 0"),
-        rule("INVALID_SIZE", "len(pPattern) > size", "`pPattern` is longer than `size`"),
-        rule("INVALID_SIZE", "len(pPattern) & (len(pPattern) - 1)", "the length of `pPattern` is no power of two"),
-        rule("INVALID_SIZE", "size % len(pPattern)", "`size` is no multiple of the length of `pPattern`"),
-        rule("INVALID_SIZE", "offset % len(pPattern)", "`offset` is no multiple of the length of `pPattern`"),
-        WAIT_LIST_RULE,
-    ),
-    operations=("Queue.fill",),
-    invalid=Result.ERROR_INVALID_MEM_OBJECT,
-    makes="event",
+    "`offset + size` exceeds `hBuffer`",
+    rule("INVALID_SIZE", "len(pPattern) == 0 or size == 0", "`pPattern` is empty or `size` is 0"),
+    rule("INVALID_SIZE", "len(pPattern) > size", "`pPattern` is longer than `size`"),
+    rule("INVALID_SIZE", "len(pPattern) & (len(pPattern) - 1)", "the length of `pPattern` is no power of two"),
+    rule("INVALID_SIZE", "size % len(pPattern)", "`size` is no multiple of the length of `pPattern`"),
+    rule("INVALID_SIZE", "offset % len(pPattern)", "`offset` is no multiple of the length of `pPattern`"),
+    WAIT_LIST_RULE,
+    operation="Queue.fill",
 )
 def urEnqueueMemBufferFill(
     hQueue: Queue, hBuffer: Mem, pPattern: Pattern, offset: Size, size: Size, phEventWaitList: WaitList
@@ -241,21 +217,7 @@ def _box_rules(first: str, second: str) -> tuple[Rule, ...]:
     )
 
 
-_BOX_ERROR: Final = ("INVALID_SIZE", "the box exceeds `hBuffer`")
-
-
-@function(
-    22,
-    "INVALID_QUEUE",
-    "INVALID_EVENT",
-    *WAIT_LIST_OTHERS,
-    _BOX_ERROR,
-    *_OTHERS,
-    rules=_box_rules("buffer", "host"),
-    operations=("Queue.copy",),
-    invalid=Result.ERROR_INVALID_MEM_OBJECT,
-    makes="event",
-)
+@_copies(22, "the box exceeds `hBuffer`", *_box_rules("buffer", "host"))
 def urEnqueueMemBufferReadRect(
     hQueue: Queue,
     hBuffer: Mem,
@@ -278,18 +240,7 @@ def urEnqueueMemBufferReadRect(
     return _copied_box(hQueue, kind, phEventWaitList, target, to, source, box, blockingRead)
 
 
-@function(
-    23,
-    "INVALID_QUEUE",
-    "INVALID_EVENT",
-    *WAIT_LIST_OTHERS,
-    _BOX_ERROR,
-    *_OTHERS,
-    rules=_box_rules("buffer", "host"),
-    operations=("Queue.copy",),
-    invalid=Result.ERROR_INVALID_MEM_OBJECT,
-    makes="event",
-)
+@_copies(23, "the box exceeds `hBuffer`", *_box_rules("buffer", "host"))
 def urEnqueueMemBufferWriteRect(
     hQueue: Queue,
     hBuffer: Mem,
@@ -312,18 +263,7 @@ def urEnqueueMemBufferWriteRect(
     return _copied_box(hQueue, kind, phEventWaitList, target, to, source, box, blockingWrite)
 
 
-@function(
-    25,
-    "INVALID_QUEUE",
-    "INVALID_EVENT",
-    *WAIT_LIST_OTHERS,
-    ("INVALID_SIZE", "a box exceeds its buffer"),
-    *_OTHERS,
-    rules=_box_rules("src", "dst"),
-    operations=("Queue.copy",),
-    invalid=Result.ERROR_INVALID_MEM_OBJECT,
-    makes="event",
-)
+@_copies(25, "a box exceeds its buffer", *_box_rules("src", "dst"))
 def urEnqueueMemBufferCopyRect(
     hQueue: Queue,
     hBufferSrc: Mem,
@@ -410,7 +350,12 @@ def urEnqueueMemUnmap(hQueue: Queue, hMem: Mem, pMappedPtr: Pointer, phEventWait
         found = mapped.pop()
         if not mapped:
             del hMem.maps[pMappedPtr]
-    if found.staged is None or not found.flags & (MapFlags.WRITE | MapFlags.WRITE_INVALIDATE_REGION):
-        return command(hQueue, Command.MEM_UNMAP, phEventWaitList)
-    target, source = (hMem.piece, found.offset, found.nbytes), (found.staged, 0, found.nbytes)
-    return _copied(hQueue, Command.MEM_UNMAP, phEventWaitList, target, source, False)
+    try:
+        if found.staged is None or not found.flags & (MapFlags.WRITE | MapFlags.WRITE_INVALIDATE_REGION):
+            return command(hQueue, Command.MEM_UNMAP, phEventWaitList)
+        target, source = (hMem.piece, found.offset, found.nbytes), (found.staged, 0, found.nbytes)
+        return _copied(hQueue, Command.MEM_UNMAP, phEventWaitList, target, source, False)
+    except BaseException:
+        with _objects.places.lock:
+            hMem.maps.setdefault(pMappedPtr, []).append(found)  # it is still mapped
+        raise

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Final
 
 from xpushare import _leaving, _native, ur
 from xpushare._device import Device
+from xpushare._errors import XpuShareError
 from xpushare._lifecycle import use
 from xpushare._result import Result
 from xpushare.adapters.host.queue import HostQueue
@@ -539,7 +540,8 @@ def wrapper(function: Function, boxes: Boxes, post: Post) -> Callable[..., int]:
         lines += [f"        _learn(a{i})" for i in handles]
     lines += [f"        _value = _function({', '.join(f'h_{arg.name}' for arg in function.args)})"]
     lines += [f"        {line}" for line in _answers(function, given, outputs)]
-    lines += ["    except _URError as error: return int(error.result)", "    return 0", ""]
+    lines += ["    except _XpuShareError as error: return int(error.result)"]
+    lines += [f"    except MemoryError: return {int(Result.ERROR_OUT_OF_HOST_MEMORY)}", "    return 0", ""]
     text = "\n".join(lines).replace("a_propName", "h_propName")
     scope: dict[str, Any] = {
         **{f"_read_{name}": _reader(name, boxes) for name in _structs.FIELD_KINDS},
@@ -549,7 +551,7 @@ def wrapper(function: Function, boxes: Boxes, post: Post) -> Callable[..., int]:
             for each in (_data, _give, _given_data, _in_out, _list, _optional_list, _pattern, _string, _write)
         },
         **_callbacks(boxes, post),
-        "_URError": ur.URError,
+        "_XpuShareError": XpuShareError,
         "_boxes": boxes,
         "_drop": boxes.drop,
         "_function": selected_by_loader(call) if function.name in _LISTS else call,
@@ -610,7 +612,10 @@ def carry(function: int, event: int, queued: int, count: int, *numbers: int) -> 
         text = f"{NUMBERED[function]} had been accepted, and failed: {Result(result).name}"
         _log.error("%s", text)
         error = ur.URError(text, result=Result(result))
-        made = failed(boxes.objects[arguments[0]], command_of(NUMBERED[function]), error)
+        try:
+            made = failed(boxes.objects[arguments[0]], command_of(NUMBERED[function]), error)
+        except XpuShareError:  # nor is there room for an event that says so: its handle stays stale
+            return result
         if fill is None:
             made.release()
         else:
