@@ -26,7 +26,7 @@ from xpushare.adapters.level_zero._protocols import BACKEND, in_use_here, ipc_ev
 from xpushare.adapters.level_zero._samples import UsmArray
 from xpushare.adapters.level_zero._stream import GivenEvent, OpenedEvent, Stream
 from xpushare.adapters.stream.host_ordered import HostOrderedQueue
-from xpushare.adapters.stream.listing import Listing
+from xpushare.adapters.stream.listing import Listed, Listing
 from xpushare.adapters.stream.samples import DriverSamples
 from xpushare.adapters.virtual_memory.adapter import VirtualMemoryAdapter
 from xpushare.adapters.virtual_memory.engine import Engine
@@ -48,7 +48,7 @@ _MISSING: Final = {
 _EVENTS: Final = (Aspect.ext_oneapi_ipc_event, Aspect.two_way_events, Aspect.host_signal_events)
 
 
-class LevelZero(VirtualMemoryAdapter):
+class LevelZero(Listed, VirtualMemoryAdapter):
     """GPUs of Level Zero's drivers."""
 
     backend = BACKEND
@@ -62,12 +62,6 @@ class LevelZero(VirtualMemoryAdapter):
         self._driver.end_after(self.engine.teardown)
 
     # --- devices -------------------------------------------------------------------------------------------
-
-    def devices(self) -> list[DeviceInfo]:
-        return list(self._listing.found()[0])
-
-    def why_none(self) -> str:
-        return self._listing.found()[1]
 
     def device(self, info: DeviceInfo) -> Gpu:
         return self._driver.gpu(info)

@@ -14,7 +14,7 @@ from xpushare._errors import XpuShareError
 from xpushare.adapters.base import DeviceInfo
 from xpushare.adapters.stream.library import LibraryDriver
 
-__all__ = ["Listing", "ask_child", "has_render_node", "tell"]
+__all__ = ["Listed", "Listing", "ask_child", "ask_driver", "has_render_node", "tell"]
 
 _DRM: Final = Path("/sys/class/drm")
 _SECONDS: Final = 60.0
@@ -47,7 +47,8 @@ class Listing:
     def found(self) -> tuple[list[DeviceInfo], str]:
         """The devices by ordinals; and why there are none."""
         if self._driver.started:
-            return [self.info(gpu) for gpu in self._driver.gpus()], "the driver has no device"
+            found = [self.info(gpu) for gpu in self._driver.gpus()]
+            return found, "; ".join(self._driver.refused) or "the driver has no device"
         asked = [os.environ.get(name) for name in self._variables]
         if self._listed is None or self._listed[0] != asked:
             self._listed = (asked, *self._ask())
@@ -57,9 +58,27 @@ class Listing:
 def tell(driver: LibraryDriver[Any]) -> None:
     """In the child: print what the driver says of its devices."""
     try:
-        print(json.dumps({"devices": [gpu.listed() for gpu in driver.gpus()]}))
+        print(json.dumps({"devices": [gpu.listed() for gpu in driver.gpus()], "refused": driver.refused}))
     except XpuShareError as error:
         print(json.dumps({"why": str(error)}))
+
+
+class Listed:
+    """The part of the driver contract that a `Listing` fills in."""
+
+    _listing: Listing
+
+    def devices(self) -> list[DeviceInfo]:
+        return list(self._listing.found()[0])
+
+    def why_none(self) -> str:
+        return self._listing.found()[1]
+
+
+def ask_driver(vendor: str, imports: str, driver: str) -> dict[str, Any]:
+    """What a vendor's driver says of its devices in a child (`tell`): what to import for it, and how it is made."""
+    program = f"import sys\nsys.path[:] = {sys.path!r}\n{imports}\nfrom {__name__} import tell\ntell({driver})"
+    return ask_child(program, vendor)
 
 
 def ask_child(program: str, driver: str) -> dict[str, Any]:
