@@ -14,7 +14,7 @@ from xpushare._fds import OwnedFd
 from xpushare._native import Domain
 from xpushare.adapters import base
 from xpushare.adapters.base import DeviceInfo, Form, Same, UsmKind
-from xpushare.adapters.vulkan._memory import OpaqueMemory, driver_of
+from xpushare.adapters.vulkan._memory import OpaqueMemory, origin_of
 
 __all__ = ["Vulkan"]
 
@@ -95,10 +95,10 @@ class Vulkan(base.Adapter):
         doing = f"opening {what.exposed_nbytes} bytes for Vulkan"
         if what.read_only:
             raise FeatureNotSupportedError(f"{doing}: Vulkan cannot import memory read-only")
-        if what.exporter is None and (driver := driver_of(doing, what)) != device.driver_uuid:
+        if what.exporter is None and (origin := origin_of(doing, what)) != (device.driver_uuid, device.uuid):
             raise FeatureNotSupportedError(
-                f"{doing}: an opaque fd is imported by the same driver only: it is of the driver {driver}, this one is "
-                f"{device.driver_uuid}"
+                f"{doing}: an opaque fd is imported by the same driver only, on the same device: it is of driver "
+                f"{origin[0]}, device {origin[1]}, this one of {device.driver_uuid}, {device.uuid}"
             )
         dedicated = what.form is Form.OPAQUE_FD and what.payload[:1] == b"\1"
         return OpaqueMemory(device, OwnedFd(what.only_fd(doing).take()), what.exposed_nbytes, what.nbytes, dedicated)

@@ -15,16 +15,16 @@ from xpushare._errors import FeatureNotSupportedError, InvalidHandleError, from_
 from xpushare._fds import OwnedFd
 from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Form, Import
 
-__all__ = ["OpaqueMemory", "driver_of"]
+__all__ = ["OpaqueMemory", "origin_of"]
 
 _numbers: Final = itertools.count(1)
 
 
-def driver_of(doing: str, what: Import) -> str:
-    """The uuid of the exporter's driver, which follows the first byte of what `OpaqueMemory.export` says."""
-    if len(what.payload) != 17:
-        raise InvalidHandleError(f"{doing}: the exporter's table does not say its driver")
-    return str(uuid.UUID(bytes=what.payload[1:]))
+def origin_of(doing: str, what: Import) -> tuple[str, str]:
+    """The uuids of the exporter's driver and device, which follow the first byte of what `OpaqueMemory.export` says."""
+    if len(what.payload) != 33:
+        raise InvalidHandleError(f"{doing}: the exporter's table does not say its driver and device")
+    return str(uuid.UUID(bytes=what.payload[1:17])), str(uuid.UUID(bytes=what.payload[17:]))
 
 
 @final
@@ -51,7 +51,8 @@ class OpaqueMemory(DriverMemory):
     def export(self, read_only: bool) -> Export:
         if read_only:
             raise FeatureNotSupportedError("neither Vulkan nor CUDA can import Vulkan's memory read-only")
-        payload = bytes([self.dedicated]) + uuid.UUID(self.device.driver_uuid).bytes
+        origin = uuid.UUID(self.device.driver_uuid).bytes + uuid.UUID(self.device.uuid).bytes
+        payload = bytes([self.dedicated]) + origin
         return Export(self.nbytes, self.exposed_nbytes, (self.fd.number,), payload=payload, form=Form.OPAQUE_FD)
 
     def release(self) -> None:
