@@ -325,6 +325,14 @@ def read_tree(seal: Seal, raw: bytes, /) -> TreeParts | None:
     knows all that it says. What it says of its arrays is not checked yet.
     """
 
+def flatten(tree: Any, most: int, /) -> Any:
+    """The arrays of a tree, and the tree in terms of JSON; NotImplemented for what only Python describes or refuses.
+    `most`: bytes of the message.
+    """
+
+def unflatten(described: Any, arrays: Sequence[Any], /) -> Any:
+    """The tree with these arrays; NotImplemented for what only Python makes or refuses."""
+
 @final
 class TreeParts:
     """What the handle of a tree says. Its length is the number of arrays."""

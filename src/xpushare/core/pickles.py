@@ -21,7 +21,7 @@ from xpushare.sharing import layout, node
 from xpushare.sharing.handle import PICKLED, Handle, fields_of
 from xpushare.sharing.table import deadline_in
 
-__all__ = ["Implicit", "Pickled", "Unopened", "anew", "forwards", "wait_for_all"]
+__all__ = ["Implicit", "ImplicitAll", "Pickled", "Unopened", "anew", "forwards", "wait_for_all"]
 
 _GRACE: Final = "XPUSHARE_PICKLE_GRACE"
 _BYTES: Final = "XPUSHARE_PICKLE_BYTES"
@@ -69,10 +69,26 @@ class Implicit:
         self._end = End(_withdraw, handle)
 
 
+class ImplicitAll:
+    """The handles of exports that end with this object."""
+
+    __slots__ = ("_end", "handles")
+
+    def __init__(self, handles: list[Handle]) -> None:
+        self.handles = handles
+        self._end = End(_withdraw_all, handles)
+
+
 def _withdraw(handle: Handle) -> None:
     table = node.current().table_if_any
     if table is not None:
         table.withdraw(handle, layout.REASON_FREED)
+
+
+def _withdraw_all(handles: list[Handle]) -> None:
+    table = node.current().table_if_any
+    if table is not None:
+        table.withdraw_all(handles, layout.REASON_FREED)
 
 
 @final
