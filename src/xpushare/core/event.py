@@ -299,10 +299,12 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
 
 
 @operation("Event.done", raises=(PeerLostError,))
-def done(event: Opened) -> bool:
-    """Whether the newest point known now is complete. Raises if it was lost, so that nobody polls for ever."""
+def done(event: Opened, at_least: int | None = None) -> bool:
+    """Whether the newest point known now, or `at_least`, is complete. Raises if it was lost, so that nobody polls for
+    ever.
+    """
     slot = event.timeline.slot
-    point = slot.pending
+    point = slot.pending if at_least is None else at_least
     state = slot.state(point)
     if state == PENDING:
         slot.watch()  # the caller may poll: a death must be noticed

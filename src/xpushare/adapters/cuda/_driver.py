@@ -342,6 +342,7 @@ class Gpu:
         context, driver = self.context, self.driver
         with self._lock:
             if self._calls is None:
+                functions = driver.stream_functions()
                 names = "cuLaunchHostFunc", "cuStreamWriteValue64", "cuStreamWaitValue64", "cuStreamIsCapturing"
                 host, store, wait, captured = map(driver.function, names)
                 native = _native.QueueCalls(
@@ -354,8 +355,10 @@ class Gpu:
                         (driver.function("cuCtxSetCurrent"), (context.number,)),
                     ),
                     budget=driver.waiting_streams,
+                    copy=(functions["cuMemcpyAsync"], ("to", "from", "nbytes", "queue")),
+                    fills=tuple((functions[name], ("to", "value", "times", "queue")) for name in n.MEMSET.values()),
                 )
-                others = {address: name for name, address in driver.stream_functions().items()}
+                others = {address: name for name, address in functions.items()}
                 self._calls = QueueCalls(native, *names, others)
         return self._calls
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Final, Literal, final
+from typing import Any, Literal, final
 
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Context, struct_bytes
@@ -11,8 +11,6 @@ from xpushare.adapters.cuda._external import Point
 from xpushare.adapters.stream.hooks import Calls, Device, Scope
 
 __all__ = ["IpcEvent", "Stream"]
-
-_MEMSET: Final = {1: "cuMemsetD8Async", 2: "cuMemsetD16Async", 4: "cuMemsetD32Async"}
 
 
 @final
@@ -55,10 +53,10 @@ class Stream:
         self.calls = context.gpu.queue_calls()
         functions = context.driver.stream_functions()
         self._copy = functions["cuMemcpyAsync"]
-        self._fills = {length: functions[name] for length, name in _MEMSET.items()}
+        self._fills = {length: functions[name] for length, name in n.MEMSET.items()}
         self._record = functions["cuEventRecord"]
         self._wait_event = functions["cuStreamWaitEvent"]
-        self.fill_units: Sequence[int] = tuple(_MEMSET)
+        self.fill_units: Sequence[int] = tuple(n.MEMSET)
 
     @classmethod
     def create(cls, context: Context, doing: str) -> Stream:

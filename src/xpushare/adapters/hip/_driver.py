@@ -53,8 +53,7 @@ _TRIED: Final = 0x123456789ABCDEF0  # shows a half or a torn store
 _SECONDS: Final = 1.0  # for which a trial waits
 _STORE, _WAIT, _CAPTURED = ("hipStreamWriteValue64", "hipStreamWaitValue64", "hipStreamIsCapturing")
 _FD_BY_VALUE: Final = 70_100_000  # before release 7.1 an import wants the address of the file descriptor
-_MEMSETS: Final = tuple(f"hipMemset{bits}Async" for bits in ("D8", "D16", "D32"))
-_OTHERS: Final = ("hipMemcpyAsync", "hipEventRecord", "hipStreamWaitEvent", *_MEMSETS)
+_OTHERS: Final = ("hipMemcpyAsync", "hipEventRecord", "hipStreamWaitEvent", *n.MEMSET.values())
 
 
 @final
@@ -231,6 +230,8 @@ class Gpu(CountedMemory):
                 (address("hipThreadExchangeStreamCaptureMode"), ("mode",)),
                 (address("hipSetDevice"), (self.ordinal,)),
             ),
+            copy=(address("hipMemcpyAsync"), ("to", "from", "nbytes", n.COPY_DEFAULT, "queue")),
+            fills=tuple((address(name), ("to", "value", "times", "queue")) for name in n.MEMSET.values()),
         )
         return QueueCalls(native, host, _STORE, _WAIT, _CAPTURED, {address(name): name for name in _OTHERS})
 

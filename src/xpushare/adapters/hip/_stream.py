@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, final
+from typing import Literal, final
 
 from xpushare.adapters.hip import _numbers as n
 from xpushare.adapters.hip._driver import Gpu
 from xpushare.adapters.stream.hooks import Calls, Device, Scope
 
 __all__ = ["IpcEvent", "Stream"]
-
-_MEMSET: Final = {1: "hipMemsetD8Async", 2: "hipMemsetD16Async", 4: "hipMemsetD32Async"}
 
 
 @final
@@ -37,7 +35,7 @@ class Stream:
     waits only for what this process has handed to it; the queue holds the rest.
     """
 
-    fill_units: Sequence[int] = tuple(_MEMSET)
+    fill_units: Sequence[int] = tuple(n.MEMSET)
     around_calls: Callable[[], Scope] | None = None
     owner: object | None = None
 
@@ -71,7 +69,7 @@ class Stream:
         return ((self._driver.address("hipMemcpyAsync"), dst, src, nbytes, n.COPY_DEFAULT, self.handle),)
 
     def fill(self, doing: str, dst: int, pattern: bytes, times: int) -> Calls:
-        function = self._driver.address(_MEMSET[len(pattern)])
+        function = self._driver.address(n.MEMSET[len(pattern)])
         return ((function, dst, int.from_bytes(pattern, "little"), times, self.handle),)
 
     def wait_native(self, doing: str, event: int) -> Calls:
