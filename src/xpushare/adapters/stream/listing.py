@@ -14,10 +14,17 @@ from xpushare._errors import XpuShareError
 from xpushare.adapters.base import DeviceInfo
 from xpushare.adapters.stream.library import LibraryDriver
 
-__all__ = ["Listing", "ask_child", "has_render_node", "tell"]
+__all__ = ["Listing", "ask_child", "ask_driver", "has_render_node", "tell"]
 
 _DRM: Final = Path("/sys/class/drm")
 _SECONDS: Final = 60.0
+_ASK: Final = """
+import sys
+sys.path[:] = {path!r}
+from {module} import {names}
+from xpushare.adapters.stream.listing import tell
+tell({make})
+"""
 
 
 @final
@@ -52,6 +59,13 @@ class Listing:
         if self._listed is None or self._listed[0] != asked:
             self._listed = (asked, *self._ask())
         return self._listed[1:]
+
+
+def ask_driver(vendor: str, module: str, names: str, make: str) -> dict[str, Any]:
+    """What a driver says of its devices in a process of its own: {"devices": …}, else {"why": …}. `make` is the
+    expression for the driver, of those names of the module.
+    """
+    return ask_child(_ASK.format(path=sys.path, module=module, names=names, make=make), vendor)
 
 
 def tell(driver: LibraryDriver[Any]) -> None:
