@@ -381,3 +381,11 @@ def test_settings_that_make_no_sense(monkeypatch: pytest.MonkeyPatch, name: str,
     monkeypatch.setenv(name, value)
     with xs.empty(1) as array, pytest.raises(xs.InvalidArgumentError, match=name):
         pickle.dumps(array)
+
+
+def test_a_grace_that_is_longer_than_any_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XPUSHARE_PICKLE_GRACE", "1e300")
+    with xs.empty(1) as array:
+        data = pickle.dumps(array)
+    with pickle.loads(data) as again:
+        assert again.shape == (1,)
