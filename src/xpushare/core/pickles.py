@@ -38,7 +38,7 @@ def _grace_of(text: str) -> int:
         seconds = -1.0
     if not 0 <= seconds < math.inf:
         raise InvalidArgumentError(f"{_GRACE} is a number of seconds, 0 or more, not {text!r}")
-    return min(int(seconds * _NANOSECONDS), 1 << 62)
+    return int(min(seconds * _NANOSECONDS, 1 << 62))
 
 
 def _grace() -> int:
