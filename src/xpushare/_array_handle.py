@@ -22,6 +22,7 @@ from xpushare.sharing.handle import (
     Handle,
     HandleLike,
     Named,
+    bytes_of,
     decode_text,
     encode_text,
     fields_of,
@@ -104,10 +105,10 @@ class ArrayHandle(Named, Closable[Parts]):
             return handle
         elif isinstance(handle, str):
             raw = decode_text(handle)
-        elif isinstance(handle, bytes | bytearray | memoryview | Handle):  # a Handle is told apart by its magic
+        elif isinstance(handle, Handle):  # told apart by its magic
             raw = bytes(handle)
         else:
-            raise InvalidArgumentError(f"an array handle is an ArrayHandle, bytes or str, not {type(handle).__name__}")
+            raw = bytes_of(handle, "an array handle is an ArrayHandle, bytes or str")
         parts = _verified.get(raw)
         if parts is None:
             other = other_messages.get(raw[: len(MAGIC)])

@@ -494,11 +494,13 @@ def dlpack_capsule(
     strides: tuple[int, ...] | None,
     read_only: bool,
     versioned: bool,
+    copied: bool = False,
 ) -> Any:
     """A DLPack capsule ("dltensor_versioned" 1.x, or "dltensor") that holds `owner` until its consumer deletes it (from
     any thread).
 
-    `strides` are in elements, None for C order; `dtype` is (code, bits, lanes). Unversioned and read-only: BufferError.
+    `strides` are in elements, None for C order; `dtype` is (code, bits, lanes). `copied` is DLPack's flag of that name,
+    which only a versioned capsule has. Unversioned and read-only: BufferError.
     """
 
 @final
