@@ -121,14 +121,21 @@ static bool same(const uint8_t *seal, const uint8_t *right)
     return wrong == 0;
 }
 
+/* Whether `nbytes` of data are followed by their seal. */
+static bool sealed(const xp_key *k, const void *data, size_t nbytes)
+{
+    uint8_t right[XP_SEAL];
+    xp_hash(k, data, nbytes, right);
+    return same((const uint8_t *)data + nbytes, right);
+}
+
 /* --- handles ------------------------------------------------------------------------------------------------------ */
 
 bool xp_handle_good(const xp_key *k, const xp_handle *h)
 {
     static const uint8_t nothing[sizeof h->reserved1];
-    uint8_t right[XP_SEAL];
-    xp_hash(k, h, offsetof(xp_handle, seal), right);
-    if (memcmp(h->magic, XP_HANDLE_MAGIC, sizeof h->magic) != 0 || h->version != XP_VERSION || !same(h->seal, right))
+    if (memcmp(h->magic, XP_HANDLE_MAGIC, sizeof h->magic) != 0 || h->version != XP_VERSION ||
+        !sealed(k, h, offsetof(xp_handle, seal)))
         return false;
     uint8_t high = 0; /* the backend's name is ASCII */
     for (unsigned i = 0; i < sizeof h->backend; i++)
@@ -236,7 +243,7 @@ bool xp_read_tree(const xp_key *k, const void *raw, size_t nbytes, xp_tree_parts
     memcpy(&t->head, at, sizeof t->head);
     const xp_tree *h = &t->head;
     if (memcmp(h->magic, XP_TREE_MAGIC, sizeof h->magic) != 0 || h->version != XP_TREE_VERSION ||
-        h->length != nbytes || !sealed(k, at, nbytes - XP_SEAL, at + nbytes - XP_SEAL))
+        h->length != nbytes || !sealed(k, at, nbytes - XP_SEAL))
         return false;
     uint64_t due = sizeof *h + (uint64_t)h->memory * sizeof first + (uint64_t)h->events * EVENT_NBYTES +
                    (uint64_t)h->arrays * sizeof(xp_leaf) + 8ull * h->steps + h->text_nbytes + XP_SEAL;

@@ -109,7 +109,7 @@ def _backend(device: Device) -> int:
     return _backends.setdefault(device.backend, len(_backends))
 
 
-def _number(device: Device) -> int:
+def _device_number(device: Device) -> int:
     """A number for a device."""
     return _devices.setdefault(device, len(_devices))
 
@@ -174,7 +174,7 @@ class Boxes:
                         if isinstance(use(found.shared).driver, HostQueue) and not found.profiling:
                             box.traits |= HOST
                         if engine:
-                            _library.xpushare_ur_device_queue(handle, engine, _number(device))
+                            _library.xpushare_ur_device_queue(handle, engine, _device_number(device))
                     box.type = box.kind = number
             self._tell(handle, found)
             return handle
@@ -367,7 +367,7 @@ def _reachable(address: int) -> None:
     found = _objects.places.known(address)
     if found is not None:
         device = found.device
-        _library.xpushare_ur_range(found.address, found.nbytes, _backend(device), _number(device), not found.read_only)
+        _library.xpushare_ur_range(found.address, found.nbytes, _backend(device), _device_number(device), not found.read_only)
 
 
 _strings: Final[dict[str, Any]] = {}  # given out, for ever
