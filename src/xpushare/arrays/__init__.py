@@ -12,17 +12,29 @@ from xpushare._aspects import Aspect
 from xpushare._device import Device, known_device
 from xpushare._elements import DLPACK_NAMED, as_dtype, c_strides, extent
 from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
-from xpushare._native import DLTensor, dlpack_view
+from xpushare._native import DLTensor, Leaves, dlpack_view
 from xpushare.adapters.base import Adapter, Foreign
 from xpushare.adapters.vendor import ArrayInterface, Vendor
 from xpushare.core.memory import Range
 from xpushare.core.resources import Allocation
 from xpushare.sharing import node
 
-__all__ = ["Described", "Located", "describe", "described", "device_of", "locate", "range_at", "range_of"]
+__all__ = [
+    "Described",
+    "Located",
+    "describe",
+    "described",
+    "device_of",
+    "locate",
+    "range_at",
+    "range_of",
+    "view",
+    "viewable",
+]
 
 _DLPACK_KINDS: Final = {0: "i", 1: "u", 2: "f", 5: "c"}
 _COMPLEX: Final = 5
+_DIFFERS: Final = "requires_grad"
 _EXCHANGE: Final = "__dlpack_c_exchange_api__"
 _DLPACK_NAMES: Final = {(6, 8): "bool", **{number: name for name, number in DLPACK_NAMED.items()}}
 
@@ -196,13 +208,13 @@ def _viewed(array: Any) -> Described | None:
     api = _exchange_of(own)
     if api is None:
         return None
-    if getattr(array, "requires_grad", False):  # the view says nothing of that, and `__dlpack__` refuses it
+    if getattr(array, _DIFFERS, False):  # the view says nothing of that, and `__dlpack__` refuses it
         return None
     view = dlpack_view(array, api)
     if view is None or view[2][0] == _COMPLEX:  # a complex tensor may be conjugated when it is read: likewise
         return None
     address, (on, ordinal), kind, shape, steps = view
-    record = _viewable(own, on)
+    record = viewable(own, on)
     if record is None:
         return None
     itemsize = (kind[1] * kind[2] + 7) // 8
@@ -213,8 +225,13 @@ def _viewed(array: Any) -> Described | None:
     return found
 
 
+def view(leaves: Leaves) -> None:
+    """Look at all arrays of a tree as `_viewed` looks at one."""
+    leaves.view(_exchange_of, _DIFFERS)
+
+
 @functools.lru_cache(64)
-def _viewable(own: type, on: int) -> Vendor | None:
+def viewable(own: type, on: int) -> Vendor | None:
     """Whose device arrays of that type are on; None where another protocol may describe them in other words."""
     record = adapters.dlpack_owner(on)[0]
     if record.backend != adapters.HOST and not any(hasattr(own, each.name) for each in record.interfaces):

@@ -21,11 +21,6 @@ VARIABLES: Final = (
 )
 _DRIVERS: Final = ("ZE_ENABLE_ALT_DRIVERS", "ZEL_DRIVERS_ORDER")  # name drivers that need no Intel GPU
 
-_IMPORTS: Final = """
-from xpushare.adapters.level_zero._device import Gpu
-from xpushare.adapters.level_zero._driver import Driver
-"""
-
 
 def present(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether a driver may find a device: the kernel has an Intel GPU, or somebody has named another driver."""
@@ -42,7 +37,7 @@ def list_devices() -> tuple[list[DeviceInfo], str]:
     """The devices of this process by ordinals; and, where there are none, why."""
     if not present():
         return [], "the kernel shows no Intel GPU (no /dev/dri/renderD* of one)"
-    said = ask_driver("Level Zero", _IMPORTS, "Driver(Gpu)")
+    said = ask_driver("Level Zero", "xpushare.adapters.level_zero._device", "Driver, Gpu", "Driver(Gpu)")
     if "why" in said:
         return [], f"{said['why']}; {INSTALL}"
     why = f"the Level Zero loader has no GPU driver with a device; {INSTALL}"

@@ -91,6 +91,8 @@ class ScriptedDriver(Calls):
             (self.address("wait64_geq"), word),
             (self.address("captured"), ("queue", "status_out")),
             budget=budget,
+            copy=(self.address("copy"), ("queue", "to", "from", "nbytes")),
+            fills=((self.address("fill"), ("queue", "to", "value", "times")),),
         )
         others = {self.address(name): name for name in ("copy", "fill", "mark_record", "host")}
         return QueueCalls(native, "host", "store64", "wait64_geq", "captured", others)

@@ -46,7 +46,7 @@ def _list_devices() -> tuple[list[DeviceInfo], str]:
     """The devices of this process by ordinals; and, where there are none, why."""
     if not (any(map(os.environ.get, VARIABLES)) or glob.glob(f"{_FOLDER}/*.icd")):
         return [], f"no OpenCL driver is installed (no {_FOLDER}/*.icd); {INSTALL}"
-    said = ask_driver("OpenCL", "from xpushare.adapters.opencl._driver import Driver", "Driver()")
+    said = ask_driver("OpenCL", "xpushare.adapters.opencl._driver", "Driver", "Driver()")
     why = "; ".join(said.get("refused", ())) or said.get("why", "the OpenCL loader finds no device")
     return [_described(*each) for each in enumerate(said.get("devices", ()))], f"{why}; {INSTALL}"
 
@@ -60,7 +60,7 @@ class OpenCL(Listed, HostStreamAdapter):
     def __init__(self) -> None:
         self._driver = Driver()
         super().__init__(Engine(BACKEND, self._driver.gpus))
-        self._listing = Listing(self._driver, VARIABLES, _described, _list_devices)
+        self.listing = Listing(self._driver, VARIABLES, _described, _list_devices)
         self._driver.end_after(self.engine.teardown)
 
     def device(self, info: DeviceInfo) -> Cpu:
@@ -100,7 +100,7 @@ class OpenCL(Listed, HostStreamAdapter):
         cpu, context = self._driver.adopted(handle)
         ours = DeviceQueue(self.engine, Stream(cpu, "adopting a queue", context))
         theirs = Theirs(self._driver, handle, context, ours, native)
-        return self._listing.info(cpu), HostOrderedQueue(ours, theirs.before, theirs.after)
+        return self.listing.info(cpu), HostOrderedQueue(ours, theirs.before, theirs.after)
 
     def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
         return None

@@ -18,6 +18,13 @@ __all__ = ["Listed", "Listing", "ask_child", "ask_driver", "has_render_node", "t
 
 _DRM: Final = Path("/sys/class/drm")
 _SECONDS: Final = 60.0
+_ASK: Final = """
+import sys
+sys.path[:] = {path!r}
+from {module} import {names}
+from xpushare.adapters.stream.listing import tell
+tell({make})
+"""
 
 
 @final
@@ -55,30 +62,31 @@ class Listing:
         return self._listed[1:]
 
 
+class Listed:
+    """The part of the driver contract that a `Listing` fills in."""
+
+    listing: Listing
+
+    def devices(self) -> list[DeviceInfo]:
+        return list(self.listing.found()[0])
+
+    def why_none(self) -> str:
+        return self.listing.found()[1]
+
+
+def ask_driver(vendor: str, module: str, names: str, make: str) -> dict[str, Any]:
+    """What a driver says of its devices in a process of its own: {"devices": …}, else {"why": …}. `make` is the
+    expression for the driver, of those names of the module.
+    """
+    return ask_child(_ASK.format(path=sys.path, module=module, names=names, make=make), vendor)
+
+
 def tell(driver: LibraryDriver[Any]) -> None:
     """In the child: print what the driver says of its devices."""
     try:
         print(json.dumps({"devices": [gpu.listed() for gpu in driver.gpus()], "refused": driver.refused}))
     except XpuShareError as error:
         print(json.dumps({"why": str(error)}))
-
-
-class Listed:
-    """The part of the driver contract that a `Listing` fills in."""
-
-    _listing: Listing
-
-    def devices(self) -> list[DeviceInfo]:
-        return list(self._listing.found()[0])
-
-    def why_none(self) -> str:
-        return self._listing.found()[1]
-
-
-def ask_driver(vendor: str, imports: str, driver: str) -> dict[str, Any]:
-    """What a vendor's driver says of its devices in a child (`tell`): what to import for it, and how it is made."""
-    program = f"import sys\nsys.path[:] = {sys.path!r}\n{imports}\nfrom {__name__} import tell\ntell({driver})"
-    return ask_child(program, vendor)
 
 
 def ask_child(program: str, driver: str) -> dict[str, Any]:
