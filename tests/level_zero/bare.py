@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from ctypes import byref, c_uint32, c_void_p
+from ctypes import CDLL, byref, c_uint32, c_void_p
+from typing import Any
 
 from xpushare.adapters.level_zero._bindings import (
-    load,
+    LIBRARY,
+    functions,
     ze_device_mem_alloc_desc_t,
     ze_external_memory_export_desc_t,
     ze_external_memory_export_fd_t,
@@ -21,7 +23,11 @@ class Bare:
     """The driver by bare calls: its context, its first device."""
 
     def __init__(self) -> None:
-        self.ze = load()
+        library, self.ze = CDLL(LIBRARY), dict[str, Any]()
+        for name, result, arguments in functions():
+            if hasattr(library, name):
+                self.ze[name] = getattr(library, name)
+                self.ze[name].argtypes, self.ze[name].restype = arguments, result
         count, self.driver, self.device = c_uint32(1), c_void_p(), c_void_p()
         self("zeInitDrivers", byref(count), byref(self.driver), byref(ze_init_driver_type_desc_t(flags=1)))
         self.context = c_void_p(self.ze["zeDriverGetDefaultContext"](self.driver))
