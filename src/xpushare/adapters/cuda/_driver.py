@@ -22,7 +22,7 @@ from xpushare.adapters.cuda._protocols import INSTALL
 from xpushare.adapters.stream.driver import ProcessDriver
 from xpushare.adapters.stream.hooks import Codes, Feature, QueueCalls
 from xpushare.adapters.stream.registered_page import RegisteredPage
-from xpushare.adapters.stream.runtime_stream import FUNCTIONS
+from xpushare.adapters.stream.runtime_stream import FUNCTIONS, copy_and_fills
 
 __all__ = ["Context", "Driver", "Gpu", "struct_bytes", "struct_from"]
 
@@ -338,6 +338,7 @@ class Gpu:
         context, driver = self.context, self.driver
         with self._lock:
             if self._calls is None:
+                functions = driver.stream_functions()
                 names = "cuLaunchHostFunc", "cuStreamWriteValue64", "cuStreamWaitValue64", "cuStreamIsCapturing"
                 host, store, wait, captured = map(driver.function, names)
                 native = _native.QueueCalls(
@@ -350,8 +351,9 @@ class Gpu:
                         (driver.function("cuCtxSetCurrent"), (context.number,)),
                     ),
                     budget=driver.waiting_streams,
+                    **copy_and_fills(functions, "cu"),
                 )
-                others = {address: name for name, address in driver.stream_functions().items()}
+                others = {address: name for name, address in functions.items()}
                 self._calls = QueueCalls(native, *names, others)
         return self._calls
 

@@ -24,7 +24,7 @@ from xpushare.adapters.stream.background import quietly
 from xpushare.adapters.stream.hooks import Codes, Feature, QueueCalls, Scope
 from xpushare.adapters.stream.library import LibraryDriver, address_of
 from xpushare.adapters.stream.registered_page import RegisteredPage
-from xpushare.adapters.stream.runtime_stream import FUNCTIONS
+from xpushare.adapters.stream.runtime_stream import FUNCTIONS, copy_and_fills
 from xpushare.adapters.stream.slot_pages import unreach
 from xpushare.adapters.vendor import library_loaded
 from xpushare.adapters.virtual_memory.counted import CountedMemory, Pages
@@ -210,7 +210,7 @@ class Gpu(CountedMemory):
     @cached_property
     def queue_calls(self) -> QueueCalls:
         """What native code calls on the streams here, one for all of them."""
-        address, (stores, waits, _) = self.driver.address, self.words
+        address, functions, (stores, waits, _) = self.driver.address, self.driver.stream_functions, self.words
         newer = address("hipLaunchHostFunc")
         host = "hipLaunchHostFunc" if newer else "hipStreamAddCallback"
         make: Any = _native.QueueCalls
@@ -224,8 +224,9 @@ class Gpu(CountedMemory):
                 (address("hipThreadExchangeStreamCaptureMode"), ("mode",)),
                 (address("hipSetDevice"), (self.ordinal,)),
             ),
+            **copy_and_fills(functions, "hip", n.COPY_DEFAULT),
         )
-        others = {at: name for name, at in self.driver.stream_functions.items()}
+        others = {at: name for name, at in functions.items()}
         return QueueCalls(native, host, _STORE, _WAIT, _CAPTURED, others)
 
     def new_stream(self, doing: str) -> int:

@@ -91,12 +91,6 @@ class Stream:
         self._gpu = gpu
         self._driver = driver
         self._lock = threading.Lock()
-        self.handle = gpu.new_list(doing)
-        try:
-            self.calls = words.calls(self.handle, driver.raw(doing, Handle.COMMAND_LIST, self.handle))
-        except BaseException:
-            driver.code("zeCommandListDestroy", self.handle)
-            raise
         self._copy, self._fill, self._signal, self._wait, self._reset = (
             driver.address(name)
             for name in (
@@ -107,6 +101,13 @@ class Stream:
                 "zeEventHostReset",
             )
         )
+        self.handle = gpu.new_list(doing)
+        try:
+            raw = driver.raw(doing, Handle.COMMAND_LIST, self.handle)
+            self.calls = words.calls(self.handle, raw, self._copy, self._fill)
+        except BaseException:
+            driver.code("zeCommandListDestroy", self.handle)
+            raise
         gpu.streams.add(self)
 
     def new_mark(self, doing: str) -> Mark:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from xpushare.adapters.stream.hooks import Calls
 
-__all__ = ["FUNCTIONS", "RuntimeStream"]
+__all__ = ["FUNCTIONS", "RuntimeStream", "copy_and_fills"]
 
 # Their names, which each driver begins in its own way.
 FUNCTIONS: Final = (
@@ -18,6 +18,15 @@ FUNCTIONS: Final = (
     "EventRecord",
     "StreamWaitEvent",
 )
+
+
+def copy_and_fills(functions: Mapping[str, int], prefix: str, *copying: int) -> dict[str, Any]:
+    """The recipes of `_native.QueueCalls` by name. The arguments are those of `RuntimeStream`."""
+    copy, *fills = (functions[prefix + name] for name in FUNCTIONS[:4])
+    return {
+        "copy": (copy, ("to", "from", "nbytes", *copying, "queue")),
+        "fills": tuple((fill, ("to", "value", "times", "queue")) for fill in fills),
+    }
 
 
 class RuntimeStream:

@@ -10,7 +10,7 @@ from xpushare._aspects import Aspect, Support
 from xpushare._errors import XpuShareError
 from xpushare.adapters.base import DeviceInfo
 from xpushare.adapters.stream.library import LibraryDriver
-from xpushare.adapters.stream.listing import Listing
+from xpushare.adapters.stream.listing import Listed, Listing
 from xpushare.adapters.virtual_memory.adapter import VirtualMemoryAdapter
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.hooks import VirtualMemory
@@ -20,7 +20,7 @@ __all__ = ["LibraryAdapter"]
 G = TypeVar("G", bound=VirtualMemory)
 
 
-class LibraryAdapter(VirtualMemoryAdapter, Generic[G]):
+class LibraryAdapter(Listed, VirtualMemoryAdapter, Generic[G]):
     """An adapter over a library, which a child process asks for its devices before it is started here."""
 
     maps_memfds = False  # the driver has to know their pages
@@ -39,12 +39,6 @@ class LibraryAdapter(VirtualMemoryAdapter, Generic[G]):
         self._gpus = driver
         self.listing = Listing(driver, variables, describe, ask)
         driver.end_after(engine.teardown)
-
-    def devices(self) -> list[DeviceInfo]:
-        return list(self.listing.found()[0])
-
-    def why_none(self) -> str:
-        return self.listing.found()[1]
 
     def device(self, info: DeviceInfo) -> G:
         found: G = self._gpus.gpu(info)
