@@ -40,7 +40,7 @@ PyObject *xp_dims_tuple(const int64_t *values, int n);
 /* The types of which C makes objects; each interpreter has its own. From a type, PyType_GetModuleState returns it. */
 typedef struct {
     PyTypeObject *fields, *lease, *mapping, *span, *queue_calls, *owned_fd, *seal, *template, *own_table,
-        *peer_table;
+        *peer_table, *tree_parts;
     PyObject *held_name; /* "_held" */
 } xp_types;
 xp_types *xp_types_of(PyObject *module);
@@ -76,6 +76,9 @@ xp_entry *xp_own_entry(PyObject *own, uint32_t entry);
 bool xp_enter(PyObject *own, const xp_key *key, PyObject *template, uint32_t entry, uint64_t generation, uint32_t flags,
               uint32_t slot, uint64_t offset, uint64_t nbytes, xp_handle *made);
 
+/* dlpack.c: gives up an object that a DLPack consumer has held; from any thread, also after the interpreter's end */
+void xp_drop_owner(PyObject *owner);
+
 /* span.c */
 PyObject *xp_base_new(PyTypeObject *type); /* an unbound BufferBase */
 
@@ -104,5 +107,6 @@ int xp_init_queue(PyObject *module);
 int xp_init_warden(PyObject *module);
 int xp_init_serve(PyObject *module);
 int xp_init_hand_over(PyObject *module);
+int xp_init_tree(PyObject *module);
 
 #endif

@@ -397,6 +397,13 @@ class Adapter(abc.ABC):
         the setting that would help.
         """
 
+    def knows(self, address: int) -> bool:
+        """Whether this adapter's driver knows another library's allocation that contains `address`."""
+        try:
+            return self.foreign(address, 1) is not None
+        except FeatureNotSupportedError:
+            return True
+
     @abc.abstractmethod
     def physical(self, device: DeviceInfo, nbytes: int, enable_ipc: bool) -> DriverPhysical: ...
     @abc.abstractmethod
