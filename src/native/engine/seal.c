@@ -121,14 +121,20 @@ static bool same(const uint8_t *seal, const uint8_t *right)
     return wrong == 0;
 }
 
+static bool sealed(const xp_key *k, const void *data, size_t nbytes, const uint8_t *seal)
+{
+    uint8_t right[XP_SEAL];
+    xp_hash(k, data, nbytes, right);
+    return same(seal, right);
+}
+
 /* --- handles ------------------------------------------------------------------------------------------------------ */
 
 bool xp_handle_good(const xp_key *k, const xp_handle *h)
 {
     static const uint8_t nothing[sizeof h->reserved1];
-    uint8_t right[XP_SEAL];
-    xp_hash(k, h, offsetof(xp_handle, seal), right);
-    if (memcmp(h->magic, XP_HANDLE_MAGIC, sizeof h->magic) != 0 || h->version != XP_VERSION || !same(h->seal, right))
+    if (memcmp(h->magic, XP_HANDLE_MAGIC, sizeof h->magic) != 0 || h->version != XP_VERSION ||
+        !sealed(k, h, offsetof(xp_handle, seal), h->seal))
         return false;
     uint8_t high = 0; /* the backend's name is ASCII */
     for (unsigned i = 0; i < sizeof h->backend; i++)

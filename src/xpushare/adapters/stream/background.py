@@ -188,8 +188,11 @@ class Teardown(_Worker):
     def _get(self, batch: list[Any]) -> None:
         """Add the next thing to do to `batch`, unless it is a look, or one is due first."""
         with suppress(Empty):
-            item = self._todo.get(timeout=self._look())
-            (self._looks if callable(item) else batch).append(item)
+            item: Any = self._todo.get(timeout=self._look())
+            if isinstance(item, tuple):
+                batch.append(item)
+            else:
+                self._looks.append(item)
 
     def _run(self) -> None:
         while True:
