@@ -168,6 +168,7 @@ extern void (*xp_on_robbed)(void); /* NULL, or what tells people; called without
 void xp_domain_ref(xp_domain *d);
 void xp_domain_unref(xp_domain *d);
 bool xp_count_in(xp_domain *d, uint32_t **counts, uint32_t length, uint32_t i, uint64_t *mask); /* takes d->mu */
+uint32_t *xp_new_counts(uint32_t length); /* all 0, of XP_ENTRIES or XP_SLOTS; NULL where there is no room */
 void xp_count_out(xp_domain *d, uint32_t *counts, uint32_t i, uint64_t *mask);
 bool xp_alive(xp_domain *d, uint32_t m);         /* with d->mu */
 uint32_t xp_slots_used(const xp_domain *d); /* no slot at or above it was ever used */

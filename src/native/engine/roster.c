@@ -106,7 +106,7 @@ bool xp_roster_attach(xp_slot *s)
         return true;
     pthread_mutex_lock(&d->mu);
     if (d->able == NULL)
-        d->able = calloc(XP_SLOTS, sizeof *d->able);
+        d->able = xp_new_counts(XP_SLOTS);
     bool ok = d->able != NULL;
     if (ok && d->able[s->index]++ == 0)
         join(s, false);
