@@ -671,8 +671,7 @@ class Slot:
         the protocol."""
 
     def released(self, point: int) -> bool:
-        """A guard for `point` ended with a loss, and the device was let go; True once for each. Also after a later
-        signal has healed the loss."""
+        """A guard for `point` has seen its loss; True once for each. Also after a later signal has healed the loss."""
 
     def watch(self) -> None:
         """Have the deaths of all attached members noticed, for callers that poll `state`."""

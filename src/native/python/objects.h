@@ -40,7 +40,7 @@ PyObject *xp_dims_tuple(const int64_t *values, int n);
 /* The types of which C makes objects; each interpreter has its own. From a type, PyType_GetModuleState returns it. */
 typedef struct {
     PyTypeObject *fields, *lease, *mapping, *span, *queue_calls, *owned_fd, *seal, *template, *own_table,
-        *tree_parts;
+        *peer_table, *tree_parts;
     PyObject *held_name; /* "_held" */
 } xp_types;
 xp_types *xp_types_of(PyObject *module);
@@ -58,6 +58,15 @@ int xp_set_described(PyObject *tuple, Py_ssize_t at, const xp_array_parts *a); /
 /* Of `head` it takes point, item size, offset and copied. */
 PyObject *xp_seal_array(const xp_key *key, xp_array head, const void *memory, const void *event, int ndim,
                         const int64_t *shape, const int64_t *strides, PyObject *text);
+
+/* peer.c, of a PeerTable: a new mapping of the handle's memfd, its entry, and the hold; NULL: declined, or failed */
+PyObject *xp_open_mapped(const xp_types *types, PyObject *table, const xp_handle *h, PyObject *peer, xp_entry *e,
+                         PyObject **lease);
+
+/* peer.c, of an OwnTable: a template. Of `common` it takes all but fds and payload */
+PyObject *xp_prepare(const xp_types *types, PyObject *own, PyObject *names, PyObject *fds, PyObject *payload,
+                     const xp_entry *common);
+uint64_t xp_new_object(PyObject *own);
 
 /* peer.c, of an OwnTable: an export in steps, all with the lock of the Python table */
 bool xp_take_entry(PyObject *own, PyObject *domain, uint32_t *entry); /* XP_ENTRIES: there is none; false: exception */

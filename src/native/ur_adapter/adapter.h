@@ -74,6 +74,7 @@ bool xp_is_box(const void *handle); /* or was one */
 xp_box *xp_new_box(void);           /* or NULL */
 bool xp_hold(xp_box *box);          /* false: it is gone */
 void xp_let_go(xp_box *box);
+void xp_give_up(xp_box *event); /* a reference that counts as the program's */
 bool xp_is_done(const xp_box *event);
 enum { XP_PENDING, XP_DONE };
 int xp_state_of(const xp_box *event, uint64_t *point); /* of its newest point, which is told, too; -1: it cannot be said */
