@@ -494,11 +494,13 @@ def dlpack_capsule(
     strides: tuple[int, ...] | None,
     read_only: bool,
     versioned: bool,
+    copied: bool = False,
 ) -> Any:
     """A DLPack capsule ("dltensor_versioned" 1.x, or "dltensor") that holds `owner` until its consumer deletes it (from
     any thread).
 
-    `strides` are in elements, None for C order; `dtype` is (code, bits, lanes). Unversioned and read-only: BufferError.
+    `strides` are in elements, None for C order; `dtype` is (code, bits, lanes). `copied` is DLPack's flag of that name,
+    which only a versioned capsule has. Unversioned and read-only: BufferError.
     """
 
 @final
@@ -690,7 +692,9 @@ SYSTEM: Final = 3 << 32
 """Codes of `StreamQueue` from here on are this and an errno: the relay or the warden could not do what it should."""
 
 Argument = (
-    int | Literal["queue", "address", "point", "point_low", "function", "data", "out", "made", "status_out", "mode"]
+    int
+    | Literal["queue", "address", "point", "point_low", "function", "data", "out", "made", "status_out", "mode"]
+    | Literal["to", "from", "nbytes", "value", "value_at", "times"]
 )
 Step = tuple[int, tuple[Argument, ...]] | tuple[int, tuple[Argument, ...], bool]
 Recipe = Step | tuple[Step, ...]
@@ -717,6 +721,10 @@ class QueueCalls:
     `budget`: how many queues of ordering "shared" may wait in the device at a time for points that may never come, all
     queues with these calls counted.
 
+    `copy` and `fills`, each one step, are for commands that need no Python (`StreamQueue.own`): "to", "from" and
+    "nbytes"; the fills, for patterns of 1, 2 and 4 bytes, write "times" patterns "to" an address: "value", or what
+    lies at "value_at", a byte that stays. `works` says whether there are a copy and a fill with bytes.
+
     `wait_bits` 32: the device compares only the lower half of the word, so the queue holds what cannot be told by
     that. `store_bits` 32: the device stores only the lower half, so host functions store the upper one."""
 
@@ -732,7 +740,11 @@ class QueueCalls:
         host_data: int = 0,
         relay: Recipe | None = None,
         budget: int = 0,
+        copy: Step | None = None,
+        fills: tuple[Step | None, ...] = (),
     ) -> None: ...
+    @property
+    def works(self) -> bool: ...
 
 @final
 class StreamQueue:
@@ -740,11 +752,11 @@ class StreamQueue:
     and in the order in which points are submitted. Any of them may block.
 
     `ordering` says which waits the device does. "device": all of them. "shared", where queues share hardware and a wait
-    blocks other queues: those for certain points, which a "shared" or "held" queue of this process has handed to the
-    driver behind nothing that may never come; and any, while fewer than `budget` queues, or this one already, wait so.
-    "held": none. What the device does not wait for the queue holds: that wait and every later operation are kept here.
-    A relay thread hands them to the driver when the point is done or lost. Points are submitted at once all the same.
-    What is signalled behind a wait that is lost never reaches the driver: it is lost, with the same cause.
+    blocks other queues: those for certain points, which a queue of this process has handed to the driver behind nothing
+    that may never come; and any, while fewer than `budget` queues, or this one already, wait so. "held": none. What the
+    device does not wait for the queue holds: that wait and every later operation are kept here. A relay thread hands
+    them to the driver when the point is done or lost. Points are submitted at once all the same. What is signalled
+    behind a wait that is lost never reaches the driver: it is lost, with the same cause.
 
     `adopted`: another library also uses the queue. Then it holds nothing.
 
@@ -800,6 +812,23 @@ class StreamQueue:
 
         This still works when the queue has failed, so that a mark can tell when earlier work has finished.
         """
+
+    def own(self, slot: Slot, address: int) -> None:
+        """Native code outside this module may queue commands by `engine` from now on. Each signals a point of this
+        slot, which nobody else signals.
+        """
+
+    @property
+    def spent(self) -> bool:
+        """There is no such slot, or the queue has met a loss since, which a later point of it would heal."""
+
+    @property
+    def engine(self) -> int:
+        """The address of this queue in native code."""
+
+    @property
+    def place(self) -> int:
+        """That of the newest operation."""
 
     def unsure(self, more: bool) -> None:
         """What comes later waits for something that may never come and that is no point: until the same with False,

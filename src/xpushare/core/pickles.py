@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, final
 from weakref import WeakSet
@@ -38,7 +39,7 @@ def _grace_of(text: str) -> int:
         seconds = -1.0
     if not 0 <= seconds < math.inf:
         raise InvalidArgumentError(f"{_GRACE} is a number of seconds, 0 or more, not {text!r}")
-    return min(int(seconds * _NANOSECONDS), 1 << 62)
+    return int(min(seconds * _NANOSECONDS, 1 << 62))
 
 
 def _grace() -> int:
@@ -160,11 +161,11 @@ def anew(source: object, device: Device, get: Callable[[], Handle]) -> Pickled |
 
 def wait_for_all(deadline: float) -> None:
     """Wait until each pickle of this process has been opened or has expired; at most until `deadline`, in seconds of
-    `time.monotonic`. For a clean exit.
+    `time.monotonic`. For a clean exit, which is the end of every object: no pickle is good for longer than the grace.
     """
     table = node.current().table_if_any
-    if table is not None:
-        table.wait_for_pickles(deadline)
+    if table is not None and table.pickles_wait():
+        table.wait_for_pickles(min(deadline, time.monotonic() + _grace() / _NANOSECONDS))
 
 
 @final

@@ -538,11 +538,12 @@ class Table:
         of `time.monotonic`.
         """
         pause = 0.001
-        while self._pickles_wait() and (left := deadline - time.monotonic()) > 0:
+        while self.pickles_wait() and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(pause, left))
             pause = min(pause * 2, 0.02)
 
-    def _pickles_wait(self) -> bool:
+    def pickles_wait(self) -> bool:
+        """Whether a pickle of this process that has not expired waits to be opened."""
         with self._lock:
             exports = [each for each in self._exports.values() if each.implicit]
         return any(self.domain.opens_left(fields_of(each.handle).entry) and not self._overdue(each) for each in exports)
@@ -595,8 +596,3 @@ class Table:
         if self._serving:
             door.close(self.cookie)
         self.domain.leave()
-
-    def abandon(self) -> None:
-        """For a forked child: the table belongs to the parent."""
-        self._exports.clear()
-        self._lingering.clear()

@@ -105,8 +105,8 @@ class Waiter(Protocol):
 
     # The place of its newest operation, and up to which place the driver has its operations. Waiting for a device does
     # not wait for what the queue holds.
-    place: int
-
+    @property
+    def place(self) -> int: ...
     def handed(self) -> int: ...
     # Release the operands of finished operations.
     def settle(self) -> None: ...
