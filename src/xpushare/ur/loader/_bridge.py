@@ -367,7 +367,9 @@ def _reachable(address: int) -> None:
     found = _objects.places.known(address)
     if found is not None:
         device = found.device
-        _library.xpushare_ur_range(found.address, found.nbytes, _backend(device), _device_number(device), not found.read_only)
+        _library.xpushare_ur_range(
+            found.address, found.nbytes, _backend(device), _device_number(device), not found.read_only
+        )
 
 
 _strings: Final[dict[str, Any]] = {}  # given out, for ever
