@@ -149,7 +149,7 @@ class Boxes:
         """The handle of an object; 0 of none."""
         if found is None:
             return 0
-        new = found.__class__ is Queue and id(found) not in self._of
+        new = found.__class__ is Queue and found.references and id(found) not in self._of
         engine = _engine_queue(found) if new else 0
         with self._lock:
             handle = self._of.get(id(found))
