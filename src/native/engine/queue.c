@@ -1161,7 +1161,11 @@ bool xp_queue_after(xp_queue *q, xp_slot *s, uint64_t point)
 {
     int64_t code;
     uint64_t address = XP_LOAD(&s->address);
-    if (xp_queue_forked(q) || xp_slot_wrong(s) || address == 0 || point > XP_LOAD(&s->handed) || prepare(q))
+    if (xp_queue_forked(q) || xp_slot_wrong(s) || address == 0)
+        return false;
+    if (state_of(s, point) == XP_DONE)
+        return true;
+    if (point > XP_LOAD(&s->handed) || prepare(q))
         return false;
     int rc = xp_queue_wait(q, s, address, point, &code);
     return (rc == 0 || rc == 1) && code == 0;
