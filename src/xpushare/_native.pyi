@@ -5,8 +5,10 @@ docs/events-protocol.md. Failing system calls raise `OSError` with errno and the
 holds the GIL while it blocks.
 """
 
-from collections.abc import Sequence
-from typing import Any, Final, Literal, Self, final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, Self, TypeVar, final
+
+_Handle = TypeVar("_Handle")
 
 # --- the protocol's declarations, of src/native/engine/layout.h -------------------------------------------------------
 STRUCTS: Final[dict[str, dict[str, tuple[int, str]]]]  # structure -> field -> offset and `struct` code, in order
@@ -318,6 +320,98 @@ class HandOver:
         device that it has opened memory on. None, with nothing left open, for anything else.
         """
 
+def read_tree(seal: Seal, raw: bytes, /) -> TreeParts | None:
+    """What the handle of a tree says; None unless `seal` sealed it, with handles of one exporter, and this version
+    knows all that it says. What it says of its arrays is not checked yet.
+    """
+
+@final
+class TreeParts:
+    """What the handle of a tree says. Its length is the number of arrays."""
+
+    text: bytes
+    copied: int
+    def __len__(self) -> int: ...
+    def handles(
+        self, kind: type[_Handle], boot_id: bytes, /
+    ) -> tuple[tuple[_Handle, ...], tuple[tuple[_Handle, int], ...]] | None:
+        """The handles of the memory, as objects of that class, and those of the events with their points; None if one
+        is of another boot.
+        """
+
+    def good(self, itemsizes: tuple[int, ...], /) -> bool:
+        """Whether each array names what is there, and lies in its memory. `itemsizes`: of the dtypes."""
+
+    def elements(self) -> list[tuple[int, int, tuple[int, ...], tuple[int, ...], int, int]]:
+        """Of each array: its memory, event (-1: none), shape, strides, dtype and offset."""
+
+    def marks(self) -> set[tuple[int, int]]:
+        """Which memory has arrays that which event orders."""
+
+    def tensors(
+        self,
+        exchange: object,
+        places: list[tuple[object, int, tuple[int, int]]],
+        dtypes: list[tuple[tuple[int, int, int], int]],
+        /,
+    ) -> list[Any] | None:
+        """The arrays, as the library makes them whose DLPack exchange API is given; call `good` before. `places`: of
+        each memory what holds it, its address, and DLPack's device; `dtypes`: of each DLPack's type, and the item size.
+        None, with nothing made, if it makes none of one of them.
+        """
+
+@final
+class Leaves:
+    """The arrays of a tree that is shared, until its handle is sealed."""
+
+    def __init__(self, arrays: list[Any]) -> None: ...
+    def view(self, exchange_of: Callable[[type], object], differs: str, /) -> None:
+        """Look at each array by DLPack's exchange API, which `exchange_of` gives (None: it has none); not at those
+        whose attribute `differs` is true.
+        """
+
+    def next(self) -> int | None:
+        """Place the arrays that are like earlier ones and lie in known allocations; the first that is not, or None."""
+
+    def where(self) -> tuple[int, int, int, int] | None:
+        """Of the array that `next` named: the number of its kind, DLPack's type of its device, its address and size;
+        None if it was not viewed.
+        """
+
+    def learn(self, start: int, nbytes: int, device: object, /) -> None:
+        """Place arrays in that allocation, too."""
+
+    def skip(self, device: object | None, /) -> None:
+        """The caller places the array that `next` named. Others of its kind, on `device`, need not be looked at; None:
+        they do.
+        """
+
+    def placed(self) -> list[tuple[int, int, int, list[Any]]]:
+        """The allocations that arrays were placed in: start, lowest byte and end of the arrays, and these."""
+
+    def assign(self, memory: dict[int, tuple[int, int]], kinds: dict[int, tuple[int, int]], /) -> None:
+        """Give what was placed its numbers. `memory`, by the allocation's start: its number, and where it begins;
+        `kinds`, by their numbers: event (-1: none) and dtype.
+        """
+
+    def set(
+        self,
+        index: int,
+        memory: int,
+        event: int,
+        dtype: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        offset: int,
+        /,
+    ) -> None:
+        """Describe an array that the caller placed."""
+
+    def seal(
+        self, seal: Seal, memory: list[bytes], events: list[bytes], points: list[int], text: bytes, copied: int, /
+    ) -> bytes | None:
+        """The handle; None if it would be too large."""
+
 def check_memfd(fd: int, nbytes: int, inode: int = 0, seals: int = 0, exact: bool = False) -> None:
     """Check that it is safe to map `nbytes` of a peer's fd. ValueError unless it is a memfd of ordinary pages that
     cannot shrink, also has `seals`, has at least `nbytes` (`exact`: exactly as many), and is the file `inode` (0: any).
@@ -569,8 +663,7 @@ class Slot:
         the protocol."""
 
     def released(self, point: int) -> bool:
-        """A guard for `point` ended with a loss, and the device was let go; True once for each. Also after a later
-        signal has healed the loss."""
+        """A guard for `point` has seen its loss; True once for each. Also after a later signal has healed the loss."""
 
     def watch(self) -> None:
         """Have the deaths of all attached members noticed, for callers that poll `state`."""

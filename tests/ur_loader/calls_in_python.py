@@ -9,9 +9,10 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Final
 
-from xpushare.ur import Command, EventInfo, EventStatus, Result
+from xpushare.ur import Command, EventInfo, EventStatus, ExecutionInfo, Result
 
 SIZE: Final = 1 << 20
 
@@ -71,6 +72,13 @@ def by_python(on: int, to: int) -> int:
 
 def byte(address: int) -> int:
     return ctypes.string_at(address, 1)[0]
+
+
+def until(true: Callable[[int], bool], handle: int) -> None:
+    deadline = time.monotonic() + 20
+    while not true(handle):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def inversion() -> None:
@@ -183,6 +191,37 @@ def asked() -> None:
 
 
 _nothing = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _data: None)
+
+
+def called_back() -> None:
+    """An event lives until its callback has returned, and its references are the program's after that."""
+    here, told, gate = queue(), SimpleQueue[tuple[int, ...]](), threading.Event()
+    held = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _data: gate.wait())
+    notify = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p)(
+        lambda event, status, data: told.put((event, status, data, status_of(event)))
+    )
+
+    def status_of(event: int) -> int:
+        return call("urEventRetain", event) or call("urEventRelease", event)
+
+    def references_of(event: int) -> int:
+        found = ctypes.c_uint32()
+        gone = call("urEventGetInfo", event, EventInfo.REFERENCE_COUNT, 4, found, 0) == Result.ERROR_INVALID_EVENT
+        return 0 if gone else found.value
+
+    for early in (True, False) * 5:
+        gate.clear()
+        must("urEnqueueHostTaskExp", here, ctypes.cast(held, ctypes.c_void_p).value, 0, 0, 0, 0, 0)
+        event = made("urEnqueueEventsWaitWithBarrier", here, 0, 0)
+        must("urEventSetCallback", event, ExecutionInfo.COMPLETE, ctypes.cast(notify, ctypes.c_void_p).value, 7)
+        if early:
+            must("urEventRelease", event)
+        gate.set()
+        assert told.get(timeout=20) == (event, ExecutionInfo.COMPLETE, 7, 0)
+        if not early:
+            until(lambda event: references_of(event) == 1, event)
+            must("urEventRelease", event)
+        until(lambda event: references_of(event) == 0, event)
 
 
 def accepted_and_failed() -> None:

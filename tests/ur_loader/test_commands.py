@@ -71,6 +71,10 @@ def test_python_is_asked_later(library: Path, shim: Path) -> None:
     assert run(library, shim, HOST, "asked") == ""
 
 
+def test_callbacks(library: Path, shim: Path) -> None:
+    assert run(library, shim, HOST, "called_back") == ""
+
+
 def test_a_command_that_fails_after_it_was_accepted(library: Path, shim: Path) -> None:
     said = run(library, shim, DEVICE, "accepted_and_failed")
     assert "urEnqueueUSMFill had been accepted, and failed: ERROR_OUT_OF_HOST_MEMORY" in said

@@ -480,9 +480,9 @@ static void lose_held(xp_queue *q, uint32_t cause, uint64_t pid)
     }
 }
 
-bool xp_queue_lose(xp_queue *q, uint64_t at, uint32_t cause, uint64_t pid)
+int xp_queue_lose(xp_queue *q, uint64_t at, uint32_t cause, uint64_t pid)
 {
-    bool all = true;
+    bool to_come = false, put_off = false;
     pthread_mutex_lock(&q->mu);
     for (uint32_t i = 0; i < q->record_count; i++) {
         record *r = record_at(q, i);
@@ -490,21 +490,21 @@ bool xp_queue_lose(xp_queue *q, uint64_t at, uint32_t cause, uint64_t pid)
             continue;
         int state = record_state(r);
         if (state != XP_PENDING) {
-            all = all && !store_to_come(r, state);
+            to_come = to_come || store_to_come(r, state);
         } else if (r->completion) {
             r->completion->pid = pid;
             XP_STORE(&r->completion->lost, cause);
         } else if (xp_lose_late(r->s, r->point, cause, pid)) {
             xp_mend(r->s, q);
-            all = all && !store_to_come(r, XP_LOST);
-        } else {
-            all = false;
+            to_come = to_come || store_to_come(r, XP_LOST);
+        } else { /* what a device stores comes behind no other queue's point */
+            put_off = true;
         }
     }
     lose_held(q, cause, pid); /* held signals come after every wait that the device has */
     spoil(q, at, cause, pid);
     pthread_mutex_unlock(&q->mu);
-    return all;
+    return put_off ? XP_PUT_OFF : to_come ? XP_STORES_TO_COME : XP_ALL_LOST;
 }
 
 /* --- calling the driver (with q->order) --------------------------------------------------------------------------- */

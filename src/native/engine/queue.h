@@ -123,9 +123,9 @@ uint32_t *xp_queue_drained(xp_queue *queue); /* a futex word; it changes when no
 /* For the warden, with xp_mu. */
 void xp_queue_waits(xp_queue *queue, int more); /* waits that are guarded */
 void xp_queue_sure(xp_queue *queue);            /* a wait for what might never have come is over */
-/* Lose what was signalled behind the wait at `at`, for that cause (not 0). False: an earlier point of an event is still
- * outstanding, or the stores of lost points are still to come; call it again later. */
-bool xp_queue_lose(xp_queue *queue, uint64_t at, uint32_t cause, uint64_t pid);
+/* Lose what was signalled behind the wait at `at`, for that cause (not 0). Unless all is done, call it again later. */
+enum { XP_ALL_LOST, XP_STORES_TO_COME /* of lost points */, XP_PUT_OFF /* a point from before the wait is outstanding */ };
+int xp_queue_lose(xp_queue *queue, uint64_t at, uint32_t cause, uint64_t pid);
 void xp_queue_resume(xp_queue *queue); /* the wait that it holds is over; takes the reference over */
 
 /* Makes driver calls that may block, on the relay. Returns 0 or errno. */

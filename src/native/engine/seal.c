@@ -135,17 +135,17 @@ bool xp_extent(const void *dims, unsigned ndim, uint64_t itemsize, int64_t *low,
     return true;
 }
 
-static bool fits(const xp_array_parts *a)
+bool xp_fits(const void *dims, unsigned ndim, uint64_t itemsize, uint64_t offset, uint64_t nbytes)
 {
-    int64_t low, high, nbytes = a->head.itemsize, first, last;
-    for (unsigned i = 0; i < a->head.ndim; i++) {
-        uint64_t length = dim_at(a->dims, i);
-        if (length && (length > INT64_MAX || __builtin_mul_overflow(nbytes, (int64_t)length, &nbytes)))
+    int64_t low, high, total = (int64_t)itemsize, first, last;
+    for (unsigned i = 0; i < ndim; i++) {
+        uint64_t length = dim_at(dims, i);
+        if (length && (length > INT64_MAX || __builtin_mul_overflow(total, (int64_t)length, &total)))
             return false;
     }
-    return a->head.offset <= INT64_MAX && xp_extent(a->dims, a->head.ndim, a->head.itemsize, &low, &high) &&
-           !__builtin_add_overflow((int64_t)a->head.offset, low, &first) && first >= 0 &&
-           !__builtin_add_overflow((int64_t)a->head.offset, high, &last) && (uint64_t)last <= a->memory.nbytes;
+    return offset <= INT64_MAX && xp_extent(dims, ndim, itemsize, &low, &high) &&
+           !__builtin_add_overflow((int64_t)offset, low, &first) && first >= 0 &&
+           !__builtin_add_overflow((int64_t)offset, high, &last) && (uint64_t)last <= nbytes;
 }
 
 bool xp_read_array(const xp_key *k, const void *raw, size_t nbytes, xp_array_parts *a)
@@ -177,6 +177,70 @@ bool xp_read_array(const xp_key *k, const void *raw, size_t nbytes, xp_array_par
     }
     a->dims = at;
     a->text = at + 16u * a->head.ndim;
-    a->fits = fits(a);
+    a->fits = xp_fits(a->dims, a->head.ndim, a->head.itemsize, a->head.offset, a->memory.nbytes);
     return true;
+}
+
+/* --- handles of trees --------------------------------------------------------------------------------------------- */
+
+#define EVENT_NBYTES (sizeof(xp_handle) + sizeof(uint64_t))
+
+/* Whether a handle of that kind is there, of the exporter that `first` is of. */
+static bool part_good(const xp_key *k, const uint8_t *at, uint16_t kind, const xp_handle *first)
+{
+    xp_handle h;
+    memcpy(&h, at, sizeof h);
+    return xp_handle_good(k, &h) && h.kind == kind && memcmp(h.cookie, first->cookie, sizeof h.cookie) == 0;
+}
+
+bool xp_read_tree(const xp_key *k, const void *raw, size_t nbytes, xp_tree_parts *t)
+{
+    const uint8_t *at = raw;
+    xp_handle first;
+    if (nbytes < sizeof t->head + sizeof first + XP_SEAL || nbytes > XP_TREE_MOST)
+        return false;
+    memcpy(&t->head, at, sizeof t->head);
+    const xp_tree *h = &t->head;
+    if (memcmp(h->magic, XP_TREE_MAGIC, sizeof h->magic) != 0 || h->version != XP_TREE_VERSION ||
+        h->length != nbytes || !sealed(k, at, nbytes - XP_SEAL, at + nbytes - XP_SEAL))
+        return false;
+    uint64_t due = sizeof *h + (uint64_t)h->memory * sizeof first + (uint64_t)h->events * EVENT_NBYTES +
+                   (uint64_t)h->arrays * sizeof(xp_leaf) + 8ull * h->steps + h->text_nbytes + XP_SEAL;
+    if (h->reserved || !h->memory || !h->arrays || due != nbytes)
+        return false;
+    t->memory = at + sizeof *h;
+    t->events = t->memory + (size_t)h->memory * sizeof first;
+    t->leaves = t->events + (size_t)h->events * EVENT_NBYTES;
+    t->dims = t->leaves + (size_t)h->arrays * sizeof(xp_leaf);
+    t->text = t->dims + 8 * (size_t)h->steps;
+    memcpy(&first, t->memory, sizeof first);
+    for (uint32_t i = 0; i < h->memory; i++)
+        if (!part_good(k, t->memory + (size_t)i * sizeof first, XP_KIND_MEMORY, &first))
+            return false;
+    for (uint32_t i = 0; i < h->events; i++) {
+        const uint8_t *event = t->events + (size_t)i * EVENT_NBYTES;
+        uint64_t point;
+        memcpy(&point, event + sizeof first, sizeof point);
+        if (point > XP_POINT_MAX || !part_good(k, event, XP_KIND_EVENT, &first))
+            return false;
+    }
+    return true;
+}
+
+bool xp_leaves_good(const xp_tree_parts *t, const uint32_t *itemsizes, uint32_t dtypes)
+{
+    uint64_t step = 0;
+    for (uint32_t i = 0; i < t->head.arrays; i++) {
+        xp_leaf l;
+        xp_handle h;
+        memcpy(&l, t->leaves + (size_t)i * sizeof l, sizeof l);
+        if (l.memory >= t->head.memory || l.event > t->head.events || l.dtype >= dtypes || l.ndim > XP_ARRAY_DIMS ||
+            l.reserved || step + 2u * l.ndim > t->head.steps)
+            return false;
+        memcpy(&h.nbytes, t->memory + (size_t)l.memory * sizeof h + offsetof(xp_handle, nbytes), sizeof h.nbytes);
+        if (!xp_fits(t->dims + 8 * step, l.ndim, itemsizes[l.dtype], l.offset, h.nbytes))
+            return false;
+        step += 2u * l.ndim;
+    }
+    return step == t->head.steps;
 }

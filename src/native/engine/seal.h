@@ -26,6 +26,19 @@ typedef struct {
 } xp_array_parts;
 bool xp_read_array(const xp_key *k, const void *raw, size_t nbytes, xp_array_parts *parts);
 
+/* What sealed bytes say of a tree; the pointers lie in those bytes, and need not be aligned. What it says of its arrays
+ * is checked once the sizes of their dtypes are known: they are in the text. */
+typedef struct {
+    xp_tree head;
+    const uint8_t *memory, *events, *leaves, *dims, *text;
+} xp_tree_parts;
+bool xp_read_tree(const xp_key *k, const void *raw, size_t nbytes, xp_tree_parts *parts);
+/* Whether all its arrays name what is there, and lie in their memory. */
+bool xp_leaves_good(const xp_tree_parts *parts, const uint32_t *itemsizes, uint32_t dtypes);
+
+/* Whether an array of these lengths and strides can be, and lies in so many bytes. */
+bool xp_fits(const void *dims, unsigned ndim, uint64_t itemsize, uint64_t offset, uint64_t nbytes);
+
 /* The first and one-past-last byte of an array's elements, relative to its first element; false where 63 bits do not
  * hold them. `dims` need not be aligned. */
 bool xp_extent(const void *dims, unsigned ndim, uint64_t itemsize, int64_t *low, int64_t *high);

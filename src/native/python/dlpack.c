@@ -1,40 +1,9 @@
 /* DLPack: makes capsules that keep an owner alive, and reads other libraries' capsules. The structs are the ABI of
  * DLPack 1.x. */
+#include "dlpack.h"
 #include "objects.h"
 
 #include <stdlib.h>
-
-typedef struct {
-    int32_t type, id;
-} dl_device;
-
-typedef struct {
-    uint8_t code, bits;
-    uint16_t lanes;
-} dl_dtype;
-
-typedef struct {
-    void *data;
-    dl_device device;
-    int32_t ndim;
-    dl_dtype dtype;
-    int64_t *shape, *strides;
-    uint64_t byte_offset;
-} dl_tensor;
-
-typedef struct dl_managed {
-    dl_tensor tensor;
-    void *context;
-    void (*deleter)(struct dl_managed *);
-} dl_managed;
-
-typedef struct dl_versioned {
-    uint32_t major, minor;
-    void *context;
-    void (*deleter)(struct dl_versioned *);
-    uint64_t flags;
-    dl_tensor tensor;
-} dl_versioned;
 
 #define DL_READ_ONLY 1u
 #define DL_NAME "dltensor"
@@ -51,18 +20,21 @@ typedef struct {
     int64_t dims[]; /* shape, then strides */
 } xp_export;
 
+void xp_drop_owner(PyObject *owner)
+{
+    if (!Py_IsInitialized())
+        return; /* it is gone as well */
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    Py_DECREF(owner);
+    PyErr_Restore(type, value, trace);
+    PyGILState_Release(state);
+}
+
 static void export_free(xp_export *e)
 {
-    /* A consumer may call this from any thread, even after the interpreter has ended; then the owner is gone as
-     * well. */
-    if (Py_IsInitialized()) {
-        PyGILState_STATE state = PyGILState_Ensure();
-        PyObject *type, *value, *trace;
-        PyErr_Fetch(&type, &value, &trace);
-        Py_DECREF(e->owner);
-        PyErr_Restore(type, value, trace);
-        PyGILState_Release(state);
-    }
+    xp_drop_owner(e->owner);
     free(e);
 }
 
@@ -281,25 +253,20 @@ static PyType_Spec dltensor_spec = {"xpushare._native.DLTensor", sizeof(xp_dlten
 
 /* --- theirs, looked at by the exchange API ------------------------------------------------------------------------ */
 
-/* Of DLPack 1.3. A newer version leads to the older ones by `previous`. */
-typedef struct dl_exchange {
-    uint32_t major, minor;
-    const struct dl_exchange *previous;
-    void *allocate, *from_object, *to_object;
-    int (*view)(void *array, dl_tensor *out); /* -1 with an exception; may be NULL */
-    int (*stream)(int32_t type, int32_t id, void **out);
-} dl_exchange;
-
-#define DL_EXCHANGE "dlpack_exchange_api"
+const dl_exchange *xp_exchange_of(PyObject *capsule)
+{
+    const dl_exchange *api =
+        PyCapsule_IsValid(capsule, DL_EXCHANGE) ? PyCapsule_GetPointer(capsule, DL_EXCHANGE) : NULL;
+    while (api && api->major != 1)
+        api = api->previous;
+    return api;
+}
 
 static PyObject *dlpack_view(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
 {
     if (xp_arity("dlpack_view", n, 2, 2) < 0)
         return NULL;
-    const dl_exchange *api =
-        PyCapsule_IsValid(args[1], DL_EXCHANGE) ? PyCapsule_GetPointer(args[1], DL_EXCHANGE) : NULL;
-    while (api && api->major != 1)
-        api = api->previous;
+    const dl_exchange *api = xp_exchange_of(args[1]);
     if (api == NULL || api->view == NULL)
         Py_RETURN_NONE;
     dl_tensor t = {0};

@@ -77,6 +77,7 @@ bool xp_is_box(const void *handle); /* or was one */
 xp_box *xp_new_box(void);           /* or NULL */
 bool xp_hold(xp_box *box);          /* false: it is gone */
 void xp_let_go(xp_box *box);
+void xp_give_up(xp_box *event); /* a reference that counts as the program's */
 bool xp_is_done(const xp_box *event);
 enum { XP_PENDING, XP_DONE };
 int xp_state_of(const xp_box *event, uint64_t *point); /* of its newest point, which is told, too; -1: it cannot be said */
@@ -86,7 +87,7 @@ typedef struct {
     uint64_t (*newest_point)(void *event);
     int (*state_at)(void *event, uint64_t point);
     int (*wait_at)(void *event, uint64_t point);
-    void (*give_up)(void *event);
+    void (*let_go)(void *event);
     void (*fill)(char *to, const char *pattern, uint64_t unit, uint64_t nbytes);
     int (*mapped)(uint64_t address, uint64_t nbytes, bool *ours);
     bool (*work)(void *queue, const xp_work *work, void **event, uint64_t *point);

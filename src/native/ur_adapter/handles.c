@@ -92,7 +92,7 @@ static void end(xp_box *box)
     if (box->type == xp_queue_kind && box->lane)
         xp_close_lane(box->lane);
     if (box->point)
-        xp_engine.give_up(box->event);
+        xp_engine.let_go(box->event);
     if (has_object) {
         pthread_mutex_lock(&lock);
         box->next = NULL;
@@ -231,4 +231,12 @@ bool xp_natively(unsigned how, unsigned kind, const uint64_t *words)
 
 /* Python's count of references changed by that much. */
 XP_EXPORT void xpushare_ur_count(xp_box *box, int32_t more);
-void xpushare_ur_count(xp_box *box, int32_t more) { __atomic_fetch_add(&box->count, more, __ATOMIC_ACQ_REL); }
+void xpushare_ur_count(xp_box *box, int32_t more)
+{
+    if (more > 0)
+        __atomic_fetch_add(&box->count, more, __ATOMIC_ACQ_REL);
+    for (; more < 0; more++)
+        add(box, -1);
+}
+
+void xp_give_up(xp_box *event) { add(event, -1); }

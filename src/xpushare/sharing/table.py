@@ -90,6 +90,8 @@ class Table:
         self._lost_told = False
         self._expired_pickles = 0
         self._devices: dict[tuple[str, str], tuple[bytes, int]] = {}
+        # What `_device` says of those of which memory was exported, by the id of the object that describes each.
+        self.exporting: dict[int, tuple[DeviceInfo, bytes, int]] = {}
         self._exports: dict[int, Exported] = {}
         self._put: dict[int, int] = {}  # generation -> reason, for the exporter's own message
         self._lingering: dict[int, Any] = {}  # entry -> foreign source that importers still have open
@@ -157,6 +159,8 @@ class Table:
         if len(payload) > layout.PAYLOAD_NBYTES:
             raise InvalidArgumentError(f"an export's payload is at most {layout.PAYLOAD_NBYTES} bytes")
         names, number = self._device(device)
+        if kind == "memory":
+            self.exporting[id(device)] = device, names, number
         template = self._entries.prepare(
             KIND_NUMBERS[kind], flags, names, number, serial, nbytes, exposed_nbytes, inode, offset, count, fds, payload
         )

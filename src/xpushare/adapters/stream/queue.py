@@ -330,16 +330,15 @@ class DeviceQueue(DriverQueue):
                 slot, point = wait.slot, wait.point
                 try:
                     state = slot.state(point)
-                    waiting = _holds_device(slot, point)
+                    waiting = state == LOST and _holds_device(slot, point)
                 except ValueError:
                     continue  # the event was closed here, so nobody knows its state any more
-                released = slot.released(point)
-                if released:  # also while the loss is put off, or after a later signal
-                    self._meet(slot, point)
-                elif state == PENDING or (waiting and not passed):
+                if waiting and not passed:
                     self._waits.append(wait)
-                elif state == LOST:
+                elif slot.released(point) or state == LOST:  # also while the loss is put off, or after a later signal
                     self._meet(slot, point)
+                elif state == PENDING:
+                    self._waits.append(wait)
 
     def waits(self) -> list[Callable[[], bool]]:
         self._sort_waits()

@@ -26,6 +26,7 @@ from xpushare.adapters.host.queue import HostQueue
 from xpushare.adapters.stream.queue import DeviceQueue
 from xpushare.core.declare import layers_on
 from xpushare.ur import _objects, _structs
+from xpushare.ur._callbacks import call_soon
 from xpushare.ur._functions import FUNCTIONS, INFOS
 from xpushare.ur._functions.enqueue import Handover, complete, failed, handed_over, handing_over, renew
 from xpushare.ur._objects import HANDLES, Counted, Event, Queue, selected_by_loader
@@ -196,20 +197,35 @@ class Boxes:
 
     def _tell(self, handle: int, found: Any) -> None:
         """Count in the box what Python's count has become."""
-        seen = self._seen.get(handle, found.references)
-        if found.references != seen:
-            self._count(handle, found.references - seen)
-            self._seen[handle] = found.references
+        references: int = found.references  # once: a callback may give one up meanwhile
+        seen = self._seen.get(handle, references)
+        if references != seen:
+            self._count(handle, references - seen)
+            self._seen[handle] = references
+
+    def tell(self, found: Any) -> None:
+        """Count in the box what Python has given up by itself."""
+        with self._lock:
+            handle = self._of.get(id(found))
+            if handle is not None:
+                self._tell(handle, found)
+
+    def lend(self, event: Event) -> int:
+        """The handle of an event, with a reference that the library gives up."""
+        handle = self.put(event)
+        self._count(handle, 1)
+        return handle
 
     def learn(self, handle: int) -> None:
         """Count here what the library has counted: before Python tells how many references there are, or ends one."""
         if handle in self._seen and not self._released(handle):
             found = self.objects[handle]
             with self._lock:
-                more = _Box.from_address(handle).references - found.references
+                counted = _Box.from_address(handle).references
+                more = counted - self._seen[handle]
                 for _ in range(abs(more)):
                     found.take() if more > 0 else found.release()
-                self._seen[handle] = found.references
+                self._seen[handle] = counted
 
     def end(self, handle: int) -> None:
         """The program gave up the last reference of a box."""
@@ -363,11 +379,11 @@ def _callbacks(boxes: Boxes, post: Post) -> dict[str, Callable[[int], Callable[.
     """
 
     def event(function: int) -> Callable[..., object] | None:
-        return (
-            (lambda event, status, data: post(function, boxes.put(event), int(status), data or 0, None))
-            if function
-            else None
-        )
+        def call(event: Event, status: int, data: int | None) -> None:
+            post(function, boxes.lend(event), int(status), data or 0, None)
+            call_soon(functools.partial(boxes.tell, event))  # the reference of `urEventSetCallback` is given up then
+
+        return call if function else None
 
     def logger(function: int) -> Callable[..., object] | None:
         return (lambda level, text, data: post(function, 0, int(level), data or 0, text.encode())) if function else None
@@ -548,6 +564,8 @@ def _answers(function: Function, given: tuple[Parameter, ...], outputs: list[int
         assert not outputs, f"{function.name} answers nothing, but C has {[given[i].name for i in outputs]}"
     if kinds == "None" and function.makes in _MEMORY:
         yield from (f"_reachable(h_{arg.name})" for arg in function.args if arg.kind == "pointer")
+    if any(arg.kind == "callback:event" for arg in function.args):  # it has taken a reference
+        yield from (f"_boxes.tell(h_{arg.name})" for arg in function.args if arg.kind == "handle:event")
     if function.ends in _MEMORY:
         yield from (f"_unreachable(h_{arg.name})" for arg in function.args if arg.kind == "pointer")
     if function.ends:
@@ -668,7 +686,7 @@ def is_clean(queue: int) -> int:
 
 
 _ENGINE: Final = (
-    *("xp_newest_point", "xp_state_at", "xp_wait_at", "xp_give_up", "xp_fill", "xp_mapped"),
+    *("xp_newest_point", "xp_state_at", "xp_wait_at", "xp_let_slot_go", "xp_fill", "xp_mapped"),
     *("xp_queue_work", "xp_queue_after"),
 )
 """What the library calls of the native module, in the order of its `xp_engine_functions`."""
