@@ -325,6 +325,14 @@ def read_tree(seal: Seal, raw: bytes, /) -> TreeParts | None:
     knows all that it says. What it says of its arrays is not checked yet.
     """
 
+def flatten(tree: Any, most: int, /) -> Any:
+    """The arrays of a tree, and the tree in terms of JSON; NotImplemented for what only Python describes or refuses.
+    `most`: bytes of the message.
+    """
+
+def unflatten(described: Any, arrays: Sequence[Any], /) -> Any:
+    """The tree with these arrays; NotImplemented for what only Python makes or refuses."""
+
 @final
 class TreeParts:
     """What the handle of a tree says. Its length is the number of arrays."""
@@ -486,11 +494,13 @@ def dlpack_capsule(
     strides: tuple[int, ...] | None,
     read_only: bool,
     versioned: bool,
+    copied: bool = False,
 ) -> Any:
     """A DLPack capsule ("dltensor_versioned" 1.x, or "dltensor") that holds `owner` until its consumer deletes it (from
     any thread).
 
-    `strides` are in elements, None for C order; `dtype` is (code, bits, lanes). Unversioned and read-only: BufferError.
+    `strides` are in elements, None for C order; `dtype` is (code, bits, lanes). `copied` is DLPack's flag of that name,
+    which only a versioned capsule has. Unversioned and read-only: BufferError.
     """
 
 @final

@@ -24,7 +24,7 @@ from xpushare.core.event import open_ as open_event
 from xpushare.core.memory import Range
 from xpushare.core.opening import give_open
 from xpushare.core.ordering import Order, mark, work_on
-from xpushare.core.pickles import Implicit
+from xpushare.core.pickles import ImplicitAll
 from xpushare.core.resources import Allocation
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import fields_of
@@ -69,11 +69,16 @@ def share_tree(
     marks = [mark(work, work.device) for work in works]
     groups = placing.describe({id(work): number for number, work in enumerate(works)}, read_only)
     first, *others = groups
-    held = [Implicit(memory.get(other.range(None), None, read_only)) for other in others]
-    whole_tree = first.range([*held, *(mark.export for mark in marks)])
+    ranges = [other.range(None) for other in others]
+    if layers_on:
+        held = ImplicitAll([])
+        held.handles.extend(memory.get(each, None, read_only) for each in ranges)
+    else:
+        held = ImplicitAll(memory.get_all(ranges, read_only))
+    whole_tree = first.range([held, *(mark.export for mark in marks)])
     gate = memory.get(whole_tree, None, read_only, opens, ttl=ttl)
     try:
-        handles = [gate, *(other.handle for other in held)]
+        handles = [gate, *held.handles]
         sealed = seal_tree(handles, marks, placing.leaves, placing.dtypes, described, placing.copied)
     except BaseException:
         node.current().table().withdraw(gate, layout.REASON_PUT)
@@ -84,13 +89,14 @@ def share_tree(
 class _Group:
     """The arrays in one allocation: what is exported is the range that they span."""
 
-    __slots__ = ("_covered", "_leases", "high", "low", "number")
+    __slots__ = ("_covered", "_leases", "_read_only", "high", "low", "number")
 
     def __init__(self, number: int, covered: Range, read_only: bool) -> None:
         self.number = number
         self.low = covered.offset
         self.high = covered.offset
-        self._covered = covered._replace(read_only=read_only)
+        self._covered = covered
+        self._read_only = read_only
         self._leases: list[Any] = []
 
     def add(self, low: int, high: int, leases: Iterable[Any]) -> None:
@@ -100,7 +106,12 @@ class _Group:
 
     def range(self, more: Any) -> Range:
         """What to export, with all that the export has to hold."""
-        return self._covered._replace(offset=self.low, nbytes=self.high - self.low, lease=(self._leases, more))
+        allocation, _, _, device, context, _, handle, _ = self._covered
+        lease = self._leases, more
+        found: Range = _new(
+            Range, (allocation, self.low, self.high - self.low, device, context, self._read_only, handle, lease)
+        )
+        return found
 
 
 class _Private(NamedTuple):

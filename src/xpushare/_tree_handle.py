@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, final
 
+from xpushare import _native
 from xpushare._array_handle import (
     NDIM_MAX,
     ArrayHandle,
@@ -63,9 +64,12 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
     """The arrays of a tree, each object once, and the tree in terms of JSON with their indices in their places.
     Raises `InvalidArgumentError` for what no message can say.
     """
-    walk = _Walk()
-    described = walk.node(tree, 0)
-    return walk.arrays, described
+    found: Any = _native.flatten(tree, NBYTES_MAX)
+    if found is NotImplemented:
+        walk = _Walk()
+        found = walk.arrays, walk.node(tree, 0)
+    arrays, described = found
+    return arrays, described
 
 
 class _Walk:
@@ -152,7 +156,9 @@ def unflatten(described: Any, arrays: Sequence[Any], types: Iterable[Any] = ()) 
     """The tree that `flatten` described, with these arrays. Raises `InvalidHandleError` for any other description, and
     `InvalidArgumentError` for `types` that are not those of the tree.
     """
-    return _Maker(arrays, types).node(described, 0)
+    made = _Maker(arrays, types)  # checks the types
+    found = _native.unflatten(described, arrays)
+    return made.node(described, 0) if found is NotImplemented else found
 
 
 class _Maker:

@@ -297,6 +297,52 @@ def test_a_handle_of_this_process() -> None:
         del found
 
 
+# --- many exports at once
+
+
+def test_exports_look_at_some_of_what_lingers() -> None:
+    """Not each at all of it, which would take ever longer; but at more than they may add."""
+    xs.share(xs.empty(1)).close()
+    table = node.current().table()
+    assert not table._lingering
+    for _ in range(40):
+        table._lingering[table._take_entry()] = object()
+    assert table.sweep()
+    left = len(table._lingering)
+    assert 0 < left < 40
+    with xs.share([xs.malloc_host(64).as_array(8, "u1") for _ in range(20)]):
+        assert len(table._lingering) <= max(left - 20, 0)
+    for _ in range(20):
+        table._lingering[table._take_entry()] = object()
+    table.sweep(everything=True)
+    assert not table._lingering
+
+
+def test_exports_of_a_tree_are_all_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = [xs.malloc_host(64).as_array(8, "u1") for _ in range(5)]
+    xs.share(arrays).close()
+    table = node.current().table()
+    before = table.statistics()["exports"]
+    publish = table._publish
+    calls: list[int] = []
+
+    def fail(*arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise MemoryError
+        return publish(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(table, "_publish", fail)
+        with pytest.raises(MemoryError):
+            xs.share(arrays)
+    assert table.statistics()["exports"] == before
+    with xs.share(arrays) as handle:
+        assert table.statistics()["exports"] == before + 5
+        assert len(handle.handles) == 5
+    assert table.statistics()["exports"] == before
+
+
 # --- the parts
 
 

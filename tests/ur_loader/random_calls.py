@@ -35,6 +35,7 @@ from xpushare.ur.loader._tables import NUMBERED, parameters
 PASSED: Final[dict[str, Any]] = {"u8": c_uint8, "u32": c_uint32, "i32": c_int32, "u64": c_uint64, "bool": c_bool}
 KINDS: Final = tuple(HANDLES)
 MOST: Final = 12  # objects of a kind
+KIND_OF_POOL: Final = {"USM memory": "memory"}
 NOWHERE: Final = 0xBAD0_0000_0000_0000  # no address
 
 
@@ -302,9 +303,9 @@ class Calls:
             for each in self.live["queue"]:
                 self.here(FUNCTIONS["urQueueFinish"], [each.here])
                 self.ask("urQueueFinish", [("number", "handle", each.there)])
-        for kind, pool in self.live.items():  # not too many
-            if function.makes.replace(" ", "_") == kind and len(pool) >= MOST:
-                return None
+        made_kinds = [KIND_OF_POOL.get(kind, kind) for kind in function.made]
+        if any(len(self.live.get(kind, ())) >= MOST for kind in made_kinds):  # not too many
+            return None
         (here, there), made, outputs = self.both(function, chosen)
         self.results[here] += 1
         if here is not there:
@@ -362,6 +363,10 @@ class Calls:
                 given.append(value[0])
             elif before in args and args[before].kind == "bytes" and name not in args:
                 given.append(("number", passed, chosen[before][1]))
+            elif kind == "size" and passed == "ptr":
+                given.append(("data", struct.pack("Q", value)))
+            elif given and before in args and args[before].kind == "size" and name == "propSize":  # of that
+                given.append(("number", passed, 8))
             elif kind == "handle" and passed == "ptr":
                 given.append(("output", value))  # goes in and comes out
             elif name in args:
@@ -382,7 +387,7 @@ class Calls:
                     self.add(kind.removeprefix("handle:").removesuffix("[]"), each, there)
             elif kind == "bytes":
                 self.live["data"].append(Both("data", value, output[0]))
-            elif kind == "pointer" and len(parts) == 1:
+            elif kind == "pointer" and not {"USM memory", "opened memory", "reserved range"}.isdisjoint(function.made):
                 self.live["range" if "Reserve" in function.name else "memory"].append(Both("memory", value, output[0]))
             elif kind == "int32" and len(parts) == 1:  # a file descriptor
                 os.close(value)

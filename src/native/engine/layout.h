@@ -14,7 +14,7 @@
 #define XP_MASK_WORDS (XP_MEMBERS / 64u)
 
 #define XP_SEAL 32u
-#define XP_ARRAY_VERSION 1u
+#define XP_ARRAY_VERSION 2u
 #define XP_ARRAY_EVENT 1u /* in the flags of an array handle: it has an event's handle, too */
 #define XP_ARRAY_DIMS 64u /* NumPy's most, and PEP 3118's */
 #define XP_TREE_VERSION 1u

@@ -11,6 +11,9 @@ typedef struct {
 } xp_key;
 void xp_make_key(xp_key *k, const void *key, size_t nbytes); /* of 1 to 64 bytes */
 void xp_hash(const xp_key *k, const void *data, size_t nbytes, uint8_t out[XP_SEAL]);
+/* The seal of an array handle of `nbytes`, the seal's included: of all of it, but of its handles only their own seals,
+ * which stand for them. False: it is too short. */
+bool xp_hash_array(const xp_key *k, const void *raw, size_t nbytes, unsigned handles, uint8_t out[XP_SEAL]);
 
 /* Whether these are a handle that was sealed under the key, and that says nothing which this version does not know. Its
  * boot is the caller's to check. */

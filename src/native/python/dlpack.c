@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #define DL_READ_ONLY 1u
+#define DL_COPIED 2u
 #define DL_NAME "dltensor"
 #define DL_NAME_VERSIONED "dltensor_versioned"
 
@@ -65,13 +66,15 @@ static void capsule_versioned(PyObject *capsule)
 
 static PyObject *dlpack_capsule(PyObject *Py_UNUSED(m), PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"owner", "address", "device", "dtype", "shape", "strides", "read_only", "versioned", NULL};
+    static char *names[] = {"owner",   "address",   "device",    "dtype",  "shape",
+                            "strides", "read_only", "versioned", "copied", NULL};
     PyObject *owner, *o_address, *o_shape, *o_strides;
-    int device[2], code, bits, lanes, read_only, versioned, ndim, nstrides;
+    int device[2], code, bits, lanes, read_only, versioned, copied = 0, ndim, nstrides;
     uint64_t address;
     int64_t shape[XP_MAX_DIMS], strides[XP_MAX_DIMS];
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO(ii)(iii)OOpp", names, &owner, &o_address, &device[0], &device[1],
-                                     &code, &bits, &lanes, &o_shape, &o_strides, &read_only, &versioned) ||
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO(ii)(iii)OOpp|p", names, &owner, &o_address, &device[0],
+                                     &device[1], &code, &bits, &lanes, &o_shape, &o_strides, &read_only, &versioned,
+                                     &copied) ||
         xp_as_u64(o_address, &address) < 0 || xp_as_dims(o_shape, "shape", shape, &ndim) < 0 ||
         xp_as_dims(o_strides, "strides", strides, &nstrides) < 0)
         return NULL;
@@ -111,7 +114,8 @@ static PyObject *dlpack_capsule(PyObject *Py_UNUSED(m), PyObject *args, PyObject
     PyObject *capsule;
     if (versioned) {
         dl_versioned *v = &e->as.versioned;
-        *v = (dl_versioned){1, 0, e, delete_versioned, read_only ? DL_READ_ONLY : 0, tensor};
+        unsigned flags = (read_only ? DL_READ_ONLY : 0) | (copied ? DL_COPIED : 0);
+        *v = (dl_versioned){1, 0, e, delete_versioned, flags, tensor};
         capsule = PyCapsule_New(v, DL_NAME_VERSIONED, capsule_versioned);
     } else {
         e->as.plain = (dl_managed){tensor, e, delete_plain};

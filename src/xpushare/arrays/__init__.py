@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from xpushare import adapters
 from xpushare._array import SharedArray, covered_by
+from xpushare._aspects import Aspect
 from xpushare._device import Device, known_device
 from xpushare._elements import DLPACK_NAMED, as_dtype, c_strides, extent
 from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
@@ -334,19 +335,23 @@ def device_of(array: Any, found: Described) -> Device:
         return Device(f"{adapters.HOST}:0")
     here, where = node.current(), found.located()
     ours = here.allocations.find(where.address) is not None or here.peers.maps(where.address)
-    if where.nbytes and not ours and not adapters.adapter(found.backend).knows(where.address):
-        raise _unknown(array, where)
+    if where.nbytes and not ours:
+        _check_known(array, where)
     ordinal = found.ordinal
     if ordinal is None:
         ordinal = array.__dlpack_device__()[1] if hasattr(array, "__dlpack_device__") else 0
     return Device(f"{found.backend}:{ordinal}")
 
 
-def _unknown(array: Any, where: Located) -> FeatureNotSupportedError:
-    return FeatureNotSupportedError(
-        f"this {type(array).__name__} says that it is on a device of {where.backend}, whose driver in this process "
-        f"does not know memory at {where.address:#x}"
-    )
+def _check_known(array: Any, where: Located) -> None:
+    """Refuse an array of a vendor whose driver knows other libraries' memory, but not this."""
+    adapter = adapters.adapter(where.backend or adapters.HOST)
+    finds = any(adapter.support(each, Aspect.foreign_memory).state == "yes" for each in adapter.devices())
+    if finds and not adapter.knows(where.address):
+        raise FeatureNotSupportedError(
+            f"this {type(array).__name__} says that it is on a device of {where.backend}, whose driver in this process "
+            f"does not know memory at {where.address:#x}"
+        )
 
 
 def locate(array: Any) -> Located:
@@ -406,7 +411,7 @@ def range_at(where: Located, array: Any) -> Range:
             here.foreign[key] = allocation
         return _within(allocation, answer.offset, where, array)
     if where.backend is not None:
-        raise _unknown(array, where)
+        _check_known(array, where)
     raise FeatureNotSupportedError(
         f"the memory of {what} is private to its library and this process: make the array with xs.empty, or copy it "
         "into shared memory with xs.share(array, copy=True)"

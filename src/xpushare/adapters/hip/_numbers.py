@@ -52,7 +52,6 @@ POSIX_FD: Final = 1  # hipMemHandleTypePosixFileDescriptor
 ON_DEVICE: Final = 1  # hipMemLocationTypeDevice
 PINNED: Final = 1  # hipMemAllocationTypePinned
 COPY_DEFAULT: Final = 4  # hipMemcpyDefault
-MEMSET: Final = {1: "hipMemsetD8Async", 2: "hipMemsetD16Async", 4: "hipMemsetD32Async"}  # by the pattern's length
 NON_BLOCKING: Final = 1  # hipStreamNonBlocking
 AT_LEAST: Final = 0  # hipStreamWaitValueGte
 RELAXED: Final = 2  # hipStreamCaptureModeRelaxed

@@ -15,8 +15,9 @@ from xpushare.adapters.level_zero._device import Gpu
 from xpushare.adapters.level_zero._numbers import Handle
 from xpushare.adapters.stream.hooks import Calls, Device, Scope
 from xpushare.adapters.stream.library import address_of
+from xpushare.adapters.stream.native_event import IpcEvent
 
-__all__ = ["GivenEvent", "IpcEvent", "Mark", "OpenedEvent", "Stream"]
+__all__ = ["GivenEvent", "Mark", "OpenedEvent", "Stream"]
 
 _patterns: Final = (ctypes.c_uint8 * 256)(*range(256))  # what fills read: the byte at its own index
 
@@ -66,19 +67,6 @@ class GivenEvent:
     def __del__(self) -> None:
         if self._owned and self._driver.started:
             self._driver.code("zeEventDestroy", self.handles[0])
-
-
-@final
-class IpcEvent:
-    """A counter-based event that other processes can open by `handle` (zeEventCounterBasedOpenIpcHandle)."""
-
-    def __init__(self, gpu: Gpu, event: int, handle: bytes) -> None:
-        self._gpu = gpu
-        self._event = self.native = event
-        self.handle = handle
-
-    def release(self) -> None:
-        self._gpu.driver("destroying an IPC event", "zeEventDestroy", self._event)
 
 
 @final
@@ -175,7 +163,7 @@ class Stream:
         except BaseException:
             driver.code("zeEventDestroy", event)
             raise
-        return IpcEvent(self._gpu, event, bytes(raw.data))
+        return IpcEvent(event, bytes(raw.data), self.current, driver, "zeEventDestroy", event)
 
     def destroy(self, marks: Sequence[Mark]) -> None:
         for mark in marks:

@@ -34,7 +34,6 @@ CODES: Final = Codes(
     unsupported=frozenset({8}),
     fatal=frozenset({70}),
     captured=frozenset({90}),
-    wrong_size=frozenset(),
     advice={70: "end this process"},
 )
 _NAMES: Final = {2: "MOCK_OUT_OF_MEMORY", 8: "MOCK_UNSUPPORTED", 70: "MOCK_DEVICE_LOST", 90: "MOCK_CAPTURED"}

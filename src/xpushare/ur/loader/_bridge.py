@@ -38,6 +38,7 @@ __all__ = ["carry", "end", "is_clean", "leave", "start", "wrapper"]
 
 _log: Final = logging.getLogger("xpushare.ur")
 _HANDLE_NBYTES: Final = 256
+_WORD: Final = struct.Struct("Q")
 _LISTS: Final = ("urAdapterGet", "urDeviceGet")
 _AXES: Final = 3  # words of a struct that C passes by value
 # Commands may use all of it, from when it is made until it is ended.
@@ -108,7 +109,7 @@ def _backend(device: Device) -> int:
     return _backends.setdefault(device.backend, len(_backends))
 
 
-def _number(device: Device) -> int:
+def _device_number(device: Device) -> int:
     """A number for a device."""
     return _devices.setdefault(device, len(_devices))
 
@@ -173,7 +174,7 @@ class Boxes:
                         if isinstance(use(found.shared).driver, HostQueue) and not found.profiling:
                             box.traits |= HOST
                         if engine:
-                            _library.xpushare_ur_device_queue(handle, engine, _number(device))
+                            _library.xpushare_ur_device_queue(handle, engine, _device_number(device))
                     box.type = box.kind = number
             self._tell(handle, found)
             return handle
@@ -332,6 +333,16 @@ def _give(address: int, size: int, data: bytes) -> None:
     _write(size, struct.pack("Q", len(data)))
 
 
+def _number(address: int, nbytes: int) -> int:
+    """One of type `size_t` that lies at an address."""
+    if not address:
+        raise ur.URError("it is null", result=Result.ERROR_INVALID_NULL_POINTER)
+    if nbytes != _WORD.size:
+        raise ur.URError(f"it has {nbytes} bytes", result=Result.ERROR_INVALID_SIZE)
+    (number,) = _WORD.unpack(ctypes.string_at(address, nbytes))
+    return int(number)
+
+
 def _data(address: int, nbytes: int) -> bytes | None:
     """Handle data; of a wrong size only the size counts."""
     if not address:
@@ -356,7 +367,7 @@ def _reachable(address: int) -> None:
     found = _objects.places.known(address)
     if found is not None:
         device = found.device
-        _library.xpushare_ur_range(found.address, found.nbytes, _backend(device), _number(device), not found.read_only)
+        _library.xpushare_ur_range(found.address, found.nbytes, _backend(device), _device_number(device), not found.read_only)
 
 
 _strings: Final[dict[str, Any]] = {}  # given out, for ever
@@ -498,6 +509,9 @@ def _inputs(function: Function, given: tuple[Parameter, ...]) -> tuple[dict[str,
             made[name] = f"_callback_{kind}({a})"
         elif family == "data":
             made[name] = f"{a} or None"
+        elif family == "size" and given[i].passed == "ptr":  # it lies there, and has a size
+            used.add(i + 1)
+            made[name] = f"_number({a}, a{i + 1})"
         elif family == "bytes" and after.lower().endswith("size") and after not in args:
             used.add(i + 1)
             made[name] = f"_data({a}, a{i + 1})"
@@ -516,8 +530,8 @@ def _checks(function: Function, given: tuple[Parameter, ...], outputs: list[int]
     """Statements that refuse null where an output must go, and what an answer of any size must not be."""
     kinds, null = function.returns, int(Result.ERROR_INVALID_NULL_POINTER)
     if kinds.startswith("info:"):
-        size, value, written = (f"a{i}" for i in outputs)
-        yield f"if {size} and not {value} or not ({value} or {written}): return {null}"
+        *size, value, written = (f"a{i}" for i in outputs)
+        yield f"if {size[0] if size else 0} and not {value} or not ({value} or {written}): return {null}"
     elif kinds.endswith("[]"):
         room, array, _count = (f"a{i}" for i in outputs)
         yield f"if {room} and not {array}: return {null}"
@@ -532,10 +546,11 @@ def _answers(function: Function, given: tuple[Parameter, ...], outputs: list[int
     kinds = function.returns
     out = [f"a{i}" for i in outputs]
     if kinds.startswith("info:"):
-        size, value, written = out
+        *size, value, written = out
         yield "_packed = _packers[a_propName](_value)"
         yield f"if {value}:"
-        yield f"    if {size} < len(_packed): return {int(Result.ERROR_INVALID_SIZE)}"
+        if size:
+            yield f"    if {size[0]} < len(_packed): return {int(Result.ERROR_INVALID_SIZE)}"
         yield f"    _write({value}, _packed)"
         yield f"if {written}: _write({written}, _pack_size(len(_packed)))"
     elif kinds.endswith("[]"):
@@ -551,7 +566,10 @@ def _answers(function: Function, given: tuple[Parameter, ...], outputs: list[int
     elif "+" in kinds:
         for number, i in enumerate(outputs):
             yield f"if a{i}: _write(a{i}, _pack[{number}](_value[{number}]))"
-            if given[i].optional and kinds.split("+")[number] == f"handle:{function.makes}":
+            kind = kinds.split("+")[number]
+            if kind == "pointer" and not set(_MEMORY).isdisjoint(function.made):
+                yield f"_reachable(_value[{number}])"
+            if given[i].optional and kind.removeprefix("handle:") in function.made:
                 yield f"else: _value[{number}].release()"
     elif kinds != "None":
         (i,) = outputs
@@ -600,7 +618,7 @@ def wrapper(function: Function, boxes: Boxes, post: Post) -> Callable[..., int]:
         **{f"_{name}": getattr(_structs, name) for name in _structs.BY_VALUE},
         **{
             each.__name__: each
-            for each in (_data, _give, _given_data, _in_out, _list, _optional_list, _pattern, _string, _write)
+            for each in (_data, _give, _given_data, _in_out, _list, _number, _optional_list, _pattern, _string, _write)
         },
         **_callbacks(boxes, post),
         "_XpuShareError": XpuShareError,
