@@ -92,7 +92,7 @@ static void end(xp_box *box)
     if (box->type == xp_queue_kind && box->lane)
         xp_close_lane(box->lane);
     if (box->point)
-        xp_engine.give_up(box->event);
+        xp_engine.let_go(box->event);
     if (has_object) {
         pthread_mutex_lock(&lock);
         box->next = NULL;

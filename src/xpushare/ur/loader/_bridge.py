@@ -151,7 +151,7 @@ class Boxes:
         """The handle of an object; 0 of none."""
         if found is None:
             return 0
-        new = found.__class__ is Queue and id(found) not in self._of
+        new = found.__class__ is Queue and found.references and id(found) not in self._of
         engine = _engine_queue(found) if new else 0
         with self._lock:
             handle = self._of.get(id(found))
@@ -706,7 +706,7 @@ def is_clean(queue: int) -> int:
 
 
 _ENGINE: Final = (
-    *("xp_newest_point", "xp_state_at", "xp_wait_at", "xp_give_up", "xp_fill", "xp_mapped"),
+    *("xp_newest_point", "xp_state_at", "xp_wait_at", "xp_let_slot_go", "xp_fill", "xp_mapped"),
     *("xp_queue_work", "xp_queue_after"),
 )
 """What the library calls of the native module, in the order of its `xp_engine_functions`."""
