@@ -1,9 +1,9 @@
 /* Domains, slots and the warden.
  *
  * Mutexes, outermost first: xp_life_mu (start and stop of the warden), send_mu (serve.c), xp_mu (domain list, nodes,
- * due tokens), a queue's `mu`, domain->mu (its fd, watches, reaping), a slot's `mu` or warden_mu (warden.c: epoll), relay_mu (relay.c).
- * Outermost of all is a queue's `order`, see queue.c. Where a function says that it blocks, Python calls it without the
- * GIL, and nobody takes the GIL while holding one of these mutexes. */
+ * due tokens), a queue's `mu`, domain->mu (its fd, watches, reaping), a slot's `mu`, warden_mu (warden.c: epoll),
+ * relay_mu (relay.c). Outermost of all is a queue's `order`, see queue.c. Where a function says that it blocks, Python
+ * calls it without the GIL, and nobody takes the GIL while holding one of these mutexes. */
 #ifndef XP_EVENTS_H
 #define XP_EVENTS_H
 
