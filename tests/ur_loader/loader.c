@@ -116,8 +116,10 @@ uint32_t call_under_lock(int of_host)
 {
     enum { SIZE = 1 << 20 };
     void *queue, *filled, *copied, *event;
-    uint32_t status = 7, pattern = 42, ordinary = 43, result = 0, *memory;
+    uint32_t status = 7, pattern = 42, ordinary = 43, result = 0, type, asked = 0, devices = 0, *memory;
+    void *of = NULL;
     MUST(urQueueCreate, context, device, NULL, &queue);
+    MUST(urDeviceGetInfo, device, 0u, sizeof type, &type, NULL);
     MUST(urUSMDeviceAlloc, context, device, NULL, NULL, (size_t)2 * SIZE, (void **)&memory);
     pthread_mutex_lock(&own);
     __atomic_store_n(&taken, 1, __ATOMIC_SEQ_CST);
@@ -131,12 +133,15 @@ uint32_t call_under_lock(int of_host)
     result |= CALL(urEnqueueEventsWaitWithBarrier, queue, 1u, &copied, &event);
     result |= CALL(urEventGetInfo, event, 3u, sizeof status, &status, NULL);
     result |= CALL(urEventRetain, event) | CALL(urEventRelease, event) | CALL(urEventRelease, filled);
+    result |= CALL(urDeviceGetInfo, device, 0u, sizeof asked, &asked, NULL); /* again: what was answered is known */
+    result |= CALL(urContextGetInfo, context, 0u, sizeof devices, &devices, NULL);
+    result |= CALL(urQueueGetInfo, queue, 1u, sizeof of, &of, NULL);
     if (of_host)
         result |= CALL(urEventWait, 1u, &event) | CALL(urQueueFinish, queue);
     pthread_mutex_unlock(&own);
     result |= CALL(urEventWait, 1u, &event) | CALL(urEventRelease, event) | CALL(urEventRelease, copied);
     result |= CALL(urQueueFinish, queue) | CALL(urQueueRelease, queue);
-    if (memory[SIZE / 2 - 1] != 42 || memory[0] != 43 || status > 3)
+    if (memory[SIZE / 2 - 1] != 42 || memory[0] != 43 || status > 3 || asked != type || devices != 1 || of != device)
         abort();
     return result | CALL(urUSMFree, context, memory);
 }

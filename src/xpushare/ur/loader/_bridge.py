@@ -28,10 +28,20 @@ from xpushare.ur import _objects, _structs
 from xpushare.ur._callbacks import call_soon
 from xpushare.ur._functions import FUNCTIONS, INFOS
 from xpushare.ur._functions.enqueue import Handover, complete, failed, handing_over
-from xpushare.ur._objects import HANDLES, Counted, Event, selected_by_loader
+from xpushare.ur._objects import HANDLES, Context, Counted, Event, Queue, selected_by_loader
 from xpushare.ur._spec import Arg, Function
 from xpushare.ur.loader import LIBRARY
-from xpushare.ur.loader._tables import COUNTED, HOST, NUMBERED, TRAITS, Parameter, command_of, parameters
+from xpushare.ur.loader._tables import (
+    COUNTED,
+    HOST,
+    KIND_NUMBERS,
+    NUMBERED,
+    TRAITS,
+    Parameter,
+    command_of,
+    kept_queries,
+    parameters,
+)
 
 __all__ = ["carry", "end", "is_clean", "leave", "start", "wrapper"]
 
@@ -49,6 +59,14 @@ _NEWEST: Final = (1 << 64) - 1  # for a point: the one that there is by now
 _library: Final = ctypes.CDLL(str(LIBRARY))
 _library.xpushare_ur_range.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_bool]
 _library.xpushare_ur_no_range.argtypes = [ctypes.c_uint64]
+_library.xpushare_ur_forget.argtypes = [ctypes.c_void_p]
+_library.xpushare_ur_remember.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_uint32,
+    ctypes.c_uint32,
+    ctypes.c_char_p,
+    ctypes.c_size_t,
+]
 
 # --- handles --------------------------------------------------------------------------------------
 
@@ -117,6 +135,7 @@ class Boxes:
         self._make = make
         self._count = count
         self.known = known
+        self.ask: Callable[[int, Any], object] | None = None  # about what a new handle stands for
         self._lock = threading.Lock()
         self._carriers: set[int] = set()  # threads
         self._of: dict[int, int] = {}  # by identity; `objects` keeps them alive
@@ -129,6 +148,7 @@ class Boxes:
             return 0
         with self._lock:
             handle = self._of.get(id(found))
+            new = handle is None
             if handle is None:
                 handle = self._make()
                 if not handle:
@@ -149,7 +169,9 @@ class Boxes:
                             box.traits |= HOST
                     box.type = box.kind = number
             self._tell(handle, found)
-            return handle
+        if new and self.ask is not None:
+            self.ask(handle, found)
+        return handle
 
     def fill(self, handle: int, event: Event) -> Event:
         """Have a handle that the program has already stand for `event`, if for no other yet; the one that it stands
@@ -247,6 +269,7 @@ class Boxes:
                 self._tell(handle, each)
                 if not each.references:
                     del self._of[id(each)], self.objects[handle]
+                    _library.xpushare_ur_forget(handle)
                     if self._seen.pop(handle, None) is not None:
                         _Box.from_address(handle).kind = 0
 
@@ -492,6 +515,11 @@ def _inputs(function: Function, given: tuple[Parameter, ...]) -> tuple[dict[str,
     return made, [i for i in range(len(given)) if i not in used or i in outputs]
 
 
+def _number_of(function: Function) -> int:
+    """The number of the kind of handles that it asks about."""
+    return KIND_NUMBERS[function.args[0].base_kind.removeprefix("handle:")]
+
+
 def _checks(function: Function, given: tuple[Parameter, ...], outputs: list[int]) -> Iterator[str]:
     """Statements that refuse null where an output must go, and what an answer of any size must not be."""
     kinds, null = function.returns, int(Result.ERROR_INVALID_NULL_POINTER)
@@ -514,6 +542,9 @@ def _answers(function: Function, given: tuple[Parameter, ...], outputs: list[int
     if kinds.startswith("info:"):
         *size, value, written = out
         yield "_packed = _packers[a_propName](_value)"
+        if kept_queries(function):
+            number = _number_of(function)
+            yield f"if a_propName in _kept_queries: _remember(a0, {number}, a_propName, _packed, len(_packed))"
         yield f"if {value}:"
         if size:
             yield f"    if {size[0]} < len(_packed): return {int(Result.ERROR_INVALID_SIZE)}"
@@ -596,6 +627,8 @@ def wrapper(function: Function, boxes: Boxes, post: Post) -> Callable[..., int]:
         "_learn": boxes.learn,
         "_reachable": _reachable,
         "_unreachable": _library.xpushare_ur_no_range,
+        "_kept_queries": kept_queries(function),
+        "_remember": _library.xpushare_ur_remember,
         "_pack_count": struct.Struct("I").pack,
         "_pack_size": struct.Struct("Q").pack,
     }
@@ -665,6 +698,26 @@ def is_clean(queue: int) -> int:
     return isinstance(driver, HostQueue) and driver.clean()
 
 
+_ASKED: Final[dict[type[Counted], str]] = {Context: "ContextInfo", Queue: "QueueInfo"}
+"""What the library knows from the start, as that asks no driver."""
+
+
+def _ask(handle: int, found: Any) -> None:
+    """Have the library know the properties of what a new handle stands for."""
+    name = _ASKED.get(found.__class__)
+    if name is not None:
+        info = INFOS[name]
+        for query in info.lasting:
+            packed = _property_packer(name, query)(info.answer(query, found))
+            _library.xpushare_ur_remember(handle, _NUMBERS[found.__class__], query, packed, len(packed))
+
+
+@functools.cache
+def _property_packer(info: str, query: int) -> Callable[[Any], bytes]:
+    declared = INFOS[info]
+    return _packer(declared.kinds[declared.enumeration(query).name], boxes)
+
+
 def start(site: str) -> list[Callable[..., int]]:
     """The wrappers in the order of `NUMBERED`. The library calls this once; it lies in the package in `site`."""
     if not LIBRARY.parents[3].samefile(site):
@@ -681,6 +734,7 @@ def start(site: str) -> list[Callable[..., int]]:
             engine.xp_mapped,
         )
         _library.xpushare_ur_engine.argtypes = [ctypes.c_void_p] * len(asked)
+        boxes.ask = _ask
         _library.xpushare_ur_engine(*(ctypes.cast(each, ctypes.c_void_p) for each in asked))
     atexit.register(_library.xpushare_ur_end)
     _library.xpushare_ur_post.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_uint32, ctypes.c_void_p, ctypes.c_char_p]
