@@ -773,7 +773,6 @@ static const struct {
     [12] = {XP_RETAINS, 1}, /* urContextRetain */
     [16] = {XP_ASKS, 9}, /* urDeviceGetInfo */
     [47] = {XP_STATUS, 3}, /* urEventGetInfo */
-    [49] = {XP_ASKS, 3}, /* urEventGetProfilingInfo */
     [50] = {XP_RELEASES, 3}, /* urEventRelease */
     [51] = {XP_RETAINS, 3}, /* urEventRetain */
     [53] = {XP_WAITS, 3}, /* urEventWait */
