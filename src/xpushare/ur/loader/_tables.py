@@ -80,8 +80,9 @@ KIND_NUMBERS: Final = {
 
 
 def kept_queries(function: Function) -> frozenset[int]:
-    """The queries that it answers of a handle alone, whose answers stay, so that the library keeps them. It keeps none of
-    events, whose times are those of the newest command.
+    """The queries that it answers of a handle alone, whose answers stay, so that the library keeps them.
+
+    It keeps none of events, whose times are those of the newest command.
     """
     kinds = [arg.base_kind.replace("handle:event", "event").partition(":")[0] for arg in function.args]
     passed = [parameter.passed for parameter in parameters(function.name)]
