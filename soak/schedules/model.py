@@ -7,7 +7,7 @@ consequences, as if every process had noticed everything.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -55,13 +55,16 @@ class Wait:
     event: Event
     point: int
     lost: bool = False  # seen by the warden
+    over: bool = False  # lost, but a device that comes here goes on all the same
 
 
 @dataclass(eq=False, slots=True)
 class Signal:
     event: Event
     point: int
+    stored: bool = False  # by the device: what is outstanding before it is in front of it in its queue
     doomed: bool = False  # behind a lost wait
+    put_off: bool = False  # that loss, by what is outstanding before it
 
 
 @dataclass(eq=False, slots=True)
@@ -117,6 +120,7 @@ class Event:
     loss: Literal[0, 1, 2] = 0
     joined: Process | None = None
     used_by_queues: set[Process] = field(default_factory=set)
+    died_waiting: bool = False  # a process, whose device waited for it
     written: dict[int, tuple[int, int]] = field(default_factory=dict)  # cell and stamp, by the point that tells of it
     completed: set[int] = field(default_factory=set)  # points, not those lost
     newest: dict[int, int] = field(default_factory=dict)  # stamps by cell
@@ -214,7 +218,9 @@ class Event:
 
 
 class Model:
-    def __init__(self) -> None:
+    def __init__(self, completed: Callable[[Queue, Signal], bool]) -> None:
+        """`completed`: whether a point, which may be done or lost, was completed."""
+        self._completed = completed
         self.processes: list[Process] = []
         self.events: list[Event] = []
 
@@ -249,8 +255,10 @@ class Model:
 
     def submit(self, queue: Queue, event: Event) -> int:
         event.may_signal(queue.process)
+        _, before = event.owed.get(event.top, (None, None))
+        stored = queue.kind == "device" and (before is None or (before.stored and before in queue.operations))
         event.top += 1
-        signal = Signal(event, event.top)
+        signal = Signal(event, event.top, stored)
         event.owed[event.top] = queue.process, signal
         event.used_by_queues.add(queue.process)
         queue.operations.append(signal)
@@ -273,6 +281,7 @@ class Model:
     def end(self, process: Process, died: bool) -> None:
         process.alive = process.stopped = False
         for event in self.events:
+            event.died_waiting = event.died_waiting or (died and self._device_waits(process, event))
             event.leave(process, died)
         for queue in process.queues.values():
             queue.operations.clear()
@@ -299,9 +308,16 @@ class Model:
                 found = True
         return found
 
+    @staticmethod
+    def _device_waits(process: Process, event: Event) -> bool:
+        operations = [each for queue in process.queues.values() if queue.kind == "device" for each in queue.operations]
+        return any(isinstance(each, Wait) and each.event is event for each in operations)
+
     def _run(self, queue: Queue) -> bool:
-        if queue.kind == "device" and (self._abandon(queue) or self._lose_behind(queue)):
-            return True
+        if queue.kind == "device":
+            if self._abandon(queue) or self._lose_behind(queue):
+                return True
+            self._go_on(queue)
         if queue.kind != "host" and self._lose_doomed(queue):
             return True
         if not queue.operations or not self._passes(queue, queue.operations[0]):
@@ -336,14 +352,53 @@ class Model:
             return True
         return False
 
+    def _go_on(self, queue: Queue) -> None:
+        """The value that a device waits for is raised by a later signal, and 0.2 s after the loss if another process's
+        device may have come to its wait for that event.
+        """
+        for wait in queue.operations:
+            if isinstance(wait, Wait) and wait.lost and not wait.over:
+                others = (process for process in self.living() if process is not queue.process)
+                wait.over = (
+                    wait.event.state(wait.point) != "lost"
+                    or wait.event.died_waiting
+                    or any(self._device_waits(process, wait.event) for process in others)
+                )
+
     def _lose_doomed(self, queue: Queue) -> bool:
         for operation in queue.operations:
-            if isinstance(operation, Signal) and operation.doomed:
-                event = operation.event
-                if operation.point == event.effective + 1:
+            if not isinstance(operation, Signal) or not operation.doomed:
+                continue
+            event = operation.event
+            if operation.point > event.effective + 1:
+                operation.put_off = operation.stored
+            elif operation.point == event.effective + 1:
+                # What was put off could not be lost before the point in front of it was complete. When that is, the
+                # device goes on to complete this one, if nothing stops it any more, or the warden loses it: whoever is
+                # first (the protocol's page, "What a device has queued behind a lost point").
+                if operation.put_off and self._comes_to(queue, operation) and self._completed(queue, operation):
+                    operation.doomed = False
+                    event.complete(operation.point)
+                else:
                     event.lose()
-                    return True
+                return True
         return False
+
+    @staticmethod
+    def _comes_to(queue: Queue, signal: Signal) -> bool:
+        """Whether nothing in front of a signal stops the device."""
+        for operation in queue.operations:
+            if operation is signal:
+                break
+            if isinstance(operation, Gate):
+                passes = operation.open
+            elif isinstance(operation, Wait):
+                passes = operation.over or operation.event.state(operation.point) == "done"
+            else:
+                passes = operation.stored or operation.point <= operation.event.effective + 1
+            if not passes:
+                return False
+        return True
 
     @staticmethod
     def _spoil(queue: Queue, at: Wait | Signal) -> None:

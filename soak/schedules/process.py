@@ -113,6 +113,12 @@ class Actor(Served):
 
         self.report(token, lambda: _told(wait))
 
+    def outcome(self, point: int, number: int | None, queue: int) -> str:
+        """What has become of a point of an event, or of what a queue signals after each read."""
+        event = self._queues[queue].landed if number is None else self._events[number]
+        found = _told(lambda: event.wait(1, at_least=point))
+        return {None: "done", "PeerLostError": "lost"}.get(found, str(found))
+
     def observe(self) -> dict[int, tuple[int, int]]:
         return {number: (event.pending, event.value) for number, event in self._events.items()}
 

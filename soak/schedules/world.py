@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from soak.common import Failure
 from soak.forked import START, Zygote, ended, runs
-from soak.schedules.model import Event, Gate, Kind, Model, Object, Process, Queue, Read, Wait
+from soak.schedules.model import Event, Gate, Kind, Model, Object, Process, Queue, Read, Signal, Wait
 from soak.schedules.process import PROCESSES, READS
 
 __all__ = ["STEPS", "Step", "World"]
@@ -64,7 +64,7 @@ class World:
         others: list[Kind] = [kind for kind in devices if kind != "host"]
         self._kinds: list[Kind] = [*(others * 2)[:2], "host"]
         self._counts = counts
-        self._model = Model()
+        self._model = Model(self._completed)
         self._slots: list[Process | None] = [None] * PROCESSES
         self._running: dict[Process, _Running] = {}
         self._handles: dict[Event, tuple[bytes, bytes]] = {}  # of the event, of its board
@@ -450,6 +450,24 @@ class World:
         if self._lost:
             self._poll(_QUIET)
             self._collect()
+
+    def _completed(self, queue: Queue, signal: Signal) -> bool:
+        """Whether the device or the warden was first. Who has closed the event may not know; then nobody can ask."""
+        event, point = signal.event, signal.point
+        number = None
+        process = queue.process
+        if event is not queue.landed:
+            known = [found for other in self._open_processes() for found in other.objects.values()]
+            found = next((found for found in known if found.event is event), None)
+            if found is None:
+                return False
+            process, number = found.process, found.number
+        answer = self._ask(process, "outcome", point, number, queue.number)
+        if answer not in ("done", "lost"):
+            self._hung(process, f"point {point} of event {event.number} is neither done nor lost: {answer}")
+        self._counts[f"put off, then {answer}"] += 1
+        self._tell(f"point {point} of event {event.number}, whose loss was put off, is {answer}")
+        return answer == "done"
 
     def _open_processes(self) -> list[Process]:
         return [process for process in self._model.living() if not process.stopped]

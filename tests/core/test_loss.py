@@ -364,6 +364,15 @@ def test_a_loss_behind_a_living_process_is_put_off(pair: Pair, event: xs.Event, 
         for point in 2, 3:
             with pytest.raises(xs.PeerLostError):
                 event.wait(10, at_least=point)
+        queue.wait(event, at_least=2)
+        queue.synchronize(10)  # recorded since, but the same loss
+        assert peer.call(owe, kept["handle"], pair[1], "behind a wait") == 4
+        peer.kill()
+        for _ in range(2):
+            queue.wait(event, at_least=4)
+        with pytest.raises(xs.PeerLostError):
+            queue.synchronize(10)  # another one
+        queue.synchronize(10)
 
 
 @pytest.mark.usefixtures("event")

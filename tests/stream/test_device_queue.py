@@ -209,6 +209,75 @@ def test_signals_behind_a_lost_wait_are_lost(
     until(lambda: not queue._owed and not queue._native.late(behind))
 
 
+def test_a_device_is_not_released_before_it_comes_to_its_wait(
+    engine: Engine, device: Device, new_slot: NewSlot, until: Until
+) -> None:
+    """What is behind the wait cannot be lost while the queue's earlier point is outstanding, however long that takes."""
+    queue, other = (new_queue(engine, new_stream(device)) for _ in range(2))
+    gate, lost, ours = (new_slot() for _ in range(3))
+    lost.submit(99)
+    queue.wait(gate, 1)
+    assert queue.signal(ours, None) == 1
+    queue.wait(lost, 1)
+    assert queue.signal(ours, None) == 2
+    lost.fail(2)
+    assert ours.wait(2, 0.4) == _native.PENDING  # twice the time that others get
+    assert (_native.load64(lost.address), lost.state(1)) == (0, _native.LOST)
+    gate.signal()
+    assert [ours.wait(point, 5) for point in (1, 2)] == [_native.DONE, _native.LOST]
+    with pytest.raises(xs.PeerLostError):
+        queue.synchronize(5)
+    # Another queue that has come to its wait is released all the same.
+    lost.submit(99)
+    queue.wait(gate, 2)
+    assert queue.signal(ours, None) == 3
+    for each in (queue, other):
+        each.wait(lost, 2)
+    assert queue.signal(ours, None) == 4
+    lost.fail(2)
+    until(other.idle)
+    assert (ours.state(3), _native.load64(lost.address)) == (_native.PENDING, 2)
+    with pytest.raises(xs.PeerLostError):
+        other.synchronize(5)
+    gate.signal()
+    assert ours.wait(3, 5) == _native.DONE
+    assert ours.wait(4, 5) != _native.PENDING, "either: the device may come to it before the warden"
+    with pytest.raises(xs.PeerLostError):
+        queue.synchronize(5)
+
+
+@pytest.mark.parametrize("ordering", ["device", "held"])
+def test_a_loss_that_is_healed_before_the_queue_comes_to_its_wait(
+    engine: Engine, device: Device, ordering: str, new_slot: NewSlot, until: Until
+) -> None:
+    queue, released = new_queue(engine, new_stream(device, ordering)), threading.Event()
+    gate, lost, other, ours = (new_slot() for _ in range(4))
+    lost.submit(99)
+    queue.wait(gate, 1)
+    assert queue.signal(ours, None) == 1
+    queue.wait_native(MockEvent(released.wait), None)
+    queue.wait(lost, 1)
+    assert [queue.signal(other, None), queue.signal(ours, None)] == [1, 2]
+    lost.fail(2)
+    if ordering == "device":  # the warden has seen it, and put off what it cannot lose yet
+        assert other.wait(1, 5) == _native.LOST
+    assert lost.signal() == 2
+    assert lost.state(1) == _native.DONE
+    queue.waits()  # looks at each
+    gate.signal()
+    assert ours.wait(1, 5) == _native.DONE
+    if ordering == "held":  # it is seen when its turn comes
+        released.set()
+        assert ours.wait(2, 5) == other.wait(1, 5) == _native.DONE
+        queue.synchronize(5)
+        return
+    assert ours.wait(2, 5) == _native.LOST
+    released.set()
+    with pytest.raises(xs.PeerLostError):
+        queue.synchronize(5)
+    queue.synchronize(5)
+
+
 @pytest.mark.parametrize("before", [False, True])
 def test_signals_are_lost_until_the_loss_is_told(
     engine: Engine, device: Device, ordering: str, new_slot: NewSlot, until: Until, before: bool

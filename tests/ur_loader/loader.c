@@ -111,14 +111,14 @@ uint32_t call(const char *name, uint64_t a, uint64_t b, uint64_t c, uint64_t d, 
 static pthread_mutex_t own = PTHREAD_MUTEX_INITIALIZER;
 static int taken, wanted;
 
-/* Devices get their commands by Python, so a queue of one only enqueues under the lock. */
-uint32_t call_under_lock(int of_host)
+uint32_t call_under_lock(void)
 {
     enum { SIZE = 1 << 20 };
-    void *queue, *filled, *copied, *event;
+    void *queue, *other, *filled, *copied, *event;
     uint32_t status = 7, pattern = 42, ordinary = 43, result = 0, type, asked = 0, devices = 0, *memory;
     void *of = NULL;
     MUST(urQueueCreate, context, device, NULL, &queue);
+    MUST(urQueueCreate, context, device, NULL, &other);
     MUST(urDeviceGetInfo, device, 0u, sizeof type, &type, NULL);
     MUST(urUSMDeviceAlloc, context, device, NULL, NULL, (size_t)2 * SIZE, (void **)&memory);
     pthread_mutex_lock(&own);
@@ -128,19 +128,19 @@ uint32_t call_under_lock(int of_host)
     usleep(20000); /* now the other has Python's lock and waits */
     result |= CALL(urEnqueueUSMFill, queue, memory, sizeof pattern, &pattern, (size_t)SIZE, 0u, NULL, &filled);
     pattern = 0; /* it was copied */
-    result |= CALL(urEnqueueUSMMemcpy, queue, 0, memory + SIZE / 4, memory, (size_t)SIZE, 1u, &filled, &copied);
+    result |= CALL(urEnqueueUSMMemcpy, other, 0, memory + SIZE / 4, memory, (size_t)SIZE, 1u, &filled, &copied);
+    result |= CALL(urEnqueueEventsWaitWithBarrier, queue, 1u, &copied, NULL);
     result |= CALL(urEnqueueUSMMemcpy, queue, 0, memory, &ordinary, sizeof ordinary, 0u, NULL, NULL);
-    result |= CALL(urEnqueueEventsWaitWithBarrier, queue, 1u, &copied, &event);
+    result |= CALL(urEnqueueEventsWaitWithBarrier, queue, 0u, NULL, &event);
     result |= CALL(urEventGetInfo, event, 3u, sizeof status, &status, NULL);
     result |= CALL(urEventRetain, event) | CALL(urEventRelease, event) | CALL(urEventRelease, filled);
     result |= CALL(urDeviceGetInfo, device, 0u, sizeof asked, &asked, NULL); /* again: what was answered is known */
     result |= CALL(urContextGetInfo, context, 0u, sizeof devices, &devices, NULL);
     result |= CALL(urQueueGetInfo, queue, 1u, sizeof of, &of, NULL);
-    if (of_host)
-        result |= CALL(urEventWait, 1u, &event) | CALL(urQueueFinish, queue);
+    result |= CALL(urEventWait, 1u, &event) | CALL(urQueueFinish, queue);
     pthread_mutex_unlock(&own);
     result |= CALL(urEventWait, 1u, &event) | CALL(urEventRelease, event) | CALL(urEventRelease, copied);
-    result |= CALL(urQueueFinish, queue) | CALL(urQueueRelease, queue);
+    result |= CALL(urQueueFinish, queue) | CALL(urQueueRelease, queue) | CALL(urQueueRelease, other);
     if (memory[SIZE / 2 - 1] != 42 || memory[0] != 43 || status > 3 || asked != type || devices != 1 || of != device)
         abort();
     return result | CALL(urUSMFree, context, memory);

@@ -63,8 +63,8 @@ TEXT = """
 native_cpu:* NATIVE_CPU:CPU native_cpu:cpu native_cpu:gpu native_cpu:fpga native_cpu:0 native_cpu:1 native_cpu:00
 native_cpu:-1 native_cpu:acc native_cpu:** native_cpu:x native_cpu:0,1 native_cpu:1,0 native_cpu:1,gpu native_cpu:*;
 native_cpu:*, native_cpu:*;; native_cpu:0,, native_cpu: native_cpu native_cpu:0:1 native_cpu:0.0 native_cpu:*.*
-native_cpu:0.*.* native_cpu:0.0.0.0 native_cpu:*.0 native_cpu:1.*.2 native_cpu:cpu.cpu *:* *:cpu *:gpu *:0 *:1 **:* :* *:
-* foo:* foo:0;native_cpu:* ; : ! !: !native_cpu:* !native_cpu:0 !native_cpu:1 !native_cpu:gpu !native_cpu:cpu
+native_cpu:0.*.* native_cpu:0.0.0.0 native_cpu:*.0 native_cpu:1.*.2 native_cpu:cpu.cpu *:* *:cpu *:gpu *:0 *:1 **:* :*
+*: * foo:* foo:0;native_cpu:* ; : ! !: !native_cpu:* !native_cpu:0 !native_cpu:1 !native_cpu:gpu !native_cpu:cpu
 !native_cpu: !*:* !*:gpu *:*;!native_cpu:* native_cpu:0;!native_cpu:0 !native_cpu:0;native_cpu:* native_cpu:0;!*:gpu
 native_cpu:0;!*:cpu cuda:*;native_cpu:0 opencl:gpu;!native_cpu:gpu
 """

@@ -81,11 +81,12 @@ typedef struct xp_slot {
     uint64_t last_point, last_queue; /* of this process's submits; mu */
     uint64_t last_host;              /* the newest of them that a host function completes; mu */
     uint64_t handed; /* the newest of them that is certain: a driver has its store, and nothing holds that up for ever */
-    uint64_t *released; /* points whose guard ended with a loss, until somebody asks; xp_mu */
+    uint64_t address; /* of a timeline of a queue's own: where devices see its word */
+    uint64_t *released; /* points whose guard has seen the loss, until somebody asks; xp_mu */
     uint32_t released_count, released_room;
     uint32_t guards;            /* how many nodes guard waits on it; xp_mu */
     uint64_t lost_at, lost_hi;  /* a loss that devices here are still to be let go for: since when, up to which point */
-    bool held;                  /* a queue here still has to lose what is queued behind the wait */
+    bool held, reached; /* a queue here still has to lose what is queued behind the wait; one may have come to the wait */
 } xp_slot;
 
 typedef struct xp_queue xp_queue;
@@ -216,7 +217,7 @@ int xp_spin(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, uint64_t f
 /* One sleep at most: the state if it is no longer pending; else *rc is 0 or the futex's errno. Call it again until
  * `end`. */
 int xp_sleep(xp_slot *s, uint64_t point, uint64_t start, uint64_t end, int *rc);
-bool xp_take_released(xp_slot *s, uint64_t point); /* did the loss of that point release a device? true once */
+bool xp_take_released(xp_slot *s, uint64_t point); /* has a guard seen the loss of that point? true once */
 /* NULL, or what is wrong. `after`: the point to wait for first, or 0; `host`: no device may complete the point by a
  * plain store. Does not block. */
 const char *xp_submit(xp_slot *s, uint64_t queue, bool device, uint64_t *point, uint64_t *after, bool *host);

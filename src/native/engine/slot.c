@@ -547,7 +547,7 @@ int xp_guard(xp_slot *s, uint64_t point, xp_queue *queue, uint64_t at, bool unsu
     return xp_node_add(s, point, at, unsure ? XP_GUARD | XP_UNSURE : XP_GUARD, queue);
 }
 
-/* A later signal may heal the loss before anybody asks, so remember which points the loss released. */
+/* A later signal may heal the loss before anybody asks, so remember which points were seen lost. */
 void xp_note_released(xp_slot *s, uint64_t point)
 {
     if (s->released_count == s->released_room) {

@@ -222,14 +222,23 @@ static void guards_out(xp_slot *s)
     xp_finish(s->w);
 }
 
-static bool serve_guard(xp_node *node)
+/* The point of a guard is lost. From now on that is told, also if a later signal heals the loss. */
+static void see_lost(xp_node *node)
+{
+    node->lost = true;
+    xp_note_released(node->slot, node->point);
+}
+
+static void serve_guard(xp_node *node)
 {
     xp_slot *s = node->slot;
     uint32_t cause = XP_RELAXED(&s->w->cause); /* 0: not written yet */
-    if (!node->served)
-        node->served = node->queue == NULL || xp_queue_lose(node->queue, node->token, cause ? cause : XP_CAUSE_DEATH,
-                                                          XP_RELAXED(&s->w->blame));
-    return node->served;
+    int left = XP_ALL_LOST;
+    if (!node->served && node->queue)
+        left = xp_queue_lose(node->queue, node->token, cause ? cause : XP_CAUSE_DEATH, XP_RELAXED(&s->w->blame));
+    node->served = left == XP_ALL_LOST;
+    s->held = s->held || !node->served;
+    s->reached = s->reached || left != XP_PUT_OFF;
 }
 
 static void finish_node(xp_node *node)
@@ -408,7 +417,9 @@ static void mend(const xp_node *node)
 }
 
 /* For guards whose point is lost: first the queues lose what is queued behind, then the devices are released, at once
- * if no other process has guards on the slot. True: call it again later. */
+ * if no other process has guards on the slot. A queue that has to complete an earlier point of its own first has not come
+ * to its wait: while that is so of all, nobody waits to be released, and the grace does not count. True: call it again
+ * later. */
 static bool serve_losses(void)
 {
     bool again = false;
@@ -423,7 +434,7 @@ static bool serve_losses(void)
                 s->lost_at = now;
                 s->lost_hi = v.hi;
             }
-            s->held = false;
+            s->held = s->reached = false;
         }
     for (xp_node *node = nodes; node; node = node->next) {
         xp_slot *s = node->slot;
@@ -431,9 +442,10 @@ static bool serve_losses(void)
             continue;
         xp_view v; /* look again: the point may have been lost since */
         xp_read(s->w, &v);
-        node->lost = node->lost || xp_state(&v, node->point) == XP_LOST;
-        if (node->lost && !serve_guard(node))
-            s->held = true;
+        if (!node->lost && xp_state(&v, node->point) == XP_LOST)
+            see_lost(node);
+        if (node->lost)
+            serve_guard(node);
     }
     for (xp_node **p = &nodes; *p;) {
         xp_node *node = *p;
@@ -442,7 +454,8 @@ static bool serve_losses(void)
             p = &node->next;
             continue;
         }
-        if (s->lost_at && ((!s->held && XP_LOAD(&s->w->guards) == 1) || now - s->lost_at >= GRACE_NS)) {
+        bool alone = XP_LOAD(&s->w->guards) == 1;
+        if (s->lost_at && ((alone && !s->held) || ((!alone || s->reached) && now - s->lost_at >= GRACE_NS))) {
             xp_release(s->w, s->lost_hi);
             s->lost_at = 0;
         }
@@ -452,7 +465,6 @@ static bool serve_losses(void)
             p = &node->next;
             continue;
         }
-        xp_note_released(s, node->point);
         *p = node->next;
         finish_node(node);
     }
@@ -522,7 +534,8 @@ static int service(bool polling)
                 bool deaths = node->kind == XP_TOKEN || node->kind == XP_HOLD || (scan && retrying(s->d));
                 state = xp_full_state(s, node->point, deaths);
                 if (node->kind == XP_GUARD && state == XP_LOST) {
-                    node->lost = xp_abandon(s, node->point); /* else not now */
+                    if (xp_abandon(s, node->point)) /* else not now */
+                        see_lost(node);
                     state = XP_PENDING;
                 } else if (node->kind == XP_GUARD && state == XP_DONE && XP_LOAD(&s->w->value) < node->point) {
                     xp_finish(s->w);

@@ -962,6 +962,7 @@ static const xp_order xp_orders[XP_FUNCTIONS] = {
 };
 
 #define XP_EVENT_WAIT 53
+#define XP_EVENTS_WAIT 21
 #define XP_HOST_TRAIT 2
 #define XP_COUNTED_KINDS 6
 #define XP_QUEUE_KIND 2

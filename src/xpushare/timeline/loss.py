@@ -6,7 +6,7 @@ from typing import Final, final
 from weakref import WeakKeyDictionary
 
 from xpushare._errors import PeerLostError
-from xpushare._native import CONSTANTS, LAYOUT, PENDING, Domain, Slot, Span, load64
+from xpushare._native import CONSTANTS, DONE, LAYOUT, PENDING, Domain, Slot, Span, load64
 
 __all__ = ["QUEUE_FAILED", "Losses", "note_failure", "peer_lost"]
 
@@ -62,17 +62,31 @@ def peer_lost(slot: Slot, point: int) -> PeerLostError:
 class Losses:
     """The losses that a queue has met."""
 
-    __slots__ = ("_met",)
+    __slots__ = ("_ahead", "_met")
 
     def __init__(self) -> None:
-        self._met: WeakKeyDictionary[Slot, tuple[int, bool]] = WeakKeyDictionary()  # the newest loss of each event
+        self._met: WeakKeyDictionary[Slot, int] = WeakKeyDictionary()  # the word of the newest recorded one
+        # Of the newest one that was met before it was recorded: a point, and the newest point and whom to blame then.
+        self._ahead: WeakKeyDictionary[Slot, tuple[int, int, tuple[int, int]]] = WeakKeyDictionary()
 
     def new(self, slot: Slot, point: int) -> bool:
         """Whether the queue meets the loss of `point` for the first time. While a living process's earlier point puts a
-        loss off, the slot does not show it.
+        loss off, or where nobody has submitted the point, the slot does not show the loss.
         """
-        loss = load64(slot.address + _LOST_AT), slot.state(point) == PENDING
-        if self._met.get(slot) == loss:
+        ahead, top, blame = self._ahead.get(slot, (0, 0, (0, 0)))
+        outstanding = ahead <= top  # else nobody had submitted it
+        known = slot.state(ahead) if ahead else DONE
+        if slot.state(point) == PENDING:
+            # What is outstanding is lost together; what is not is lost anew once somebody has signalled.
+            if known == PENDING and (outstanding or slot.pending == top):
+                self._ahead[slot] = ahead, slot.pending, blame
+                return False
+            self._ahead[slot] = point, slot.pending, slot.blame()
+            return True
+        if known != PENDING and point <= max(ahead, top) and (outstanding or slot.blame() == blame):
+            return False  # it was recorded since
+        word = load64(slot.address + _LOST_AT)
+        if self._met.get(slot) == word:
             return False
-        self._met[slot] = loss
+        self._met[slot] = word
         return True

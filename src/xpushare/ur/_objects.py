@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from xpushare._physical_memory import PhysicalMemory, VirtualRange
     from xpushare._queue import Queue as WorkQueue
     from xpushare.adapters.base import Profile
+    from xpushare.core.event import Opened
     from xpushare.ur._callbacks import LogSink
     from xpushare.ur._enums import Command
 
@@ -234,7 +235,7 @@ class Context(Counted):
 class Queue(Counted):
     """`ur_queue_handle_t`: an in-order queue."""
 
-    __slots__ = ("context", "device", "flags", "profiling", "shared")
+    __slots__ = ("context", "device", "flags", "profiling", "shared", "timelines")
 
     dead = Result.ERROR_INVALID_QUEUE
     shared: WorkQueue
@@ -243,6 +244,8 @@ class Queue(Counted):
     flags: int
     """As it was made."""
     profiling: bool
+    timelines: list[Opened]
+    """Of the commands that native code has enqueued; it uses the last one."""
 
     @classmethod
     def make(cls, context: Context, device: Device, queue: WorkQueue, flags: int, profiling: bool) -> Queue:
@@ -252,6 +255,7 @@ class Queue(Counted):
         self.shared = queue
         self.flags = flags
         self.profiling = profiling
+        self.timelines = []
         return self
 
     @property
@@ -299,10 +303,14 @@ class PhysicalMem(Counted):
 class Event(Counted):
     """`ur_event_handle_t`: a command's event, or a reusable one."""
 
-    __slots__ = ("command", "context", "failed_on", "native", "profile", "queue", "reusable", "shared", "started")
+    __slots__ = (
+        *("command", "context", "failed_on", "native", "point", "profile", "queue", "reusable", "shared", "started"),
+    )
 
     dead = Result.ERROR_INVALID_EVENT
     shared: SharedEvent
+    point: int | None
+    """Which of that event's points it is; None: the newest."""
     context: Context
     reusable: bool
     command: Command
@@ -324,7 +332,7 @@ class Event(Counted):
         self.shared = event
         self.command = command
         self.reusable = reusable
-        self.queue = self.failed_on = self.profile = self.started = self.native = None
+        self.queue = self.failed_on = self.profile = self.started = self.native = self.point = None
         return self
 
     @property

@@ -14,7 +14,7 @@ import logging
 import struct
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Final
 
 from xpushare import _leaving, _native, ur
@@ -23,11 +23,12 @@ from xpushare._errors import XpuShareError
 from xpushare._lifecycle import use
 from xpushare._result import Result
 from xpushare.adapters.host.queue import HostQueue
+from xpushare.adapters.stream.queue import DeviceQueue
 from xpushare.core.declare import layers_on
 from xpushare.ur import _objects, _structs
 from xpushare.ur._callbacks import call_soon
 from xpushare.ur._functions import FUNCTIONS, INFOS
-from xpushare.ur._functions.enqueue import Handover, complete, failed, handing_over
+from xpushare.ur._functions.enqueue import Handover, complete, failed, handed_over, handing_over, renew
 from xpushare.ur._objects import HANDLES, Context, Counted, Event, Queue, selected_by_loader
 from xpushare.ur._spec import Arg, Function
 from xpushare.ur.loader import LIBRARY
@@ -57,7 +58,10 @@ _MOST: Final = 1 << 20  # bytes of a pattern or of data that are looked at
 _NEWEST: Final = (1 << 64) - 1  # for a point: the one that there is by now
 
 _library: Final = ctypes.CDLL(str(LIBRARY))
-_library.xpushare_ur_range.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_bool]
+_library.xpushare_ur_range.argtypes = [
+    *(ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint16, ctypes.c_uint16, ctypes.c_bool)
+]
+_library.xpushare_ur_device_queue.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32]
 _library.xpushare_ur_no_range.argtypes = [ctypes.c_uint64]
 _library.xpushare_ur_forget.argtypes = [ctypes.c_void_p]
 _library.xpushare_ur_remember.argtypes = [
@@ -105,6 +109,7 @@ class _Box(ctypes.Structure):
         ("holds", ctypes.c_int32),
         ("event", ctypes.c_void_p),
         ("last", _BoxLast),
+        ("point", ctypes.c_uint64),
     ]
 
 
@@ -114,11 +119,30 @@ _NUMBERS: Final = {HANDLES[kind]: number for number, kind in enumerate(COUNTED, 
 
 
 _backends: Final[dict[str, int]] = {}
+_devices: Final[dict[Device, int]] = {}
 
 
 def _backend(device: Device) -> int:
     """A number for the backend of a device."""
     return _backends.setdefault(device.backend, len(_backends))
+
+
+def _device_number(device: Device) -> int:
+    """A number for a device."""
+    return _devices.setdefault(device, len(_devices))
+
+
+def _engine_queue(queue: Queue) -> int:
+    """The engine's queue, for commands that need no Python; 0 if such a queue takes none."""
+    driver = use(queue.shared).driver
+    if layers_on or queue.profiling or not isinstance(driver, DeviceQueue) or not driver.works_natively:
+        return 0
+    try:
+        renew(queue)
+    except XpuShareError as error:
+        _log.info("a queue gets its commands by Python alone: %s", error)
+        return 0
+    return driver.engine
 
 
 class Boxes:
@@ -146,9 +170,11 @@ class Boxes:
         """The handle of an object; 0 of none."""
         if found is None:
             return 0
+        new = found.__class__ is Queue and id(found) not in self._of
+        engine = _engine_queue(found) if new else 0
         with self._lock:
             handle = self._of.get(id(found))
-            new = handle is None
+            unknown = handle is None
             if handle is None:
                 handle = self._make()
                 if not handle:
@@ -167,9 +193,11 @@ class Boxes:
                         box.traits = sum(1 << i for i, aspect in enumerate(TRAITS) if device.has(aspect))
                         if isinstance(use(found.shared).driver, HostQueue) and not found.profiling:
                             box.traits |= HOST
+                        if engine:
+                            _library.xpushare_ur_device_queue(handle, engine, _device_number(device))
                     box.type = box.kind = number
             self._tell(handle, found)
-        if new and self.ask is not None:
+        if unknown and self.ask is not None:
             self.ask(handle, found)
         return handle
 
@@ -185,7 +213,8 @@ class Boxes:
             self._of[id(event)] = handle
             self._seen[handle] = event.references
             box = _Box.from_address(handle)
-            box.event = use(event.shared).timeline.slot.engine
+            if not box.point:
+                box.event = use(event.shared).timeline.slot.engine
             box.known = 1
             return event
 
@@ -244,11 +273,15 @@ class Boxes:
         return not _Box.from_address(handle).references and threading.get_ident() not in self._carriers
 
     def _carried_out(self, handle: int) -> Any:
-        """The event of a command that was carried out without Python."""
-        if not self.known(handle) or not _Box.from_address(handle).done or self._released(handle):
+        """The event of a command that was carried out, or handed to a device, without Python."""
+        if not self.known(handle) or self._released(handle):
             return STALE
         box = _Box.from_address(handle)
-        return self.fill(handle, complete(self.objects[box.queue], command_of(NUMBERED[box.function])))
+        if not (box.done or box.point):
+            return STALE
+        queue, command = self.objects[box.queue], command_of(NUMBERED[box.function])
+        made = handed_over(queue, command, box.event, box.point) if box.point else complete(queue, command)
+        return self.fill(handle, made)
 
     @contextmanager
     def carrying(self) -> Generator[None]:
@@ -356,7 +389,10 @@ def _reachable(address: int) -> None:
     """Have commands with this memory be enqueued without Python."""
     found = _objects.places.known(address)
     if found is not None:
-        _library.xpushare_ur_range(found.address, found.nbytes, _backend(found.device), not found.read_only)
+        device = found.device
+        _library.xpushare_ur_range(
+            found.address, found.nbytes, _backend(device), _device_number(device), not found.read_only
+        )
 
 
 _strings: Final[dict[str, Any]] = {}  # given out, for ever
@@ -689,13 +725,24 @@ def carry(function: int, event: int, queued: int, count: int, *numbers: int) -> 
             made.release()
         else:
             fill(made)
+    queue = boxes.objects[arguments[0]]
+    if queue.timelines:
+        with suppress(XpuShareError):  # else Python carries the next one, too
+            renew(queue)
     return result
 
 
 def is_clean(queue: int) -> int:
-    """Whether a queue of the host has no work, and nothing to report."""
+    """Whether a queue has nothing to report and, if it is the host's, no work."""
     driver = use(boxes.objects[queue].shared).driver
-    return isinstance(driver, HostQueue) and driver.clean()
+    return isinstance(driver, (HostQueue, DeviceQueue)) and driver.clean()
+
+
+_ENGINE: Final = (
+    *("xp_newest_point", "xp_state_at", "xp_wait_at", "xp_give_up", "xp_fill", "xp_mapped"),
+    *("xp_queue_work", "xp_queue_after"),
+)
+"""What the library calls of the native module, in the order of its `xp_engine_functions`."""
 
 
 _ASKED: Final[dict[type[Counted], str]] = {Context: "ContextInfo", Queue: "QueueInfo"}
@@ -726,16 +773,11 @@ def start(site: str) -> list[Callable[..., int]]:
         )
     if not layers_on:  # they see every call
         engine = ctypes.CDLL(_native.__file__)
-        asked = (
-            engine.xp_newest_state,
-            engine.xp_newest_wait,
-            engine.xp_newest_point,
-            engine.xp_fill,
-            engine.xp_mapped,
+        asked = (ctypes.c_void_p * len(_ENGINE))(
+            *(ctypes.cast(getattr(engine, name), ctypes.c_void_p).value for name in _ENGINE)
         )
-        _library.xpushare_ur_engine.argtypes = [ctypes.c_void_p] * len(asked)
         boxes.ask = _ask
-        _library.xpushare_ur_engine(*(ctypes.cast(each, ctypes.c_void_p) for each in asked))
+        _library.xpushare_ur_engine(asked)
     atexit.register(_library.xpushare_ur_end)
     _library.xpushare_ur_post.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_uint32, ctypes.c_void_p, ctypes.c_char_p]
     _wrappers[:] = [wrapper(FUNCTIONS[name], boxes, _library.xpushare_ur_post) for name in NUMBERED]

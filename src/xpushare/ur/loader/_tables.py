@@ -280,6 +280,7 @@ def _commands() -> Iterator[str]:
     yield "};\n"
     waits = [number for number, name in enumerate(NUMBERED) if (_native(FUNCTIONS[name]) or ("",))[0] == "XP_WAITS"]
     yield f"#define XP_EVENT_WAIT {waits[0]}"
+    yield f"#define XP_EVENTS_WAIT {NUMBERED.index('urEnqueueEventsWait')}"
     yield f"#define XP_HOST_TRAIT {HOST}"
     yield f"#define XP_COUNTED_KINDS {len(COUNTED)}"
     yield from (f"#define XP_{kind.upper()}_KIND {KIND_NUMBERS[kind]}" for kind in ("queue", "event"))
