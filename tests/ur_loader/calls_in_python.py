@@ -231,9 +231,14 @@ def properties() -> None:
         must("urQueueGetInfo", here, QueueInfo.REFERENCE_COUNT, 4, counted, 0)
         assert counted.value == references
         must("urQueueRetain", here)
+    task, of = ctypes.cast(_nothing, ctypes.c_void_p).value, ctypes.c_uint64()
+    event = made("urEnqueueHostTaskExp", here, task, 0, 0, 0, 0)
     for _ in range(4):
         must("urQueueRelease", here)
     assert call("urQueueGetInfo", here, QueueInfo.DEVICE, 0, 0, written) == Result.ERROR_INVALID_QUEUE
+    call("urContextRetain", 0)  # Python ends the queue first
+    must("urEventGetInfo", event, EventInfo.COMMAND_QUEUE, 8, of, 0)
+    assert call("urQueueRetain", of.value) == Result.ERROR_INVALID_QUEUE
 
 
 def called_back() -> None:

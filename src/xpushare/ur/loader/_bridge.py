@@ -170,7 +170,7 @@ class Boxes:
         """The handle of an object; 0 of none."""
         if found is None:
             return 0
-        new = found.__class__ is Queue and id(found) not in self._of
+        new = found.__class__ is Queue and found.references and id(found) not in self._of
         engine = _engine_queue(found) if new else 0
         with self._lock:
             handle = self._of.get(id(found))
@@ -197,7 +197,7 @@ class Boxes:
                             _library.xpushare_ur_device_queue(handle, engine, _device_number(device))
                     box.type = box.kind = number
             self._tell(handle, found)
-        if unknown and self.ask is not None:
+        if unknown and found.references and self.ask is not None:
             self.ask(handle, found)
         return handle
 
