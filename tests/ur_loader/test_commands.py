@@ -71,6 +71,10 @@ def test_python_is_asked_later(library: Path, shim: Path) -> None:
     assert run(library, shim, HOST, "asked") == ""
 
 
+def test_properties(library: Path, shim: Path) -> None:
+    assert run(library, shim, HOST, "properties") == ""
+
+
 def test_callbacks(library: Path, shim: Path) -> None:
     assert run(library, shim, HOST, "called_back") == ""
 
