@@ -1057,9 +1057,13 @@ def trees() -> None:
     """A model's 578 tensors: as one tree, and through a queue with the reductions, against torch's queue."""
     from tree_bench import Bench
 
-    for row in Bench("cuda:0").rows(10):
+    bench = Bench("cuda:0")
+    for row in bench.rows(10):
         assert row.ratio is not None
         rows.append({"row": f"t. {row.scenario}, {row.name}", "faster": 1 / row.ratio, **row.as_json()})
+    for name, value in bench.floors(5).items():
+        report(f"t. floor, {name}", value=value)
+    bench.end()
 
 
 GROUPS: Final[dict[str, tuple[Callable[[], None], int, int]]] = {  # name -> (function, GPUs, seconds)

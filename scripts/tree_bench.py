@@ -1,26 +1,33 @@
 """Measures a model's 578 tensors from process to process: as one tree, and through a queue with the reductions
 installed, against torch's queue, in one run.
 
-python scripts/tree_bench.py [--device cuda:0] [--json FILE]
+python scripts/tree_bench.py [--device cuda:0] [--floor] [--json FILE]
 
 The shapes are those of a model of 1.5 billion parameters (GPT-2 XL, bfloat16: 3.1 GB); on the host its width is an
 eighth, and the tensors lie in shared memory of the kind that each side sends without a copy. The clock runs from the
 call until the receiver has tensors and has read the first element of one. "New": the tensors are new, and nobody has
 them open. "Again": the receiver has them open. The ways take turns; medians with quartiles, in microseconds.
+
+`--floor` adds, on a GPU, what CUDA alone takes for new models of the same kind: its calls that name the allocations
+(`cuIpcGetMemHandle`) in one process, and those that open them in the other (`cuIpcOpenMemHandle`), by one thread and by
+several at once.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import json
 import multiprocessing
+import pickle
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
 import xpushare as xs
-from xpushare.bench.measure import Row, alternate, compare, machine
+from xpushare.bench.measure import Row, alternate, compare, machine, spread
 from xpushare.bench.report import table
 
 LAYERS: Final = 48
@@ -66,6 +73,65 @@ def model(device: str, way: str, value: int) -> dict[str, Any]:
     return made
 
 
+# --- what CUDA alone takes
+
+THREADS: Final = (1, 2, 4, 8)
+RANGE_START: Final = 11  # CU_POINTER_ATTRIBUTE_RANGE_START_ADDR
+
+
+class IpcHandle(ctypes.Structure):
+    _fields_ = [("raw", ctypes.c_byte * 64)]
+
+
+def cuda() -> Any:
+    return ctypes.CDLL("libcuda.so.1")  # its calls let other threads run
+
+
+def expect(code: int) -> None:
+    if code:
+        raise RuntimeError(f"CUDA error {code}")
+
+
+def named(state: dict[str, Any]) -> tuple[list[bytes], float]:
+    """The driver's handles of all allocations, and the microseconds for them; finding these does not count."""
+    driver = cuda()
+    starts: set[int] = set()
+    for tensor in state.values():
+        start = ctypes.c_uint64()
+        expect(driver.cuPointerGetAttribute(ctypes.byref(start), RANGE_START, ctypes.c_uint64(tensor.data_ptr())))
+        starts.add(start.value)
+    handles = [IpcHandle() for _ in starts]
+    begin = time.perf_counter_ns()
+    for start_of, handle in zip(starts, handles, strict=True):
+        expect(driver.cuIpcGetMemHandle(ctypes.byref(handle), ctypes.c_uint64(start_of)))
+    took = (time.perf_counter_ns() - begin) / 1000
+    return [bytes(handle) for handle in handles], took
+
+
+def opened(handles: list[bytes], threads: int) -> float:
+    """Microseconds of opening them, by so many threads at once; they are closed again afterwards."""
+    driver = cuda()
+    context = ctypes.c_void_p()
+    expect(driver.cuCtxGetCurrent(ctypes.byref(context)))
+
+    def open_(raw: bytes) -> int:
+        address = ctypes.c_uint64()
+        expect(driver.cuIpcOpenMemHandle_v2(ctypes.byref(address), IpcHandle.from_buffer_copy(raw), 1))
+        return address.value
+
+    with ThreadPoolExecutor(threads, initializer=lambda: expect(driver.cuCtxSetCurrent(context))) as pool:
+        list(pool.map(time.sleep, [0.01] * threads))  # the threads are there
+        begin = time.perf_counter_ns()
+        found = [open_(raw) for raw in handles] if threads == 1 else list(pool.map(open_, handles))
+        took = (time.perf_counter_ns() - begin) / 1000
+    for address in found:
+        expect(driver.cuIpcCloseMemHandle(ctypes.c_uint64(address)))
+    return took
+
+
+# --- the two processes
+
+
 def receive(pipe: Any, queue: Any) -> None:
     """The other process: says the first element of the newest model."""
     import torch
@@ -79,6 +145,10 @@ def receive(pipe: Any, queue: Any) -> None:
             held = None
             gc.collect()
             pipe.send_bytes(b"dropped")
+            continue
+        if asked.startswith(b"floor"):
+            handles, threads = pickle.loads(asked[5:])
+            pipe.send_bytes(pickle.dumps(opened(handles, threads)))
             continue
         found = queue.get() if asked == b"queue" else xs.attach(asked, like=torch)
         pipe.send_bytes(b"%d" % int(found["h.7.ln_1.bias"][0].item()))
@@ -136,6 +206,25 @@ class Bench:
         self.drop()
         return took
 
+    def floor(self, threads: int) -> tuple[int, float, float]:
+        """Of a new model: its allocations, and the microseconds of the driver's calls on both sides."""
+        state = model(self._device, "torch", 1)
+        handles, naming = named(state)
+        self._pipe.send_bytes(b"floor" + pickle.dumps((handles, threads)))
+        return len(handles), naming, pickle.loads(self._pipe.recv_bytes())
+
+    def floors(self, rounds: int) -> dict[str, Any]:
+        """By what: the median and the quartiles, in microseconds."""
+        found: dict[str, list[float]] = {}
+        count = 0
+        for _ in range(rounds):
+            for threads in THREADS:
+                count, naming, opening = self.floor(threads)
+                found.setdefault("cuIpcGetMemHandle, 1 thread", []).append(naming)
+                found.setdefault(f"cuIpcOpenMemHandle, {threads} thread(s)", []).append(opening)
+        spreads = {name: spread(samples) for name, samples in found.items()}
+        return {"allocations": count, **{n: [each.median, each.low, each.high] for n, each in spreads.items()}}
+
     def rows(self, rounds: int) -> list[Row]:
         found: dict[tuple[str, str], list[float]] = {}
         for way, samples in zip(WAYS, alternate(rounds, *(lambda w=way: self.new(w) for way in WAYS)), strict=True):
@@ -145,25 +234,37 @@ class Bench:
             found[way, "again"] = [self._send(way, state, 7) for _ in range(rounds + 3)][3:]
             self.drop()
             del state
-        self._pipe.send_bytes(b"end")
-        self._child.join(30)
         return [
             compare(f"{way}, 578 tensors", when, found[way, when], OTHER, found["torch", when],
                     most=1 / wanted, wanted=f"{wanted:g}x faster")
             for (way, when), wanted in WANTED.items()
         ]  # fmt: skip
 
+    def end(self) -> None:
+        self._pipe.send_bytes(b"end")
+        self._child.join(30)
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="native_cpu:0", help="native_cpu:0 or cuda:0")
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--floor", action="store_true", help="measure the driver's own calls, too (cuda)")
     parser.add_argument("--json", metavar="FILE", help="write the figures there, too")
     arguments = parser.parse_args()
-    found = Bench(arguments.device).rows(arguments.rounds)
+    if arguments.floor and not arguments.device.startswith("cuda"):
+        parser.error("--floor is for --device cuda:0")
+    bench = Bench(arguments.device)
+    found = bench.rows(arguments.rounds)
     print(table(machine(), found, {}))
+    floors = bench.floors(arguments.rounds) if arguments.floor else None
+    bench.end()
+    for name, values in (floors or {}).items():
+        print(f"{name}: {values if isinstance(values, int) else '{:.0f} us [{:.0f} {:.0f}]'.format(*values)}")
     if arguments.json:
-        report = {"machine": machine(), "device": arguments.device, "rows": [row.as_json() for row in found]}
+        report: dict[str, Any] = {
+            "machine": machine(), "device": arguments.device, "rows": [row.as_json() for row in found], "floor": floors,
+        }  # fmt: skip
         Path(arguments.json).write_text(json.dumps(report, indent=2) + "\n")
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import array
+import pickle
+
 import xpushare as xs
 
 
 def attach_what_was_looked_up() -> None:
-    with xs.attach(xs.lookup("array")) as array:
-        print(array.shape, array.handle)
+    with xs.attach(xs.lookup("array")) as found:
+        print(found.shape, found.handle)
     with xs.ipc.event.open(xs.lookup("event", timeout=1.0)) as event:
         event.wait(1.0)
     with xs.ipc.memory.open(xs.lookup("memory")) as memory:
@@ -18,6 +21,11 @@ def attach_what_was_looked_up() -> None:
 def attach_every_form(handle: xs.ArrayHandle) -> None:
     for form in (handle, bytes(handle), str(handle), bytearray(bytes(handle)), memoryview(bytes(handle))):
         xs.attach(form).close()
+
+
+def open_bytes_like(raw: bytes) -> None:
+    for form in (array.array("B", raw), pickle.PickleBuffer(raw), bytearray(raw), memoryview(raw)):
+        xs.ipc.memory.open(form).close()
 
 
 def attach_each_version() -> None:

@@ -374,6 +374,10 @@ class SharedArray(BufferBase, Closable[Range]):
     def device(self) -> Device:
         return self._use().device
 
+    def statistics(self) -> dict[str, Any]:
+        """What `Memory.statistics` says of the memory that the array lies in."""
+        return self.memory.statistics()
+
     @property
     def memory(self) -> Memory:
         """The memory that the array lies in, as a new object that shares the ownership."""
@@ -451,20 +455,23 @@ class SharedArray(BufferBase, Closable[Range]):
         dl_device: tuple[int, int] | None = _LEFT_OUT,
         copy: bool | None = _LEFT_OUT,
     ) -> Any:
-        if max_version == (1, 0) and dl_device is not None and copy is not None and self.read_only:
+        if max_version == (1, 0) and dl_device is not None and copy not in (None, True) and self.read_only:
             _warn_torch()
         dl_device = None if dl_device is _LEFT_OUT else dl_device
         copy = None if copy is _LEFT_OUT else copy
         here = self.__dlpack_device__()
-        if copy:
-            raise BufferError("shared memory is handed over as it is; copy on the consumer's side")
         if dl_device is not None and not same_device(here, tuple(dl_device)):  # type: ignore[arg-type]
             raise BufferError(f"the array is on DLPack device {here}, not on {tuple(dl_device)}")
-        return self._capsule(stream, max_version is not None and max_version[0] >= 1)
+        versioned = max_version is not None and max_version[0] >= 1
+        if copy:
+            from xpushare._share import array
 
-    def _capsule(self, stream: Any, versioned: bool, immutable: bool = False) -> Any:
+            return array(self)._capsule(stream, versioned, copied=True)
+        return self._capsule(stream, versioned)
+
+    def _capsule(self, stream: Any, versioned: bool, immutable: bool = False, copied: bool = False) -> Any:
         """A DLPack capsule. `immutable`: its consumer never writes to arrays, so it need not know that this one is
-        read-only.
+        read-only. `copied`: the consumer asked for a copy, and this array is one.
         """
         found = self._use()
         here = self.__dlpack_device__()
@@ -474,7 +481,8 @@ class SharedArray(BufferBase, Closable[Range]):
         steps = in_elements(self._strides, self._dtype.itemsize)
         owner, read_only = found.hold()
         address = found.address + self._offset
-        return dlpack_capsule(owner, address, here, kind, self._shape, steps, read_only and not immutable, versioned)
+        sealed = read_only and not immutable
+        return dlpack_capsule(owner, address, here, kind, self._shape, steps, sealed, versioned, copied)
 
     def _order_dlpack(self, found: Range, on_host: bool, stream: Any) -> None:
         """Make the consumer's stream wait. `stream` is DLPack's number for it; None is the default stream (on the host:

@@ -22,6 +22,7 @@ from xpushare.sharing.handle import (
     Handle,
     HandleLike,
     Named,
+    bytes_of,
     decode_text,
     encode_text,
     fields_of,
@@ -104,10 +105,10 @@ class ArrayHandle(Named, Closable[Parts]):
             return handle
         elif isinstance(handle, str):
             raw = decode_text(handle)
-        elif isinstance(handle, bytes | bytearray | memoryview | Handle):  # a Handle is told apart by its magic
+        elif isinstance(handle, Handle):  # told apart by its magic
             raw = bytes(handle)
         else:
-            raise InvalidArgumentError(f"an array handle is an ArrayHandle, bytes or str, not {type(handle).__name__}")
+            raw = bytes_of(handle, "an array handle is an ArrayHandle, bytes or str")
         parts = _verified.get(raw)
         if parts is None:
             other = other_messages.get(raw[: len(MAGIC)])
@@ -343,12 +344,12 @@ def _why_bad(raw: bytes) -> str:
         return "these bytes are no array handle (they do not begin with XPUSHARR)"
     if version != VERSION:
         return f"the array handle has format version {version}, this package reads version {VERSION}"
-    if length != len(raw) or keyed_hash(raw[:-SEAL_NBYTES]) != raw[-SEAL_NBYTES:]:
+    handles = 2 if flags & _HAS_EVENT else 1
+    if length != len(raw) or keyed_hash(_covered(raw, handles)) != raw[-SEAL_NBYTES:]:
         return (
             "the array handle's seal does not fit: it was cut or altered on the way, or made with another user's key "
             "(both processes need the same XPUSHARE_KEY_FILE or XPUSHARE_RUNTIME_DIR)"
         )
-    handles = 2 if flags & _HAS_EVENT else 1
     expected = HEADER.size + handles * Handle.NBYTES + 16 * ndim + text_nbytes + SEAL_NBYTES
     if flags & ~_HAS_EVENT or reserved or ndim > NDIM_MAX or length != expected:
         return (
@@ -362,6 +363,13 @@ def _why_bad(raw: bytes) -> str:
         return f"the array handle names {memory.kind}, not memory"
     Handle(raw[HEADER.size + Handle.NBYTES : HEADER.size + 2 * Handle.NBYTES])
     return "the array handle names an event that is none of its exporter"
+
+
+def _covered(raw: bytes, handles: int) -> bytes:
+    """What the seal covers: of each handle only its own seal, which stands for it."""
+    ends = [HEADER.size + number * Handle.NBYTES for number in range(1, handles + 1)]
+    seals = b"".join(raw[end - SEAL_NBYTES : end] for end in ends)
+    return raw[: HEADER.size] + seals + raw[ends[-1] : -SEAL_NBYTES]
 
 
 def _why_unfit(parts: Parts) -> str:

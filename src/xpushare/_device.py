@@ -51,7 +51,7 @@ class _Filter(NamedTuple):
         if self.dotted or self.backend not in ("*", info.backend):
             return False
         if self.root.isdecimal():
-            return int(self.root) == device.ordinal
+            return self.root.lstrip("0") == str(device.ordinal).lstrip("0")  # `int` refuses numbers of 4,301 digits
         return _TYPES.get(self.root, device.type) == device.type
 
 
@@ -303,6 +303,8 @@ def devices(selector: str | None = None) -> list[Device]:
     if one of the two names them. Starts no driver that would make a later fork unsafe. Raises `InvalidArgumentError`
     for a selector that does not parse.
     """
+    if not isinstance(selector, str | None):
+        raise InvalidArgumentError(f"a selector is a string such as 'cuda:*', not {type(selector).__name__}")
     selectors, backends = _choice(_said(), selector)
     found: list[Device] = []
     for backend in backends:
@@ -343,7 +345,7 @@ def _choice(*texts: str | None) -> tuple[list[_Selector], list[str]]:
 def _named(name: str) -> Device:
     if sys.platform != "linux":
         raise FeatureNotSupportedError(_ELSEWHERE)
-    text = name.strip()
+    text = name.strip().lower()  # as in a selector, case does not matter
     wanted = _as_uuid(text)
     if wanted is None:
         return _selected(text)
@@ -453,6 +455,8 @@ class Context:
 
     def __init__(self, devices: Sequence[DeviceLike] | DeviceLike) -> None:
         given: Iterable[DeviceLike] = [devices] if isinstance(devices, Device | str) else devices
+        if not isinstance(given, Iterable):
+            raise InvalidArgumentError(f"a context takes devices, not {type(given).__name__}")
         found = tuple(Device(device) for device in given)
         if not found:
             raise InvalidArgumentError("a context needs at least one device")

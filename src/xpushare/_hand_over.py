@@ -11,13 +11,16 @@ from typing import Final
 
 from xpushare._array import SharedArray, order_of
 from xpushare._array_handle import ArrayHandle, Parts, decode_dtype, encode_dtype, texts
+from xpushare._device import Device
 from xpushare._native import HandOver
+from xpushare.adapters.base import Export, Form, Import
 from xpushare.core.declare import layers_on
 from xpushare.core.memory import Range, decided, prepared_by
-from xpushare.core.resources import Allocation
+from xpushare.core.resources import Allocation, End
 from xpushare.sharing import identity, node
 from xpushare.sharing.handle import Handle
-from xpushare.sharing.table import Exported
+from xpushare.sharing.peers import Opener
+from xpushare.sharing.table import Exported, Prepared
 
 __all__ = ["SWITCH", "attach", "off", "share"]
 
@@ -33,8 +36,15 @@ _native: Final = HandOver(
     Parts=Parts,
     Allocation=Allocation,
     Exported=Exported,
+    End=End,
+    Opener=Opener,
+    Device=Device,
+    Import=Import,
+    Export=Export,
+    Prepared=Prepared,
     decided=decided,
     texts=texts,
+    memfd=Form.MEMFD,
     prepared_by=prepared_by,
     encode_dtype=encode_dtype,
     decode_dtype=decode_dtype,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
@@ -10,7 +11,7 @@ from typing import Any, Final
 from xpushare._array import SharedArray
 from xpushare._errors import InvalidArgumentError
 
-__all__ = ["Consumer", "consumer_of"]
+__all__ = ["Consumer", "consumer_of", "exchange_of", "torch_stream"]
 
 Consumer = Callable[[SharedArray], Any]
 
@@ -41,3 +42,16 @@ def consumer_of(like: Any) -> Consumer | None:
         raise InvalidArgumentError(f"like is a library or a function of a SharedArray, not {type(like).__name__}")
     consumer: Consumer = like
     return consumer
+
+
+def exchange_of(consumer: Consumer) -> object | None:
+    """DLPack's exchange API of the library whose `from_dlpack` the consumer is; None where there is none."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or consumer is not torch.from_dlpack:
+        return None
+    return getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+
+
+def torch_stream(kind: str, ordinal: int) -> Any:
+    """The stream that torch works on now on one of its devices of that kind, which this starts."""
+    return getattr(sys.modules["torch"], kind).current_stream(ordinal)

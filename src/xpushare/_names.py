@@ -448,6 +448,7 @@ class Watch:
 
     def next(self, timeout: float | None = None) -> Handle | ArrayHandle:
         """The next version, `TimeoutError` after `timeout` seconds."""
+        timeout = event.timeout_argument(timeout)
         start = time.monotonic()
         warned = False
         while True:
@@ -589,7 +590,7 @@ class _Changes:
             return
         poll = select.poll()
         poll.register(self._fd.number, select.POLLIN)
-        if poll.poll(None if seconds is None else seconds * 1000):
+        if poll.poll(None if seconds is None else min(seconds * 1000, 1 << 30)):  # an int in C, and a wait may be short
             self._drain(self._fd.number)
 
     async def changed(self) -> None:

@@ -5,8 +5,10 @@ docs/events-protocol.md. Failing system calls raise `OSError` with errno and the
 holds the GIL while it blocks.
 """
 
-from collections.abc import Sequence
-from typing import Any, Final, Literal, Self, final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, Self, TypeVar, final
+
+_Handle = TypeVar("_Handle")
 
 # --- the protocol's declarations, of src/native/engine/layout.h -------------------------------------------------------
 STRUCTS: Final[dict[str, dict[str, tuple[int, str]]]]  # structure -> field -> offset and `struct` code, in order
@@ -318,6 +320,106 @@ class HandOver:
         device that it has opened memory on. None, with nothing left open, for anything else.
         """
 
+def read_tree(seal: Seal, raw: bytes, /) -> TreeParts | None:
+    """What the handle of a tree says; None unless `seal` sealed it, with handles of one exporter, and this version
+    knows all that it says. What it says of its arrays is not checked yet.
+    """
+
+def flatten(tree: Any, most: int, /) -> Any:
+    """The arrays of a tree, and the tree in terms of JSON; NotImplemented for what only Python describes or refuses.
+    `most`: bytes of the message.
+    """
+
+def unflatten(described: Any, arrays: Sequence[Any], /) -> Any:
+    """The tree with these arrays; NotImplemented for what only Python makes or refuses."""
+
+@final
+class TreeParts:
+    """What the handle of a tree says. Its length is the number of arrays."""
+
+    text: bytes
+    copied: int
+    def __len__(self) -> int: ...
+    def handles(
+        self, kind: type[_Handle], boot_id: bytes, /
+    ) -> tuple[tuple[_Handle, ...], tuple[tuple[_Handle, int], ...]] | None:
+        """The handles of the memory, as objects of that class, and those of the events with their points; None if one
+        is of another boot.
+        """
+
+    def good(self, itemsizes: tuple[int, ...], /) -> bool:
+        """Whether each array names what is there, and lies in its memory. `itemsizes`: of the dtypes."""
+
+    def elements(self) -> list[tuple[int, int, tuple[int, ...], tuple[int, ...], int, int]]:
+        """Of each array: its memory, event (-1: none), shape, strides, dtype and offset."""
+
+    def marks(self) -> set[tuple[int, int]]:
+        """Which memory has arrays that which event orders."""
+
+    def tensors(
+        self,
+        exchange: object,
+        places: list[tuple[object, int, tuple[int, int]]],
+        dtypes: list[tuple[tuple[int, int, int], int]],
+        /,
+    ) -> list[Any] | None:
+        """The arrays, as the library makes them whose DLPack exchange API is given; call `good` before. `places`: of
+        each memory what holds it, its address, and DLPack's device; `dtypes`: of each DLPack's type, and the item size.
+        None, with nothing made, if it makes none of one of them.
+        """
+
+@final
+class Leaves:
+    """The arrays of a tree that is shared, until its handle is sealed."""
+
+    def __init__(self, arrays: list[Any]) -> None: ...
+    def view(self, exchange_of: Callable[[type], object], differs: str, /) -> None:
+        """Look at each array by DLPack's exchange API, which `exchange_of` gives (None: it has none); not at those
+        whose attribute `differs` is true.
+        """
+
+    def next(self) -> int | None:
+        """Place the arrays that are like earlier ones and lie in known allocations; the first that is not, or None."""
+
+    def where(self) -> tuple[int, int, int, int] | None:
+        """Of the array that `next` named: the number of its kind, DLPack's type of its device, its address and size;
+        None if it was not viewed.
+        """
+
+    def learn(self, start: int, nbytes: int, device: object, /) -> None:
+        """Place arrays in that allocation, too."""
+
+    def skip(self, device: object | None, /) -> None:
+        """The caller places the array that `next` named. Others of its kind, on `device`, need not be looked at; None:
+        they do.
+        """
+
+    def placed(self) -> list[tuple[int, int, int, list[Any]]]:
+        """The allocations that arrays were placed in: start, lowest byte and end of the arrays, and these."""
+
+    def assign(self, memory: dict[int, tuple[int, int]], kinds: dict[int, tuple[int, int]], /) -> None:
+        """Give what was placed its numbers. `memory`, by the allocation's start: its number, and where it begins;
+        `kinds`, by their numbers: event (-1: none) and dtype.
+        """
+
+    def set(
+        self,
+        index: int,
+        memory: int,
+        event: int,
+        dtype: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        offset: int,
+        /,
+    ) -> None:
+        """Describe an array that the caller placed."""
+
+    def seal(
+        self, seal: Seal, memory: list[bytes], events: list[bytes], points: list[int], text: bytes, copied: int, /
+    ) -> bytes | None:
+        """The handle; None if it would be too large."""
+
 def check_memfd(fd: int, nbytes: int, inode: int = 0, seals: int = 0, exact: bool = False) -> None:
     """Check that it is safe to map `nbytes` of a peer's fd. ValueError unless it is a memfd of ordinary pages that
     cannot shrink, also has `seals`, has at least `nbytes` (`exact`: exactly as many), and is the file `inode` (0: any).
@@ -392,11 +494,13 @@ def dlpack_capsule(
     strides: tuple[int, ...] | None,
     read_only: bool,
     versioned: bool,
+    copied: bool = False,
 ) -> Any:
     """A DLPack capsule ("dltensor_versioned" 1.x, or "dltensor") that holds `owner` until its consumer deletes it (from
     any thread).
 
-    `strides` are in elements, None for C order; `dtype` is (code, bits, lanes). Unversioned and read-only: BufferError.
+    `strides` are in elements, None for C order; `dtype` is (code, bits, lanes). `copied` is DLPack's flag of that name,
+    which only a versioned capsule has. Unversioned and read-only: BufferError.
     """
 
 @final
@@ -588,7 +692,9 @@ SYSTEM: Final = 3 << 32
 """Codes of `StreamQueue` from here on are this and an errno: the relay or the warden could not do what it should."""
 
 Argument = (
-    int | Literal["queue", "address", "point", "point_low", "function", "data", "out", "made", "status_out", "mode"]
+    int
+    | Literal["queue", "address", "point", "point_low", "function", "data", "out", "made", "status_out", "mode"]
+    | Literal["to", "from", "nbytes", "value", "value_at", "times"]
 )
 Step = tuple[int, tuple[Argument, ...]] | tuple[int, tuple[Argument, ...], bool]
 Recipe = Step | tuple[Step, ...]
@@ -615,6 +721,10 @@ class QueueCalls:
     `budget`: how many queues of ordering "shared" may wait in the device at a time for points that may never come, all
     queues with these calls counted.
 
+    `copy` and `fills`, each one step, are for commands that need no Python (`StreamQueue.own`): "to", "from" and
+    "nbytes"; the fills, for patterns of 1, 2 and 4 bytes, write "times" patterns "to" an address: "value", or what
+    lies at "value_at", a byte that stays. `works` says whether there are a copy and a fill with bytes.
+
     `wait_bits` 32: the device compares only the lower half of the word, so the queue holds what cannot be told by
     that. `store_bits` 32: the device stores only the lower half, so host functions store the upper one."""
 
@@ -630,7 +740,11 @@ class QueueCalls:
         host_data: int = 0,
         relay: Recipe | None = None,
         budget: int = 0,
+        copy: Step | None = None,
+        fills: tuple[Step | None, ...] = (),
     ) -> None: ...
+    @property
+    def works(self) -> bool: ...
 
 @final
 class StreamQueue:
@@ -638,11 +752,11 @@ class StreamQueue:
     and in the order in which points are submitted. Any of them may block.
 
     `ordering` says which waits the device does. "device": all of them. "shared", where queues share hardware and a wait
-    blocks other queues: those for certain points, which a "shared" or "held" queue of this process has handed to the
-    driver behind nothing that may never come; and any, while fewer than `budget` queues, or this one already, wait so.
-    "held": none. What the device does not wait for the queue holds: that wait and every later operation are kept here.
-    A relay thread hands them to the driver when the point is done or lost. Points are submitted at once all the same.
-    What is signalled behind a wait that is lost never reaches the driver: it is lost, with the same cause.
+    blocks other queues: those for certain points, which a queue of this process has handed to the driver behind nothing
+    that may never come; and any, while fewer than `budget` queues, or this one already, wait so. "held": none. What the
+    device does not wait for the queue holds: that wait and every later operation are kept here. A relay thread hands
+    them to the driver when the point is done or lost. Points are submitted at once all the same. What is signalled
+    behind a wait that is lost never reaches the driver: it is lost, with the same cause.
 
     `adopted`: another library also uses the queue. Then it holds nothing.
 
@@ -698,6 +812,23 @@ class StreamQueue:
 
         This still works when the queue has failed, so that a mark can tell when earlier work has finished.
         """
+
+    def own(self, slot: Slot, address: int) -> None:
+        """Native code outside this module may queue commands by `engine` from now on. Each signals a point of this
+        slot, which nobody else signals.
+        """
+
+    @property
+    def spent(self) -> bool:
+        """There is no such slot, or the queue has met a loss since, which a later point of it would heal."""
+
+    @property
+    def engine(self) -> int:
+        """The address of this queue in native code."""
+
+    @property
+    def place(self) -> int:
+        """That of the newest operation."""
 
     def unsure(self, more: bool) -> None:
         """What comes later waits for something that may never come and that is no point: until the same with False,

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from xpushare import adapters, arrays
+from xpushare import _hand_over, adapters, arrays
 from xpushare._array import array_of
-from xpushare._device import Device
-from xpushare._elements import c_strides, check_dtype, extent
+from xpushare._array_handle import NDIM_MAX
+from xpushare._device import Device, dlpack_of
+from xpushare._elements import c_strides, check_dtype, dlpack_type, extent
 from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
 from xpushare._lifecycle import use
+from xpushare._like import exchange_of, torch_stream
+from xpushare._native import Leaves
 from xpushare._queue import Queue
 from xpushare._source import Source, copy_of, host_view, in_place, is_unordered, native_stream, own_array, whole
-from xpushare._tree_handle import Content, Element, TreeHandle, content_of, flatten, seal_tree, unflatten
+from xpushare._tree_handle import Content, Dtypes, TreeHandle, content_of, flatten, seal_tree, unflatten
 from xpushare.core import memory
+from xpushare.core.declare import layers_on
 from xpushare.core.event import open_ as open_event
 from xpushare.core.memory import Range
 from xpushare.core.opening import give_open
 from xpushare.core.ordering import Order, mark, work_on
-from xpushare.core.pickles import Implicit
+from xpushare.core.pickles import ImplicitAll
 from xpushare.core.resources import Allocation
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import fields_of
@@ -52,66 +56,62 @@ def share_tree(
             f"this {type(tree).__name__} contains no arrays, of which trees consist: xs.array makes a shared copy of "
             "lists and numbers"
         )
-    placing = _Placing(copy, stream)
-    for array in found:
-        try:
-            placing.add(array)
-        except XpuShareError as error:
-            error.add_note(f"of the array at {_path(tree, array)} of the tree")
-            raise
+    placing = _Placing(found, copy, stream)
+    if not (_hand_over.off or layers_on):
+        placing.view()
+    try:
+        placing.place()
+    except XpuShareError as error:
+        error.add_note(f"of the array at {_path(tree, placing.current())} of the tree")
+        raise
     placing.copy_private()
     works = placing.works()
     marks = [mark(work, work.device) for work in works]
-    numbers = {id(work): number for number, work in enumerate(works)}
-    groups: dict[tuple[int, bool], _Group] = {}
-    lying: list[_Group] = []
-    for covered, *_ in placing.sources:
-        allocation, start, nbytes = covered[:3]
-        access = read_only or covered.read_only
-        group = groups.get((id(allocation), access))
-        if group is None:
-            group = groups[id(allocation), access] = _Group(len(groups), covered, access)
-        group.add(start, nbytes, covered.lease)
-        lying.append(group)
-    elements = [
-        Element(group.number, numbers.get(id(work), -1), shape, strides, dtype, covered.offset - group.low + first)
-        for group, work, (covered, first, shape, strides, dtype) in zip(
-            lying, placing.produced, placing.sources, strict=True
-        )
-    ]
-    first, *others = groups.values()
-    held = [Implicit(memory.get(other.range(None), None, read_only)) for other in others]
-    whole_tree = first.range([*held, *(mark.export for mark in marks)])
+    groups = placing.describe({id(work): number for number, work in enumerate(works)}, read_only)
+    first, *others = groups
+    ranges = [other.range(None) for other in others]
+    if layers_on:
+        held = ImplicitAll([])
+        held.handles.extend(memory.get(each, None, read_only) for each in ranges)
+    else:
+        held = ImplicitAll(memory.get_all(ranges, read_only))
+    whole_tree = first.range([held, *(mark.export for mark in marks)])
     gate = memory.get(whole_tree, None, read_only, opens, ttl=ttl)
     try:
-        handles = [gate, *(other.handle for other in held)]
-        return seal_tree(handles, marks, elements, described, placing.copied), placing.copied
+        handles = [gate, *held.handles]
+        sealed = seal_tree(handles, marks, placing.leaves, placing.dtypes, described, placing.copied)
     except BaseException:
         node.current().table().withdraw(gate, layout.REASON_PUT)
         raise
+    return sealed, placing.copied
 
 
 class _Group:
     """The arrays in one allocation: what is exported is the range that they span."""
 
-    __slots__ = ("_covered", "_leases", "high", "low", "number")
+    __slots__ = ("_covered", "_leases", "_read_only", "high", "low", "number")
 
     def __init__(self, number: int, covered: Range, read_only: bool) -> None:
         self.number = number
         self.low = covered.offset
         self.high = covered.offset
-        self._covered = covered._replace(read_only=read_only)
+        self._covered = covered
+        self._read_only = read_only
         self._leases: list[Any] = []
 
-    def add(self, start: int, nbytes: int, lease: Any) -> None:
-        self.low = min(self.low, start)
-        self.high = max(self.high, start + nbytes)
-        if lease is not None:
-            self._leases.append(lease)
+    def add(self, low: int, high: int, leases: Iterable[Any]) -> None:
+        self.low = min(self.low, low)
+        self.high = max(self.high, high)
+        self._leases.extend(leases)
 
     def range(self, more: Any) -> Range:
         """What to export, with all that the export has to hold."""
-        return self._covered._replace(offset=self.low, nbytes=self.high - self.low, lease=(self._leases, more))
+        allocation, _, _, device, context, _, handle, _ = self._covered
+        lease = self._leases, more
+        found: Range = _new(
+            Range, (allocation, self.low, self.high - self.low, device, context, self._read_only, handle, lease)
+        )
+        return found
 
 
 class _Private(NamedTuple):
@@ -122,10 +122,23 @@ class _Private(NamedTuple):
     found: arrays.Described | None
 
 
+class _Alike(NamedTuple):
+    """What arrays of one type, on one device, with one type of elements have in common."""
+
+    device: Device
+    backend: str | None
+    work: Work | None
+    dtype: Any
+
+
 class _Placing:
     """Where the arrays of a tree lie, and on which streams they are produced."""
 
-    def __init__(self, copy: bool, stream: Any) -> None:
+    def __init__(self, found: list[Any], copy: bool, stream: Any) -> None:
+        self.leaves: Final = Leaves(found)
+        self.dtypes: Final = Dtypes()
+        self._found = found
+        self._at = 0
         self._copy = copy
         self._stream = stream
         self._ordered = not is_unordered(stream)
@@ -136,11 +149,63 @@ class _Placing:
         self._dtypes: dict[tuple[int, ...], Any] = {}  # of DLPack's types
         self._distinct: dict[int, Work] = {}  # by the id of the driver's queue
         self._copying: set[int] = set()
+        self._alike: dict[int, _Alike] = {}  # by the numbers that `leaves` gives them
+        self._indices: list[int] = []  # of the arrays that are placed here; the others are placed by `leaves`
         self.sources: list[Any] = []
         self.produced: list[Work | None] = []
         self.copied = 0
 
-    def add(self, array: Any) -> None:
+    def view(self) -> None:
+        """Have `leaves` place the arrays that lie where others do, and are like them."""
+        if self._stream is None or not self._ordered:  # a stream that is named stands for all
+            arrays.view(self.leaves)
+
+    def current(self) -> Any:
+        """The array that is being placed."""
+        return self._found[self._at]
+
+    def place(self) -> None:
+        leaves = self.leaves
+        tried = -1
+        while (index := leaves.next()) is not None:
+            self._at = index
+            array = self._found[index]
+            where = leaves.where()
+            if index != tried and where is not None and self._locate(array, *where):
+                tried = index
+                continue
+            self._indices.append(index)
+            found = self._add(array)
+            leaves.skip(None if where is None or found is None else self._is_alike(array, found, where[0], where[1]))
+
+    def _locate(self, array: Any, kind: int, _on: int, low: int, nbytes: int) -> bool:
+        """Tell `leaves` in which allocation the array lies, if it is like an earlier one."""
+        alike = self._alike.get(kind)
+        if alike is None:
+            return False
+        try:
+            place = arrays.range_at(arrays.Located(low, nbytes, False, alike.backend), array)
+        except XpuShareError:
+            return False  # `_add` says what is wrong, or copies it
+        if place.device is not alike.device:
+            return False
+        self._learn(place.allocation)
+        return True
+
+    def _is_alike(self, array: Any, found: arrays.Described, kind: int, on: int) -> Device | None:
+        """The device of an array that was placed here, if nothing is to be decided for others that are like it."""
+        covered = None if self.sources[-1] is None else self.sources[-1].covered
+        own: Any = type(array)
+        if covered is None or arrays.viewable(own, on) is None:
+            return None
+        device: Device = covered.device
+        if self._ordered and (own, device) not in self._current:
+            return None
+        self._alike[kind] = _Alike(device, found.backend, self.produced[-1], self._dtype(found))
+        return device
+
+    def _add(self, array: Any) -> arrays.Described | None:
+        """Place an array; of another library's, what it says."""
         own = own_array(array)
         source: Source | None
         if own is not None:
@@ -166,11 +231,12 @@ class _Placing:
         if source is None:
             self._private.append(_Private(len(self.sources) - 1, array if own is None else own, found))
             self.produced.append(None)
-            return
+            return found
         covered = source.covered
         if own is None:
             self._learn(covered.allocation)
         self.produced.append(self._work(array, found, covered.device))
+        return found
 
     def _dtype(self, found: arrays.Described) -> Any:
         kind = found.kind
@@ -187,6 +253,7 @@ class _Placing:
         if not at or self._allocations[at - 1] is not allocation:
             self._starts.insert(at, allocation.address)
             self._allocations.insert(at, allocation)
+            self.leaves.learn(allocation.address, allocation.nbytes, allocation.device)
 
     def _known(self, array: Any, found: arrays.Described, dtype: Any) -> Source | None:
         """In an allocation that an earlier array has shown: asking the driver takes long."""
@@ -274,6 +341,56 @@ class _Placing:
                 kept[id(work)] = work
         return list(kept.values())
 
+    def describe(self, events: dict[int, int], read_only: bool) -> list[_Group]:
+        """Have `leaves` know of each array in which group it lies, and after which event (by the ids of their streams)
+        it is there; the groups.
+        """
+        groups: dict[tuple[int, bool], _Group] = {}
+
+        def group_of(covered: Range) -> _Group:
+            access = read_only or covered.read_only
+            key = id(covered.allocation), access
+            group = groups.get(key)
+            if group is None:
+                group = groups[key] = _Group(len(groups), covered, access)
+            return group
+
+        leaves = self.leaves
+        lying: list[_Group] = []
+        for source in self.sources:
+            covered = source.covered
+            group = group_of(covered)
+            group.add(
+                covered.offset, covered.offset + covered.nbytes, () if covered.lease is None else (covered.lease,)
+            )
+            lying.append(group)
+        places: list[tuple[int, _Group]] = []
+        for start, low, high, members in leaves.placed():
+            allocation = self._allocations[bisect_right(self._starts, start) - 1]
+            device = allocation.device
+            group = group_of(
+                _new(Range, (allocation, low - start, high - low, device, device.context, False, None, None))
+            )
+            group.add(low - start, high - start, members if allocation.foreign else ())
+            places.append((start, group))
+        for index, group, work, source in zip(self._indices, lying, self.produced, self.sources, strict=True):
+            covered, first, shape, strides, dtype = source
+            if len(shape) > NDIM_MAX:
+                raise InvalidArgumentError(f"an array has at most {NDIM_MAX} dimensions, this has {len(shape)}")
+            leaves.set(
+                index, group.number, events.get(id(work), -1), self.dtypes.number(dtype), shape, strides,
+                covered.offset - group.low + first,
+            )  # fmt: skip
+        if places:
+            leaves.assign(
+                {start: (group.number, start + group.low) for start, group in places},
+                {
+                    kind: (events.get(id(alike.work), -1), self.dtypes.number(alike.dtype))
+                    for kind, alike in self._alike.items()
+                },
+            )
+        return list(groups.values())
+
 
 def _path(x: Any, wanted: Any, path: str = "") -> str:
     """Where an object is in a tree, for messages; empty where it is not."""
@@ -296,7 +413,7 @@ def attach_tree(
     """The tree behind a handle, its arrays mapped here. What fails leaves nothing open, and takes no open away."""
     content = content_of(handle)
     kinds = list(types)
-    unflatten(content.tree, content.arrays, kinds)  # refused before anything is opened
+    unflatten(content.tree, range(len(content.leaves)), kinds)  # refused before anything is opened
     gate = content.memory[0]
     here = node.current()
     own = here.table().find(gate) if here.is_own(fields_of(gate).cookie) else None  # holds the other exports
@@ -306,12 +423,17 @@ def attach_tree(
     try:
         for each in content.memory:
             opened.append(memory.open_(each, device))  # noqa: PERF401 (those opened so far must be closed)
-        _make(handle, content, opened, not is_unordered(stream), orders, made)
+        if not is_unordered(stream):
+            _order(content, opened, orders)
         if orders and stream is not None:
             work = _work_of(stream, opened)
             for order in orders.values():
                 order.before(work)
-        return unflatten(content.tree, made if consumer is None else list(map(consumer, made)), kinds)
+        found = None if consumer is None else _tensors(content, opened, orders, consumer)
+        if found is None:
+            _make(handle, content, opened, orders, made)
+            found = made if consumer is None else list(map(consumer, made))
+        return unflatten(content.tree, found, kinds)
     except BaseException:
         if opened:
             give_open(gate)
@@ -324,24 +446,66 @@ def attach_tree(
         del own
 
 
+def _order(content: Content, opened: list[Range], orders: dict[tuple[int, int], Order]) -> None:
+    """What the readers of the arrays wait for, by the event and the device."""
+    for place, event in content.leaves.marks():
+        device = opened[place].device
+        if (event, id(device)) not in orders:
+            mark, point = content.events[event]
+            orders[event, id(device)] = Order(open_event(mark, device, signals=False), point)
+
+
 def _make(
     handle: TreeHandle,
     content: Content,
     opened: list[Range],
-    ordered: bool,
     orders: dict[tuple[int, int], Order],
     made: list[SharedArray],
 ) -> None:
-    """Make the arrays. Their readers wait for the streams that they were produced on."""
-    for place, event, shape, strides, dtype, offset in content.arrays:
-        order = None
-        if ordered and event >= 0:
-            device = opened[place].device
-            order = orders.get((event, id(device)))
-            if order is None:
-                mark, point = content.events[event]
-                order = orders[event, id(device)] = Order(open_event(mark, device, signals=False), point)
+    """Make the arrays."""
+    for place, event, shape, strides, dtype, offset in content.elements():
+        order = orders.get((event, id(opened[place].device)))
         made.append(array_of(opened[place], shape, dtype, strides, offset, handle, order))
+
+
+def _tensors(
+    content: Content, opened: list[Range], orders: dict[tuple[int, int], Order], consumer: Consumer
+) -> list[Any] | None:
+    """What the consumer makes of the arrays, by its library's exchange API. Its current streams wait for the
+    producer's. None where it has to be asked array by array.
+    """
+    exchange = None if _hand_over.off or layers_on else exchange_of(consumer)
+    if exchange is None:
+        return None
+    places: list[tuple[object, int, tuple[int, int]]] = []
+    devices: dict[tuple[int, int], Device] = {}
+    for each in opened:
+        owner, read_only = each.hold()
+        if read_only:
+            return None  # the consumer is warned
+        on = dlpack_of(each.device, each.allocation.kind)
+        devices[on] = each.device
+        places.append((owner, each.address, on))
+    try:
+        dtypes = [(dlpack_type(dtype), dtype.itemsize) for dtype in content.dtypes]
+    except BufferError:
+        return None
+    streams: dict[int, Work | None] = {}  # by the id of the device; None: the host reads
+    for on, device in devices.items():
+        kind = adapters.dlpack_owner(on[0])[0].torch_type
+        if kind is None:
+            return None
+        work = None if adapters.on_host(on[0]) else work_on(device, torch_stream(kind, on[1]))
+        if work is None or streams.get(id(device), work) is not None:
+            streams[id(device)] = work
+    for (_event, device_id), order in orders.items():
+        if not order.settled():
+            work = streams[device_id]
+            if work is None:
+                order.before_host()
+            else:
+                order.before(work)
+    return content.leaves.tensors(exchange, places, dtypes)
 
 
 def _work_of(stream: Any, opened: list[Range]) -> Work:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import hmac
+import itertools
 import keyword
 import math
 import struct
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, final
 
+from xpushare import _native
 from xpushare._array_handle import (
     NDIM_MAX,
     ArrayHandle,
@@ -22,9 +23,9 @@ from xpushare._array_handle import (
 )
 from xpushare._elements import extent
 from xpushare._errors import InvalidArgumentError, InvalidHandleError
-from xpushare._native import forks
-from xpushare.sharing import layout, node
-from xpushare.sharing.handle import KIND_NUMBERS, SEAL_NBYTES, Handle, fields_of, keyed_hash, raw_of
+from xpushare._native import CONSTANTS, MAGICS, STRUCTS, Leaves, TreeParts, forks, read_tree
+from xpushare.sharing import identity, layout, node
+from xpushare.sharing.handle import SEAL_NBYTES, Handle, fields_of, keyed_hash, raw_of
 
 if TYPE_CHECKING:
     from xpushare.core.ordering import Mark
@@ -33,6 +34,7 @@ __all__ = [
     "NBYTES_MAX",
     "ArrayHandle",
     "Content",
+    "Dtypes",
     "Element",
     "TreeHandle",
     "content_of",
@@ -41,15 +43,14 @@ __all__ = [
     "unflatten",
 ]
 
-MAGIC: Final = b"XPUSHTRE"
-VERSION: Final = 1
-NBYTES_MAX: Final = 64 << 20
+MAGIC: Final = MAGICS["tree"]
+VERSION: Final = CONSTANTS["TREE_VERSION"]
+NBYTES_MAX: Final = CONSTANTS["TREE_MOST"]
 DEPTH_MAX: Final = 64
 _FIELDS_MAX: Final = 1 << 12  # of a named tuple: making its type takes time and memory
-# magic, version, reserved, length, memory handles, events, arrays, lengths and strides, text bytes, copied
-HEADER: Final = struct.Struct("<8sHHIIIIIIQ")
+HEADER: Final = struct.Struct("<" + "".join(code for _at, code in STRUCTS["tree"].values()))
 POINT: Final = struct.Struct("<Q")  # after the handle of an event
-ARRAY: Final = struct.Struct("<IIIHHQ")  # memory, event (0: none), dtype, dimensions, reserved, offset
+ARRAY: Final = struct.Struct("<" + "".join(code for _at, code in STRUCTS["leaf"].values()))
 _EVENT_NBYTES: Final = Handle.NBYTES + POINT.size
 _INT64: Final = 1 << 63
 _LEAVES: Final = (str, bool, float, type(None))  # as JSON has them
@@ -63,9 +64,12 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
     """The arrays of a tree, each object once, and the tree in terms of JSON with their indices in their places.
     Raises `InvalidArgumentError` for what no message can say.
     """
-    walk = _Walk()
-    described = walk.node(tree, 0)
-    return walk.arrays, described
+    found: Any = _native.flatten(tree, NBYTES_MAX)
+    if found is NotImplemented:
+        walk = _Walk()
+        found = walk.arrays, walk.node(tree, 0)
+    arrays, described = found
+    return arrays, described
 
 
 class _Walk:
@@ -152,7 +156,9 @@ def unflatten(described: Any, arrays: Sequence[Any], types: Iterable[Any] = ()) 
     """The tree that `flatten` described, with these arrays. Raises `InvalidHandleError` for any other description, and
     `InvalidArgumentError` for `types` that are not those of the tree.
     """
-    return _Maker(arrays, types).node(described, 0)
+    made = _Maker(arrays, types)  # checks the types
+    found = _native.unflatten(described, arrays)
+    return made.node(described, 0) if found is NotImplemented else found
 
 
 class _Maker:
@@ -250,8 +256,15 @@ class Content(NamedTuple):
 
     memory: tuple[Handle, ...]
     events: tuple[tuple[Handle, int], ...]
-    arrays: list[Element]
+    leaves: TreeParts  # the arrays
+    dtypes: list[Any]
     tree: Any  # as `flatten` describes it
+
+    def elements(self) -> list[Element]:
+        return [
+            Element(memory, event, shape, strides, self.dtypes[dtype], offset)
+            for memory, event, shape, strides, dtype, offset in self.leaves.elements()
+        ]
 
 
 @final
@@ -260,11 +273,12 @@ class TreeHandle(ArrayHandle):
     end with that one's.
     """
 
-    __slots__ = ("_events", "_memory")
+    __slots__ = ("_events", "_memory", "_read_parts")
 
     _begins = "_own"
     _memory: tuple[Handle, ...]
     _events: tuple[tuple[Handle, int], ...]
+    _read_parts: TreeParts | None  # of bytes that were read
 
     @classmethod
     def _of(
@@ -273,6 +287,7 @@ class TreeHandle(ArrayHandle):
         memory: tuple[Handle, ...],
         events: tuple[tuple[Handle, int], ...],
         copied: int,
+        parts: TreeParts | None = None,
     ) -> TreeHandle:
         self = object.__new__(cls)
         self._raw = raw
@@ -281,6 +296,7 @@ class TreeHandle(ArrayHandle):
         self._owner = None
         self._memory = memory
         self._events = events
+        self._read_parts = parts
         return self
 
     @classmethod
@@ -295,65 +311,21 @@ class TreeHandle(ArrayHandle):
     @classmethod
     def _read(cls, raw: bytes) -> TreeHandle:
         """Verify the seal, and that the parts have their sizes; what they say is checked when the tree is attached."""
-        if not HEADER.size + Handle.NBYTES + SEAL_NBYTES <= len(raw) <= NBYTES_MAX:
-            raise InvalidHandleError(f"the handle of a tree does not have {len(raw)} bytes")
-        _magic, version, reserved, length, places, events, arrays, steps, text, copied = HEADER.unpack_from(raw)
-        if version != VERSION:
-            raise InvalidHandleError(f"the tree's handle has format version {version}, this package reads {VERSION}")
-        if length != len(raw) or not hmac.compare_digest(keyed_hash(raw[:-SEAL_NBYTES]), raw[-SEAL_NBYTES:]):
-            raise InvalidHandleError(
-                "the tree's seal does not fit: it was cut or altered on the way, or made with another user's key "
-                "(both processes need the same XPUSHARE_KEY_FILE or XPUSHARE_RUNTIME_DIR)"
-            )
-        expected = HEADER.size + places * Handle.NBYTES + events * _EVENT_NBYTES + arrays * ARRAY.size + 8 * steps
-        expected += text + SEAL_NBYTES
-        if reserved or not places or not arrays or length != expected:
-            raise InvalidHandleError(
-                f"the tree's handle says things this version does not know ({places} allocations, {events} events, "
-                f"{arrays} arrays, {length} bytes where {expected} are due)"
-            )
-        at = HEADER.size
-        memory: list[Handle] = []
-        for _ in range(places):
-            memory.append(_part(raw, at, "memory", memory))
-            at += Handle.NBYTES
-        marks: list[tuple[Handle, int]] = []
-        for _ in range(events):
-            (point,) = POINT.unpack_from(raw, at + Handle.NBYTES)
-            if point >= 1 << 43:
-                raise InvalidHandleError(f"the tree's handle says point {point}, which no event reaches")
-            marks.append((_part(raw, at, "event", memory), point))
-            at += _EVENT_NBYTES
-        return cls._of(raw, tuple(memory), tuple(marks), copied)
+        parts = read_tree(identity.sealing(), raw)
+        handles = None if parts is None else parts.handles(Handle, identity.boot_id())
+        if parts is None or handles is None:
+            raise InvalidHandleError(_why_bad(raw))
+        return cls._of(raw, *handles, parts.copied, parts)
 
     def _content(self) -> Content:
         """Raises `InvalidHandleError` if an array does not lie inside its memory, or the text is no tree's."""
-        self._use()
-        raw = self._raw
-        _magic, _version, _reserved, _length, places, events, arrays, steps, nbytes, _copied = HEADER.unpack_from(raw)
-        at = HEADER.size + places * Handle.NBYTES + events * _EVENT_NBYTES
-        dimensions_at = at + arrays * ARRAY.size
-        text_at = dimensions_at + 8 * steps
-        dtypes, tree = _read_text(raw[text_at : text_at + nbytes])
-        dimensions = struct.unpack_from(f"<{steps}q", raw, dimensions_at)
-        sizes = [handle.nbytes for handle in self._memory]
-        found: list[Element] = []
-        first = 0
-        for place, event, kind, ndim, reserved, offset in ARRAY.iter_unpack(raw[at:dimensions_at]):
-            second, end = first + ndim, first + 2 * ndim
-            if place >= places or event > events or kind >= len(dtypes) or ndim > NDIM_MAX or reserved or end > steps:
-                raise InvalidHandleError("the tree's handle has an array of what it does not have")
-            shape, strides, dtype = dimensions[first:second], dimensions[second:end], dtypes[kind]
-            low, high = _extent(shape, strides, dtype.itemsize)
-            if offset + low < 0 or offset + high > sizes[place]:
-                raise InvalidHandleError(
-                    f"the tree's handle says bytes {offset + low} to {offset + high} of memory that has {sizes[place]}"
-                )
-            found.append(Element(place, event - 1, shape, strides, dtype, offset))
-            first = end
-        if first != steps:
-            raise InvalidHandleError("the tree's handle has lengths and strides of no array")
-        return Content(self._memory, self._events, found, tree)
+        parts = self._read_parts or read_tree(identity.sealing(), self._raw)
+        assert parts is not None  # it was read before, or made here
+        dtypes, tree = _read_text(parts.text)
+        content = Content(self._memory, self._events, parts, dtypes, tree)
+        if not parts.good(tuple([each.itemsize for each in dtypes])):
+            raise InvalidHandleError(_why_unfit(self._raw, content))
+        return content
 
     @property
     def handles(self) -> tuple[Handle, ...]:
@@ -393,7 +365,7 @@ class TreeHandle(ArrayHandle):
     @property
     def nbytes(self) -> int:
         """Bytes of the elements of all arrays."""
-        return sum(math.prod(each.shape) * int(each.dtype.itemsize) for each in self._content().arrays)
+        return sum(math.prod(each.shape) * int(each.dtype.itemsize) for each in self._content().elements())
 
     @property
     def read_only(self) -> bool:
@@ -426,13 +398,59 @@ other_messages[MAGIC] = attrgetter("_read")(TreeHandle)
 content_of: Final[Callable[[TreeHandle], Content]] = attrgetter("_content")(TreeHandle)
 
 
-def _part(raw: bytes, at: int, kind: str, exporters: list[Handle]) -> Handle:
-    """A handle that the message contains: of that kind, and of the same exporter as the others."""
-    found = Handle(raw[at : at + Handle.NBYTES])
-    fields = fields_of(found)
-    if fields.kind != KIND_NUMBERS[kind] or (exporters and fields.cookie != fields_of(exporters[0]).cookie):
-        raise InvalidHandleError(f"the tree's handle names {found.kind} where {kind} of its exporter is due")
-    return found
+def _why_bad(raw: bytes) -> str:
+    """Why `read_tree` refuses these bytes. Raises what is wrong with a handle in them."""
+    if not HEADER.size + Handle.NBYTES + SEAL_NBYTES <= len(raw) <= NBYTES_MAX:
+        return f"the handle of a tree does not have {len(raw)} bytes"
+    _magic, version, reserved, length, places, events, arrays, steps, text, _copied = HEADER.unpack_from(raw)
+    if version != VERSION:
+        return f"the tree's handle has format version {version}, this package reads {VERSION}"
+    if length != len(raw) or keyed_hash(raw[:-SEAL_NBYTES]) != raw[-SEAL_NBYTES:]:
+        return (
+            "the tree's seal does not fit: it was cut or altered on the way, or made with another user's key "
+            "(both processes need the same XPUSHARE_KEY_FILE or XPUSHARE_RUNTIME_DIR)"
+        )
+    expected = HEADER.size + places * Handle.NBYTES + events * _EVENT_NBYTES + arrays * ARRAY.size + 8 * steps
+    expected += text + SEAL_NBYTES
+    if reserved or not places or not arrays or length != expected:
+        return (
+            f"the tree's handle says things this version does not know ({places} allocations, {events} events, "
+            f"{arrays} arrays, {length} bytes where {expected} are due)"
+        )
+    first = Handle(raw[HEADER.size : HEADER.size + Handle.NBYTES])
+    sizes = [Handle.NBYTES] * places + [_EVENT_NBYTES] * events
+    for at, size in zip(itertools.accumulate(sizes, initial=HEADER.size), sizes, strict=False):
+        kind = "memory" if size == Handle.NBYTES else "event"
+        found = Handle(raw[at : at + Handle.NBYTES])
+        if found.kind != kind or fields_of(found).cookie != fields_of(first).cookie:
+            return f"the tree's handle names {found.kind} where {kind} of its exporter is due"
+    return "the tree's handle says a point that no event reaches"
+
+
+def _why_unfit(raw: bytes, content: Content) -> str:
+    """What is wrong with an array."""
+    at = HEADER.size + len(content.memory) * Handle.NBYTES + len(content.events) * _EVENT_NBYTES
+    steps_at = at + ARRAY.size * len(content.leaves)
+    steps = HEADER.unpack_from(raw)[7]
+    dimensions = struct.unpack_from(f"<{steps}q", raw, steps_at)
+    first = 0
+    for place, event, kind, ndim, reserved, offset in ARRAY.iter_unpack(raw[at:steps_at]):
+        second, end = first + ndim, first + 2 * ndim
+        known = place < len(content.memory) and event <= len(content.events) and kind < len(content.dtypes)
+        if not known or ndim > NDIM_MAX or reserved or end > steps:
+            return "the tree's handle has an array of what it does not have"
+        shape, itemsize = dimensions[first:second], content.dtypes[kind].itemsize
+        low, high = extent(shape, dimensions[second:end], itemsize)
+        nonzero = math.prod(length for length in shape if length) * itemsize
+        if min(shape, default=0) < 0 or not (nonzero < _INT64 and low > -_INT64 and high < _INT64):
+            return f"the tree's handle says shape {shape}, which no array can have"
+        if offset + low < 0 or offset + high > content.memory[place].nbytes:
+            return (
+                f"the tree's handle says bytes {offset + low} to {offset + high} of memory that has "
+                f"{content.memory[place].nbytes}"
+            )
+        first = end
+    return "the tree's handle has lengths and strides of no array"
 
 
 def _read_text(text: bytes) -> tuple[list[Any], Any]:
@@ -455,54 +473,45 @@ def _read_text(text: bytes) -> tuple[list[Any], Any]:
     raise _no_tree(found)
 
 
-@functools.lru_cache(1024)
-def _extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, int]:
-    low, high = extent(shape, strides, itemsize)
-    nonzero = math.prod(length for length in shape if length) * itemsize
-    if min(shape, default=0) < 0 or not (nonzero < _INT64 and low > -_INT64 and high < _INT64):
-        raise InvalidHandleError(f"the tree's handle says shape {shape}, which no array can have")
-    return low, high
-
-
 _made: Final[Callable[..., TreeHandle]] = attrgetter("_own")(TreeHandle)
 
 
+class Dtypes:
+    """The dtypes of a tree, by their numbers."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}  # by identity: structures that compare equal may differ
+        self._known: list[Any] = []
+
+    def number(self, dtype: Any) -> int:
+        found = self._numbers.get(id(dtype))
+        if found is None:
+            found = self._numbers[id(dtype)] = len(self._known)
+            self._known.append(dtype)
+        return found
+
+    def texts(self) -> list[Any]:
+        return [[encode_dtype(each).decode("utf-8", "surrogatepass"), each.itemsize] for each in self._known]
+
+
 def seal_tree(
-    memory: Sequence[Handle],
-    events: Sequence[Mark],
-    arrays: Sequence[Element],
-    tree: Any,
-    copied: int,
+    memory: Sequence[Handle], events: Sequence[Mark], leaves: Leaves, dtypes: Dtypes, tree: Any, copied: int
 ) -> TreeHandle:
     """The handle, whose object owns the exports. Raises `InvalidArgumentError` if it would be too large."""
     import json
 
-    dtypes: dict[Any, int] = {}
-    records: list[bytes] = []
-    dimensions: list[int] = []
-    texts: list[Any] = []
-    for place, event, shape, strides, dtype, offset in arrays:
-        number = dtypes.get(id(dtype))  # structures that compare equal may differ
-        if number is None:
-            number = dtypes[id(dtype)] = len(texts)
-            texts.append([encode_dtype(dtype).decode("utf-8", "surrogatepass"), dtype.itemsize])
-        if len(shape) > NDIM_MAX:
-            raise InvalidArgumentError(f"an array has at most {NDIM_MAX} dimensions, this has {len(shape)}")
-        records.append(ARRAY.pack(place, event + 1, number, len(shape), 0, offset))
-        dimensions += shape
-        dimensions += strides
-    text = json.dumps([texts, tree], ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
-    parts = [
-        b"".join(map(raw_of, memory)),
-        b"".join(raw_of(mark.handle) + POINT.pack(mark.point) for mark in events),
-        b"".join(records),
-        struct.pack(f"<{len(dimensions)}q", *dimensions),
+    text = json.dumps([dtypes.texts(), tree], ensure_ascii=False, separators=(",", ":")).encode(
+        "utf-8", "surrogatepass"
+    )
+    marks = tuple([(mark.handle, mark.point) for mark in events])
+    raw = leaves.seal(
+        identity.sealing(),
+        list(map(raw_of, memory)),
+        [raw_of(handle) for handle, _ in marks],
+        [point for _, point in marks],
         text,
-    ]
-    length = HEADER.size + sum(map(len, parts)) + SEAL_NBYTES
-    if length > NBYTES_MAX:
+        copied,
+    )
+    if raw is None:
         raise _too_large()
-    counts = len(memory), len(events), len(arrays), len(dimensions), len(text)
-    body = HEADER.pack(MAGIC, VERSION, 0, length, *counts, copied) + b"".join(parts)
-    marks = tuple((mark.handle, mark.point) for mark in events)
-    return _made(body + keyed_hash(body), tuple(memory), marks, copied)
+    return _made(raw, tuple(memory), marks, copied)

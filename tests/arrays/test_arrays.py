@@ -178,6 +178,13 @@ def test_empty_is_zero_and_writable() -> None:
     values[:] = 1
 
 
+def test_statistics_are_those_of_the_memory() -> None:
+    with xs.empty(4, isolated=True) as array, xs.share(array):
+        found = array.statistics()
+        assert found == array.memory.statistics()
+        assert [each["nbytes"] for each in found["exports"]] == [32]
+
+
 @pytest.mark.parametrize(
     ("shape", "dtype"),
     [
@@ -302,7 +309,8 @@ def test_handle_is_a_value() -> None:
     array = xs.empty((2, 3), "i2")
     handle, second = xs.share(array), xs.share(array)
     assert handle != second
-    for same in (bytes(handle), bytearray(bytes(handle)), memoryview(bytes(handle)), str(handle), handle):
+    raw = bytes(handle)
+    for same in (raw, bytearray(raw), memoryview(raw), np.frombuffer(raw, "u1"), str(handle), handle):
         parsed = xs.ArrayHandle(same)
         assert parsed == handle
         assert hash(parsed) == hash(handle)

@@ -295,13 +295,35 @@ def test_dlpack_arguments() -> None:
     array = xs.empty(4, "f4")
     assert array.__dlpack_device__() == (1, 0)
     with pytest.raises(BufferError):
-        array.__dlpack__(copy=True)
-    with pytest.raises(BufferError):
         array.__dlpack__(dl_device=(2, 0))
     with pytest.raises(BufferError, match="stream"):
         array.__dlpack__(stream=1)
     array.__dlpack__(stream=-1)
     array.__dlpack__(dl_device=(1, 0), copy=False, max_version=(1, 1))
+
+
+@pytest.mark.parametrize("device", ["native_cpu:0", "mock:0"])
+@pytest.mark.parametrize("nbytes", [16, 1 << 20])
+def test_dlpack_copies(device: str, nbytes: int) -> None:
+    """What the consumer gets by `copy=True` is its own: it may write to it, and nobody else sees that."""
+    with xs.malloc_host(nbytes, device) as memory:
+        memoryview(memory)[:] = bytes(range(16)) * (nbytes // 16)
+        for source in (memory, memory.as_array(nbytes // 4, "i4"), memory.as_array((nbytes // 8, 2), "f4")):
+            view, copied = np.from_dlpack(source), np.from_dlpack(source, copy=True)
+            assert (copied.dtype, copied.shape) == (view.dtype, view.shape)
+            assert copied.tobytes() == view.tobytes()
+            assert not np.shares_memory(copied, view)
+        handle = xs.ipc.memory.get(memory, read_only=True)
+        with xs.ipc.memory.open(handle) as imported:
+            copied = np.from_dlpack(imported, copy=True)
+            copied[:] = 0
+            assert imported.__dlpack__(copy=True)  # nothing is read-only that would take a new consumer
+        xs.ipc.memory.put(handle)
+        assert memoryview(memory)[1] == 1
+    with pytest.raises(xs.InvalidArgumentError, match="closed"):
+        memory.__dlpack__(copy=True)
+    with pytest.raises(BufferError, match="DLPack"):
+        xs.empty(3, "S3", device=device).__dlpack__(copy=True)
 
 
 def test_array_interface_keeps_the_memory() -> None:

@@ -17,11 +17,13 @@ from harness import Child, kept
 from xpushare import _hand_over
 from xpushare._array_handle import checked_parts
 from xpushare._errors import OutOfMemoryError
-from xpushare._native import HandOver, OwnTable
+from xpushare._native import HandOver, OwnTable, Span
+from xpushare.adapters.host.memory import HostMemory
+from xpushare.adapters.native_cpu import NativeCpu
 from xpushare.core.layers import enable_layers
-from xpushare.sharing import identity, node
+from xpushare.sharing import identity, layout, node
 from xpushare.sharing.handle import fields_of
-from xpushare.sharing.peers import Peers
+from xpushare.sharing.peers import Entry
 
 pytestmark = pytest.mark.skipif(bool(_hand_over.off), reason="the native way is switched off")
 
@@ -100,6 +102,48 @@ def same(found: xs.ArrayHandle, expected: xs.ArrayHandle) -> None:
     for name in set(type(export).__slots__) - {"handle"}:
         assert getattr(export, name) is getattr(other, name) or getattr(export, name) == getattr(other, name), name
     assert export.handle == parts.memory
+
+
+def entry_of(handle: xs.ArrayHandle) -> Entry:
+    table = node.current().table()
+    found = Span(table._entry_address(fields_of(handle.handle).entry), layout.ENTRY_NBYTES, True, table)
+    return Entry._make(layout.ENTRY.unpack(bytes(memoryview(found))))
+
+
+def test_the_first_share_of_an_allocation() -> None:
+    """What all of its exports say is prepared then."""
+    xs.share(xs.empty(3), ttl=60)  # of the device, the first is Python's
+    arrays = [xs.empty(5000) for _ in range(2)]
+    handle, expected = _hand_over.share(arrays[0]), long_way(xs.share, arrays[1])
+    assert handle is not None
+    mine, other = entry_of(handle), entry_of(expected)
+    own = {"generation", "nonce", "object", "inode", "fds", "retired", "reason"}
+    for name in set(Entry._fields) - own:
+        assert getattr(mine, name) == getattr(other, name), name
+    for array, each, entry in (arrays[0], handle, mine), (arrays[1], expected, other):
+        allocation = array._held.allocation  # type: ignore[union-attr]
+        assert fields_of(each.handle).object == entry.object == allocation.serial
+        assert os.fstat(layout.FDS.unpack(entry.fds)[0]).st_ino == entry.inode
+        assert allocation.prepared is not None
+        assert allocation.prepared[1:] == (allocation.nbytes, None)
+        each.close()
+
+
+def test_what_the_driver_refuses_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    xs.share(xs.empty(3), ttl=60)
+    array = xs.empty(5000)
+
+    def refuse(*_arguments: Any) -> Any:
+        raise xs.FeatureNotSupportedError("not this one")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HostMemory, "export", refuse)
+        with pytest.raises(xs.FeatureNotSupportedError, match="not this one"):
+            xs.share(array)
+        patch.setattr(HostMemory, "lasting_export", False)
+        with pytest.raises(xs.FeatureNotSupportedError, match="not this one"):
+            xs.share(array)
+    xs.share(array).close()
 
 
 def test_share_of_views_of_an_allocation() -> None:
@@ -311,33 +355,89 @@ def test_altered_bytes(met: bytes) -> None:
         assert _hand_over.attach(met + b"\0") is None
 
 
-def test_an_open_that_fails_is_tried_in_python(met: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_open_that_fails_is_tried_in_python(met: bytes, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     """Python may find room, or another way, and has the errors."""
     failures: list[int] = []
-    acquire = Peers.acquire_known
+    importing = NativeCpu.import_memory
 
-    def fail(self: Peers, *arguments: Any) -> Any:
-        if not failures:
+    def fail(*arguments: Any) -> Any:
+        if len(failures) < times:
             failures.append(1)
             raise OutOfMemoryError("full")
-        return acquire(self, *arguments)
+        return importing(*arguments)
 
-    monkeypatch.setattr(Peers, "acquire_known", fail)
-    with xs.attach(met) as array:
+    monkeypatch.setattr(NativeCpu, "import_memory", fail)
+    with nothing_left(), xs.attach(met) as array:
         assert np.asarray(array).sum() == 4 * 6 * 3
-    assert failures
+    assert len(failures) == times
 
 
 def test_an_interrupt_passes(met: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_arguments: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Peers, "acquire_known", interrupt)
+    monkeypatch.setattr(NativeCpu, "import_memory", interrupt)
     with nothing_left(), pytest.raises(KeyboardInterrupt):
         xs.attach(met)
 
 
+def test_what_another_thread_maps_first_is_used(met: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    importing = NativeCpu.import_memory
+    others: list[xs.SharedArray] = []
+
+    def slowly(*arguments: Any) -> Any:
+        monkeypatch.setattr(NativeCpu, "import_memory", importing)
+        others.append(long_way(xs.attach, met))
+        return importing(*arguments)
+
+    monkeypatch.setattr(NativeCpu, "import_memory", slowly)
+    with nothing_left():
+        array = _hand_over.attach(met)
+        assert array is not None
+        assert array.memory.ptr == others[0].memory.ptr
+        others.pop().close()
+        assert (np.asarray(array) == 3).all()
+        array.close()
+        del array
+
+
+def slots_of(owner: Any) -> dict[str, Any]:
+    return {
+        name: getattr(owner, name)
+        for each in type(owner).__mro__
+        for name in getattr(each, "__slots__", ())
+        if name != "__weakref__"
+    }
+
+
+def test_its_allocations_are_what_python_makes(met: bytes) -> None:
+    made: list[dict[str, Any]] = []
+    for way in _hand_over.attach, lambda raw: long_way(xs.attach, raw):
+        with nothing_left():
+            array = way(met)
+            assert array is not None
+            allocation = array._held.allocation
+            end = {f"end {name}": each for name, each in slots_of(allocation._end).items()}
+            made.append(slots_of(allocation) | end)
+            array.close()
+            del array, allocation, end
+            made[-1]["driver"] = type(made[-1]["driver"])  # the last that hold it
+            for name in "end forget", "end _release", "_end":
+                made[-1][name] = type(made[-1][name])
+    own = {"address"}
+    assert {name: (type(each), each) for name, each in made[0].items() if name not in own} == {
+        name: (type(each), each) for name, each in made[1].items() if name not in own
+    }
+
+
 # --- the parts
+
+
+CLASSES = (
+    "SharedArray", "ArrayHandle", "Handle", "Range", "Parts", "Allocation", "Exported", "End", "Opener", "Device",
+    "Import", "Export", "Prepared",
+)  # fmt: skip
 
 
 def test_hand_over_takes_its_kit() -> None:
@@ -350,6 +450,10 @@ def test_hand_over_takes_its_kit() -> None:
     with pytest.raises(TypeError, match="Seal"):
         _hand_over._native.share(None, None, None)  # type: ignore[arg-type]
     assert _hand_over._native.attach(b"", seal, b"", None) is None
+    kit = dict.fromkeys(CLASSES, object) | {"decided": {}, "texts": {}}
+    steps = ("memfd", "prepared_by", "encode_dtype", "decode_dtype", "order_of")
+    with pytest.raises(AttributeError, match="_held"):
+        HandOver(**kit, **dict.fromkeys(steps))
 
 
 def test_entries_are_used_again_once_nobody_holds_them() -> None:

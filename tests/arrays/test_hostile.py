@@ -22,8 +22,10 @@ from xpushare.sharing.handle import FIELDS, SEAL_NBYTES, Fields, handle_of, keye
 NDIM_AT = 16
 
 
-def sealed(body: bytes) -> bytes:
-    return body + keyed_hash(body)
+def sealed(head: bytes, handles: bytes, tail: bytes) -> bytes:
+    """Of each handle, its own seal is sealed."""
+    seals = b"".join(handles[end - SEAL_NBYTES : end] for end in range(256, len(handles) + 1, 256))
+    return head + handles + tail + keyed_hash(head + seals + tail)
 
 
 def built(
@@ -43,9 +45,9 @@ def built(
     magic: bytes = MAGIC,
     reserved: int = 0,
 ) -> bytes:
-    tail = bytes(memory) + (bytes(event) if event is not None else b"")
-    tail += struct.pack(f"<{len(shape)}Q{len(strides)}q", *shape, *strides) + dtype
-    total = HEADER.size + len(tail) + SEAL_NBYTES
+    handles = bytes(memory) + (bytes(event) if event is not None else b"")
+    tail = struct.pack(f"<{len(shape)}Q{len(strides)}q", *shape, *strides) + dtype
+    total = HEADER.size + len(handles) + len(tail) + SEAL_NBYTES
     flags = int(event is not None) if flags is None else flags
     head = HEADER.pack(
         magic,
@@ -60,7 +62,7 @@ def built(
         point,
         0,
     )
-    return sealed(head + tail)
+    return sealed(head, handles, tail)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +132,7 @@ LIES: dict[str, dict[str, Any]] = {
     "a date of no unit": {"dtype": b'"<M8[parsec]"'},
     "a flag unknown": {"flags": 2},
     "an event that is not there": {"flags": 1},
-    "a version of the future": {"version": 2},
+    "a version of the future": {"version": VERSION + 1},
     "another magic": {"magic": b"XPUSHARE"},
     "reserved bits": {"reserved": 1},
     "too many dimensions": {"shape": (1,) * 65, "strides": (8,) * 65},
@@ -172,7 +174,7 @@ def test_a_memory_handle_that_lies(peer: Child, shared: xs.ArrayHandle, change: 
     if mapped:
         peer.call(_keep, bytes(shared))
     fields = {**{name: getattr(shared.handle._fields, name) for name, _ in FIELDS}, **change}
-    raw = sealed(pack(**fields))
+    raw = sealed(pack(**fields), b"", b"")
     lying = handle_of(raw, Fields(raw))
     nbytes = fields["nbytes"]
     count = max(1, min(nbytes // 8, 1 << 50))
@@ -260,7 +262,9 @@ def test_fuzz(peer: Child, shared: xs.ArrayHandle, data: st.DataObject) -> None:
         body[at] = data.draw(st.sampled_from([0, 1, 2, 4, 8, 127, 128, 255]) | st.integers(0, 255))
     if data.draw(st.booleans()):
         struct.pack_into("<I", body, 12, len(body) + SEAL_NBYTES)
-    assert peer.call(try_hostile, sealed(bytes(body))) in ("InvalidHandleError", "HandleExpiredError", "attached")
+    head, handle, tail = body[: HEADER.size], body[HEADER.size : HEADER.size + 256], body[HEADER.size + 256 :]
+    forged = sealed(bytes(head), bytes(handle), bytes(tail))
+    assert peer.call(try_hostile, forged) in ("InvalidHandleError", "HandleExpiredError", "attached")
 
 
 numbers = st.integers(0, 6) | st.sampled_from([1 << 20, 1 << 31, 1 << 32, 1 << 62, TOP, (1 << 64) - 1])

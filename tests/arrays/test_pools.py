@@ -375,9 +375,26 @@ def test_a_clean_exit_lingers_for_what_nobody_has_opened(linger: str) -> None:
         assert process.wait(30) == 3
 
 
+def test_a_clean_exit_ends_objects_that_live_to_the_end() -> None:
+    """After the grace their pickles are not good any more, so nothing is left to linger for."""
+    environ = os.environ | {"XPUSHARE_LINGER": "600", "XPUSHARE_PICKLE_GRACE": "0.1"}
+    code = EXITS.replace("del array", "")
+    assert (
+        subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, env=environ, timeout=60).returncode == 3
+    )
+
+
 @pytest.mark.parametrize("name", ["XPUSHARE_PICKLE_GRACE", "XPUSHARE_PICKLE_BYTES"])
 @pytest.mark.parametrize("value", ["soon", "-1", "nan", "1e999"])
 def test_settings_that_make_no_sense(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     with xs.empty(1) as array, pytest.raises(xs.InvalidArgumentError, match=name):
         pickle.dumps(array)
+
+
+def test_a_grace_that_is_longer_than_any_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XPUSHARE_PICKLE_GRACE", "1e300")
+    with xs.empty(1) as array:
+        data = pickle.dumps(array)
+    with pickle.loads(data) as again:
+        assert again.shape == (1,)

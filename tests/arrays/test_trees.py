@@ -550,6 +550,6 @@ def _ordered(device: str) -> tuple[int, int, int]:
             host = xs.malloc_host(1 << 12, device)
             queue.copy(host, found[2])
             queue.synchronize(20)
-            ordered = sum(each.event == 0 for each in content.arrays[:3])
+            ordered = sum(each.event == 0 for each in content.elements()[:3])
             xs.attach(handle, stream=-1)
             return len(content.events), memoryview(host)[7], ordered

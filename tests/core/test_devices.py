@@ -90,6 +90,20 @@ def test_what_is_no_selector(selector: str, monkeypatch: pytest.MonkeyPatch) -> 
             xs.devices()
 
 
+@pytest.mark.parametrize("selector", [0, b"native_cpu:0", ["native_cpu:0"], xs])
+def test_a_selector_is_a_string(selector: Any) -> None:
+    with pytest.raises(xs.InvalidArgumentError, match=f"string .* not {type(selector).__name__}"):
+        xs.devices(selector)
+
+
+def test_a_number_that_is_too_long_for_python_selects_nothing() -> None:
+    ordinal = "9" * (sys.get_int_max_str_digits() + 1)
+    assert xs.devices(f"native_cpu:{ordinal}") == []
+    assert names(f"native_cpu:{ordinal},00") == ["native_cpu:0"]
+    with pytest.raises(xs.InvalidArgumentError, match="no device"):
+        xs.Device(f"native_cpu:{ordinal}")
+
+
 def test_the_environment_and_the_argument_both_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "mock:1;native_cpu:*")
     assert names() == ["native_cpu:0", "mock:1"]
@@ -103,6 +117,7 @@ def test_the_environment_and_the_argument_both_count(monkeypatch: pytest.MonkeyP
 def test_devices_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = xs.Device("native_cpu:0")
     assert xs.Device("cpu") == xs.Device("native_cpu") == xs.Device(cpu) == cpu
+    assert xs.Device("CPU") == xs.Device("Native_CPU:0") == cpu  # as in a selector
     assert xs.Device(cpu.uuid) == xs.Device(cpu.uuid.upper()) == cpu
     assert xs.Device(cpu.uuid) is cpu
     assert (cpu.backend, cpu.ordinal, cpu.type) == ("native_cpu", 0, "cpu")
@@ -237,7 +252,7 @@ def test_contexts() -> None:
     assert hash(both) == hash(xs.Context([one, two]))
     assert one.context == xs.Context("mock:0") == xs.Context([one])
     assert one.context is one.context
-    for wrong in ([], [one, one], [one, "native_cpu:0"], ["nosuch"], [3]):
+    for wrong in ([], [one, one], [one, "native_cpu:0"], ["nosuch"], [3], None, 3):
         with pytest.raises(xs.InvalidArgumentError):
             xs.Context(wrong)  # type: ignore[arg-type]
     with pytest.raises(TypeError):

@@ -298,6 +298,14 @@ def test_profiling(device: str, queue: xs.Queue) -> None:
         assert not event.ipc_enabled
 
 
+@pytest.mark.parametrize("wanted", [1, 0, None, "yes"])
+def test_ipc_enabled_is_a_bool(device: str, wanted: Any) -> None:
+    with xs.Event(device, enable_ipc=wanted) as event:
+        assert event.ipc_enabled is bool(wanted)
+    with xs.PhysicalMemory(xs.Device(device).memory_granularity(), device, enable_ipc=wanted) as physical:
+        assert physical.ipc_enabled is bool(wanted)
+
+
 def test_many_events_cost_no_fd(device: str) -> None:
     from harness import fd_count
 

@@ -343,15 +343,21 @@ def test_a_full_bell_blocks_no_signal() -> None:
         assert victim.call(signal_often) == 100
 
 
-@pytest.mark.parametrize("seconds", [float("nan"), -float("nan")])
-def test_a_time_that_is_no_number_is_refused(seconds: float) -> None:
-    with xs.Event("native_cpu:0") as event, xs.Queue("native_cpu:0") as queue:
+@pytest.mark.parametrize("seconds", [float("nan"), -float("nan"), "1", b"1", [1], 1j])
+@pytest.mark.parametrize("device", ["native_cpu:0", "mock:0"])
+def test_a_time_that_is_no_number_is_refused(device: str, seconds: Any) -> None:
+    with xs.Event(device) as event, xs.Queue(device) as queue:
         queue.wait(event, at_least=1)
-        for call in (lambda: event.wait(seconds, at_least=1), lambda: queue.synchronize(seconds)):
-            with pytest.raises(xs.InvalidArgumentError, match="must be a number"):
+        for call in (
+            lambda: event.wait(seconds, at_least=1),
+            lambda: queue.synchronize(seconds),
+            lambda: xs.lookup("never", timeout=seconds),
+        ):
+            with pytest.raises(xs.InvalidArgumentError, match="a number"):
                 call()
         event.signal()
         queue.synchronize(float("inf"))
+        queue.synchronize(10**400)
 
 
 def test_a_key_on_a_full_disk(tmp_path: Path) -> None:

@@ -53,6 +53,9 @@ class Acme(Mock):
 
     def stream(self, device, number, array):
         return None
+
+    def knows(self, address):
+        return True  # its devices use all memory of the host
 """
 
 
@@ -500,6 +503,9 @@ class Acme(Mock):
         found = super().queue(device)
         found.wait_native = lambda event, keep: None
         return found
+
+    def knows(self, address):
+        return True  # its devices use all memory of the host
 """
 
 

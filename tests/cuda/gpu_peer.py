@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import time
 from typing import Any
 
@@ -44,10 +43,6 @@ def share(nbytes: int, byte: int, device: str = "cuda:0", offset: int = 0) -> by
     queue(device).synchronize(10)
     kept["shared"] = memory
     return bytes(xs.ipc.memory.get(memory.slice(offset, nbytes - offset)))
-
-
-def read_shared(nbytes: int) -> bytes:
-    return read(kept["shared"], nbytes)
 
 
 def open_read_write(raw: bytes, nbytes: int, byte: int | None, device: str | None = None) -> bytes:
@@ -151,10 +146,6 @@ def break_the_context() -> None:
         kernel((1,), (1,), (cupy.uint64(16),))
     over.signal(kept["event"])
     gate.signal()
-
-
-def exit_now() -> None:
-    os._exit(0)  # CuPy's own end on a broken context is no matter of ours
 
 
 def make_array(library: str) -> bytes:

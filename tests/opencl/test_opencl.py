@@ -262,8 +262,7 @@ def _pretend_gpus(device: str) -> tuple[str, str]:
     queue = opencl_client.begin(device)
     adapter: Any = adapters.adapter("opencl")
     Driver._is_cpu = lambda *_device: False  # type: ignore[method-assign,assignment]
-    ours = Driver(adapter._driver._make)
-    adapter._driver = ours
+    adapter._driver = adapter._listing._driver = ours = Driver()
     assert ours.gpus() == []
     assert adapter.devices() == []
     with pytest.raises(xs.FeatureNotSupportedError) as caught:

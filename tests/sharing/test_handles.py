@@ -10,6 +10,7 @@ import re
 import string
 import struct
 import uuid
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,7 @@ def test_bytes_and_text_round_trip(handle: Handle) -> None:
     assert len(raw) == 256
     assert set(text) <= set(string.ascii_letters + string.digits + "-_")
     assert json.loads(json.dumps(text)) == text
-    for spelling in (raw, text, bytearray(raw), memoryview(raw), handle):
+    for spelling in (raw, text, bytearray(raw), memoryview(raw), array("B", raw), pickle.PickleBuffer(raw), handle):
         again = Handle(spelling)
         assert again == handle
         assert hash(again) == hash(handle)
@@ -263,6 +264,12 @@ def test_what_is_no_handle_at_all(thing: Any) -> None:
     for call in (Handle, xs.ipc.memory.open, xs.ipc.memory.put, xs.ipc.event.open, xs.ipc.physical_memory.open):
         with pytest.raises(xs.InvalidArgumentError, match=type(thing).__name__):
             call(thing)
+
+
+def test_memory_is_no_handle_although_its_bytes_can_be_read(memory: xs.Memory, handle: Handle) -> None:
+    memoryview(memory)[:256] = bytes(handle)
+    with pytest.raises(xs.InvalidArgumentError, match="not Memory"):
+        Handle(memory.slice(0, 256))
 
 
 @pytest.mark.parametrize("text", ["", "x", "é" * 342, "\0" * 342, "%" * 342, " ", "😀"], ids=ascii)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import time
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -54,6 +54,10 @@ def kept_nbytes() -> int:
     return node.current().peers.kept.nbytes
 
 
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("xpushare")]
+
+
 def trim() -> int:
     return xs.trim()
 
@@ -75,6 +79,7 @@ def test_what_comes_again_needs_no_driver(peer: Child) -> None:
         memoryview(memory)[0] = 1
         first = xs.ipc.memory.get(memory)
         assert peer.call(first_byte, str(first)) == (1, 1)
+        assert set(peer.call(threads)) <= {"xpushare-mock-teardown", "xpushare-mock-watch"}  # none for this
         assert memory.statistics()["exports"][0]["importers"] == 0  # for the exporter it is closed
         memoryview(memory)[0] = 2
         assert peer.call(first_byte, str(first)) == (2, 0)
@@ -157,19 +162,41 @@ def test_a_refused_open_renews_nothing(peer: Child) -> None:
         peer.call(trim)
 
 
-def test_it_bears_what_goes_wrong(caplog: pytest.LogCaptureFixture, until: Until) -> None:
-    """A look that fails, a device that does not say its size, and what finalisers keep at any moment."""
+class Keeper:
+    """The thread that looks."""
+
+    def __init__(self) -> None:
+        self.looks: list[Callable[[], bool]] = []
+
+    def look_after(self, look: Callable[[], bool]) -> bool:
+        self.looks.append(look)
+        return True
+
+    def look(self) -> None:
+        self.looks = [look for look in self.looks if look()]
+
+
+def test_it_bears_what_goes_wrong(caplog: pytest.LogCaptureFixture) -> None:
+    """A look that fails, a device that does not say its size or has no thread, and what finalisers keep at any
+    moment.
+    """
 
     def fail() -> int:
         raise xs.DeviceError("lost")
 
+    keeper = Keeper()
     found = Kept(fail)
-    room = Room(lambda: 400, lambda: 0)
-    assert not found.prepare(Room(fail, fail))
-    assert found.prepare(room)
-    for _ in range(2):  # the thread goes on
+    room = Room(lambda: 400, lambda: 0, keeper.look_after)
+    assert not Room(fail, fail, keeper.look_after).prepare()
+    assert not Room(lambda: 400, fail, lambda _look: False).prepare()
+    assert room.prepare()
+    keeper.look()
+    assert not keeper.looks
+    for _ in range(2):
         found.keep(object(), 1, b"", 10, room, lambda end: end)
-        until(lambda: found.nbytes == 0)
+        keeper.look()
+        assert found.nbytes == 0
+        assert not keeper.looks
     assert "lost" in caplog.text
 
     def keeps_more(_item: object) -> bool:
@@ -178,13 +205,14 @@ def test_it_bears_what_goes_wrong(caplog: pytest.LogCaptureFixture, until: Until
 
     found.keep(object(), 2, b"", 10, room, lambda end: end)
     found.give_up(keeps_more)
-    found.end(time.monotonic() + 5)
+    found.end()
+    found.keep(object(), 3, b"", 10, room, lambda end: end)
     assert found.nbytes == 0
-    assert found._thread is not None
-    assert not found._thread.is_alive()
+    keeper.look()
+    assert not keeper.looks
 
 
-def test_its_bounds(monkeypatch: pytest.MonkeyPatch, until: Until) -> None:
+def test_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
 
     class End:
@@ -196,9 +224,11 @@ def test_its_bounds(monkeypatch: pytest.MonkeyPatch, until: Until) -> None:
 
     free = 0
     found = Kept(lambda: None)
-    room, other = Room(lambda: 400, lambda: free), Room(lambda: 400, lambda: 0)
-    room.measure()
-    other.measure()
+    keeper = Keeper()
+    room, other = Room(lambda: 400, lambda: free, keeper.look_after), Room(lambda: 400, lambda: 0, keeper.look_after)
+    assert room.prepare()
+    assert other.prepare()
+    keeper.look()
 
     def keep(number: int, nbytes: int, where: Room) -> None:
         found.keep(End(number), number, b"", nbytes, where, lambda end: end.number)
@@ -218,7 +248,11 @@ def test_its_bounds(monkeypatch: pytest.MonkeyPatch, until: Until) -> None:
     monkeypatch.setattr(keeping, "_MOST", 1)
     keep(6, 50, room)
     assert found.nbytes == 50
+    assert len(keeper.looks) == 2, "one for each device"
+    keeper.look()
+    assert found.nbytes == 50
     free = 40  # other processes need it
-    found.prepare(room)
-    until(lambda: found.nbytes == 0)
+    keeper.look()
+    assert found.nbytes == 0
+    assert not keeper.looks
     assert found.give_up() == 0

@@ -246,6 +246,29 @@ def test_no_device_is_drained_before_it_has_what_queues_hold(devices: list[Any])
     assert done.wait(5)
 
 
+def test_looks_come_between_teardowns_until_one_says_no(devices: list[Any]) -> None:
+    teardown, looks = Teardown("test", lambda: devices), [0]
+    torn: list[threading.Event] = []
+
+    def look() -> bool:
+        looks[0] += 1
+        if looks[0] == 2:
+            torn.append(teardown.submit(devices[0], lambda: None))
+        elif looks[0] == 4:
+            over.set()
+        return looks[0] < 4
+
+    over = threading.Event()
+    assert teardown.look_after(look)
+    assert over.wait(5)
+    assert torn[0].wait(5)
+    assert teardown.settle(5)
+    again = threading.Event()
+    teardown.look_after(lambda: bool(again.set()))
+    assert again.wait(5)
+    assert looks == [4], "the one that said no is not asked again"
+
+
 def test_settling_queues(devices: list[Any]) -> None:
     teardown, queue = Teardown("test", lambda: devices), Queue()
     teardown.register(queue)

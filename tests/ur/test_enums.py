@@ -38,6 +38,8 @@ urMemoryExport{AllocExportableMemoryExp,FreeExportableMemoryExp,ExportMemoryHand
 urMem{BufferCreate,BufferPartition,Retain,Release,GetInfo},
 urEnqueueMemBuffer{Read,Write,Copy,Fill,ReadRect,WriteRect,CopyRect,Map}, urEnqueueMemUnmap,
 urUSMPool{Create,Retain,Release,GetInfo}, urDeviceWaitExp,
+urUSMPool{CreateExp,DestroyExp,GetDefaultDevicePoolExp,SetDevicePoolExp,GetDevicePoolExp,TrimToExp,GetInfoExp,SetInfoExp},
+urEnqueueUSM{DeviceAllocExp,SharedAllocExp,HostAllocExp,FreeExp},
 urPlatform{GetNativeHandle,CreateWithNativeHandle}, urDevice{GetNativeHandle,CreateWithNativeHandle},
 urContext{GetNativeHandle,CreateWithNativeHandle}, urQueue{GetNativeHandle,CreateWithNativeHandle},
 urEvent{GetNativeHandle,CreateWithNativeHandle}
@@ -221,7 +223,7 @@ def test_structure_types() -> None:
 
 
 def test_every_function_of_the_contract_is_declared() -> None:
-    assert len(covered()) == 112
+    assert len(covered()) == 124
     assert set(FUNCTIONS) >= covered()
 
 
@@ -253,6 +255,9 @@ def test_every_function_of_the_contract_is_declared() -> None:
         "urEnqueueMemUnmap": 31,
         "urUSMPoolCreate": 112,
         "urUSMPoolGetInfo": 120,
+        "urUSMPoolDestroyExp": 255,
+        "urUSMPoolSetInfoExp": 265,
+        "urEnqueueUSMFreeExp": 253,
         "urPlatformGetApiVersion": 74,
         "urQueueGetInfo": 91,
         "urQueueFlush": 98,

@@ -7,12 +7,13 @@ import inspect
 import os
 import pickle
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from ur_runtime import IPC, Runtime
 
+import xpushare as xs
 from xpushare import ur
 from xpushare.ur import _structs
 from xpushare.ur._derived import UNSUPPORTED
@@ -65,6 +66,24 @@ GOOD: dict[str, Callable[[Runtime], tuple[Any, ...]]] = {
     "urUSMPoolRetain": lambda rt: (rt.pool(),),
     "urUSMPoolRelease": lambda rt: (rt.pool(),),
     "urUSMPoolGetInfo": lambda rt: (rt.pool(), ur.USMPoolInfo.USED_CURRENT_EXP),
+    "urUSMPoolCreateExp": lambda rt: (rt.context, rt.device, ur.USMPoolDesc()),
+    "urUSMPoolDestroyExp": lambda rt: (rt.context, rt.device, rt.pool()),
+    "urUSMPoolGetDefaultDevicePoolExp": lambda rt: (rt.context, rt.default_pool().device),
+    "urUSMPoolSetDevicePoolExp": lambda rt: (rt.context, rt.device, rt.pool()),
+    "urUSMPoolGetDevicePoolExp": lambda rt: (rt.context, rt.default_pool().device),
+    "urUSMPoolTrimToExp": lambda rt: (rt.context, rt.device, rt.pool(), 4096),
+    "urUSMPoolGetInfoExp": lambda rt: (rt.pool(), ur.USMPoolInfo.RESERVED_HIGH_EXP),
+    "urUSMPoolSetInfoExp": lambda rt: (rt.pool(), ur.USMPoolInfo.RELEASE_THRESHOLD_EXP, 4096),
+    "urEnqueueUSMDeviceAllocExp": lambda rt: (
+        rt.queue, rt.pool(), 100, ur.ExpAsyncUSMAllocProperties(), [rt.event()],
+    ),
+    "urEnqueueUSMSharedAllocExp": lambda rt: (
+        rt.queue, rt.pool(), 100, ur.ExpAsyncUSMAllocProperties(), [rt.event()],
+    ),
+    "urEnqueueUSMHostAllocExp": lambda rt: (
+        rt.queue, rt.pool(), 100, ur.ExpAsyncUSMAllocProperties(), [rt.event()],
+    ),
+    "urEnqueueUSMFreeExp": lambda rt: (rt.queue, rt.pool(), rt.memory(), [rt.event()]),
     "urMemBufferCreate": lambda rt: (rt.context, ur.MemFlags.READ_WRITE, 4096, ur.BufferProperties()),
     "urMemBufferPartition": lambda rt: (
         rt.buffer(), ur.MemFlags.READ_ONLY, ur.BufferCreateType.REGION, ur.BufferRegion(64, 128),
@@ -264,6 +283,27 @@ def test_success(rt: Runtime, name: str) -> None:
     ur.urQueueFinish(rt.queue)
 
 
+@pytest.fixture
+def layered() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("UR_LOG_VALIDATION", "level:quiet")
+        patch.setenv("UR_LOG_TRACING", "level:quiet")
+        xs.enable_layers("UR_LAYER_FULL_VALIDATION", "UR_LAYER_TRACING")
+        try:
+            yield
+        finally:
+            xs.enable_layers()
+
+
+@pytest.mark.usefixtures("layered")
+@pytest.mark.parametrize("name", ["NativeHandle", ""])  # of those, and of all others
+def test_layers_refuse_nothing(rt: Runtime, name: str) -> None:
+    for each in FUNCTIONS:
+        if ("NativeHandle" in each) == bool(name):
+            call(each, GOOD[each](rt))
+    ur.urQueueFinish(rt.queue)
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_arguments_have_names_too(rt: Runtime, name: str) -> None:
     function = getattr(ur, name)
@@ -437,6 +477,8 @@ def test_wild_sizes(rt: Runtime, name: str, number: int, value: int) -> None:
         )
     elif name == "urVirtualMemGranularityGetInfo":  # the granularity is the same for all
         assert call(name, with_argument(rt, name, number, value))
+    elif name in ("urUSMPoolTrimToExp", "urUSMPoolSetInfoExp"):  # how much may be kept
+        call(name, with_argument(rt, name, number, value))
     else:
         assert refusal(name, with_argument(rt, name, number, value)) in (
             R.ERROR_INVALID_VALUE,

@@ -307,6 +307,94 @@ def test_pools(rt: Runtime) -> None:
         ur.urUSMDeviceAlloc(rt.context, rt.device, None, other, 64)
 
 
+def test_pools_of_one_device(rt: Runtime) -> None:
+    P = ur.USMPoolInfo
+    default, own = rt.default_pool(), ur.urUSMPoolCreateExp(rt.context, rt.device, ur.USMPoolDesc())
+    assert default is rt.default_pool() is ur.urUSMPoolGetDevicePoolExp(rt.context, rt.device)
+    ur.urUSMPoolSetDevicePoolExp(rt.context, rt.device, own)
+    assert ur.urUSMPoolGetDevicePoolExp(rt.context, rt.device) is own
+    ask = lambda pool, what: ur.urUSMPoolGetInfoExp(pool, what)  # noqa: E731
+    address = ur.urUSMDeviceAlloc(rt.context, rt.device, None, own, 4096)
+    ur.urUSMFree(rt.context, address)
+    assert (ask(own, P.USED_CURRENT_EXP), ask(own, P.USED_HIGH_EXP)) == (0, 4096)
+    ur.urUSMPoolSetInfoExp(own, P.USED_HIGH_EXP, 0)
+    ur.urUSMPoolSetInfoExp(own, P.RELEASE_THRESHOLD_EXP, 1 << 40)
+    assert (ask(own, P.USED_HIGH_EXP), ask(own, P.RELEASE_THRESHOLD_EXP)) == (0, 1 << 40)
+    ur.urUSMPoolTrimToExp(rt.context, rt.device, own, 0)
+    for pool, what, value, result in (
+        (own, P.USED_HIGH_EXP, 1, R.ERROR_INVALID_VALUE),
+        (own, P.USED_CURRENT_EXP, 0, R.ERROR_UNSUPPORTED_ENUMERATION),
+        (own, P.MAXIMUM_SIZE_EXP, 0, R.ERROR_UNSUPPORTED_ENUMERATION),
+    ):
+        with refused(result):
+            ur.urUSMPoolSetInfoExp(pool, what, value)
+    with refused(R.ERROR_INVALID_VALUE):
+        ur.urUSMPoolDestroyExp(rt.context, rt.device, default)
+    other = ur.urContextCreate([rt.device], None)
+    with refused(R.ERROR_INVALID_VALUE):
+        ur.urUSMPoolSetDevicePoolExp(other, rt.device, own)
+    ur.urUSMPoolDestroyExp(rt.context, rt.device, own)
+    assert ur.urUSMPoolGetDevicePoolExp(rt.context, rt.device) is default
+
+
+def test_a_pool_of_another_device(mock: Runtime) -> None:
+    first, second = ur.urDeviceGet(mock.platform, ur.DeviceType.ALL)
+    context = ur.urContextCreate([first, second], None)
+    pool = ur.urUSMPoolCreateExp(context, second, ur.USMPoolDesc())
+    assert ur.urUSMFree(context, ur.urUSMDeviceAlloc(context, second, None, pool, 64)) is None
+    for refuse in (
+        lambda: ur.urUSMDeviceAlloc(context, first, None, pool, 64),
+        lambda: ur.urUSMPoolSetDevicePoolExp(context, first, pool),
+        lambda: ur.urUSMPoolDestroyExp(context, first, pool),
+    ):
+        with refused(R.ERROR_INVALID_VALUE):
+            refuse()
+
+
+def test_memory_in_the_order_of_a_queue(rt: Runtime) -> None:
+    """It is allocated and freed by commands, which complete in their order; what uses it keeps it until then."""
+    pool, default = rt.pool(), rt.default_pool()
+    assert ur.urDeviceGetInfo(rt.device, ur.DeviceInfo.ASYNC_USM_ALLOCATIONS_SUPPORT_EXP)
+    for allocate, used in (
+        (ur.urEnqueueUSMDeviceAllocExp, default),
+        (ur.urEnqueueUSMSharedAllocExp, None),
+        (ur.urEnqueueUSMHostAllocExp, None),
+    ):
+        kept = rt.memory()
+        with rt.held() as go:
+            address, allocated = allocate(rt.queue, None, 4096, None, None)
+            assert rt.status(allocated) is not ur.EventStatus.COMPLETE
+            assert ur.urUSMGetMemAllocInfo(rt.context, address, ur.USMAllocInfo.POOL) is used
+            ur.urEnqueueUSMFill(rt.queue, address, b"q", 4096, [allocated])
+            ur.urEnqueueUSMMemcpy(rt.queue, False, kept, address, 4096, None)
+            freed = ur.urEnqueueUSMFreeExp(rt.queue, None, address, None)
+            with refused(R.ERROR_INVALID_MEM_OBJECT):
+                ur.urEnqueueUSMFreeExp(rt.queue, None, address, None)
+            assert rt.status(freed) is not ur.EventStatus.COMPLETE
+            go()
+        ur.urEventWait([freed])
+        assert ur.urEventGetInfo(freed, ur.EventInfo.COMMAND_TYPE) is ur.Command.ENQUEUE_USM_FREE_EXP
+        assert rt.read(kept, 4096) == b"q" * 4096
+        address, _event = allocate(rt.queue, pool, 4096, None, None)
+        assert ur.urUSMGetMemAllocInfo(rt.context, address, ur.USMAllocInfo.POOL) is pool
+        ur.urEnqueueUSMFreeExp(rt.queue, pool, address, None)
+    assert ur.urUSMPoolGetInfo(pool, ur.USMPoolInfo.USED_CURRENT_EXP) == 0
+
+
+def test_memory_is_not_allocated_after_what_was_lost(rt: Runtime) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("a test says so")
+
+    rt.queue.shared.submit(fail)
+    lost = ur.urEnqueueEventsWait(rt.queue, None)
+    with refused(R.ERROR_IN_EVENT_LIST_EXEC_STATUS):
+        ur.urEventWait([lost])
+    pool = rt.pool()
+    with refused(R.ERROR_IN_EVENT_LIST_EXEC_STATUS):
+        ur.urEnqueueUSMDeviceAllocExp(rt.queue, pool, 4096, None, [lost])
+    assert ur.urUSMPoolGetInfo(pool, ur.USMPoolInfo.USED_CURRENT_EXP) == 0
+
+
 def test_a_pool_zeroes_memory_of_a_device(mock: Runtime) -> None:
     pool = mock.pool(ur.USMPoolFlags.ZERO_INITIALIZE_BLOCK)
     for _ in range(3):

@@ -75,6 +75,9 @@ class Runtime:
     def pool(self, flags: int = 0) -> ur.USMPool:
         return ur.urUSMPoolCreate(self.context, ur.USMPoolDesc(flags))
 
+    def default_pool(self) -> ur.USMPool:
+        return ur.urUSMPoolGetDefaultDevicePoolExp(self.context, self.device)
+
     def buffer(self, size: int = 4096) -> ur.Mem:
         return ur.urMemBufferCreate(self.context, ur.MemFlags.READ_WRITE, size, None)
 

@@ -9,9 +9,10 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Final
 
-from xpushare.ur import Command, EventInfo, EventStatus, Result
+from xpushare.ur import Command, EventInfo, EventStatus, ExecutionInfo, Result
 
 SIZE: Final = 1 << 20
 
@@ -63,14 +64,27 @@ def fill(on: int, to: int, value: int, size: int = SIZE) -> int:
     return made("urEnqueueUSMFill", on, to, 1, ctypes.c_uint8(value), size, 0, 0)
 
 
+def by_python(on: int, to: int) -> int:
+    """A fill that a device gets from Python: its pattern is long."""
+    pattern = (ctypes.c_uint8 * 128)(*range(128))
+    return made("urEnqueueUSMFill", on, to, 128, pattern, SIZE, 0, 0)
+
+
 def byte(address: int) -> int:
     return ctypes.string_at(address, 1)[0]
 
 
-def inversion(of_host: str) -> None:
+def until(true: Callable[[int], bool], handle: int) -> None:
+    deadline = time.monotonic() + 20
+    while not true(handle):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def inversion() -> None:
     """One thread calls under a lock of its own, which another wants while it has Python's lock, as dpctl may."""
     answers: list[int] = []
-    thread = threading.Thread(target=lambda: answers.append(loader.call_under_lock(int(of_host))))
+    thread = threading.Thread(target=lambda: answers.append(loader.call_under_lock()))
     thread.start()
     while not loader.is_taken():
         time.sleep(0.001)
@@ -179,6 +193,37 @@ def asked() -> None:
 _nothing = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _data: None)
 
 
+def called_back() -> None:
+    """An event lives until its callback has returned, and its references are the program's after that."""
+    here, told, gate = queue(), SimpleQueue[tuple[int, ...]](), threading.Event()
+    held = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _data: gate.wait())
+    notify = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p)(
+        lambda event, status, data: told.put((event, status, data, status_of(event)))
+    )
+
+    def status_of(event: int) -> int:
+        return call("urEventRetain", event) or call("urEventRelease", event)
+
+    def references_of(event: int) -> int:
+        found = ctypes.c_uint32()
+        gone = call("urEventGetInfo", event, EventInfo.REFERENCE_COUNT, 4, found, 0) == Result.ERROR_INVALID_EVENT
+        return 0 if gone else found.value
+
+    for early in (True, False) * 5:
+        gate.clear()
+        must("urEnqueueHostTaskExp", here, ctypes.cast(held, ctypes.c_void_p).value, 0, 0, 0, 0, 0)
+        event = made("urEnqueueEventsWaitWithBarrier", here, 0, 0)
+        must("urEventSetCallback", event, ExecutionInfo.COMPLETE, ctypes.cast(notify, ctypes.c_void_p).value, 7)
+        if early:
+            must("urEventRelease", event)
+        gate.set()
+        assert told.get(timeout=20) == (event, ExecutionInfo.COMPLETE, 7, 0)
+        if not early:
+            until(lambda event: references_of(event) == 1, event)
+            must("urEventRelease", event)
+        until(lambda event: references_of(event) == 0, event)
+
+
 def accepted_and_failed() -> None:
     """A command that was accepted and cannot be enqueued: its event says so."""
     from xpushare import OutOfMemoryError
@@ -193,12 +238,33 @@ def accepted_and_failed() -> None:
         return create(*arguments)
 
     core_event.create = scarce
-    event = fill(here, there, 1)
+    event = by_python(here, there)
     assert call("urEventWait", *listed(event)) == Result.ERROR_IN_EVENT_LIST_EXEC_STATUS
     assert status(event) == EventStatus.ERROR
     assert not failing
-    event = fill(here, there, 2)
+    event = by_python(here, there)
     must("urEventWait", *listed(event))
+    assert byte(there + SIZE - 1) == 127
+
+
+def refused() -> None:
+    """A command that the driver refuses: Python tells of it, and what comes later is done."""
+    from xpushare.adapters.mock.script import driver
+
+    here, there = queue(), memory()
+    before = fill(here, there, 1)
+    must("urEventWait", *listed(before))
+    driver().fail("fill", nth=0)
+    event = fill(here, there, 2)
+    assert call("urEventWait", *listed(event)) == Result.ERROR_IN_EVENT_LIST_EXEC_STATUS
+    driver().reset()
+    must("urEventWait", *listed(fill(here, there, 3), before))
+    assert byte(there + SIZE - 1) == 3
+    driver().fail("store64", nth=1)  # the command is there, and its signal is not: Python queues both once more
+    event = fill(here, there, 4)
+    must("urEventWait", *listed(event, fill(here, there, 5)))
+    assert byte(there + SIZE - 1) == 5
+    must("urQueueFinish", here)
 
 
 def accepted_and_nothing_left() -> None:
@@ -213,12 +279,12 @@ def accepted_and_nothing_left() -> None:
         raise OutOfMemoryError("no slot is left")
 
     core_event.create = scarce
-    event = fill(here, there, 1)
+    event = by_python(here, there)
     while (found := call("urEventWait", *listed(event))) == 0:
         time.sleep(0.01)
     assert found == Result.ERROR_INVALID_EVENT, found
     core_event.create = create
-    must("urEventWait", *listed(fill(here, there, 2)))
+    must("urEventWait", *listed(by_python(here, there)))
 
 
 def forked() -> None:
@@ -251,11 +317,11 @@ def lost(folder: str) -> None:
     print("waiting", flush=True)
     assert call("urEventWait", *listed(event)) == Result.ERROR_IN_EVENT_LIST_EXEC_STATUS
     assert status(event) == EventStatus.ERROR
-    assert byte(there + SIZE - 1) == 5  # what comes after is done all the same
     refused = call("urEnqueueUSMFill", here, there, 1, ctypes.c_uint8(6), SIZE, *listed(event), 0)
     assert refused == Result.ERROR_IN_EVENT_LIST_EXEC_STATUS
     assert call("urQueueFinish", here) != 0
     must("urQueueFinish", here)
+    assert byte(there + SIZE - 1) == 5  # what comes after is done all the same
     must("urEventWait", *listed(fill(here, there, 7)))
     assert byte(there + SIZE - 1) == 7
 

@@ -111,13 +111,13 @@ uint32_t call(const char *name, uint64_t a, uint64_t b, uint64_t c, uint64_t d, 
 static pthread_mutex_t own = PTHREAD_MUTEX_INITIALIZER;
 static int taken, wanted;
 
-/* Devices get their commands by Python, so a queue of one only enqueues under the lock. */
-uint32_t call_under_lock(int of_host)
+uint32_t call_under_lock(void)
 {
     enum { SIZE = 1 << 20 };
-    void *queue, *filled, *copied, *event;
+    void *queue, *other, *filled, *copied, *event;
     uint32_t status = 7, pattern = 42, ordinary = 43, result = 0, *memory;
     MUST(urQueueCreate, context, device, NULL, &queue);
+    MUST(urQueueCreate, context, device, NULL, &other);
     MUST(urUSMDeviceAlloc, context, device, NULL, NULL, (size_t)2 * SIZE, (void **)&memory);
     pthread_mutex_lock(&own);
     __atomic_store_n(&taken, 1, __ATOMIC_SEQ_CST);
@@ -126,16 +126,16 @@ uint32_t call_under_lock(int of_host)
     usleep(20000); /* now the other has Python's lock and waits */
     result |= CALL(urEnqueueUSMFill, queue, memory, sizeof pattern, &pattern, (size_t)SIZE, 0u, NULL, &filled);
     pattern = 0; /* it was copied */
-    result |= CALL(urEnqueueUSMMemcpy, queue, 0, memory + SIZE / 4, memory, (size_t)SIZE, 1u, &filled, &copied);
+    result |= CALL(urEnqueueUSMMemcpy, other, 0, memory + SIZE / 4, memory, (size_t)SIZE, 1u, &filled, &copied);
+    result |= CALL(urEnqueueEventsWaitWithBarrier, queue, 1u, &copied, NULL);
     result |= CALL(urEnqueueUSMMemcpy, queue, 0, memory, &ordinary, sizeof ordinary, 0u, NULL, NULL);
-    result |= CALL(urEnqueueEventsWaitWithBarrier, queue, 1u, &copied, &event);
+    result |= CALL(urEnqueueEventsWaitWithBarrier, queue, 0u, NULL, &event);
     result |= CALL(urEventGetInfo, event, 3u, sizeof status, &status, NULL);
     result |= CALL(urEventRetain, event) | CALL(urEventRelease, event) | CALL(urEventRelease, filled);
-    if (of_host)
-        result |= CALL(urEventWait, 1u, &event) | CALL(urQueueFinish, queue);
+    result |= CALL(urEventWait, 1u, &event) | CALL(urQueueFinish, queue);
     pthread_mutex_unlock(&own);
     result |= CALL(urEventWait, 1u, &event) | CALL(urEventRelease, event) | CALL(urEventRelease, copied);
-    result |= CALL(urQueueFinish, queue) | CALL(urQueueRelease, queue);
+    result |= CALL(urQueueFinish, queue) | CALL(urQueueRelease, queue) | CALL(urQueueRelease, other);
     if (memory[SIZE / 2 - 1] != 42 || memory[0] != 43 || status > 3)
         abort();
     return result | CALL(urUSMFree, context, memory);

@@ -11,7 +11,7 @@ import pytest
 from small_loader import Run
 
 SCRIPT = Path(__file__).with_name("calls_in_python.py")
-HOST, DEVICE = "native_cpu:0", "mock:0"  # Python hands a device its commands
+HOST, DEVICE, HOLDS = "native_cpu:0", "mock:0", "mock:1"  # queues of the last hold what waits
 
 
 def start(library: Path, shim: Path, device: str, scenario: str, *arguments: object) -> subprocess.Popen[str]:
@@ -30,9 +30,9 @@ def run(library: Path, shim: Path, device: str, scenario: str, *arguments: objec
     return errors
 
 
-@pytest.mark.parametrize("device", [HOST, DEVICE])
+@pytest.mark.parametrize("device", [HOST, DEVICE, HOLDS])
 def test_no_deadlock_with_a_lock_of_the_program(library: Path, shim: Path, device: str) -> None:
-    assert run(library, shim, device, "inversion", int(device == HOST)) == ""
+    assert run(library, shim, device, "inversion") == ""
 
 
 @pytest.mark.parametrize("device", [HOST, DEVICE])
@@ -57,9 +57,18 @@ def test_python_is_asked_later(library: Path, shim: Path) -> None:
     assert run(library, shim, HOST, "asked") == ""
 
 
+def test_callbacks(library: Path, shim: Path) -> None:
+    assert run(library, shim, HOST, "called_back") == ""
+
+
 def test_a_command_that_fails_after_it_was_accepted(library: Path, shim: Path) -> None:
     said = run(library, shim, DEVICE, "accepted_and_failed")
     assert "urEnqueueUSMFill had been accepted, and failed: ERROR_OUT_OF_HOST_MEMORY" in said
+
+
+def test_a_command_that_the_driver_refuses(library: Path, shim: Path) -> None:
+    said = run(library, shim, DEVICE, "refused")
+    assert "urEnqueueUSMFill had been accepted, and failed: ERROR_" in said
 
 
 def test_a_command_that_fails_where_nothing_is_left(library: Path, shim: Path) -> None:
@@ -76,11 +85,12 @@ def test_the_end_of_python(library: Path, shim: Path, device: str) -> None:
     assert run(library, shim, device, "ends") == ""
 
 
-def test_a_lost_wait(library: Path, shim: Path, program: Run, tmp_path: Path) -> None:
-    with program("owe", tmp_path, ONEAPI_DEVICE_SELECTOR=HOST) as exporter:
+@pytest.mark.parametrize("device", [HOST, DEVICE, HOLDS])
+def test_a_lost_wait(library: Path, shim: Path, program: Run, tmp_path: Path, device: str) -> None:
+    with program("owe", tmp_path, ONEAPI_DEVICE_SELECTOR=device) as exporter:
         assert exporter.stdout is not None
         assert exporter.stdout.readline() == "ready\n"
-        process = start(library, shim, HOST, "lost", tmp_path)
+        process = start(library, shim, device, "lost", tmp_path)
         assert process.stdout is not None
         assert process.stdout.readline() == "waiting\n"
         exporter.kill()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +61,18 @@ def test_an_interpreter_without_libpython(library: Path, tmp_path: Path) -> None
     assert done.stdout == f"UR_ADAPTERS_FORCE_LOAD={library}\n"
     assert f"{alone} has no libpython3.99.so.1.0" in done.stderr
     assert "XPUSHARE_PYTHON" in done.stderr
+
+
+def test_the_setting_for_programs(library: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "xpushare", "ur-adapter", "--json"],
+        env={**os.environ, "PYTHONPATH": str(library.parents[3])}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert found["environment"] == {"UR_ADAPTERS_FORCE_LOAD": str(library)}
+    assert found["interpreter"].keys() == {"executable", "library", "wrong"}
+    assert done.returncode == bool(found["interpreter"]["wrong"])
+    assert done.stderr == ""
 
 
 def test_the_interpreter_is_found_without_settings(

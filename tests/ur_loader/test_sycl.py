@@ -44,6 +44,10 @@ def test_two_processes_share_all_kinds(pair: str, tmp_path: Path) -> None:
     assert re.fullmatch(rf"{re.escape(importer)} imported .*: good\n{re.escape(exporter)} exported .*: good\n", said)
 
 
+def test_pools_and_allocations_in_the_order_of_a_queue() -> None:
+    assert run([str(ROOT / "bin" / "pools")], []) == "good\n"
+
+
 LAYERS = "UR_LAYER_FULL_VALIDATION,UR_LAYER_TRACING"
 
 

@@ -81,6 +81,7 @@ typedef struct xp_slot {
     uint64_t last_point, last_queue; /* of this process's submits; mu */
     uint64_t last_host;              /* the newest of them that a host function completes; mu */
     uint64_t handed; /* the newest of them that is certain: a driver has its store, and nothing holds that up for ever */
+    uint64_t address; /* of a timeline of a queue's own: where devices see its word */
     uint64_t *released; /* points whose guard has seen the loss, until somebody asks; xp_mu */
     uint32_t released_count, released_room;
     uint32_t guards;            /* how many nodes guard waits on it; xp_mu */

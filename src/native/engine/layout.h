@@ -14,12 +14,15 @@
 #define XP_MASK_WORDS (XP_MEMBERS / 64u)
 
 #define XP_SEAL 32u
-#define XP_ARRAY_VERSION 1u
+#define XP_ARRAY_VERSION 2u
 #define XP_ARRAY_EVENT 1u /* in the flags of an array handle: it has an event's handle, too */
 #define XP_ARRAY_DIMS 64u /* NumPy's most, and PEP 3118's */
+#define XP_TREE_VERSION 1u
+#define XP_TREE_MOST (64u << 20) /* bytes of the handle of a tree */
 
 #define XP_HANDLE_MAGIC "XPUSHARE"
 #define XP_ARRAY_MAGIC "XPUSHARR"
+#define XP_TREE_MAGIC "XPUSHTRE"
 #define XP_TABLE_MAGIC "XPUSHTAB"
 #define XP_COMMONS_MAGIC "XPUSHCOM"
 #define XP_REQUEST_MAGIC "XPSQ"
@@ -118,6 +121,21 @@ typedef struct {
     uint64_t reserved, offset, point, copied;
 } xp_array;
 
+/* Behind it: the handles of the memory, those of the events, each with its point, an xp_leaf for each array, their
+ * lengths and strides, the text and the seal. */
+typedef struct __attribute__((packed)) {
+    char magic[8]; /* XPUSHTRE */
+    uint16_t version, reserved;
+    uint32_t length, memory, events, arrays, steps, text_nbytes;
+    uint64_t copied;
+} xp_tree;
+
+typedef struct {
+    uint32_t memory, event, dtype; /* event: 1 + its index, or 0 */
+    uint16_t ndim, reserved;
+    uint64_t offset;
+} xp_leaf;
+
 typedef struct {
     char magic[8]; /* XPUSHTAB */
     uint32_t version, pid;
@@ -192,6 +210,7 @@ typedef struct {
 
 _Static_assert(sizeof(xp_handle) == 256 && offsetof(xp_handle, seal) == 224, "handle");
 _Static_assert(sizeof(xp_array) == 56, "array handle");
+_Static_assert(sizeof(xp_tree) == 44 && sizeof(xp_leaf) == 24, "handle of a tree");
 _Static_assert(sizeof(xp_entry) == 256 && offsetof(xp_entry, payload) == 128, "entry");
 _Static_assert(XP_TABLE_HEADER + XP_ENTRIES * sizeof(xp_entry) == XP_TABLE_DEADLINES, "entries fit");
 _Static_assert(XP_TABLE_DEADLINES + XP_ENTRIES * sizeof(uint64_t) == XP_TABLE_SIZE, "deadlines fit");

@@ -1,39 +1,36 @@
-/* What libraries beside this one may call, from any thread and without Python. What they ask of an event is about the newest
- * point known now. */
+/* What libraries beside this one may call, from any thread and without Python; queue.c has more of it. */
 #include "events.h"
+#include "outside.h"
 
-#define XP_OUTSIDE __attribute__((visibility("default")))
 #define SPIN_NS 50000
 
-XP_OUTSIDE int xp_newest_state(xp_slot *s);
-XP_OUTSIDE int xp_newest_wait(xp_slot *s);
+XP_OUTSIDE int xp_state_at(xp_slot *s, uint64_t point);
+XP_OUTSIDE int xp_wait_at(xp_slot *s, uint64_t point);
 XP_OUTSIDE uint64_t xp_newest_point(xp_slot *s);
-
-static uint64_t newest(const xp_slot *s) { return XP_LOAD(&s->w->pending) >> 21; }
+XP_OUTSIDE void xp_give_up(xp_slot *s);
 
 /* 0 where the slot may not be used any more. */
-uint64_t xp_newest_point(xp_slot *s) { return xp_slot_wrong(s) ? 0 : newest(s); }
+uint64_t xp_newest_point(xp_slot *s) { return xp_slot_wrong(s) ? 0 : XP_LOAD(&s->w->pending) >> 21; }
 
 /* A state, or -1 where the slot may not be used any more. */
-int xp_newest_state(xp_slot *s)
+int xp_state_at(xp_slot *s, uint64_t point)
 {
     if (xp_slot_wrong(s))
         return -1;
-    uint64_t point = newest(s), now;
     int rc, state = xp_full_state(s, point, false);
     if (state != XP_PENDING)
         return state;
-    now = xp_now();
+    uint64_t now = xp_now();
     return xp_sleep(s, point, now, now, &rc); /* does not sleep, but sees deaths, and has them noticed from now on */
 }
 
 /* The same once it is pending no more. */
-int xp_newest_wait(xp_slot *s)
+int xp_wait_at(xp_slot *s, uint64_t point)
 {
     if (xp_slot_wrong(s))
         return -1;
     xp_slot_ref(s);
-    uint64_t point = newest(s), start = xp_now();
+    uint64_t start = xp_now();
     int rc, state = xp_full_state(s, point, false);
     if (state == XP_PENDING)
         state = xp_spin(s, point, start, XP_FOREVER, SPIN_NS);
@@ -42,6 +39,9 @@ int xp_newest_wait(xp_slot *s)
     xp_slot_unref(s);
     return state == XP_PENDING ? -1 : state;
 }
+
+/* What `xp_queue_work` has made is needed no more. */
+void xp_give_up(xp_slot *s) { xp_slot_unref(s); }
 
 XP_OUTSIDE void xp_fill(char *to, const char *pattern, uint64_t unit, uint64_t nbytes)
 {

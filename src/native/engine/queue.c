@@ -53,6 +53,15 @@ static int invoke_all(const xp_call *calls, uint32_t count, uint64_t *done)
 
 #define RELAXED 2 /* a thread's capture mode, as CUDA and HIP number it */
 
+/* A call as its step says. */
+static xp_call filled_in(const xp_step *step, const uint64_t *values)
+{
+    xp_call call = {.function = step->call.function, .count = step->call.count};
+    for (uint32_t k = 0; k < call.count; k++)
+        call.arguments[k] = step->kinds[k] == XP_ARG_FIXED ? step->call.arguments[k] : values[step->kinds[k]];
+    return call;
+}
+
 /* The driver's code. `values` by the kind of argument. `given`: the driver was given DATA, and will call FUNCTION. */
 static int perform(const xp_recipe *recipe, uint64_t *values, bool *given)
 {
@@ -62,17 +71,14 @@ static int perform(const xp_recipe *recipe, uint64_t *values, bool *given)
         const xp_step *step = &recipe->steps[i];
         if (code && !(step->cleanup && made))
             continue;
-        xp_call call = {.function = step->call.function, .count = step->call.count};
         bool gives = false;
         values[XP_ARG_OUT] = (uintptr_t)&made;
         values[XP_ARG_MADE] = made;
         values[XP_ARG_MODE] = (uintptr_t)&mode;
         mode = RELAXED;
-        for (uint32_t k = 0; k < call.count; k++) {
-            uint8_t kind = step->kinds[k];
-            call.arguments[k] = kind == XP_ARG_FIXED ? step->call.arguments[k] : values[kind];
-            gives = gives || kind == XP_ARG_DATA;
-        }
+        for (uint32_t k = 0; k < step->call.count; k++)
+            gives = gives || step->kinds[k] == XP_ARG_DATA;
+        xp_call call = filled_in(step, values);
         int rc = invoke(&call);
         if (gives && rc == 0)
             *given = true;
@@ -168,6 +174,8 @@ struct xp_queue {
     uint64_t lost_at, told;
     uint32_t lost;
     uint64_t lost_pid;
+    uint64_t losses, own_since; /* how many it has met; and when it got: */
+    xp_slot *own;               /* or NULL; `order`, too */
 };
 
 static void completion_unref(completion *c)
@@ -385,6 +393,8 @@ void xp_queue_unref(xp_queue *q)
         q->first = op->next;
         operation_free(op);
     }
+    if (q->own)
+        xp_slot_unref(q->own);
     free(q->spare[0]);
     free(q->spare[1]);
     free(q->records);
@@ -399,6 +409,14 @@ uint64_t xp_queue_handed(xp_queue *q)
 {
     pthread_mutex_lock(&q->mu);
     uint64_t at = q->first ? q->first->at - 1 : q->at;
+    pthread_mutex_unlock(&q->mu);
+    return at;
+}
+
+uint64_t xp_queue_place(xp_queue *q)
+{
+    pthread_mutex_lock(&q->mu);
+    uint64_t at = q->at;
     pthread_mutex_unlock(&q->mu);
     return at;
 }
@@ -427,6 +445,7 @@ uint32_t *xp_queue_drained(xp_queue *q) { return &q->drained; }
 /* A wait at that place is lost. With q->mu. */
 static void spoil(xp_queue *q, uint64_t at, uint32_t cause, uint64_t pid)
 {
+    q->losses++;
     if (q->adopted || at <= q->told || at <= q->lost_at)
         return;
     q->lost_at = at;
@@ -615,7 +634,7 @@ static void note_host(xp_slot *s, uint64_t point)
 static void note_handed(const xp_queue *q, xp_slot *s, uint64_t point)
 {
     uint64_t old = XP_LOAD(&s->handed);
-    if (q->ordering != XP_ORDER_DEVICE && !q->adopted && XP_LOAD(&q->unsure) == 0)
+    if (!q->adopted && XP_LOAD(&q->unsure) == 0)
         while (old < point && !XP_CAS(&s->handed, &old, point))
             ;
 }
@@ -764,12 +783,18 @@ static void fail(xp_queue *q, int64_t code)
     pthread_mutex_unlock(&q->mu);
 }
 
-/* With q->order. What the thread has had of the driver's settings before is another queue's. */
-static int64_t go_on(xp_queue *q)
+/* What a thread of ours has had of the driver's settings before is another queue's. */
+static int64_t prepare(const xp_queue *q)
 {
     uint64_t values[XP_ARG_KINDS] = {[XP_ARG_QUEUE] = q->handle};
     bool given;
-    int64_t code = q->first ? perform(&q->calls->relay, values, &given) : 0;
+    return perform(&q->calls->relay, values, &given);
+}
+
+/* With q->order. */
+static int64_t go_on(xp_queue *q)
+{
+    int64_t code = q->first ? prepare(q) : 0;
     return code ? code : advance(q);
 }
 
@@ -847,6 +872,14 @@ int xp_queue_wait(xp_queue *q, xp_slot *s, uint64_t address, uint64_t point, int
     return rc;
 }
 
+/* With q->mu: what is signalled behind a loss must not heal it. */
+static bool is_spent(const xp_queue *q)
+{
+    xp_view v;
+    xp_read(q->own->w, &v);
+    return q->losses != q->own_since || xp_state(&v, v.top) == XP_LOST;
+}
+
 /* With q->order. */
 static void signal_now(xp_queue *q, xp_slot *s, uint64_t address, xp_signalled *done)
 {
@@ -858,7 +891,9 @@ static void signal_now(xp_queue *q, xp_slot *s, uint64_t address, xp_signalled *
     uint32_t lost = q->lost_at > q->told ? q->lost : 0;
     bool listed = lost || XP_LOAD(&q->waits) != 0;
     done->memory = (!holds || have_spares(q)) && (!listed || make_room(q));
-    if (done->memory)
+    if (s == q->own && (lost || is_spent(q)))
+        done->wrong = "the queue's own timeline has met a loss";
+    else if (done->memory)
         done->wrong = xp_submit(s, q->number, q->calls->store.count != 0, &done->point, &done->after, &host);
     uint64_t point = done->point;
     if (point) {
@@ -945,10 +980,10 @@ bool xp_queue_finish(xp_queue *q, xp_slot *s, uint64_t point, int64_t *code)
     return c != NULL;
 }
 
-bool xp_queue_submit(xp_queue *q, const xp_call *calls, uint32_t count, uint64_t *at, int64_t *code)
+/* With q->order. */
+static bool submit(xp_queue *q, const xp_call *calls, uint32_t count, uint64_t *at, int64_t *code)
 {
     *code = 0;
-    pthread_mutex_lock(&q->order);
     operation *op = q->first ? operation_new(HELD_CALLS, NULL, 0, 0, count) : NULL;
     bool memory = op || q->first == NULL;
     if (op) {
@@ -963,6 +998,171 @@ bool xp_queue_submit(xp_queue *q, const xp_call *calls, uint32_t count, uint64_t
         *code = invoke_all(calls, count, &done);
         *at = *code ? done : *at;
     }
+    return memory;
+}
+
+bool xp_queue_submit(xp_queue *q, const xp_call *calls, uint32_t count, uint64_t *at, int64_t *code)
+{
+    pthread_mutex_lock(&q->order);
+    bool memory = submit(q, calls, count, at, code);
     pthread_mutex_unlock(&q->order);
     return memory;
+}
+
+/* --- commands of programs that have no Python --------------------------------------------------------------------- */
+
+enum { PIECEWISE_MOST = 64 }; /* bytes of a pattern that is written piece by piece */
+
+typedef struct {
+    const xp_queue *queue;
+    xp_call *calls;
+    uint32_t count, room;
+} call_list;
+
+static uint8_t bytes[256]; /* each has its own index */
+
+__attribute__((constructor)) static void set_bytes(void)
+{
+    for (unsigned i = 0; i < sizeof bytes; i++)
+        bytes[i] = (uint8_t)i;
+}
+
+/* False: the driver has no such call, or there is no memory. */
+static bool add_call(call_list *list, const xp_recipe *recipe, uint64_t to, uint64_t from, uint64_t value, uint64_t number)
+{
+    if (recipe->count == 0)
+        return false;
+    if (list->count == list->room) {
+        uint32_t room = list->room ? 2 * list->room : 16;
+        xp_call *grown = room > list->room ? realloc(list->calls, room * sizeof *grown) : NULL;
+        if (grown == NULL)
+            return false;
+        list->calls = grown;
+        list->room = room;
+    }
+    const uint64_t values[XP_ARG_KINDS] = {
+        [XP_ARG_QUEUE] = list->queue->handle, [XP_ARG_TO] = to, [XP_ARG_FROM] = from, [XP_ARG_NBYTES] = number,
+        [XP_ARG_VALUE] = value, [XP_ARG_VALUE_AT] = (uintptr_t)&bytes[value & 0xff], [XP_ARG_TIMES] = number};
+    list->calls[list->count++] = filled_in(&recipe->steps[0], values);
+    return true;
+}
+
+static bool add_copy(call_list *list, uint64_t to, uint64_t from, uint64_t nbytes)
+{
+    return add_call(list, &list->queue->calls->copy, to, from, 0, nbytes);
+}
+
+/* `times` patterns whose size has a fill of its own. */
+static bool add_fill(call_list *list, uint64_t to, const char *pattern, unsigned size, uint64_t times)
+{
+    uint64_t value = 0;
+    memcpy(&value, pattern, size);
+    return add_call(list, &list->queue->calls->fills[size / 2], to, 0, value, times);
+}
+
+static bool has_fill(const call_list *list, uint64_t size, uint64_t to)
+{
+    return (size == 1 || size == 2 || size == 4) && to % size == 0 && list->queue->calls->fills[size / 2].count;
+}
+
+/* As `fill_steps` of the package does it, but for patterns that it stages. */
+static bool add_row(call_list *list, const xp_work *w, uint64_t to)
+{
+    const char *pattern = w->pattern;
+    uint64_t size = w->pattern_size, unit = 4, part;
+    if (size == 1 || memcmp(pattern, pattern + 1, size - 1) == 0)
+        return add_fill(list, to, pattern, 1, w->width);
+    if (has_fill(list, size, to))
+        return add_fill(list, to, pattern, (unsigned)size, w->width / size);
+    if (size > PIECEWISE_MOST)
+        return false;
+    while (unit > 1 && (size % unit || !has_fill(list, unit, to)))
+        unit /= 2;
+    bool good = true;
+    for (uint64_t at = 0; good && at < size; at += unit)
+        good = add_fill(list, to + at, pattern + at, (unsigned)unit, 1);
+    for (uint64_t done = size; good && done < w->width; done += part) {
+        part = done < w->width - done ? done : w->width - done;
+        good = add_copy(list, to + done, to, part);
+    }
+    return good;
+}
+
+static bool add_work(call_list *list, const xp_work *w)
+{
+    bool good = true, whole = w->width == w->to_pitch && w->width == w->from_pitch;
+    if (w->pattern && w->width % w->pattern_size)
+        return false;
+    if (!w->pattern && (whole || w->rows == 1))
+        return w->width == 0 || add_copy(list, w->to, w->from, w->width * w->rows);
+    for (uint64_t row = 0; good && w->width && row < w->rows; row++)
+        good = w->pattern ? add_row(list, w, w->to + row * w->to_pitch)
+                          : add_copy(list, w->to + row * w->to_pitch, w->from + row * w->from_pitch, w->width);
+    return good;
+}
+
+bool xp_queue_works(const xp_queue_calls *calls) { return calls->copy.count && calls->fills[0].count; }
+
+void xp_queue_own(xp_queue *q, xp_slot *s, uint64_t address)
+{
+    xp_slot_ref(s);
+    XP_STORE(&s->address, address);
+    pthread_mutex_lock(&q->order);
+    pthread_mutex_lock(&q->mu);
+    xp_slot *old = q->own;
+    q->own = s;
+    q->own_since = q->losses;
+    pthread_mutex_unlock(&q->mu);
+    pthread_mutex_unlock(&q->order);
+    if (old)
+        xp_slot_unref(old);
+}
+
+bool xp_queue_spent(xp_queue *q)
+{
+    pthread_mutex_lock(&q->mu);
+    bool spent = q->own == NULL || is_spent(q);
+    pthread_mutex_unlock(&q->mu);
+    return spent;
+}
+
+/* With q->order. */
+static bool work_now(xp_queue *q, const call_list *list, xp_signalled *done)
+{
+    uint64_t at;
+    int64_t code = q->own && !xp_slot_wrong(q->own) && !q->failed ? prepare(q) : -1;
+    if (code || (list->count && !(submit(q, list->calls, list->count, &at, &code) && code == 0)))
+        return false;
+    signal_now(q, q->own, q->own->address, done);
+    if (done->point && (done->code || done->after || !done->memory))
+        xp_fail(q->own, XP_CAUSE_QUEUE); /* it will never complete */
+    return done->point && !done->code && !done->after && done->memory;
+}
+
+bool xp_queue_work(xp_queue *q, const xp_work *work, xp_slot **s, uint64_t *point)
+{
+    call_list list = {.queue = q};
+    xp_signalled done = {.memory = true};
+    bool good = !xp_queue_forked(q) && (work == NULL || add_work(&list, work));
+    if (good) {
+        pthread_mutex_lock(&q->order);
+        good = work_now(q, &list, &done);
+        *s = q->own;
+        *point = done.point;
+        if (good)
+            xp_slot_ref(q->own);
+        pthread_mutex_unlock(&q->order);
+    }
+    free(list.calls);
+    return good;
+}
+
+bool xp_queue_after(xp_queue *q, xp_slot *s, uint64_t point)
+{
+    int64_t code;
+    uint64_t address = XP_LOAD(&s->address);
+    if (xp_queue_forked(q) || xp_slot_wrong(s) || address == 0 || point > XP_LOAD(&s->handed) || prepare(q))
+        return false;
+    int rc = xp_queue_wait(q, s, address, point, &code);
+    return (rc == 0 || rc == 1) && code == 0;
 }

@@ -2,6 +2,8 @@
 #ifndef XP_QUEUE_H
 #define XP_QUEUE_H
 
+#include "outside.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -12,6 +14,7 @@ typedef struct xp_queue xp_queue;
 
 #define XP_ARGUMENTS 10
 #define XP_STEPS 4
+#define XP_FILLS 3
 
 typedef struct {
     uint64_t function;
@@ -19,7 +22,7 @@ typedef struct {
     uint64_t arguments[XP_ARGUMENTS];
 } xp_call;
 
-/* What a recipe fills in. OUT is the address of a temporary, MADE what a step before has put there, MODE the
+/* What a recipe fills in. VALUE_AT is the address of a byte that has the value, and stays. OUT is the address of a temporary, MADE what a step before has put there, MODE the
  * address of an int that says RELAXED. */
 enum {
     XP_ARG_FIXED,
@@ -33,6 +36,12 @@ enum {
     XP_ARG_MADE,
     XP_ARG_STATUS_OUT,
     XP_ARG_MODE,
+    XP_ARG_TO,
+    XP_ARG_FROM,
+    XP_ARG_NBYTES,
+    XP_ARG_VALUE,
+    XP_ARG_VALUE_AT,
+    XP_ARG_TIMES,
     XP_ARG_KINDS
 };
 
@@ -50,6 +59,7 @@ typedef struct {
 typedef struct {
     unsigned refs;
     xp_recipe store, wait, host, captured, relay;
+    xp_recipe copy, fills[XP_FILLS]; /* one step each; fills: with patterns of 1, 2 and 4 bytes */
     unsigned wait_bits, store_bits; /* of a point that the device compares, and stores: 64 or 32 */
     bool event_callback; /* the host function is f(event, status, data), else f(data) */
     unsigned budget;     /* how many shared queues may wait in the device for what may never come */
@@ -90,10 +100,22 @@ void xp_queue_unsure(xp_queue *queue);
 /* `at`: its place, or which call failed, from 0. */
 bool xp_queue_submit(xp_queue *queue, const xp_call *calls, uint32_t count, uint64_t *at, int64_t *code);
 
+/* Commands of a program that enqueues without Python. Each signals a point of a timeline that is the queue's own, so that
+ * nothing has to be made for it. */
+bool xp_queue_works(const xp_queue_calls *calls); /* the driver has what that takes */
+void xp_queue_own(xp_queue *queue, xp_slot *s, uint64_t address); /* the timeline: nobody else signals it */
+bool xp_queue_spent(xp_queue *queue); /* it needs a new one: it has none, or what is behind a loss would heal the loss */
+/* Queue it, and its point. False: it is to be queued in another way, also where some of it was queued. */
+XP_OUTSIDE bool xp_queue_work(xp_queue *queue, const xp_work *work, xp_slot **s, uint64_t *point);
+/* Later work starts once that point of another queue's own timeline, on the same device, is done. False: that is not known
+ * to be certain, or it could not be queued. */
+XP_OUTSIDE bool xp_queue_after(xp_queue *queue, xp_slot *s, uint64_t point);
+
 /* None of these blocks. */
 void xp_queue_lost(xp_queue *queue, xp_slot *s); /* a wait for a point of that event that is lost already */
 void xp_queue_told(xp_queue *queue, uint64_t at); /* the user knows of the losses up to that place */
 uint64_t xp_queue_handed(xp_queue *queue);
+uint64_t xp_queue_place(xp_queue *queue); /* of the newest operation */
 uint32_t xp_queue_held(xp_queue *queue);
 bool xp_queue_failure(xp_queue *queue, uint64_t *at, int64_t *code);
 uint32_t *xp_queue_drained(xp_queue *queue); /* a futex word; it changes when nothing is held any more */

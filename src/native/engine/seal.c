@@ -62,31 +62,71 @@ void xp_make_key(xp_key *k, const void *key, size_t nbytes)
     compress(k->keyed, k->block, sizeof k->block, false);
 }
 
-void xp_hash(const xp_key *k, const void *data, size_t nbytes, uint8_t out[XP_SEAL])
+typedef struct {
+    const void *data;
+    size_t nbytes;
+} piece;
+
+/* The hash of several pieces, one after the other. */
+static void hash(const xp_key *k, const piece *p, const piece *end, uint8_t out[XP_SEAL])
 {
-    const uint8_t *at = data;
-    uint64_t h[8], total = sizeof k->block;
-    memcpy(h, nbytes ? k->keyed : k->fresh, sizeof h);
-    for (; nbytes > sizeof k->block; nbytes -= sizeof k->block, at += sizeof k->block)
-        compress(h, at, total += sizeof k->block, false);
-    if (nbytes) {
-        uint8_t rest[sizeof k->block] = {0};
-        memcpy(rest, at, nbytes);
-        compress(h, rest, total + nbytes, true);
+    uint8_t block[sizeof k->block];
+    uint64_t h[8], total = sizeof block;
+    size_t used = 0;
+    memcpy(h, k->keyed, sizeof h);
+    for (; p < end; p++)
+        for (size_t at = 0, n; at < p->nbytes; at += n, used += n) {
+            if (used == sizeof block) { /* the last one is another matter */
+                compress(h, block, total += sizeof block, false);
+                used = 0;
+            }
+            n = p->nbytes - at < sizeof block - used ? p->nbytes - at : sizeof block - used;
+            memcpy(block + used, (const uint8_t *)p->data + at, n);
+        }
+    if (used) {
+        memset(block + used, 0, sizeof block - used);
+        compress(h, block, total + used, true);
     } else {
+        memcpy(h, k->fresh, sizeof h);
         compress(h, k->block, total, true); /* of no data: the key's block is the last */
     }
     memcpy(out, h, XP_SEAL);
 }
 
-/* Takes as long for any wrong seal: nobody finds out how much of a forged one is right. */
-static bool sealed(const xp_key *k, const void *data, size_t nbytes, const uint8_t *seal)
+void xp_hash(const xp_key *k, const void *data, size_t nbytes, uint8_t out[XP_SEAL])
 {
-    uint8_t right[XP_SEAL], wrong = 0;
-    xp_hash(k, data, nbytes, right);
+    const piece whole = {data, nbytes};
+    hash(k, &whole, &whole + 1, out);
+}
+
+bool xp_hash_array(const xp_key *k, const void *raw, size_t nbytes, unsigned handles, uint8_t out[XP_SEAL])
+{
+    const uint8_t *at = (const uint8_t *)raw + sizeof(xp_array), *end = (const uint8_t *)raw + nbytes - XP_SEAL;
+    if (nbytes < sizeof(xp_array) + handles * sizeof(xp_handle) + XP_SEAL)
+        return false;
+    piece pieces[4] = {{raw, sizeof(xp_array)}}, *next = pieces + 1;
+    for (unsigned i = 0; i < handles; i++, at += sizeof(xp_handle))
+        *next++ = (piece){at + offsetof(xp_handle, seal), XP_SEAL};
+    *next++ = (piece){at, (size_t)(end - at)};
+    hash(k, pieces, next, out);
+    return true;
+}
+
+/* Takes as long for any wrong seal: nobody finds out how much of a forged one is right. */
+static bool same(const uint8_t *seal, const uint8_t *right)
+{
+    uint8_t wrong = 0;
     for (unsigned i = 0; i < XP_SEAL; i++)
         wrong |= right[i] ^ seal[i];
     return wrong == 0;
+}
+
+/* Whether `nbytes` of data are followed by their seal. */
+static bool sealed(const xp_key *k, const void *data, size_t nbytes)
+{
+    uint8_t right[XP_SEAL];
+    xp_hash(k, data, nbytes, right);
+    return same((const uint8_t *)data + nbytes, right);
 }
 
 /* --- handles ------------------------------------------------------------------------------------------------------ */
@@ -95,7 +135,7 @@ bool xp_handle_good(const xp_key *k, const xp_handle *h)
 {
     static const uint8_t nothing[sizeof h->reserved1];
     if (memcmp(h->magic, XP_HANDLE_MAGIC, sizeof h->magic) != 0 || h->version != XP_VERSION ||
-        !sealed(k, h, offsetof(xp_handle, seal), h->seal))
+        !sealed(k, h, offsetof(xp_handle, seal)))
         return false;
     uint8_t high = 0; /* the backend's name is ASCII */
     for (unsigned i = 0; i < sizeof h->backend; i++)
@@ -135,30 +175,31 @@ bool xp_extent(const void *dims, unsigned ndim, uint64_t itemsize, int64_t *low,
     return true;
 }
 
-static bool fits(const xp_array_parts *a)
+bool xp_fits(const void *dims, unsigned ndim, uint64_t itemsize, uint64_t offset, uint64_t nbytes)
 {
-    int64_t low, high, nbytes = a->head.itemsize, first, last;
-    for (unsigned i = 0; i < a->head.ndim; i++) {
-        uint64_t length = dim_at(a->dims, i);
-        if (length && (length > INT64_MAX || __builtin_mul_overflow(nbytes, (int64_t)length, &nbytes)))
+    int64_t low, high, total = (int64_t)itemsize, first, last;
+    for (unsigned i = 0; i < ndim; i++) {
+        uint64_t length = dim_at(dims, i);
+        if (length && (length > INT64_MAX || __builtin_mul_overflow(total, (int64_t)length, &total)))
             return false;
     }
-    return a->head.offset <= INT64_MAX && xp_extent(a->dims, a->head.ndim, a->head.itemsize, &low, &high) &&
-           !__builtin_add_overflow((int64_t)a->head.offset, low, &first) && first >= 0 &&
-           !__builtin_add_overflow((int64_t)a->head.offset, high, &last) && (uint64_t)last <= a->memory.nbytes;
+    return offset <= INT64_MAX && xp_extent(dims, ndim, itemsize, &low, &high) &&
+           !__builtin_add_overflow((int64_t)offset, low, &first) && first >= 0 &&
+           !__builtin_add_overflow((int64_t)offset, high, &last) && (uint64_t)last <= nbytes;
 }
 
 bool xp_read_array(const xp_key *k, const void *raw, size_t nbytes, xp_array_parts *a)
 {
     const uint8_t *at = raw;
+    uint8_t right[XP_SEAL];
     if (nbytes < sizeof a->head + sizeof a->memory + XP_SEAL)
         return false;
     memcpy(&a->head, at, sizeof a->head);
-    if (memcmp(a->head.magic, XP_ARRAY_MAGIC, sizeof a->head.magic) != 0 || a->head.version != XP_ARRAY_VERSION ||
-        a->head.length != nbytes || !sealed(k, at, nbytes - XP_SEAL, at + nbytes - XP_SEAL))
-        return false;
     a->has_event = a->head.flags & XP_ARRAY_EVENT;
-    uint64_t handles = a->has_event ? 2 : 1;
+    unsigned handles = a->has_event ? 2 : 1;
+    if (memcmp(a->head.magic, XP_ARRAY_MAGIC, sizeof a->head.magic) != 0 || a->head.version != XP_ARRAY_VERSION ||
+        a->head.length != nbytes || !xp_hash_array(k, raw, nbytes, handles, right) || !same(at + nbytes - XP_SEAL, right))
+        return false;
     if ((a->head.flags & ~XP_ARRAY_EVENT) || a->head.reserved || a->head.ndim > XP_ARRAY_DIMS ||
         a->head.point > XP_POINT_MAX ||
         nbytes != sizeof a->head + handles * sizeof a->memory + 16u * a->head.ndim + a->head.text_nbytes + XP_SEAL)
@@ -177,6 +218,70 @@ bool xp_read_array(const xp_key *k, const void *raw, size_t nbytes, xp_array_par
     }
     a->dims = at;
     a->text = at + 16u * a->head.ndim;
-    a->fits = fits(a);
+    a->fits = xp_fits(a->dims, a->head.ndim, a->head.itemsize, a->head.offset, a->memory.nbytes);
     return true;
+}
+
+/* --- handles of trees --------------------------------------------------------------------------------------------- */
+
+#define EVENT_NBYTES (sizeof(xp_handle) + sizeof(uint64_t))
+
+/* Whether a handle of that kind is there, of the exporter that `first` is of. */
+static bool part_good(const xp_key *k, const uint8_t *at, uint16_t kind, const xp_handle *first)
+{
+    xp_handle h;
+    memcpy(&h, at, sizeof h);
+    return xp_handle_good(k, &h) && h.kind == kind && memcmp(h.cookie, first->cookie, sizeof h.cookie) == 0;
+}
+
+bool xp_read_tree(const xp_key *k, const void *raw, size_t nbytes, xp_tree_parts *t)
+{
+    const uint8_t *at = raw;
+    xp_handle first;
+    if (nbytes < sizeof t->head + sizeof first + XP_SEAL || nbytes > XP_TREE_MOST)
+        return false;
+    memcpy(&t->head, at, sizeof t->head);
+    const xp_tree *h = &t->head;
+    if (memcmp(h->magic, XP_TREE_MAGIC, sizeof h->magic) != 0 || h->version != XP_TREE_VERSION ||
+        h->length != nbytes || !sealed(k, at, nbytes - XP_SEAL))
+        return false;
+    uint64_t due = sizeof *h + (uint64_t)h->memory * sizeof first + (uint64_t)h->events * EVENT_NBYTES +
+                   (uint64_t)h->arrays * sizeof(xp_leaf) + 8ull * h->steps + h->text_nbytes + XP_SEAL;
+    if (h->reserved || !h->memory || !h->arrays || due != nbytes)
+        return false;
+    t->memory = at + sizeof *h;
+    t->events = t->memory + (size_t)h->memory * sizeof first;
+    t->leaves = t->events + (size_t)h->events * EVENT_NBYTES;
+    t->dims = t->leaves + (size_t)h->arrays * sizeof(xp_leaf);
+    t->text = t->dims + 8 * (size_t)h->steps;
+    memcpy(&first, t->memory, sizeof first);
+    for (uint32_t i = 0; i < h->memory; i++)
+        if (!part_good(k, t->memory + (size_t)i * sizeof first, XP_KIND_MEMORY, &first))
+            return false;
+    for (uint32_t i = 0; i < h->events; i++) {
+        const uint8_t *event = t->events + (size_t)i * EVENT_NBYTES;
+        uint64_t point;
+        memcpy(&point, event + sizeof first, sizeof point);
+        if (point > XP_POINT_MAX || !part_good(k, event, XP_KIND_EVENT, &first))
+            return false;
+    }
+    return true;
+}
+
+bool xp_leaves_good(const xp_tree_parts *t, const uint32_t *itemsizes, uint32_t dtypes)
+{
+    uint64_t step = 0;
+    for (uint32_t i = 0; i < t->head.arrays; i++) {
+        xp_leaf l;
+        xp_handle h;
+        memcpy(&l, t->leaves + (size_t)i * sizeof l, sizeof l);
+        if (l.memory >= t->head.memory || l.event > t->head.events || l.dtype >= dtypes || l.ndim > XP_ARRAY_DIMS ||
+            l.reserved || step + 2u * l.ndim > t->head.steps)
+            return false;
+        memcpy(&h.nbytes, t->memory + (size_t)l.memory * sizeof h + offsetof(xp_handle, nbytes), sizeof h.nbytes);
+        if (!xp_fits(t->dims + 8 * step, l.ndim, itemsizes[l.dtype], l.offset, h.nbytes))
+            return false;
+        step += 2u * l.ndim;
+    }
+    return step == t->head.steps;
 }

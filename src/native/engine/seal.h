@@ -11,6 +11,9 @@ typedef struct {
 } xp_key;
 void xp_make_key(xp_key *k, const void *key, size_t nbytes); /* of 1 to 64 bytes */
 void xp_hash(const xp_key *k, const void *data, size_t nbytes, uint8_t out[XP_SEAL]);
+/* The seal of an array handle of `nbytes`, the seal's included: of all of it, but of its handles only their own seals,
+ * which stand for them. False: it is too short. */
+bool xp_hash_array(const xp_key *k, const void *raw, size_t nbytes, unsigned handles, uint8_t out[XP_SEAL]);
 
 /* Whether these are a handle that was sealed under the key, and that says nothing which this version does not know. Its
  * boot is the caller's to check. */
@@ -25,6 +28,19 @@ typedef struct {
     const uint8_t *dims, *text;
 } xp_array_parts;
 bool xp_read_array(const xp_key *k, const void *raw, size_t nbytes, xp_array_parts *parts);
+
+/* What sealed bytes say of a tree; the pointers lie in those bytes, and need not be aligned. What it says of its arrays
+ * is checked once the sizes of their dtypes are known: they are in the text. */
+typedef struct {
+    xp_tree head;
+    const uint8_t *memory, *events, *leaves, *dims, *text;
+} xp_tree_parts;
+bool xp_read_tree(const xp_key *k, const void *raw, size_t nbytes, xp_tree_parts *parts);
+/* Whether all its arrays name what is there, and lie in their memory. */
+bool xp_leaves_good(const xp_tree_parts *parts, const uint32_t *itemsizes, uint32_t dtypes);
+
+/* Whether an array of these lengths and strides can be, and lies in so many bytes. */
+bool xp_fits(const void *dims, unsigned ndim, uint64_t itemsize, uint64_t offset, uint64_t nbytes);
 
 /* The first and one-past-last byte of an array's elements, relative to its first element; false where 63 bits do not
  * hold them. `dims` need not be aligned. */

@@ -1,42 +1,12 @@
 /* DLPack: makes capsules that keep an owner alive, and reads other libraries' capsules. The structs are the ABI of
  * DLPack 1.x. */
+#include "dlpack.h"
 #include "objects.h"
 
 #include <stdlib.h>
 
-typedef struct {
-    int32_t type, id;
-} dl_device;
-
-typedef struct {
-    uint8_t code, bits;
-    uint16_t lanes;
-} dl_dtype;
-
-typedef struct {
-    void *data;
-    dl_device device;
-    int32_t ndim;
-    dl_dtype dtype;
-    int64_t *shape, *strides;
-    uint64_t byte_offset;
-} dl_tensor;
-
-typedef struct dl_managed {
-    dl_tensor tensor;
-    void *context;
-    void (*deleter)(struct dl_managed *);
-} dl_managed;
-
-typedef struct dl_versioned {
-    uint32_t major, minor;
-    void *context;
-    void (*deleter)(struct dl_versioned *);
-    uint64_t flags;
-    dl_tensor tensor;
-} dl_versioned;
-
 #define DL_READ_ONLY 1u
+#define DL_COPIED 2u
 #define DL_NAME "dltensor"
 #define DL_NAME_VERSIONED "dltensor_versioned"
 
@@ -51,18 +21,21 @@ typedef struct {
     int64_t dims[]; /* shape, then strides */
 } xp_export;
 
+void xp_drop_owner(PyObject *owner)
+{
+    if (!Py_IsInitialized())
+        return; /* it is gone as well */
+    PyGILState_STATE state = PyGILState_Ensure();
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    Py_DECREF(owner);
+    PyErr_Restore(type, value, trace);
+    PyGILState_Release(state);
+}
+
 static void export_free(xp_export *e)
 {
-    /* A consumer may call this from any thread, even after the interpreter has ended; then the owner is gone as
-     * well. */
-    if (Py_IsInitialized()) {
-        PyGILState_STATE state = PyGILState_Ensure();
-        PyObject *type, *value, *trace;
-        PyErr_Fetch(&type, &value, &trace);
-        Py_DECREF(e->owner);
-        PyErr_Restore(type, value, trace);
-        PyGILState_Release(state);
-    }
+    xp_drop_owner(e->owner);
     free(e);
 }
 
@@ -93,13 +66,15 @@ static void capsule_versioned(PyObject *capsule)
 
 static PyObject *dlpack_capsule(PyObject *Py_UNUSED(m), PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"owner", "address", "device", "dtype", "shape", "strides", "read_only", "versioned", NULL};
+    static char *names[] = {"owner",   "address",   "device",    "dtype",  "shape",
+                            "strides", "read_only", "versioned", "copied", NULL};
     PyObject *owner, *o_address, *o_shape, *o_strides;
-    int device[2], code, bits, lanes, read_only, versioned, ndim, nstrides;
+    int device[2], code, bits, lanes, read_only, versioned, copied = 0, ndim, nstrides;
     uint64_t address;
     int64_t shape[XP_MAX_DIMS], strides[XP_MAX_DIMS];
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO(ii)(iii)OOpp", names, &owner, &o_address, &device[0], &device[1],
-                                     &code, &bits, &lanes, &o_shape, &o_strides, &read_only, &versioned) ||
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO(ii)(iii)OOpp|p", names, &owner, &o_address, &device[0],
+                                     &device[1], &code, &bits, &lanes, &o_shape, &o_strides, &read_only, &versioned,
+                                     &copied) ||
         xp_as_u64(o_address, &address) < 0 || xp_as_dims(o_shape, "shape", shape, &ndim) < 0 ||
         xp_as_dims(o_strides, "strides", strides, &nstrides) < 0)
         return NULL;
@@ -139,7 +114,8 @@ static PyObject *dlpack_capsule(PyObject *Py_UNUSED(m), PyObject *args, PyObject
     PyObject *capsule;
     if (versioned) {
         dl_versioned *v = &e->as.versioned;
-        *v = (dl_versioned){1, 0, e, delete_versioned, read_only ? DL_READ_ONLY : 0, tensor};
+        unsigned flags = (read_only ? DL_READ_ONLY : 0) | (copied ? DL_COPIED : 0);
+        *v = (dl_versioned){1, 0, e, delete_versioned, flags, tensor};
         capsule = PyCapsule_New(v, DL_NAME_VERSIONED, capsule_versioned);
     } else {
         e->as.plain = (dl_managed){tensor, e, delete_plain};
@@ -281,25 +257,20 @@ static PyType_Spec dltensor_spec = {"xpushare._native.DLTensor", sizeof(xp_dlten
 
 /* --- theirs, looked at by the exchange API ------------------------------------------------------------------------ */
 
-/* Of DLPack 1.3. A newer version leads to the older ones by `previous`. */
-typedef struct dl_exchange {
-    uint32_t major, minor;
-    const struct dl_exchange *previous;
-    void *allocate, *from_object, *to_object;
-    int (*view)(void *array, dl_tensor *out); /* -1 with an exception; may be NULL */
-    int (*stream)(int32_t type, int32_t id, void **out);
-} dl_exchange;
-
-#define DL_EXCHANGE "dlpack_exchange_api"
+const dl_exchange *xp_exchange_of(PyObject *capsule)
+{
+    const dl_exchange *api =
+        PyCapsule_IsValid(capsule, DL_EXCHANGE) ? PyCapsule_GetPointer(capsule, DL_EXCHANGE) : NULL;
+    while (api && api->major != 1)
+        api = api->previous;
+    return api;
+}
 
 static PyObject *dlpack_view(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
 {
     if (xp_arity("dlpack_view", n, 2, 2) < 0)
         return NULL;
-    const dl_exchange *api =
-        PyCapsule_IsValid(args[1], DL_EXCHANGE) ? PyCapsule_GetPointer(args[1], DL_EXCHANGE) : NULL;
-    while (api && api->major != 1)
-        api = api->previous;
+    const dl_exchange *api = xp_exchange_of(args[1]);
     if (api == NULL || api->view == NULL)
         Py_RETURN_NONE;
     dl_tensor t = {0};

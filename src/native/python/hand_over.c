@@ -5,15 +5,32 @@
 
 /* What the package gives at the start. */
 #define KIT(_)                                                                                                        \
-    _(SharedArray) _(ArrayHandle) _(Handle) _(Range) _(Parts) _(Allocation) _(Exported) /* classes */                 \
-        _(decided) _(texts)                                                             /* dicts that it fills */     \
-        _(prepared_by) _(encode_dtype) _(decode_dtype) _(order_of)                      /* steps in Python */
+    _(SharedArray) _(ArrayHandle) _(Handle) _(Range) _(Parts) _(Allocation) _(Exported) _(End) _(Opener) _(Device)    \
+        _(Import) _(Export) _(Prepared)                            /* classes */                                      \
+        _(decided) _(texts)                                        /* dicts that it fills */                          \
+        _(memfd) _(prepared_by) _(encode_dtype) _(decode_dtype) _(order_of) /* Form.MEMFD; steps in Python */
 /* Names of attributes and methods. */
 #define NAMES(_)                                                                                                      \
-    _(_held) _(_forks) _(_shape) _(_strides) _(_offset) _(_dtype) _(_pinned) _(_handle) _(_order) _(_implicit)        \
-        _(_raw) _(_fields) _(_parts) _(_owner) _(forks) _(_adapter) _(has_streams) _(itemsize) _(prepared) _(foreign)  \
-            _(nbytes) _(handle) _(source) _(keep) _(implicit) _(outlives) _(deadline) _(_lock) _(acquire) _(release)   \
-                _(_serving) _(_lingering) _(_ending) _(_sweep) _(_entries) _(domain) _(_exports) _(acquire_known)
+    _(has_streams) _(itemsize) _(_lock) _(acquire) _(release) _(_serving) _(_lingering) _(_ending) _(_sweep)          \
+        _(_entries) _(domain) _(_exports) _(acquire_known) _(handle) _(_peers) _(_cache) _(sweep) _(table) _(forget)  \
+            _(_remember) _(setdefault) _(import_memory) _(address) _(nbytes) _(host_accessible) _(device)    \
+            _(exporting) _(lasting_export) _(export)
+/* Slots of these classes, which are read and set without a search for their names. */
+#define SLOTS(_)                                                                                                      \
+    _(SharedArray, _held) _(SharedArray, _forks) _(SharedArray, _shape) _(SharedArray, _strides)                      \
+    _(SharedArray, _offset) _(SharedArray, _dtype) _(SharedArray, _pinned) _(SharedArray, _handle)                    \
+    _(SharedArray, _order) _(SharedArray, _implicit)                                                                  \
+    _(ArrayHandle, _raw) _(ArrayHandle, _parts) _(ArrayHandle, _held) _(ArrayHandle, _dtype) _(ArrayHandle, _owner)   \
+    _(Handle, _raw) _(Handle, _fields)                                                                                \
+    _(Allocation, device) _(Allocation, driver) _(Allocation, forks) _(Allocation, _end) _(Allocation, kind)          \
+    _(Allocation, address) _(Allocation, nbytes) _(Allocation, host_accessible) _(Allocation, imported)               \
+    _(Allocation, foreign) _(Allocation, source) _(Allocation, prepared) _(Allocation, _handle)                       \
+    _(Allocation, _earlier) _(Allocation, _serial) _(Allocation, _name)                                               \
+    _(End, _release) _(End, _arguments) _(End, _forks) _(End, forget) _(End, keep)                                    \
+    _(Exported, handle) _(Exported, source) _(Exported, keep) _(Exported, foreign) _(Exported, implicit)              \
+    _(Exported, nbytes) _(Exported, outlives) _(Exported, deadline)                                                   \
+    _(Opener, admit) _(Opener, maps) _(Opener, room)                                                                  \
+    _(Device, _adapter) _(Device, _info)
 
 #define ENUM(name) K_##name,
 enum { KIT(ENUM) KIT_SIZE };
@@ -21,12 +38,21 @@ enum { KIT(ENUM) KIT_SIZE };
 #define ENUM(name) N_##name,
 enum { NAMES(ENUM) NAMES_SIZE };
 #undef ENUM
+#define ENUM(class, name) S_##class##_##name,
+enum { SLOTS(ENUM) SLOTS_SIZE };
 #define TEXT(name) #name,
 static const char *const kit_texts[] = {KIT(TEXT)}, *const name_texts[] = {NAMES(TEXT)};
+#define CLASS_AND_TEXT(class, name) {K_##class, #name},
+static const struct {
+    int class;
+    const char *name;
+} slot_texts[] = {SLOTS(CLASS_AND_TEXT)};
 
 typedef struct {
     PyObject_HEAD
-    PyObject *kit[KIT_SIZE], *names[NAMES_SIZE];
+    PyObject *kit[KIT_SIZE], *names[NAMES_SIZE], *slots[SLOTS_SIZE];
+    descrgetfunc get; /* of each of the slots */
+    descrsetfunc set;
 } xp_hand_over;
 
 static int over_traverse(PyObject *object, visitproc visit, void *arg)
@@ -34,6 +60,8 @@ static int over_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(object));
     for (int i = 0; i < KIT_SIZE; i++)
         Py_VISIT(((xp_hand_over *)object)->kit[i]);
+    for (int i = 0; i < SLOTS_SIZE; i++)
+        Py_VISIT(((xp_hand_over *)object)->slots[i]);
     return 0;
 }
 
@@ -41,6 +69,8 @@ static int over_clear(PyObject *object)
 {
     for (int i = 0; i < KIT_SIZE; i++)
         Py_CLEAR(((xp_hand_over *)object)->kit[i]);
+    for (int i = 0; i < SLOTS_SIZE; i++)
+        Py_CLEAR(((xp_hand_over *)object)->slots[i]);
     return 0;
 }
 
@@ -51,6 +81,25 @@ static void over_dealloc(PyObject *object)
     for (int i = 0; i < NAMES_SIZE; i++)
         Py_XDECREF(((xp_hand_over *)object)->names[i]);
     xp_free(object);
+}
+
+/* The descriptors of the slots, which are all of one type. */
+static bool find_slots(xp_hand_over *self)
+{
+    for (int i = 0; i < SLOTS_SIZE; i++) {
+        PyObject *class = self->kit[slot_texts[i].class];
+        if ((self->slots[i] = PyObject_GetAttrString(class, slot_texts[i].name)) == NULL)
+            return false;
+        if (Py_TYPE(self->slots[i]) != Py_TYPE(self->slots[0])) {
+            PyErr_Format(PyExc_TypeError, "%R is no slot", self->slots[i]);
+            return false;
+        }
+    }
+    self->get = (descrgetfunc)PyType_GetSlot(Py_TYPE(self->slots[0]), Py_tp_descr_get);
+    self->set = (descrsetfunc)PyType_GetSlot(Py_TYPE(self->slots[0]), Py_tp_descr_set);
+    if (self->get == NULL || self->set == NULL)
+        PyErr_SetString(PyExc_TypeError, "the classes have no slots");
+    return !PyErr_Occurred();
 }
 
 static PyObject *over_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -68,13 +117,13 @@ static PyObject *over_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         if (!(good = self->kit[i] != NULL))
             PyErr_Format(PyExc_TypeError, "HandOver() needs %s", kit_texts[i]);
     }
-    for (int i = K_SharedArray; good && i <= K_Exported; i++)
+    for (int i = K_SharedArray; good && i <= K_Prepared; i++)
         if (!(good = PyType_Check(self->kit[i])))
             PyErr_Format(PyExc_TypeError, "%s is a class", kit_texts[i]);
     for (int i = K_decided; good && i <= K_texts; i++)
         if (!(good = PyDict_Check(self->kit[i])))
             PyErr_Format(PyExc_TypeError, "%s is a dict", kit_texts[i]);
-    if (!good)
+    if (!good || !find_slots(self))
         Py_CLEAR(self);
     return (PyObject *)self;
 }
@@ -83,6 +132,8 @@ static PyObject *over_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 
 #define GET(object, name) PyObject_GetAttr(object, self->names[N_##name])
 #define SET(object, name, value) (PyObject_SetAttr(object, self->names[N_##name], value) == 0)
+#define READ(object, class, name) self->get(self->slots[S_##class##_##name], object, self->kit[K_##class])
+#define WRITE(object, class, name, value) (self->set(self->slots[S_##class##_##name], object, value) == 0)
 #define CLASS(name) ((PyTypeObject *)self->kit[K_##name])
 #define CALL(function, ...) PyObject_CallFunctionObjArgs(self->kit[K_##function], __VA_ARGS__, NULL)
 #define METHOD(object, name, ...) PyObject_CallMethodObjArgs(object, self->names[N_##name], ##__VA_ARGS__, NULL)
@@ -113,8 +164,8 @@ static PyObject *as_named(PyTypeObject *type, PyObject *plain)
     return made;
 }
 
-/* An instance of a named tuple. Takes over the references, also where it fails, one of which may be NULL then. */
-static PyObject *named_tuple(PyTypeObject *type, Py_ssize_t n, PyObject **items)
+/* Takes over the references, also where it fails, one of which may be NULL then. */
+static PyObject *plain_tuple(Py_ssize_t n, PyObject **items)
 {
     bool good = true;
     for (Py_ssize_t i = 0; i < n; i++)
@@ -125,7 +176,13 @@ static PyObject *named_tuple(PyTypeObject *type, Py_ssize_t n, PyObject **items)
             PyTuple_SetItem(plain, i, items[i]);
         else
             Py_XDECREF(items[i]);
-    return as_named(type, plain);
+    return plain;
+}
+
+/* An instance of a named tuple; takes over the references as `plain_tuple` does. */
+static PyObject *named_tuple(PyTypeObject *type, Py_ssize_t n, PyObject **items)
+{
+    return as_named(type, plain_tuple(n, items));
 }
 
 static PyObject *new_handle(const xp_hand_over *self, const xp_types *types, const xp_handle *h)
@@ -133,7 +190,7 @@ static PyObject *new_handle(const xp_hand_over *self, const xp_types *types, con
     PyObject *raw = PyBytes_FromStringAndSize((const char *)h, sizeof *h);
     PyObject *fields = raw ? xp_fields_new(types->fields, h) : NULL;
     PyObject *made = fields ? PyType_GenericAlloc(CLASS(Handle), 0) : NULL;
-    if (made && !(SET(made, _raw, raw) && SET(made, _fields, fields)))
+    if (made && !(WRITE(made, Handle, _raw, raw) && WRITE(made, Handle, _fields, fields)))
         Py_CLEAR(made);
     Py_XDECREF(raw);
     Py_XDECREF(fields);
@@ -153,8 +210,9 @@ static PyObject *new_parts(const xp_hand_over *self, const xp_array_parts *a, Py
 static PyObject *new_array_handle(const xp_hand_over *self, PyObject *raw, PyObject *parts, PyObject *owner)
 {
     PyObject *made = PyType_GenericAlloc(CLASS(ArrayHandle), 0);
-    if (made && !(SET(made, _raw, raw) && SET(made, _parts, parts) && SET(made, _held, parts) &&
-                  SET(made, _dtype, Py_None) && SET(made, _owner, owner)))
+    if (made && !(WRITE(made, ArrayHandle, _raw, raw) && WRITE(made, ArrayHandle, _parts, parts) &&
+                  WRITE(made, ArrayHandle, _held, parts) && WRITE(made, ArrayHandle, _dtype, Py_None) &&
+                  WRITE(made, ArrayHandle, _owner, owner)))
         Py_CLEAR(made);
     return made;
 }
@@ -166,20 +224,112 @@ static PyObject *declined(void) { return PyErr_Occurred() ? NULL : Py_NewRef(Py_
 
 static bool of_boot(const xp_handle *h, const char *boot) { return memcmp(h->boot_id, boot, sizeof h->boot_id) == 0; }
 
+static PyObject *key_of(const xp_handle *h, PyObject *opener)
+{
+    PyObject *items[] = {PyBytes_FromStringAndSize((const char *)h->cookie, sizeof h->cookie),
+                         PyLong_FromUnsignedLongLong(h->object), Py_NewRef(opener),
+                         PyLong_FromUnsignedLong(h->flags & (XP_ENTRY_READ_ONLY | XP_ENTRY_PICKLED))};
+    return plain_tuple(4, items);
+}
+
+/* Whether what is opened so comes mapped, and is not kept for a moment when it is closed. */
+static bool only_maps(const xp_hand_over *self, PyObject *opener)
+{
+    PyObject *admit = READ(opener, Opener, admit), *maps = READ(opener, Opener, maps), *room = READ(opener, Opener, room);
+    bool found = admit == Py_None && maps == Py_True && room == Py_None;
+    Py_XDECREF(admit);
+    Py_XDECREF(maps);
+    Py_XDECREF(room);
+    return found;
+}
+
+/* The allocation of a mapping: what `Opener.make` makes of it. `forget`: called with the key when it has died. */
+static PyObject *imported(const xp_hand_over *self, PyObject *memory, const xp_entry *e, PyObject *mapping,
+                          PyObject *device, PyObject *forget, PyObject *key)
+{
+    PyObject *items[] = {PyLong_FromUnsignedLongLong(e->nbytes), PyLong_FromUnsignedLongLong(e->exposed_nbytes),
+                         PyBytes_FromStringAndSize(NULL, 0), PyList_New(0),
+                         PyBool_FromLong(e->flags & XP_ENTRY_READ_ONLY), Py_NewRef(mapping),
+                         Py_NewRef(self->kit[K_memfd]), PyLong_FromUnsignedLongLong(e->offset), Py_NewRef(Py_None),
+                         Py_NewRef(Py_False)};
+    PyObject *what = named_tuple(CLASS(Import), 10, items), *adapter = READ(device, Device, _adapter);
+    PyObject *info = READ(device, Device, _info), *made = NULL;
+    PyObject *driver = what && adapter && info ? METHOD(adapter, import_memory, info, what) : NULL;
+    PyObject *forks = PyLong_FromUnsignedLong(XP_RELAXED(&xp_fork_count)), *zero = PyLong_FromLong(0);
+    PyObject *none = PyTuple_New(0), *earlier = PyDict_New(), *forgets = PyTuple_Pack(2, forget, key);
+    PyObject *release = driver ? GET(driver, release) : NULL;
+    PyObject *address = release ? GET(driver, address) : NULL, *nbytes = address ? GET(driver, nbytes) : NULL;
+    PyObject *accessible = nbytes ? GET(driver, host_accessible) : NULL;
+    PyObject *end = accessible && forks && zero && none && earlier && forgets ? PyType_GenericAlloc(CLASS(End), 0) : NULL;
+    if (end && WRITE(end, End, forget, forgets) && WRITE(end, End, keep, Py_None) && WRITE(end, End, _release, release) &&
+        WRITE(end, End, _arguments, none) && WRITE(end, End, _forks, forks))
+        made = PyType_GenericAlloc(CLASS(Allocation), 0);
+    if (made &&
+        !(WRITE(made, Allocation, device, device) && WRITE(made, Allocation, driver, driver) &&
+          WRITE(made, Allocation, forks, forks) && WRITE(made, Allocation, _end, end) &&
+          WRITE(made, Allocation, kind, self->names[N_device]) && WRITE(made, Allocation, address, address) &&
+          WRITE(made, Allocation, nbytes, nbytes) && WRITE(made, Allocation, host_accessible, accessible) &&
+          WRITE(made, Allocation, imported, Py_True) && WRITE(made, Allocation, foreign, Py_False) &&
+          WRITE(made, Allocation, source, Py_None) && WRITE(made, Allocation, prepared, Py_None) &&
+          WRITE(made, Allocation, _handle, memory) && WRITE(made, Allocation, _earlier, earlier) &&
+          WRITE(made, Allocation, _serial, zero) && WRITE(made, Allocation, _name, Py_None)))
+        Py_CLEAR(made);
+    PyObject *all[] = {what, adapter, info, driver, forks, zero, none, earlier, forgets, release, address, nbytes,
+                       accessible, end};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        Py_XDECREF(all[i]);
+    return made;
+}
+
+/* What the cache has under the key from now on: the allocation, or what another thread made first. */
+static PyObject *remember(const xp_hand_over *self, PyObject *peers, PyObject *cache, PyObject *key, PyObject *made)
+{
+    PyObject *own = PyWeakref_NewRef(made, NULL), *found = own ? METHOD(cache, setdefault, key, own) : NULL;
+    PyObject *kept = found == NULL ? NULL : found == own ? Py_NewRef(made) : METHOD(peers, _remember, key, made);
+    Py_XDECREF(own);
+    Py_XDECREF(found);
+    return kept;
+}
+
+/* (the allocation, the hold) where that is a mapping that this process does not have yet; NULL: see `declined`. */
+static PyObject *open_mapped(const xp_hand_over *self, const xp_types *types, const xp_handle *h, PyObject *memory,
+                             PyObject *peers, PyObject *device, PyObject *key)
+{
+    PyObject *met = GET(peers, _peers), *cache = met ? GET(peers, _cache) : NULL, *lease = NULL, *mapping = NULL;
+    PyObject *swept = cache && PyDict_Size(met) > 1 ? METHOD(peers, sweep) : Py_NewRef(Py_None);
+    PyObject *peer = swept && cache ? found_in(met, PyTuple_GetItem(key, 0)) : NULL;
+    PyObject *table = peer && PyDict_Contains(cache, key) == 0 ? GET(peer, table) : NULL, *forget = NULL, *found = NULL;
+    xp_entry e;
+    if (table && (mapping = xp_open_mapped(types, table, h, peer, &e, &lease)))
+        forget = GET(peers, forget);
+    PyObject *made = forget ? imported(self, memory, &e, mapping, device, forget, key) : NULL;
+    PyObject *kept = made ? remember(self, peers, cache, key, made) : NULL;
+    if (kept)
+        found = PyTuple_Pack(2, kept, lease);
+    PyObject *all[] = {met, cache, swept, peer, table, forget, mapping, made, kept, lease};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        Py_XDECREF(all[i]);
+    return found;
+}
+
 /* (what is mapped, the hold) of an exporter that this process has met; NULL: see `declined`. Where that fails, Python
  * tries again: it may find room, or another way. */
-static PyObject *acquire(const xp_hand_over *self, const xp_handle *h, PyObject *memory, PyObject *peers,
-                         PyObject *opener)
+static PyObject *acquire(const xp_hand_over *self, const xp_types *types, const xp_handle *h, PyObject *memory,
+                         PyObject *peers, PyObject *opener, PyObject *device)
 {
-    PyObject *key = Py_BuildValue("(y#KOI)", (const char *)h->cookie, (Py_ssize_t)sizeof h->cookie,
-                                  (unsigned long long)h->object, opener,
-                                  h->flags & (XP_ENTRY_READ_ONLY | XP_ENTRY_PICKLED));
-    PyObject *acquired = key ? METHOD(peers, acquire_known, memory, key, opener) : NULL;
-    Py_XDECREF(key);
-    if (key && acquired == NULL && PyErr_ExceptionMatches(PyExc_Exception))
+    PyObject *key = key_of(h, opener), *acquired = NULL;
+    if (key && only_maps(self, opener))
+        acquired = open_mapped(self, types, h, memory, peers, device, key);
+    if (key && acquired == NULL && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_Exception))) {
         PyErr_Clear();
-    if (acquired && !(PyTuple_Check(acquired) && PyTuple_Size(acquired) == 2))
-        Py_CLEAR(acquired); /* None */
+        acquired = METHOD(peers, acquire_known, memory, key, opener);
+        if (acquired == NULL && PyErr_ExceptionMatches(PyExc_Exception))
+            PyErr_Clear();
+        if (acquired && !(PyTuple_Check(acquired) && PyTuple_Size(acquired) == 2 &&
+                          SET(PyTuple_GetItem(acquired, 0), handle, memory)))
+            Py_CLEAR(acquired); /* None */
+    }
+    Py_XDECREF(key);
     return acquired;
 }
 
@@ -198,10 +348,13 @@ static PyObject *new_array(const xp_hand_over *self, PyObject *range, PyObject *
 {
     PyObject *forks = PyLong_FromUnsignedLong(XP_RELAXED(&xp_fork_count));
     PyObject *made = forks ? xp_base_new(CLASS(SharedArray)) : NULL;
-    if (made && !(SET(made, _held, range) && SET(made, _forks, forks) && SET(made, _shape, PyTuple_GetItem(parts, 3)) &&
-                  SET(made, _strides, PyTuple_GetItem(parts, 4)) && SET(made, _offset, PyTuple_GetItem(parts, 5)) &&
-                  SET(made, _dtype, dtype) && SET(made, _pinned, Py_None) && SET(made, _handle, handle) &&
-                  SET(made, _order, order) && SET(made, _implicit, Py_None)))
+    if (made && !(WRITE(made, SharedArray, _held, range) && WRITE(made, SharedArray, _forks, forks) &&
+                  WRITE(made, SharedArray, _shape, PyTuple_GetItem(parts, 3)) &&
+                  WRITE(made, SharedArray, _strides, PyTuple_GetItem(parts, 4)) &&
+                  WRITE(made, SharedArray, _offset, PyTuple_GetItem(parts, 5)) &&
+                  WRITE(made, SharedArray, _dtype, dtype) && WRITE(made, SharedArray, _pinned, Py_None) &&
+                  WRITE(made, SharedArray, _handle, handle) && WRITE(made, SharedArray, _order, order) &&
+                  WRITE(made, SharedArray, _implicit, Py_None)))
         Py_CLEAR(made);
     Py_XDECREF(forks);
     return made;
@@ -213,7 +366,7 @@ static PyObject *attached(const xp_hand_over *self, const xp_types *types, const
 {
     const xp_handle *h = &a->memory;
     PyObject *allocation = PyTuple_GetItem(acquired, 0), *lease = PyTuple_GetItem(acquired, 1);
-    int lies = SET(allocation, handle, memory) ? lies_in(self, h, allocation) : -1;
+    int lies = lies_in(self, h, allocation);
     if (lies <= 0)
         return lies < 0 ? NULL : Py_NewRef(Py_None);
     PyObject *items[] = {Py_NewRef(allocation),
@@ -263,7 +416,9 @@ static PyObject *over_attach(PyObject *object, PyObject *const *args, Py_ssize_t
     PyObject *decided = names ? found_in(self->kit[K_decided], names) : NULL; /* opener, device, context */
     Py_XDECREF(names);
     PyObject *memory = decided ? new_handle(self, types, &a.memory) : NULL;
-    PyObject *acquired = memory ? acquire(self, &a.memory, memory, args[3], PyTuple_GetItem(decided, 0)) : NULL;
+    PyObject *acquired = memory ? acquire(self, types, &a.memory, memory, args[3], PyTuple_GetItem(decided, 0),
+                                          PyTuple_GetItem(decided, 1))
+                                : NULL;
     PyObject *array = acquired ? attached(self, types, &a, args[0], memory, acquired, PyTuple_GetItem(decided, 1),
                                           PyTuple_GetItem(decided, 2))
                                : declined();
@@ -293,15 +448,16 @@ static bool as_u64(PyObject *value, uint64_t *out)
     return good;
 }
 
-static bool made_here(const xp_hand_over *self, PyObject *object, int name)
+/* Takes the reference over. */
+static bool this_process(PyObject *forks)
 {
-    uint64_t forks;
-    return as_u64(PyObject_GetAttr(object, self->names[name]), &forks) && forks == XP_RELAXED(&xp_fork_count);
+    uint64_t found;
+    return as_u64(forks, &found) && found == XP_RELAXED(&xp_fork_count);
 }
 
 static bool has_streams(const xp_hand_over *self, PyObject *device)
 {
-    PyObject *adapter = GET(device, _adapter), *found = adapter ? GET(adapter, has_streams) : NULL;
+    PyObject *adapter = READ(device, Device, _adapter), *found = adapter ? GET(adapter, has_streams) : NULL;
     Py_XDECREF(adapter);
     Py_XDECREF(found);
     return found != Py_False;
@@ -312,9 +468,10 @@ static bool span(const xp_hand_over *self, PyObject *array, source *s)
 {
     uint64_t first, itemsize;
     int nsteps;
-    if (!as_u64(GET(array, _offset), &first) || (s->dtype = GET(array, _dtype)) == NULL ||
-        !as_u64(GET(s->dtype, itemsize), &itemsize) || (s->shape = GET(array, _shape)) == NULL ||
-        xp_as_dims(s->shape, "shape", s->lengths, &s->ndim) < 0 || (s->strides = GET(array, _strides)) == NULL ||
+    if (!as_u64(READ(array, SharedArray, _offset), &first) || (s->dtype = READ(array, SharedArray, _dtype)) == NULL ||
+        !as_u64(GET(s->dtype, itemsize), &itemsize) || (s->shape = READ(array, SharedArray, _shape)) == NULL ||
+        xp_as_dims(s->shape, "shape", s->lengths, &s->ndim) < 0 ||
+        (s->strides = READ(array, SharedArray, _strides)) == NULL ||
         xp_as_dims(s->strides, "strides", s->steps, &nsteps) < 0)
         return false;
     int64_t dims[2 * XP_ARRAY_DIMS], low, high;
@@ -334,10 +491,10 @@ static bool span(const xp_hand_over *self, PyObject *array, source *s)
 /* Whether it is an array of ours, in memory that this process allocated, on a device that writes nothing later. */
 static bool describe(const xp_hand_over *self, PyObject *array, source *s)
 {
-    PyObject *range = GET(array, _held);
-    bool good = range && Py_TYPE(range) == CLASS(Range) && made_here(self, array, N__forks) &&
+    PyObject *range = READ(array, SharedArray, _held);
+    bool good = range && Py_TYPE(range) == CLASS(Range) && this_process(READ(array, SharedArray, _forks)) &&
                 PyTuple_GetItem(range, 6) == Py_None && Py_TYPE(PyTuple_GetItem(range, 0)) == CLASS(Allocation) &&
-                made_here(self, PyTuple_GetItem(range, 0), N_forks) && !has_streams(self, PyTuple_GetItem(range, 3)) &&
+                this_process(READ(PyTuple_GetItem(range, 0), Allocation, forks)) && !has_streams(self, PyTuple_GetItem(range, 3)) &&
                 xp_as_u64(PyTuple_GetItem(range, 1), &s->offset) == 0;
     if (good) {
         s->allocation = Py_NewRef(PyTuple_GetItem(range, 0));
@@ -349,13 +506,60 @@ static bool describe(const xp_hand_over *self, PyObject *array, source *s)
     return good;
 }
 
+/* What `prepared_by` returns, where Python has prepared an export of that device before, and the driver says the same
+ * each time. NULL without an exception: Python does it. */
+static PyObject *prepare_anew(const xp_hand_over *self, const xp_types *types, PyObject *table, const source *s)
+{
+    PyObject *device = READ(s->allocation, Allocation, device), *driver = READ(s->allocation, Allocation, driver);
+    PyObject *name = READ(s->allocation, Allocation, _name), *serial = READ(s->allocation, Allocation, _serial);
+    PyObject *info = device ? READ(device, Device, _info) : NULL, *id = info ? PyLong_FromVoidPtr(info) : NULL;
+    PyObject *exporting = id ? GET(table, exporting) : NULL, *own = exporting ? GET(table, _entries) : NULL;
+    PyObject *known = own ? found_in(exporting, id) : NULL; /* the info, names, number */
+    PyObject *lasting = known && driver ? GET(driver, lasting_export) : NULL, *what = NULL, *prepared = NULL;
+    xp_entry e = {.kind = XP_KIND_MEMORY, .fd_count = 0};
+    if (lasting == Py_True && name == Py_None && Py_TYPE(own) == types->own_table && xp_as_u64(serial, &e.object) == 0)
+        what = METHOD(driver, export, Py_False);
+    uint32_t form;
+    if (what && Py_TYPE(what) == CLASS(Export) && PyTuple_GetItem(what, 5) == Py_None &&
+        PyTuple_Size(PyTuple_GetItem(what, 2)) <= (Py_ssize_t)XP_ENTRY_FDS &&
+        PyBytes_Size(PyTuple_GetItem(what, 4)) <= (Py_ssize_t)sizeof e.payload &&
+        xp_as_u64(PyTuple_GetItem(what, 0), &e.nbytes) == 0 &&
+        xp_as_u64(PyTuple_GetItem(what, 1), &e.exposed_nbytes) == 0 &&
+        xp_as_u64(PyTuple_GetItem(what, 3), &e.inode) == 0 && xp_as_u32(PyTuple_GetItem(what, 6), &form) == 0 &&
+        xp_as_u64(PyTuple_GetItem(what, 7), &e.offset) == 0 &&
+        xp_as_u32(PyTuple_GetItem(known, 2), &e.device) == 0) {
+        e.flags = form << XP_ENTRY_FORM_BIT;
+        e.fd_count = (uint32_t)PyTuple_Size(PyTuple_GetItem(what, 2));
+        if (e.object == 0) {
+            e.object = xp_new_object(own);
+            PyObject *number = PyLong_FromUnsignedLongLong(e.object);
+            if (number && !WRITE(s->allocation, Allocation, _serial, number))
+                e.object = 0;
+            Py_XDECREF(number);
+        }
+        PyObject *template = PyErr_Occurred() ? NULL
+                                              : xp_prepare(types, own, PyTuple_GetItem(known, 1), PyTuple_GetItem(what, 2),
+                                                           PyTuple_GetItem(what, 4), &e);
+        PyObject *items[] = {template, Py_NewRef(PyTuple_GetItem(what, 0)), Py_NewRef(Py_None)};
+        prepared = named_tuple(CLASS(Prepared), 3, items);
+        if (prepared && !WRITE(s->allocation, Allocation, prepared, prepared))
+            Py_CLEAR(prepared);
+    }
+    PyObject *all[] = {device, driver, name, serial, info, id, exporting, own, known, lasting, what};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        Py_XDECREF(all[i]);
+    return prepared;
+}
+
 /* What all exports of the allocation say: a template, the size of the whole, and that nothing is handed out on demand. */
 static bool prepare(const xp_hand_over *self, const xp_types *types, PyObject *table, source *s)
 {
-    s->prepared = GET(s->allocation, prepared);
+    s->prepared = READ(s->allocation, Allocation, prepared);
     if (s->prepared == Py_None) {
         Py_DECREF(s->prepared);
-        s->prepared = CALL(prepared_by, s->allocation, table, Py_False);
+        s->prepared = prepare_anew(self, types, table, s);
+        if (s->prepared == NULL && !PyErr_Occurred())
+            s->prepared = CALL(prepared_by, s->allocation, table, Py_False);
     }
     return s->prepared && PyTuple_Check(s->prepared) && PyTuple_Size(s->prepared) == 3 &&
            Py_TYPE(PyTuple_GetItem(s->prepared, 0)) == types->template && PyTuple_GetItem(s->prepared, 2) == Py_None;
@@ -384,12 +588,13 @@ static bool is_empty(const xp_hand_over *self, PyObject *table, int name)
 /* exports[generation] = what holds the allocation */
 static bool keep(const xp_hand_over *self, PyObject *exports, PyObject *handle, const source *s)
 {
-    PyObject *made = PyType_GenericAlloc(CLASS(Exported), 0), *foreign = GET(s->allocation, foreign);
+    PyObject *made = PyType_GenericAlloc(CLASS(Exported), 0), *foreign = READ(s->allocation, Allocation, foreign);
     PyObject *zero = PyLong_FromLong(0), *generation = PyLong_FromUnsignedLongLong(s->made.generation);
-    bool good = made && foreign && zero && generation && SET(made, handle, handle) &&
-                SET(made, source, s->allocation) && SET(made, keep, s->keep) && SET(made, foreign, foreign) &&
-                SET(made, implicit, Py_False) && SET(made, nbytes, PyTuple_GetItem(s->prepared, 1)) &&
-                SET(made, outlives, Py_False) && SET(made, deadline, zero) &&
+    bool good = made && foreign && zero && generation && WRITE(made, Exported, handle, handle) &&
+                WRITE(made, Exported, source, s->allocation) && WRITE(made, Exported, keep, s->keep) &&
+                WRITE(made, Exported, foreign, foreign) && WRITE(made, Exported, implicit, Py_False) &&
+                WRITE(made, Exported, nbytes, PyTuple_GetItem(s->prepared, 1)) &&
+                WRITE(made, Exported, outlives, Py_False) && WRITE(made, Exported, deadline, zero) &&
                 PyObject_SetItem(exports, generation, made) == 0;
     Py_XDECREF(made);
     Py_XDECREF(foreign);

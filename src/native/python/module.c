@@ -25,6 +25,12 @@ static const struct {
     FIELD("array", xp_array, length), FIELD("array", xp_array, ndim), FIELD("array", xp_array, text_nbytes),
     FIELD("array", xp_array, itemsize), FIELD("array", xp_array, reserved), FIELD("array", xp_array, offset),
     FIELD("array", xp_array, point), FIELD("array", xp_array, copied),
+    FIELD("tree", xp_tree, magic), FIELD("tree", xp_tree, version), FIELD("tree", xp_tree, reserved),
+    FIELD("tree", xp_tree, length), FIELD("tree", xp_tree, memory), FIELD("tree", xp_tree, events),
+    FIELD("tree", xp_tree, arrays), FIELD("tree", xp_tree, steps), FIELD("tree", xp_tree, text_nbytes),
+    FIELD("tree", xp_tree, copied),
+    FIELD("leaf", xp_leaf, memory), FIELD("leaf", xp_leaf, event), FIELD("leaf", xp_leaf, dtype),
+    FIELD("leaf", xp_leaf, ndim), FIELD("leaf", xp_leaf, reserved), FIELD("leaf", xp_leaf, offset),
     FIELD("table", xp_table, magic), FIELD("table", xp_table, version), FIELD("table", xp_table, pid),
     FIELD("table", xp_table, cookie), FIELD("table", xp_table, pid_namespace), FIELD("table", xp_table, commons_fd),
     FIELD("table", xp_table, bell_fd), FIELD("table", xp_table, commons_inode),
@@ -74,7 +80,7 @@ static const number places[] = {
 
 static const number constants[] = {
     {"VERSION", XP_VERSION}, {"ARRAY_VERSION", XP_ARRAY_VERSION}, {"ARRAY_EVENT", XP_ARRAY_EVENT},
-    {"ARRAY_DIMS", XP_ARRAY_DIMS},
+    {"ARRAY_DIMS", XP_ARRAY_DIMS}, {"TREE_VERSION", XP_TREE_VERSION}, {"TREE_MOST", XP_TREE_MOST},
     {"CAUSE_DEATH", XP_CAUSE_DEATH}, {"CAUSE_QUEUE", XP_CAUSE_QUEUE}, {"CAUSE_EXIT", XP_CAUSE_EXIT},
     {"REASON_PUT", XP_REASON_PUT}, {"REASON_FREED", XP_REASON_FREED}, {"REASON_OPENS", XP_REASON_OPENS},
     {"REASON_TTL", XP_REASON_TTL}, {"REASON_PICKLE", XP_REASON_PICKLE},
@@ -91,7 +97,7 @@ static const number constants[] = {
 static const struct {
     const char *name, *value;
 } magics[] = {
-    {"handle", XP_HANDLE_MAGIC}, {"array", XP_ARRAY_MAGIC}, {"table", XP_TABLE_MAGIC}, {"commons", XP_COMMONS_MAGIC},
+    {"handle", XP_HANDLE_MAGIC}, {"array", XP_ARRAY_MAGIC}, {"tree", XP_TREE_MAGIC}, {"table", XP_TABLE_MAGIC}, {"commons", XP_COMMONS_MAGIC},
 };
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -163,7 +169,7 @@ static int module_exec(PyObject *module)
         xp_init_process(module) < 0 || xp_init_fds(module) < 0 || xp_init_memory(module) < 0 ||
         xp_init_span(module) < 0 || xp_init_dlpack(module) < 0 || xp_init_domain(module) < 0 ||
         xp_init_peer(module) < 0 || xp_init_seal(module) < 0 || xp_init_slot(module) < 0 || xp_init_queue(module) < 0 ||
-        xp_init_warden(module) < 0 || xp_init_serve(module) < 0 || xp_init_hand_over(module) < 0)
+        xp_init_warden(module) < 0 || xp_init_serve(module) < 0 || xp_init_hand_over(module) < 0 || xp_init_tree(module) < 0)
         return -1;
     return 0;
 }
@@ -190,6 +196,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(s->seal);
     Py_VISIT(s->template);
     Py_VISIT(s->own_table);
+    Py_VISIT(s->tree_parts);
     return 0;
 }
 
@@ -205,6 +212,7 @@ static int module_clear(PyObject *module)
     Py_CLEAR(s->seal);
     Py_CLEAR(s->template);
     Py_CLEAR(s->own_table);
+    Py_CLEAR(s->tree_parts);
     Py_CLEAR(s->held_name);
     return 0;
 }

@@ -39,7 +39,8 @@ PyObject *xp_dims_tuple(const int64_t *values, int n);
 
 /* The types of which C makes objects; each interpreter has its own. From a type, PyType_GetModuleState returns it. */
 typedef struct {
-    PyTypeObject *fields, *lease, *mapping, *span, *queue_calls, *owned_fd, *seal, *template, *own_table;
+    PyTypeObject *fields, *lease, *mapping, *span, *queue_calls, *owned_fd, *seal, *template, *own_table,
+        *peer_table, *tree_parts;
     PyObject *held_name; /* "_held" */
 } xp_types;
 xp_types *xp_types_of(PyObject *module);
@@ -58,6 +59,15 @@ int xp_set_described(PyObject *tuple, Py_ssize_t at, const xp_array_parts *a); /
 PyObject *xp_seal_array(const xp_key *key, xp_array head, const void *memory, const void *event, int ndim,
                         const int64_t *shape, const int64_t *strides, PyObject *text);
 
+/* peer.c, of a PeerTable: a new mapping of the handle's memfd, its entry, and the hold; NULL: declined, or failed */
+PyObject *xp_open_mapped(const xp_types *types, PyObject *table, const xp_handle *h, PyObject *peer, xp_entry *e,
+                         PyObject **lease);
+
+/* peer.c, of an OwnTable: a template. Of `common` it takes all but fds and payload */
+PyObject *xp_prepare(const xp_types *types, PyObject *own, PyObject *names, PyObject *fds, PyObject *payload,
+                     const xp_entry *common);
+uint64_t xp_new_object(PyObject *own);
+
 /* peer.c, of an OwnTable: an export in steps, all with the lock of the Python table */
 bool xp_take_entry(PyObject *own, PyObject *domain, uint32_t *entry); /* XP_ENTRIES: there is none; false: exception */
 void xp_give_entry(PyObject *own, uint32_t entry);
@@ -65,6 +75,9 @@ uint64_t xp_next_generation(PyObject *own);
 xp_entry *xp_own_entry(PyObject *own, uint32_t entry);
 bool xp_enter(PyObject *own, const xp_key *key, PyObject *template, uint32_t entry, uint64_t generation, uint32_t flags,
               uint32_t slot, uint64_t offset, uint64_t nbytes, xp_handle *made);
+
+/* dlpack.c: gives up an object that a DLPack consumer has held; from any thread, also after the interpreter's end */
+void xp_drop_owner(PyObject *owner);
 
 /* span.c */
 PyObject *xp_base_new(PyTypeObject *type); /* an unbound BufferBase */
@@ -94,5 +107,6 @@ int xp_init_queue(PyObject *module);
 int xp_init_warden(PyObject *module);
 int xp_init_serve(PyObject *module);
 int xp_init_hand_over(PyObject *module);
+int xp_init_tree(PyObject *module);
 
 #endif

@@ -176,6 +176,22 @@ static PyObject *table_hold(PyObject *object, PyObject *const *args, Py_ssize_t 
     return Py_BuildValue("(NI)", lease, e.slot);
 }
 
+static bool is_memfd(const xp_entry *e) { return (e->flags & XP_ENTRY_FORM) == XP_ENTRY_MEMFD; }
+
+PyObject *xp_open_mapped(const xp_types *types, PyObject *table, const xp_handle *h, PyObject *peer, xp_entry *e,
+                         PyObject **lease)
+{
+    const xp_peer_table *self = (const xp_peer_table *)table;
+    char *base;
+    if (Py_TYPE(table) != types->peer_table || !look_up(self, h, e) || (e->flags & XP_ENTRY_ON_DEMAND) ||
+        !is_memfd(e) || e->payload_nbytes || (*lease = lease_of(table, h, peer)) == NULL)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    base = xp_fetch_mapping(self->base, self->pidfd, h, e);
+    Py_END_ALLOW_THREADS
+    return base ? xp_mapping_new(types->mapping, base, e->exposed_nbytes) : NULL;
+}
+
 static PyObject *table_open(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     const xp_peer_table *self = (xp_peer_table *)object;
@@ -186,7 +202,7 @@ static PyObject *table_open(PyObject *object, PyObject *const *args, Py_ssize_t 
         return NULL;
     if (!look_up(self, h, &e) || (e.flags & XP_ENTRY_ON_DEMAND))
         Py_RETURN_NONE;
-    bool memfd = mapped && (e.flags & XP_ENTRY_FORM) == XP_ENTRY_MEMFD;
+    bool memfd = mapped && is_memfd(&e);
     if (memfd && e.payload_nbytes)
         Py_RETURN_NONE;
     PyObject *lease = lease_of(object, h, args[1]);
@@ -329,43 +345,34 @@ static void own_dealloc(PyObject *object)
     xp_free(object);
 }
 
-/* prepare(kind, flags, names, device, object, nbytes, exposed_nbytes, inode, within, fd_count, fds, payload) */
-static PyObject *own_prepare(PyObject *object, PyObject *const *args, Py_ssize_t n)
+PyObject *xp_prepare(const xp_types *types, PyObject *own, PyObject *o_names, PyObject *fds, PyObject *o_payload,
+                     const xp_entry *common)
 {
-    const xp_own_table *self = (xp_own_table *)object;
-    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
-    uint32_t kind, flags, device, fd_count;
-    uint64_t serial, total, exposed, inode, within;
     char *names, *payload;
-    Py_ssize_t names_size, payload_size;
-    if (xp_arity("prepare", n, 12, 12) < 0 || xp_as_u32(args[0], &kind) < 0 || xp_as_u32(args[1], &flags) < 0 ||
-        PyBytes_AsStringAndSize(args[2], &names, &names_size) < 0 || xp_as_u32(args[3], &device) < 0 ||
-        xp_as_u64(args[4], &serial) < 0 || xp_as_u64(args[5], &total) < 0 || xp_as_u64(args[6], &exposed) < 0 ||
-        xp_as_u64(args[7], &inode) < 0 || xp_as_u64(args[8], &within) < 0 || xp_as_u32(args[9], &fd_count) < 0 ||
-        PyBytes_AsStringAndSize(args[11], &payload, &payload_size) < 0)
+    Py_ssize_t names_size, payload_size, fds_size = PyTuple_Check(fds) ? PyTuple_Size(fds) : -1;
+    if (PyBytes_AsStringAndSize(o_names, &names, &names_size) < 0 ||
+        PyBytes_AsStringAndSize(o_payload, &payload, &payload_size) < 0)
         return NULL;
-    PyObject *fds = args[10];
-    Py_ssize_t fds_size = PyTuple_Check(fds) ? PyTuple_Size(fds) : -1;
     if (fds_size < 0) {
         PyErr_SetString(PyExc_TypeError, "fds are a tuple");
-        return NULL;
-    }
-    if (names_size != sizeof self->common.backend + sizeof self->common.device_uuid ||
-        fds_size > (Py_ssize_t)XP_ENTRY_FDS || payload_size > (Py_ssize_t)sizeof(((xp_entry *)0)->payload)) {
-        PyErr_SetString(PyExc_ValueError, "no entry says that");
         return NULL;
     }
     xp_template *t = (xp_template *)PyType_GenericAlloc(types->template, 0);
     if (t == NULL)
         return NULL;
-    t->h = self->common;
+    t->h = ((const xp_own_table *)own)->common;
+    t->e = *common;
+    if (names_size != sizeof t->h.backend + sizeof t->h.device_uuid || fds_size > (Py_ssize_t)XP_ENTRY_FDS ||
+        payload_size > (Py_ssize_t)sizeof t->e.payload) {
+        PyErr_SetString(PyExc_ValueError, "no entry says that");
+        Py_DECREF(t);
+        return NULL;
+    }
     memcpy(t->h.backend, names, (size_t)names_size); /* and the uuid behind it */
-    t->h.kind = (uint16_t)kind;
-    t->h.object = serial;
-    t->h.exposed_nbytes = exposed;
-    t->e = (xp_entry){.kind = kind, .flags = flags, .object = serial, .nbytes = total, .exposed_nbytes = exposed,
-                      .inode = inode, .fd_count = fd_count, .payload_nbytes = (uint32_t)payload_size,
-                      .offset = within, .device = device};
+    t->h.kind = (uint16_t)common->kind;
+    t->h.object = common->object;
+    t->h.exposed_nbytes = common->exposed_nbytes;
+    t->e.payload_nbytes = (uint32_t)payload_size;
     memset(t->e.fds, 0xff, sizeof t->e.fds);
     memcpy(t->e.payload, payload, (size_t)payload_size);
     for (Py_ssize_t i = 0; i < fds_size; i++)
@@ -374,6 +381,18 @@ static PyObject *own_prepare(PyObject *object, PyObject *const *args, Py_ssize_t
             return NULL;
         }
     return (PyObject *)t;
+}
+
+/* prepare(kind, flags, names, device, object, nbytes, exposed_nbytes, inode, within, fd_count, fds, payload) */
+static PyObject *own_prepare(PyObject *object, PyObject *const *args, Py_ssize_t n)
+{
+    xp_entry e = {0};
+    if (xp_arity("prepare", n, 12, 12) < 0 || xp_as_u32(args[0], &e.kind) < 0 || xp_as_u32(args[1], &e.flags) < 0 ||
+        xp_as_u32(args[3], &e.device) < 0 || xp_as_u64(args[4], &e.object) < 0 || xp_as_u64(args[5], &e.nbytes) < 0 ||
+        xp_as_u64(args[6], &e.exposed_nbytes) < 0 || xp_as_u64(args[7], &e.inode) < 0 ||
+        xp_as_u64(args[8], &e.offset) < 0 || xp_as_u32(args[9], &e.fd_count) < 0)
+        return NULL;
+    return xp_prepare(PyType_GetModuleState(Py_TYPE(object)), object, args[2], args[10], args[11], &e);
 }
 
 xp_entry *xp_own_entry(PyObject *own, uint32_t entry)
@@ -515,9 +534,11 @@ static PyObject *own_enter(PyObject *object, PyObject *const *args, Py_ssize_t n
     return made;
 }
 
+uint64_t xp_new_object(PyObject *own) { return __atomic_add_fetch(&((xp_own_table *)own)->objects, 1, __ATOMIC_RELAXED); }
+
 static PyObject *own_new_object(PyObject *object, PyObject *Py_UNUSED(a))
 {
-    return PyLong_FromUnsignedLongLong(__atomic_add_fetch(&((xp_own_table *)object)->objects, 1, __ATOMIC_RELAXED));
+    return PyLong_FromUnsignedLongLong(xp_new_object(object));
 }
 
 static PyObject *own_publish(PyObject *object, PyObject *const *args, Py_ssize_t n)
@@ -617,5 +638,7 @@ int xp_init_peer(PyObject *module)
     if (xp_keep_type(module, &fields_spec, &types->fields) < 0 ||
         xp_keep_type(module, &template_spec, &types->template) < 0)
         return -1;
-    return xp_add_type(module, &table_spec) < 0 ? -1 : xp_keep_type(module, &own_spec, &types->own_table);
+    return xp_keep_type(module, &table_spec, &types->peer_table) < 0
+               ? -1
+               : xp_keep_type(module, &own_spec, &types->own_table);
 }

@@ -12,7 +12,9 @@ static const char *const kinds[XP_ARG_KINDS] = {
     [XP_ARG_QUEUE] = "queue",       [XP_ARG_ADDRESS] = "address", [XP_ARG_POINT] = "point",
     [XP_ARG_POINT_LOW] = "point_low", [XP_ARG_FUNCTION] = "function", [XP_ARG_DATA] = "data",
     [XP_ARG_OUT] = "out",           [XP_ARG_MADE] = "made",       [XP_ARG_STATUS_OUT] = "status_out",
-    [XP_ARG_MODE] = "mode",
+    [XP_ARG_MODE] = "mode",         [XP_ARG_TO] = "to",           [XP_ARG_FROM] = "from",
+    [XP_ARG_NBYTES] = "nbytes",     [XP_ARG_VALUE] = "value",     [XP_ARG_VALUE_AT] = "value_at",
+    [XP_ARG_TIMES] = "times",
 };
 
 #define BIT(kind) (1u << (kind))
@@ -20,6 +22,8 @@ static const char *const kinds[XP_ARG_KINDS] = {
 #define OF_WORD (ANYWHERE | BIT(XP_ARG_ADDRESS) | BIT(XP_ARG_POINT) | BIT(XP_ARG_POINT_LOW))
 #define OF_HOST (ANYWHERE | BIT(XP_ARG_FUNCTION) | BIT(XP_ARG_DATA))
 #define OF_RELAY (ANYWHERE | BIT(XP_ARG_MODE))
+#define OF_COPY (BIT(XP_ARG_QUEUE) | BIT(XP_ARG_TO) | BIT(XP_ARG_FROM) | BIT(XP_ARG_NBYTES))
+#define OF_FILL (BIT(XP_ARG_QUEUE) | BIT(XP_ARG_TO) | BIT(XP_ARG_VALUE) | BIT(XP_ARG_VALUE_AT) | BIT(XP_ARG_TIMES))
 #define OF_CAPTURED (ANYWHERE | BIT(XP_ARG_STATUS_OUT))
 
 static int invalid(const char *what)
@@ -105,14 +109,32 @@ static int take_bits(unsigned bits)
     return bits == 32 || bits == 64 ? 0 : invalid("a device's words have 32 or 64 bits");
 }
 
+/* The call that copies, and those that fill with patterns of 1, 2 and 4 bytes: a step each, as held ones are kept as calls. */
+static int take_work(PyObject *copy, PyObject *fills, xp_queue_calls *calls)
+{
+    Py_ssize_t n = fills ? PyTuple_Size(fills) : 0;
+    if (n < 0 || n > XP_FILLS)
+        return n < 0 ? -1 : invalid("a driver's fills are for patterns of 1, 2 and 4 bytes");
+    if (take_recipe(copy, &calls->copy, OF_COPY, BIT(XP_ARG_TO) | BIT(XP_ARG_FROM) | BIT(XP_ARG_NBYTES)) < 0)
+        return -1;
+    bool single = calls->copy.count <= 1;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        xp_recipe *fill = &calls->fills[i];
+        if (take_recipe(PyTuple_GetItem(fills, i), fill, OF_FILL, BIT(XP_ARG_TO) | BIT(XP_ARG_TIMES)) < 0)
+            return -1;
+        single = single && fill->count <= 1;
+    }
+    return single ? 0 : invalid("a copy and a fill are one step");
+}
+
 static PyObject *calls_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"host",       "store",     "wait",  "captured", "wait_bits",
-                            "store_bits", "host_data", "relay", "budget",   NULL};
-    PyObject *host, *store = NULL, *wait = NULL, *captured = NULL, *relay = NULL;
+                            "store_bits", "host_data", "relay", "budget",   "copy", "fills", NULL};
+    PyObject *host, *store = NULL, *wait = NULL, *captured = NULL, *relay = NULL, *copy = NULL, *fills = NULL;
     unsigned wait_bits = 64, store_bits = 64, host_data = 0, budget = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOO$IIIOI", names, &host, &store, &wait, &captured, &wait_bits,
-                                     &store_bits, &host_data, &relay, &budget))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OOO$IIIOIOO", names, &host, &store, &wait, &captured,
+                                     &wait_bits, &store_bits, &host_data, &relay, &budget, &copy, &fills))
         return NULL;
     calls_object *self = (calls_object *)PyType_GenericAlloc(type, 0);
     xp_queue_calls *calls = self ? calloc(1, sizeof *calls) : NULL;
@@ -129,7 +151,7 @@ static PyObject *calls_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         take_recipe(store, &calls->store, OF_WORD, BIT(XP_ARG_ADDRESS)) < 0 ||
         take_recipe(wait, &calls->wait, OF_WORD, BIT(XP_ARG_ADDRESS)) < 0 ||
         take_recipe(captured, &calls->captured, OF_CAPTURED, BIT(XP_ARG_STATUS_OUT)) < 0 ||
-        take_recipe(relay, &calls->relay, OF_RELAY, 0) < 0 ||
+        take_recipe(relay, &calls->relay, OF_RELAY, 0) < 0 || take_work(copy, fills, calls) < 0 ||
         (calls->host.count == 0 && invalid("a driver must call host functions") < 0)) {
         Py_DECREF((PyObject *)self);
         return NULL;
@@ -143,7 +165,15 @@ static void calls_dealloc(PyObject *self)
     xp_free(self);
 }
 
-static PyType_Slot calls_slots[] = {{Py_tp_new, calls_new}, {Py_tp_dealloc, calls_dealloc}, {0, NULL}};
+static PyObject *calls_works(PyObject *self, void *Py_UNUSED(c))
+{
+    return PyBool_FromLong(xp_queue_works(((calls_object *)self)->calls));
+}
+
+static PyGetSetDef calls_getset[] = {{"works", calls_works, NULL, NULL, NULL}, {NULL, NULL, NULL, NULL, NULL}};
+
+static PyType_Slot calls_slots[] = {
+    {Py_tp_new, calls_new}, {Py_tp_dealloc, calls_dealloc}, {Py_tp_getset, calls_getset}, {0, NULL}};
 static PyType_Spec calls_spec = {"xpushare._native.QueueCalls", sizeof(calls_object), 0, Py_TPFLAGS_DEFAULT,
                                  calls_slots};
 
@@ -369,6 +399,37 @@ static PyObject *queue_told(PyObject *self, PyObject *o)
     Py_RETURN_NONE;
 }
 
+static PyObject *queue_own(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    xp_queue *queue = queue_of(self);
+    uint64_t address;
+    xp_slot *s;
+    if (queue == NULL || xp_arity("own", n, 2, 2) < 0 || (s = xp_slot_of(args[0])) == NULL ||
+        xp_as_u64(args[1], &address) < 0)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    xp_queue_own(queue, s, address);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *queue_spent(PyObject *self, void *Py_UNUSED(c))
+{
+    xp_queue *queue = queue_of(self);
+    return queue ? PyBool_FromLong(xp_queue_spent(queue)) : NULL;
+}
+
+static PyObject *queue_engine(PyObject *self, void *Py_UNUSED(c))
+{
+    return PyLong_FromUnsignedLongLong((uintptr_t)((queue_object *)self)->queue);
+}
+
+static PyObject *queue_place(PyObject *self, void *Py_UNUSED(c))
+{
+    xp_queue *queue = queue_of(self);
+    return queue ? PyLong_FromUnsignedLongLong(xp_queue_place(queue)) : NULL;
+}
+
 static PyObject *queue_handed(PyObject *self, void *Py_UNUSED(c))
 {
     xp_queue *queue = queue_of(self);
@@ -424,6 +485,7 @@ static PyMethodDef queue_methods[] = {
     {"signal", XP_FAST(queue_signal), METH_FASTCALL, NULL},
     {"finish", XP_FAST(queue_finish), METH_FASTCALL, NULL},
     {"submit", queue_submit, METH_O, NULL},
+    {"own", XP_FAST(queue_own), METH_FASTCALL, NULL},
     {"unsure", queue_unsure, METH_O, NULL},
     {"drain", queue_drain, METH_VARARGS, NULL},
     {"failure", queue_failure, METH_NOARGS, NULL},
@@ -435,6 +497,9 @@ static PyMethodDef queue_methods[] = {
 };
 
 static PyGetSetDef queue_getset[] = {
+    {"engine", queue_engine, NULL, NULL, NULL},
+    {"spent", queue_spent, NULL, NULL, NULL},
+    {"place", queue_place, NULL, NULL, NULL},
     {"handed", queue_handed, NULL, NULL, NULL},
     {"held", queue_held, NULL, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},

@@ -161,7 +161,7 @@ PyObject *xp_seal_array(const xp_key *key, xp_array head, const void *memory, co
     at = (char *)memcpy(at, shape, dims_nbytes) + dims_nbytes;
     at = (char *)memcpy(at, strides, dims_nbytes) + dims_nbytes;
     at = (char *)memcpy(at, text, (size_t)text_nbytes) + text_nbytes;
-    xp_hash(key, begin, nbytes - XP_SEAL, (uint8_t *)at);
+    xp_hash_array(key, begin, nbytes, event ? 2 : 1, (uint8_t *)at);
     return raw;
 }
 

@@ -28,7 +28,7 @@ static uint32_t unsupported(void) { return XP_UNSUPPORTED_FEATURE; }
 #include "functions.h"
 
 const uint32_t xp_queue_kind = XP_QUEUE_KIND, xp_event_kind = XP_EVENT_KIND, xp_host_trait = XP_HOST_TRAIT;
-const unsigned xp_event_wait = XP_EVENT_WAIT;
+const unsigned xp_event_wait = XP_EVENT_WAIT, xp_events_wait = XP_EVENTS_WAIT;
 
 #define XP_VERSION 12 /* 0.12 */
 #define XP_MOST_SLOTS 512

@@ -3,6 +3,8 @@
 #ifndef XP_ADAPTER_H
 #define XP_ADAPTER_H
 
+#include "../engine/outside.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -50,7 +52,7 @@ typedef struct xp_box {
     int64_t count; /* the program's references, and in units of XP_HOLD commands of lanes that still need it */
     union {
         void *event;   /* of an event: its slot, in the engine; or NULL */
-        xp_lane *lane; /* of a queue, from its first command on */
+        xp_lane *lane; /* of a queue of a device that works without Python; of others from their first command on */
     };
     union {
         struct xp_box *queue; /* of an event: held for the object that Python may want to make; or NULL */
@@ -60,12 +62,13 @@ typedef struct xp_box {
         };
         struct xp_box *next; /* once it is gone */
     };
+    uint64_t point; /* of an event whose command a device got without Python: which of the slot's it is; else 0 */
 } xp_box;
 
 #define XP_HOLD ((int64_t)1 << 32)
 
 extern const uint32_t xp_queue_kind, xp_event_kind, xp_host_trait;
-extern const unsigned xp_event_wait; /* the function */
+extern const unsigned xp_event_wait, xp_events_wait; /* functions: of the host, and of a queue */
 
 /* Answer without Python: true where it succeeded, else nothing was done. */
 bool xp_natively(unsigned how, unsigned kind, const uint64_t *words);
@@ -74,18 +77,31 @@ bool xp_is_box(const void *handle); /* or was one */
 xp_box *xp_new_box(void);           /* or NULL */
 bool xp_hold(xp_box *box);          /* false: it is gone */
 void xp_let_go(xp_box *box);
+void xp_give_up(xp_box *event); /* a reference that counts as the program's */
 bool xp_is_done(const xp_box *event);
 enum { XP_PENDING, XP_DONE };
 int xp_state_of(const xp_box *event, uint64_t *point); /* of its newest point, which is told, too; -1: it cannot be said */
 bool xp_natives(void);                                 /* false: Python sees every call */
-extern void (*xp_fill)(char *to, const char *pattern, uint64_t unit, uint64_t nbytes);
-extern int (*xp_mapped)(uint64_t address, uint64_t nbytes, bool *ours);
+/* What the package's engine has for us: its outside.c and queue.c. */
+typedef struct {
+    uint64_t (*newest_point)(void *event);
+    int (*state_at)(void *event, uint64_t point);
+    int (*wait_at)(void *event, uint64_t point);
+    void (*give_up)(void *event);
+    void (*fill)(char *to, const char *pattern, uint64_t unit, uint64_t nbytes);
+    int (*mapped)(uint64_t address, uint64_t nbytes, bool *ours);
+    bool (*work)(void *queue, const xp_work *work, void **event, uint64_t *point);
+    bool (*after)(void *queue, void *event, uint64_t point);
+} xp_engine_functions;
+extern xp_engine_functions xp_engine;
 xp_box *xp_take_ended(void); /* a list of those whose last reference was given up; Python's objects are to be */
 
 /* --- ranges.c ----------------------------------------------------------------------------------------------------- */
 enum { XP_HINTS, XP_READS, XP_WRITES }; /* hints are about USM memory only */
 /* Whether commands of that backend's queues may so use `times` times so many bytes. */
 bool xp_reaches(uint32_t backend, uint64_t address, uint64_t nbytes, uint64_t times, int use);
+enum { XP_HERE, XP_ELSEWHERE, XP_ORDINARY };
+int xp_lies(uint32_t device, uint64_t address); /* of what a command may use: whether it is that device's */
 
 /* --- lanes.c ------------------------------------------------------------------------------------------------------ */
 /* How a command is enqueued without Python. Numbers of words; 0, which is the queue's, stands for none. */
@@ -97,7 +113,7 @@ typedef struct {
     uint8_t blocking; /* whether it is to be waited for */
     bool given;       /* an event may be handed in, too */
     uint32_t needs;   /* traits of the queue */
-    /* What a queue of the host does: */
+    /* What it does to memory: */
     enum { XP_NOTHING, XP_COPIES, XP_FILLS } does;
     uint8_t to, from, to_pitch, from_pitch, width, rows; /* `rows` may be none: there is one */
 } xp_command_form;
@@ -140,7 +156,11 @@ void xp_python_detach(xp_python_thread *thread);
 void xp_python_leave(xp_python_thread *thread);  /* for good */
 /* Attached: have a command be enqueued. `numbers`: as the bridge wants them. */
 void xp_python_carry(const uint64_t *numbers, unsigned count);
-bool xp_python_is_clean(const xp_box *queue); /* attached: whether its queue has no work, and nothing to report */
+/* Attached: whether its queue has nothing to report and, if it is the host's, no work. */
+bool xp_python_is_clean(const xp_box *queue);
+/* A thread of the program that has entered: Python's lock, and what gives it back. */
+int xp_python_hold(void);
+void xp_python_let_go(int held);
 /* A thread that has Python's lock and is going to wait for others: have them have it. */
 void *xp_python_unlock(void);
 void xp_python_lock(void *unlocked);

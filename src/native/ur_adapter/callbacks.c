@@ -32,8 +32,10 @@ static void *run(void *unused)
         pthread_mutex_unlock(&lock);
         if (call->logs)
             ((void (*)(uint32_t, const char *, void *))call->function)(call->number, call->text, call->data);
-        else
+        else {
             ((void (*)(void *, uint32_t, void *))call->function)(call->handle, call->number, call->data);
+            xp_give_up(call->handle);
+        }
         free(call);
     }
     return NULL;

@@ -216,477 +216,551 @@ static uint32_t urEnqueueUSMAdvise(void *a0, void *a1, uint64_t a2, uint32_t a3,
     return xp_answer(35, words, 5);
 }
 
+static uint32_t urEnqueueUSMDeviceAllocExp(void *a0, void *a1, uint64_t a2, void *a3, uint32_t a4, void *a5, void *a6, void *a7)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, a4, (uintptr_t)a5, (uintptr_t)a6, (uintptr_t)a7};
+    return xp_answer(36, words, 8);
+}
+
 static uint32_t urEnqueueUSMFill(void *a0, void *a1, uint64_t a2, void *a3, uint64_t a4, uint32_t a5, void *a6, void *a7)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, a4, a5, (uintptr_t)a6, (uintptr_t)a7};
-    return xp_answer(36, words, 8);
+    return xp_answer(37, words, 8);
 }
 
 static uint32_t urEnqueueUSMFill2D(void *a0, void *a1, uint64_t a2, uint64_t a3, void *a4, uint64_t a5, uint64_t a6, uint32_t a7, void *a8, void *a9)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, (uintptr_t)a4, a5, a6, a7, (uintptr_t)a8, (uintptr_t)a9};
-    return xp_answer(37, words, 10);
+    return xp_answer(38, words, 10);
+}
+
+static uint32_t urEnqueueUSMFreeExp(void *a0, void *a1, void *a2, uint32_t a3, void *a4, void *a5)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3, (uintptr_t)a4, (uintptr_t)a5};
+    return xp_answer(39, words, 6);
+}
+
+static uint32_t urEnqueueUSMHostAllocExp(void *a0, void *a1, uint64_t a2, void *a3, uint32_t a4, void *a5, void *a6, void *a7)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, a4, (uintptr_t)a5, (uintptr_t)a6, (uintptr_t)a7};
+    return xp_answer(40, words, 8);
 }
 
 static uint32_t urEnqueueUSMMemcpy(void *a0, bool a1, void *a2, void *a3, uint64_t a4, uint32_t a5, void *a6, void *a7)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3, a4, a5, (uintptr_t)a6, (uintptr_t)a7};
-    return xp_answer(38, words, 8);
+    return xp_answer(41, words, 8);
 }
 
 static uint32_t urEnqueueUSMMemcpy2D(void *a0, bool a1, void *a2, uint64_t a3, void *a4, uint64_t a5, uint64_t a6, uint64_t a7, uint32_t a8, void *a9, void *a10)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, a3, (uintptr_t)a4, a5, a6, a7, a8, (uintptr_t)a9, (uintptr_t)a10};
-    return xp_answer(39, words, 11);
+    return xp_answer(42, words, 11);
 }
 
 static uint32_t urEnqueueUSMPrefetch(void *a0, void *a1, uint64_t a2, uint32_t a3, uint32_t a4, void *a5, void *a6)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, (uintptr_t)a5, (uintptr_t)a6};
-    return xp_answer(40, words, 7);
+    return xp_answer(43, words, 7);
+}
+
+static uint32_t urEnqueueUSMSharedAllocExp(void *a0, void *a1, uint64_t a2, void *a3, uint32_t a4, void *a5, void *a6, void *a7)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, a4, (uintptr_t)a5, (uintptr_t)a6, (uintptr_t)a7};
+    return xp_answer(44, words, 8);
 }
 
 static uint32_t urEventCreateExp(void *a0, void *a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(41, words, 4);
+    return xp_answer(45, words, 4);
 }
 
 static uint32_t urEventCreateWithNativeHandle(uint64_t a0, void *a1, void *a2, void *a3)
 {
     const uint64_t words[] = {a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(42, words, 4);
+    return xp_answer(46, words, 4);
 }
 
 static uint32_t urEventGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(43, words, 5);
+    return xp_answer(47, words, 5);
 }
 
 static uint32_t urEventGetNativeHandle(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(44, words, 2);
+    return xp_answer(48, words, 2);
 }
 
 static uint32_t urEventGetProfilingInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(45, words, 5);
+    return xp_answer(49, words, 5);
 }
 
 static uint32_t urEventRelease(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(46, words, 1);
+    return xp_answer(50, words, 1);
 }
 
 static uint32_t urEventRetain(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(47, words, 1);
+    return xp_answer(51, words, 1);
 }
 
 static uint32_t urEventSetCallback(void *a0, uint32_t a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(48, words, 4);
+    return xp_answer(52, words, 4);
 }
 
 static uint32_t urEventWait(uint32_t a0, void *a1)
 {
     const uint64_t words[] = {a0, (uintptr_t)a1};
-    return xp_answer(49, words, 2);
+    return xp_answer(53, words, 2);
 }
 
 static uint32_t urIPCCloseMemHandleExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(50, words, 2);
+    return xp_answer(54, words, 2);
 }
 
 static uint32_t urIPCClosePhysMemHandleExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(51, words, 2);
+    return xp_answer(55, words, 2);
 }
 
 static uint32_t urIPCGetEventHandleExp(void *a0, void *a1, void *a2)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
-    return xp_answer(52, words, 3);
+    return xp_answer(56, words, 3);
 }
 
 static uint32_t urIPCGetMemHandleExp(void *a0, void *a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(53, words, 4);
+    return xp_answer(57, words, 4);
 }
 
 static uint32_t urIPCGetPhysMemHandleExp(void *a0, void *a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(54, words, 4);
+    return xp_answer(58, words, 4);
 }
 
 static uint32_t urIPCOpenEventHandleExp(void *a0, void *a1, uint64_t a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3};
-    return xp_answer(55, words, 4);
+    return xp_answer(59, words, 4);
 }
 
 static uint32_t urIPCOpenMemHandleExp(void *a0, void *a1, void *a2, uint64_t a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3, (uintptr_t)a4};
-    return xp_answer(56, words, 5);
+    return xp_answer(60, words, 5);
 }
 
 static uint32_t urIPCOpenPhysMemHandleExp(void *a0, void *a1, void *a2, uint64_t a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3, (uintptr_t)a4};
-    return xp_answer(57, words, 5);
+    return xp_answer(61, words, 5);
 }
 
 static uint32_t urIPCPutEventHandleExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(58, words, 2);
+    return xp_answer(62, words, 2);
 }
 
 static uint32_t urIPCPutMemHandleExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(59, words, 2);
+    return xp_answer(63, words, 2);
 }
 
 static uint32_t urIPCPutPhysMemHandleExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(60, words, 2);
+    return xp_answer(64, words, 2);
 }
 
 static uint32_t urMemBufferCreate(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(61, words, 5);
+    return xp_answer(65, words, 5);
 }
 
 static uint32_t urMemBufferPartition(void *a0, uint32_t a1, uint32_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(62, words, 5);
+    return xp_answer(66, words, 5);
 }
 
 static uint32_t urMemGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(63, words, 5);
+    return xp_answer(67, words, 5);
 }
 
 static uint32_t urMemRelease(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(64, words, 1);
+    return xp_answer(68, words, 1);
 }
 
 static uint32_t urMemRetain(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(65, words, 1);
+    return xp_answer(69, words, 1);
 }
 
 static uint32_t urMemoryExportAllocExportableMemoryExp(void *a0, void *a1, uint64_t a2, uint64_t a3, uint32_t a4, void *a5)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, (uintptr_t)a5};
-    return xp_answer(66, words, 6);
+    return xp_answer(70, words, 6);
 }
 
 static uint32_t urMemoryExportExportMemoryHandleExp(void *a0, void *a1, uint32_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(67, words, 5);
+    return xp_answer(71, words, 5);
 }
 
 static uint32_t urMemoryExportFreeExportableMemoryExp(void *a0, void *a1, void *a2)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
-    return xp_answer(68, words, 3);
+    return xp_answer(72, words, 3);
 }
 
 static uint32_t urPhysicalMemCreate(void *a0, void *a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(69, words, 5);
+    return xp_answer(73, words, 5);
 }
 
 static uint32_t urPhysicalMemGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(70, words, 5);
+    return xp_answer(74, words, 5);
 }
 
 static uint32_t urPhysicalMemRelease(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(71, words, 1);
+    return xp_answer(75, words, 1);
 }
 
 static uint32_t urPhysicalMemRetain(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(72, words, 1);
+    return xp_answer(76, words, 1);
 }
 
 static uint32_t urPlatformCreateWithNativeHandle(uint64_t a0, void *a1, void *a2, void *a3)
 {
     const uint64_t words[] = {a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(73, words, 4);
+    return xp_answer(77, words, 4);
 }
 
 static uint32_t urPlatformGet(void *a0, uint32_t a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(74, words, 4);
+    return xp_answer(78, words, 4);
 }
 
 static uint32_t urPlatformGetApiVersion(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(75, words, 2);
+    return xp_answer(79, words, 2);
 }
 
 static uint32_t urPlatformGetBackendOption(void *a0, void *a1, void *a2)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
-    return xp_answer(76, words, 3);
+    return xp_answer(80, words, 3);
 }
 
 static uint32_t urPlatformGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(77, words, 5);
+    return xp_answer(81, words, 5);
 }
 
 static uint32_t urPlatformGetNativeHandle(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(78, words, 2);
+    return xp_answer(82, words, 2);
 }
 
 static uint32_t urQueueCreate(void *a0, void *a1, void *a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
-    return xp_answer(79, words, 4);
+    return xp_answer(83, words, 4);
 }
 
 static uint32_t urQueueCreateWithNativeHandle(uint64_t a0, void *a1, void *a2, void *a3, void *a4)
 {
     const uint64_t words[] = {a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(80, words, 5);
+    return xp_answer(84, words, 5);
 }
 
 static uint32_t urQueueFinish(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(81, words, 1);
+    return xp_answer(85, words, 1);
 }
 
 static uint32_t urQueueFlush(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(82, words, 1);
+    return xp_answer(86, words, 1);
 }
 
 static uint32_t urQueueGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(83, words, 5);
+    return xp_answer(87, words, 5);
 }
 
 static uint32_t urQueueGetNativeHandle(void *a0, void *a1, void *a2)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
-    return xp_answer(84, words, 3);
+    return xp_answer(88, words, 3);
 }
 
 static uint32_t urQueueRelease(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(85, words, 1);
+    return xp_answer(89, words, 1);
 }
 
 static uint32_t urQueueRetain(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(86, words, 1);
+    return xp_answer(90, words, 1);
 }
 
 static uint32_t urUSMContextMemcpyExp(void *a0, void *a1, void *a2, uint64_t a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3};
-    return xp_answer(87, words, 4);
+    return xp_answer(91, words, 4);
 }
 
 static uint32_t urUSMDeviceAlloc(void *a0, void *a1, void *a2, void *a3, uint64_t a4, void *a5)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3, a4, (uintptr_t)a5};
-    return xp_answer(88, words, 6);
+    return xp_answer(92, words, 6);
 }
 
 static uint32_t urUSMFree(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(89, words, 2);
+    return xp_answer(93, words, 2);
 }
 
 static uint32_t urUSMGetMemAllocInfo(void *a0, void *a1, uint32_t a2, uint64_t a3, void *a4, void *a5)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, (uintptr_t)a4, (uintptr_t)a5};
-    return xp_answer(90, words, 6);
+    return xp_answer(94, words, 6);
 }
 
 static uint32_t urUSMHostAlloc(void *a0, void *a1, void *a2, uint64_t a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3, (uintptr_t)a4};
-    return xp_answer(91, words, 5);
+    return xp_answer(95, words, 5);
 }
 
 static uint32_t urUSMHostAllocRegisterExp(void *a0, void *a1, uint64_t a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3};
-    return xp_answer(92, words, 4);
+    return xp_answer(96, words, 4);
 }
 
 static uint32_t urUSMHostAllocUnregisterExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(93, words, 2);
+    return xp_answer(97, words, 2);
 }
 
 static uint32_t urUSMImportExp(void *a0, void *a1, uint64_t a2)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2};
-    return xp_answer(94, words, 3);
+    return xp_answer(98, words, 3);
 }
 
 static uint32_t urUSMPoolCreate(void *a0, void *a1, void *a2)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
-    return xp_answer(95, words, 3);
+    return xp_answer(99, words, 3);
+}
+
+static uint32_t urUSMPoolCreateExp(void *a0, void *a1, void *a2, void *a3)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3};
+    return xp_answer(100, words, 4);
+}
+
+static uint32_t urUSMPoolDestroyExp(void *a0, void *a1, void *a2)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
+    return xp_answer(101, words, 3);
+}
+
+static uint32_t urUSMPoolGetDefaultDevicePoolExp(void *a0, void *a1, void *a2)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
+    return xp_answer(102, words, 3);
+}
+
+static uint32_t urUSMPoolGetDevicePoolExp(void *a0, void *a1, void *a2)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
+    return xp_answer(103, words, 3);
 }
 
 static uint32_t urUSMPoolGetInfo(void *a0, uint32_t a1, uint64_t a2, void *a3, void *a4)
 {
     const uint64_t words[] = {(uintptr_t)a0, a1, a2, (uintptr_t)a3, (uintptr_t)a4};
-    return xp_answer(96, words, 5);
+    return xp_answer(104, words, 5);
+}
+
+static uint32_t urUSMPoolGetInfoExp(void *a0, uint32_t a1, void *a2, void *a3)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, (uintptr_t)a3};
+    return xp_answer(105, words, 4);
 }
 
 static uint32_t urUSMPoolRelease(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(97, words, 1);
+    return xp_answer(106, words, 1);
 }
 
 static uint32_t urUSMPoolRetain(void *a0)
 {
     const uint64_t words[] = {(uintptr_t)a0};
-    return xp_answer(98, words, 1);
+    return xp_answer(107, words, 1);
+}
+
+static uint32_t urUSMPoolSetDevicePoolExp(void *a0, void *a1, void *a2)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2};
+    return xp_answer(108, words, 3);
+}
+
+static uint32_t urUSMPoolSetInfoExp(void *a0, uint32_t a1, void *a2, uint64_t a3)
+{
+    const uint64_t words[] = {(uintptr_t)a0, a1, (uintptr_t)a2, a3};
+    return xp_answer(109, words, 4);
+}
+
+static uint32_t urUSMPoolTrimToExp(void *a0, void *a1, void *a2, uint64_t a3)
+{
+    const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, a3};
+    return xp_answer(110, words, 4);
 }
 
 static uint32_t urUSMReleaseExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(99, words, 2);
+    return xp_answer(111, words, 2);
 }
 
 static uint32_t urUSMSharedAlloc(void *a0, void *a1, void *a2, void *a3, uint64_t a4, void *a5)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, (uintptr_t)a2, (uintptr_t)a3, a4, (uintptr_t)a5};
-    return xp_answer(100, words, 6);
+    return xp_answer(112, words, 6);
 }
 
 static uint32_t urUsmP2PDisablePeerAccessExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(101, words, 2);
+    return xp_answer(113, words, 2);
 }
 
 static uint32_t urUsmP2PEnablePeerAccessExp(void *a0, void *a1)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1};
-    return xp_answer(102, words, 2);
+    return xp_answer(114, words, 2);
 }
 
 static uint32_t urUsmP2PPeerAccessGetInfoExp(void *a0, void *a1, uint32_t a2, uint64_t a3, void *a4, void *a5)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, (uintptr_t)a4, (uintptr_t)a5};
-    return xp_answer(103, words, 6);
+    return xp_answer(115, words, 6);
 }
 
 static uint32_t urVirtualMemFree(void *a0, void *a1, uint64_t a2)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2};
-    return xp_answer(104, words, 3);
+    return xp_answer(116, words, 3);
 }
 
 static uint32_t urVirtualMemGetInfo(void *a0, void *a1, uint64_t a2, uint32_t a3, uint64_t a4, void *a5, void *a6)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, (uintptr_t)a5, (uintptr_t)a6};
-    return xp_answer(105, words, 7);
+    return xp_answer(117, words, 7);
 }
 
 static uint32_t urVirtualMemGranularityGetInfo(void *a0, void *a1, uint64_t a2, uint32_t a3, uint64_t a4, void *a5, void *a6)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3, a4, (uintptr_t)a5, (uintptr_t)a6};
-    return xp_answer(106, words, 7);
+    return xp_answer(118, words, 7);
 }
 
 static uint32_t urVirtualMemMap(void *a0, void *a1, uint64_t a2, void *a3, uint64_t a4, uint32_t a5)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3, a4, a5};
-    return xp_answer(107, words, 6);
+    return xp_answer(119, words, 6);
 }
 
 static uint32_t urVirtualMemReserve(void *a0, void *a1, uint64_t a2, void *a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, (uintptr_t)a3};
-    return xp_answer(108, words, 4);
+    return xp_answer(120, words, 4);
 }
 
 static uint32_t urVirtualMemSetAccess(void *a0, void *a1, uint64_t a2, uint32_t a3)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2, a3};
-    return xp_answer(109, words, 4);
+    return xp_answer(121, words, 4);
 }
 
 static uint32_t urVirtualMemUnmap(void *a0, void *a1, uint64_t a2)
 {
     const uint64_t words[] = {(uintptr_t)a0, (uintptr_t)a1, a2};
-    return xp_answer(110, words, 3);
+    return xp_answer(122, words, 3);
 }
 
-#define XP_FUNCTIONS 111
+#define XP_FUNCTIONS 123
 
 /* Gives something back: answered as done where nothing can be asked any more. */
 static const bool xp_ends[XP_FUNCTIONS] = {
     [3] = true, /* urAdapterRelease */
     [11] = true, /* urContextRelease */
     [18] = true, /* urDeviceRelease */
-    [46] = true, /* urEventRelease */
-    [50] = true, /* urIPCCloseMemHandleExp */
-    [51] = true, /* urIPCClosePhysMemHandleExp */
-    [58] = true, /* urIPCPutEventHandleExp */
-    [59] = true, /* urIPCPutMemHandleExp */
-    [60] = true, /* urIPCPutPhysMemHandleExp */
-    [64] = true, /* urMemRelease */
-    [68] = true, /* urMemoryExportFreeExportableMemoryExp */
-    [71] = true, /* urPhysicalMemRelease */
-    [85] = true, /* urQueueRelease */
-    [89] = true, /* urUSMFree */
-    [93] = true, /* urUSMHostAllocUnregisterExp */
-    [97] = true, /* urUSMPoolRelease */
-    [104] = true, /* urVirtualMemFree */
+    [39] = true, /* urEnqueueUSMFreeExp */
+    [50] = true, /* urEventRelease */
+    [54] = true, /* urIPCCloseMemHandleExp */
+    [55] = true, /* urIPCClosePhysMemHandleExp */
+    [62] = true, /* urIPCPutEventHandleExp */
+    [63] = true, /* urIPCPutMemHandleExp */
+    [64] = true, /* urIPCPutPhysMemHandleExp */
+    [68] = true, /* urMemRelease */
+    [72] = true, /* urMemoryExportFreeExportableMemoryExp */
+    [75] = true, /* urPhysicalMemRelease */
+    [89] = true, /* urQueueRelease */
+    [93] = true, /* urUSMFree */
+    [97] = true, /* urUSMHostAllocUnregisterExp */
+    [101] = true, /* urUSMPoolDestroyExp */
+    [106] = true, /* urUSMPoolRelease */
+    [116] = true, /* urVirtualMemFree */
 };
 
 /* What is answered without Python, and for which kind of handles. */
@@ -695,19 +769,19 @@ static const struct {
 } xp_native_answers[XP_FUNCTIONS] = {
     [11] = {XP_RELEASES, 1}, /* urContextRelease */
     [12] = {XP_RETAINS, 1}, /* urContextRetain */
-    [43] = {XP_STATUS, 3}, /* urEventGetInfo */
-    [46] = {XP_RELEASES, 3}, /* urEventRelease */
-    [47] = {XP_RETAINS, 3}, /* urEventRetain */
-    [49] = {XP_WAITS, 3}, /* urEventWait */
-    [64] = {XP_RELEASES, 5}, /* urMemRelease */
-    [65] = {XP_RETAINS, 5}, /* urMemRetain */
-    [71] = {XP_RELEASES, 4}, /* urPhysicalMemRelease */
-    [72] = {XP_RETAINS, 4}, /* urPhysicalMemRetain */
-    [81] = {XP_FINISHES, 2}, /* urQueueFinish */
-    [85] = {XP_RELEASES, 2}, /* urQueueRelease */
-    [86] = {XP_RETAINS, 2}, /* urQueueRetain */
-    [97] = {XP_RELEASES, 6}, /* urUSMPoolRelease */
-    [98] = {XP_RETAINS, 6}, /* urUSMPoolRetain */
+    [47] = {XP_STATUS, 3}, /* urEventGetInfo */
+    [50] = {XP_RELEASES, 3}, /* urEventRelease */
+    [51] = {XP_RETAINS, 3}, /* urEventRetain */
+    [53] = {XP_WAITS, 3}, /* urEventWait */
+    [68] = {XP_RELEASES, 5}, /* urMemRelease */
+    [69] = {XP_RETAINS, 5}, /* urMemRetain */
+    [75] = {XP_RELEASES, 4}, /* urPhysicalMemRelease */
+    [76] = {XP_RETAINS, 4}, /* urPhysicalMemRetain */
+    [85] = {XP_FINISHES, 2}, /* urQueueFinish */
+    [89] = {XP_RELEASES, 2}, /* urQueueRelease */
+    [90] = {XP_RETAINS, 2}, /* urQueueRetain */
+    [106] = {XP_RELEASES, 6}, /* urUSMPoolRelease */
+    [107] = {XP_RETAINS, 6}, /* urUSMPoolRetain */
 };
 
 /* Whether no rule refuses a command. */
@@ -802,11 +876,11 @@ static const xp_command_form xp_command_forms[XP_FUNCTIONS] = {
     [23] = {.plain = urEnqueueEventsWaitWithBarrierExt_plain, .event = 4, .given = true, .waits = 2},
     [34] = {.plain = urEnqueueTimestampRecordingExp_plain, .blocking = 1, .event = 4, .needs = 1, .waits = 2},
     [35] = {.plain = urEnqueueUSMAdvise_plain, .event = 4},
-    [36] = {.plain = urEnqueueUSMFill_plain, .does = XP_FILLS, .event = 7, .pattern = 3, .to = 1, .to_pitch = 4, .waits = 5, .width = 4},
-    [37] = {.plain = urEnqueueUSMFill2D_plain, .does = XP_FILLS, .event = 9, .pattern = 4, .rows = 6, .to = 1, .to_pitch = 2, .waits = 7, .width = 5},
-    [38] = {.plain = urEnqueueUSMMemcpy_plain, .blocking = 1, .does = XP_COPIES, .event = 7, .from = 3, .from_pitch = 4, .to = 2, .to_pitch = 4, .waits = 5, .width = 4},
-    [39] = {.plain = urEnqueueUSMMemcpy2D_plain, .blocking = 1, .does = XP_COPIES, .event = 10, .from = 4, .from_pitch = 5, .rows = 7, .to = 2, .to_pitch = 3, .waits = 8, .width = 6},
-    [40] = {.plain = urEnqueueUSMPrefetch_plain, .event = 6, .waits = 4},
+    [37] = {.plain = urEnqueueUSMFill_plain, .does = XP_FILLS, .event = 7, .pattern = 3, .to = 1, .to_pitch = 4, .waits = 5, .width = 4},
+    [38] = {.plain = urEnqueueUSMFill2D_plain, .does = XP_FILLS, .event = 9, .pattern = 4, .rows = 6, .to = 1, .to_pitch = 2, .waits = 7, .width = 5},
+    [41] = {.plain = urEnqueueUSMMemcpy_plain, .blocking = 1, .does = XP_COPIES, .event = 7, .from = 3, .from_pitch = 4, .to = 2, .to_pitch = 4, .waits = 5, .width = 4},
+    [42] = {.plain = urEnqueueUSMMemcpy2D_plain, .blocking = 1, .does = XP_COPIES, .event = 10, .from = 4, .from_pitch = 5, .rows = 7, .to = 2, .to_pitch = 3, .waits = 8, .width = 6},
+    [43] = {.plain = urEnqueueUSMPrefetch_plain, .event = 6, .waits = 4},
 };
 
 static const xp_order xp_orders[XP_FUNCTIONS] = {
@@ -826,56 +900,61 @@ static const xp_order xp_orders[XP_FUNCTIONS] = {
     [33] = {.queue = 1, .events = 4}, /* urEnqueueMemUnmap */
     [34] = {.queue = 1, .events = 3}, /* urEnqueueTimestampRecordingExp */
     [35] = {.queue = 1}, /* urEnqueueUSMAdvise */
-    [36] = {.queue = 1, .events = 6}, /* urEnqueueUSMFill */
-    [37] = {.queue = 1, .events = 8}, /* urEnqueueUSMFill2D */
-    [38] = {.queue = 1, .events = 6}, /* urEnqueueUSMMemcpy */
-    [39] = {.queue = 1, .events = 9}, /* urEnqueueUSMMemcpy2D */
-    [40] = {.queue = 1, .events = 5}, /* urEnqueueUSMPrefetch */
-    [43] = {.event = 1}, /* urEventGetInfo */
-    [44] = {.event = 1}, /* urEventGetNativeHandle */
-    [45] = {.event = 1}, /* urEventGetProfilingInfo */
-    [46] = {.event = 1}, /* urEventRelease */
-    [47] = {.event = 1}, /* urEventRetain */
-    [48] = {.event = 1}, /* urEventSetCallback */
-    [49] = {.events = 1}, /* urEventWait */
-    [50] = {.all = true}, /* urIPCCloseMemHandleExp */
-    [51] = {.all = true}, /* urIPCClosePhysMemHandleExp */
-    [52] = {.event = 1}, /* urIPCGetEventHandleExp */
-    [53] = {.all = true}, /* urIPCGetMemHandleExp */
-    [54] = {.all = true}, /* urIPCGetPhysMemHandleExp */
-    [55] = {.all = true}, /* urIPCOpenEventHandleExp */
-    [56] = {.all = true}, /* urIPCOpenMemHandleExp */
-    [57] = {.all = true}, /* urIPCOpenPhysMemHandleExp */
-    [58] = {.all = true}, /* urIPCPutEventHandleExp */
-    [59] = {.all = true}, /* urIPCPutMemHandleExp */
-    [60] = {.all = true}, /* urIPCPutPhysMemHandleExp */
-    [67] = {.all = true}, /* urMemoryExportExportMemoryHandleExp */
-    [68] = {.all = true}, /* urMemoryExportFreeExportableMemoryExp */
-    [70] = {.all = true}, /* urPhysicalMemGetInfo */
-    [71] = {.all = true}, /* urPhysicalMemRelease */
-    [72] = {.all = true}, /* urPhysicalMemRetain */
-    [81] = {.queue = 1}, /* urQueueFinish */
-    [82] = {.queue = 1}, /* urQueueFlush */
-    [83] = {.queue = 1}, /* urQueueGetInfo */
-    [84] = {.queue = 1}, /* urQueueGetNativeHandle */
-    [85] = {.queue = 1}, /* urQueueRelease */
-    [86] = {.queue = 1}, /* urQueueRetain */
-    [87] = {.all = true}, /* urUSMContextMemcpyExp */
-    [89] = {.all = true}, /* urUSMFree */
-    [90] = {.all = true}, /* urUSMGetMemAllocInfo */
-    [92] = {.all = true}, /* urUSMHostAllocRegisterExp */
-    [93] = {.all = true}, /* urUSMHostAllocUnregisterExp */
-    [94] = {.all = true}, /* urUSMImportExp */
-    [99] = {.all = true}, /* urUSMReleaseExp */
-    [104] = {.all = true}, /* urVirtualMemFree */
-    [105] = {.all = true}, /* urVirtualMemGetInfo */
-    [107] = {.all = true}, /* urVirtualMemMap */
-    [108] = {.all = true}, /* urVirtualMemReserve */
-    [109] = {.all = true}, /* urVirtualMemSetAccess */
-    [110] = {.all = true}, /* urVirtualMemUnmap */
+    [36] = {.queue = 1, .events = 5}, /* urEnqueueUSMDeviceAllocExp */
+    [37] = {.queue = 1, .events = 6}, /* urEnqueueUSMFill */
+    [38] = {.queue = 1, .events = 8}, /* urEnqueueUSMFill2D */
+    [39] = {.queue = 1, .events = 4}, /* urEnqueueUSMFreeExp */
+    [40] = {.queue = 1, .events = 5}, /* urEnqueueUSMHostAllocExp */
+    [41] = {.queue = 1, .events = 6}, /* urEnqueueUSMMemcpy */
+    [42] = {.queue = 1, .events = 9}, /* urEnqueueUSMMemcpy2D */
+    [43] = {.queue = 1, .events = 5}, /* urEnqueueUSMPrefetch */
+    [44] = {.queue = 1, .events = 5}, /* urEnqueueUSMSharedAllocExp */
+    [47] = {.event = 1}, /* urEventGetInfo */
+    [48] = {.event = 1}, /* urEventGetNativeHandle */
+    [49] = {.event = 1}, /* urEventGetProfilingInfo */
+    [50] = {.event = 1}, /* urEventRelease */
+    [51] = {.event = 1}, /* urEventRetain */
+    [52] = {.event = 1}, /* urEventSetCallback */
+    [53] = {.events = 1}, /* urEventWait */
+    [54] = {.all = true}, /* urIPCCloseMemHandleExp */
+    [55] = {.all = true}, /* urIPCClosePhysMemHandleExp */
+    [56] = {.event = 1}, /* urIPCGetEventHandleExp */
+    [57] = {.all = true}, /* urIPCGetMemHandleExp */
+    [58] = {.all = true}, /* urIPCGetPhysMemHandleExp */
+    [59] = {.all = true}, /* urIPCOpenEventHandleExp */
+    [60] = {.all = true}, /* urIPCOpenMemHandleExp */
+    [61] = {.all = true}, /* urIPCOpenPhysMemHandleExp */
+    [62] = {.all = true}, /* urIPCPutEventHandleExp */
+    [63] = {.all = true}, /* urIPCPutMemHandleExp */
+    [64] = {.all = true}, /* urIPCPutPhysMemHandleExp */
+    [71] = {.all = true}, /* urMemoryExportExportMemoryHandleExp */
+    [72] = {.all = true}, /* urMemoryExportFreeExportableMemoryExp */
+    [74] = {.all = true}, /* urPhysicalMemGetInfo */
+    [75] = {.all = true}, /* urPhysicalMemRelease */
+    [76] = {.all = true}, /* urPhysicalMemRetain */
+    [85] = {.queue = 1}, /* urQueueFinish */
+    [86] = {.queue = 1}, /* urQueueFlush */
+    [87] = {.queue = 1}, /* urQueueGetInfo */
+    [88] = {.queue = 1}, /* urQueueGetNativeHandle */
+    [89] = {.queue = 1}, /* urQueueRelease */
+    [90] = {.queue = 1}, /* urQueueRetain */
+    [91] = {.all = true}, /* urUSMContextMemcpyExp */
+    [93] = {.all = true}, /* urUSMFree */
+    [94] = {.all = true}, /* urUSMGetMemAllocInfo */
+    [96] = {.all = true}, /* urUSMHostAllocRegisterExp */
+    [97] = {.all = true}, /* urUSMHostAllocUnregisterExp */
+    [98] = {.all = true}, /* urUSMImportExp */
+    [111] = {.all = true}, /* urUSMReleaseExp */
+    [116] = {.all = true}, /* urVirtualMemFree */
+    [117] = {.all = true}, /* urVirtualMemGetInfo */
+    [119] = {.all = true}, /* urVirtualMemMap */
+    [120] = {.all = true}, /* urVirtualMemReserve */
+    [121] = {.all = true}, /* urVirtualMemSetAccess */
+    [122] = {.all = true}, /* urVirtualMemUnmap */
 };
 
-#define XP_EVENT_WAIT 49
+#define XP_EVENT_WAIT 53
+#define XP_EVENTS_WAIT 21
 #define XP_HOST_TRAIT 2
 #define XP_QUEUE_KIND 2
 #define XP_EVENT_KIND 3
@@ -988,10 +1067,10 @@ static const xp_slot urGetDeviceProcAddrTable_0[] = {
 };
 static const xp_slot urGetEnqueueExpProcAddrTable_0[] = {
     XP_NONE /* urEnqueueKernelLaunchWithArgsExp */,
-    XP_NONE /* urEnqueueUSMDeviceAllocExp */,
-    XP_NONE /* urEnqueueUSMSharedAllocExp */,
-    XP_NONE /* urEnqueueUSMHostAllocExp */,
-    XP_NONE /* urEnqueueUSMFreeExp */,
+    XP_SLOT(urEnqueueUSMDeviceAllocExp),
+    XP_SLOT(urEnqueueUSMSharedAllocExp),
+    XP_SLOT(urEnqueueUSMHostAllocExp),
+    XP_SLOT(urEnqueueUSMFreeExp),
     XP_SLOT(urEnqueueTimestampRecordingExp),
     XP_NONE /* urEnqueueCommandBufferExp */,
     XP_SLOT(urEnqueueHostTaskExp),
@@ -1000,10 +1079,10 @@ static const xp_slot urGetEnqueueExpProcAddrTable_0[] = {
 };
 static const xp_slot urGetEnqueueExpProcAddrTable_1[] = {
     XP_NONE /* urEnqueueKernelLaunchWithArgsExp */,
-    XP_NONE /* urEnqueueUSMDeviceAllocExp */,
-    XP_NONE /* urEnqueueUSMSharedAllocExp */,
-    XP_NONE /* urEnqueueUSMHostAllocExp */,
-    XP_NONE /* urEnqueueUSMFreeExp */,
+    XP_SLOT(urEnqueueUSMDeviceAllocExp),
+    XP_SLOT(urEnqueueUSMSharedAllocExp),
+    XP_SLOT(urEnqueueUSMHostAllocExp),
+    XP_SLOT(urEnqueueUSMFreeExp),
     XP_NONE /* urEnqueueCommandBufferExp */,
     XP_SLOT(urEnqueueTimestampRecordingExp),
     XP_SLOT(urEnqueueHostTaskExp),
@@ -1236,14 +1315,14 @@ static const xp_slot urGetSamplerProcAddrTable_0[] = {
     XP_NONE /* urSamplerCreateWithNativeHandle */,
 };
 static const xp_slot urGetUSMExpProcAddrTable_0[] = {
-    XP_NONE /* urUSMPoolCreateExp */,
-    XP_NONE /* urUSMPoolDestroyExp */,
-    XP_NONE /* urUSMPoolGetDefaultDevicePoolExp */,
-    XP_NONE /* urUSMPoolGetInfoExp */,
-    XP_NONE /* urUSMPoolSetInfoExp */,
-    XP_NONE /* urUSMPoolSetDevicePoolExp */,
-    XP_NONE /* urUSMPoolGetDevicePoolExp */,
-    XP_NONE /* urUSMPoolTrimToExp */,
+    XP_SLOT(urUSMPoolCreateExp),
+    XP_SLOT(urUSMPoolDestroyExp),
+    XP_SLOT(urUSMPoolGetDefaultDevicePoolExp),
+    XP_SLOT(urUSMPoolGetInfoExp),
+    XP_SLOT(urUSMPoolSetInfoExp),
+    XP_SLOT(urUSMPoolSetDevicePoolExp),
+    XP_SLOT(urUSMPoolGetDevicePoolExp),
+    XP_SLOT(urUSMPoolTrimToExp),
     XP_NONE /* urUSMPitchedAllocExp */,
     XP_SLOT(urUSMContextMemcpyExp),
     XP_SLOT(urUSMHostAllocUnregisterExp),
@@ -1252,14 +1331,14 @@ static const xp_slot urGetUSMExpProcAddrTable_0[] = {
     XP_SLOT(urUSMReleaseExp),
 };
 static const xp_slot urGetUSMExpProcAddrTable_1[] = {
-    XP_NONE /* urUSMPoolCreateExp */,
-    XP_NONE /* urUSMPoolDestroyExp */,
-    XP_NONE /* urUSMPoolGetDefaultDevicePoolExp */,
-    XP_NONE /* urUSMPoolGetInfoExp */,
-    XP_NONE /* urUSMPoolSetInfoExp */,
-    XP_NONE /* urUSMPoolSetDevicePoolExp */,
-    XP_NONE /* urUSMPoolGetDevicePoolExp */,
-    XP_NONE /* urUSMPoolTrimToExp */,
+    XP_SLOT(urUSMPoolCreateExp),
+    XP_SLOT(urUSMPoolDestroyExp),
+    XP_SLOT(urUSMPoolGetDefaultDevicePoolExp),
+    XP_SLOT(urUSMPoolGetInfoExp),
+    XP_SLOT(urUSMPoolSetInfoExp),
+    XP_SLOT(urUSMPoolSetDevicePoolExp),
+    XP_SLOT(urUSMPoolGetDevicePoolExp),
+    XP_SLOT(urUSMPoolTrimToExp),
     XP_NONE /* urUSMPitchedAllocExp */,
     XP_SLOT(urUSMContextMemcpyExp),
     XP_SLOT(urUSMImportExp),

@@ -87,10 +87,12 @@ static void end(xp_box *box)
 {
     static bool running;
     pthread_t thread;
-    bool has_object = !box->done || box->known;
+    bool has_object = !(box->done || box->point) || box->known;
     xp_box *queue = box->type == xp_event_kind ? box->queue : NULL;
     if (box->type == xp_queue_kind && box->lane)
         xp_close_lane(box->lane);
+    if (box->point)
+        xp_engine.give_up(box->event);
     if (has_object) {
         pthread_mutex_lock(&lock);
         box->next = NULL;
@@ -109,22 +111,12 @@ static void end(xp_box *box)
 
 /* --- calls -------------------------------------------------------------------------------------------------------- */
 
-static int (*newest_state)(void *), (*newest_wait)(void *);
-static uint64_t (*newest_point)(void *);
-void (*xp_fill)(char *to, const char *pattern, uint64_t unit, uint64_t nbytes);
-int (*xp_mapped)(uint64_t address, uint64_t nbytes, bool *ours);
+xp_engine_functions xp_engine;
 
-XP_EXPORT void xpushare_ur_engine(void *state, void *wait, void *point, void *fill, void *mapped);
-void xpushare_ur_engine(void *state, void *wait, void *point, void *fill, void *mapped)
-{
-    newest_state = (int (*)(void *))state;
-    newest_wait = (int (*)(void *))wait;
-    newest_point = (uint64_t (*)(void *))point;
-    xp_fill = (void (*)(char *, const char *, uint64_t, uint64_t))fill;
-    xp_mapped = (int (*)(uint64_t, uint64_t, bool *))mapped;
-}
+XP_EXPORT void xpushare_ur_engine(const xp_engine_functions *functions);
+void xpushare_ur_engine(const xp_engine_functions *functions) { xp_engine = *functions; }
 
-bool xp_natives(void) { return newest_state != NULL; }
+bool xp_natives(void) { return xp_engine.state_at != NULL; }
 
 bool xp_is(const xp_box *box, unsigned kind) { return box && __atomic_load_n(&box->kind, __ATOMIC_ACQUIRE) == kind; }
 
@@ -137,8 +129,16 @@ int xp_state_of(const xp_box *event, uint64_t *point)
         return XP_DONE;
     if (!event->event)
         return -1;
-    *point = newest_point(event->event);
-    return newest_state(event->event);
+    *point = event->point ? event->point : xp_engine.newest_point(event->event);
+    return xp_engine.state_at(event->event, *point);
+}
+
+/* Of one that is not owed: whether all is well once it is pending no more. */
+static bool wait_for(const xp_box *event)
+{
+    uint64_t point;
+    int state = xp_state_of(event, &point);
+    return state == XP_DONE || (state == XP_PENDING && xp_engine.wait_at(event->event, point) == XP_DONE);
 }
 
 bool xp_is_done(const xp_box *event)
@@ -203,8 +203,7 @@ static bool wait(unsigned kind, uint32_t count, xp_box *const *events)
     void *unlocked = xp_python_unlock();
     bool good = true;
     for (uint32_t i = done; good && i < count; i++)
-        good = xp_has_been_made(events[i]) &&
-               (events[i]->done || (events[i]->event && newest_wait(events[i]->event) == XP_DONE));
+        good = xp_has_been_made(events[i]) && wait_for(events[i]);
     xp_python_lock(unlocked);
     return good;
 }
@@ -212,7 +211,7 @@ static bool wait(unsigned kind, uint32_t count, xp_box *const *events)
 bool xp_natively(unsigned how, unsigned kind, const uint64_t *words)
 {
     xp_box *box = (xp_box *)words[0];
-    if (!newest_state)
+    if (!xp_natives())
         return false;
     switch (how) {
     case XP_RETAINS:
@@ -232,4 +231,12 @@ bool xp_natively(unsigned how, unsigned kind, const uint64_t *words)
 
 /* Python's count of references changed by that much. */
 XP_EXPORT void xpushare_ur_count(xp_box *box, int32_t more);
-void xpushare_ur_count(xp_box *box, int32_t more) { __atomic_fetch_add(&box->count, more, __ATOMIC_ACQ_REL); }
+void xpushare_ur_count(xp_box *box, int32_t more)
+{
+    if (more > 0)
+        __atomic_fetch_add(&box->count, more, __ATOMIC_ACQ_REL);
+    for (; more < 0; more++)
+        add(box, -1);
+}
+
+void xp_give_up(xp_box *event) { add(event, -1); }

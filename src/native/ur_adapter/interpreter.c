@@ -510,6 +510,9 @@ void xp_python_carry(const uint64_t *numbers, unsigned count) { ask(carrying, nu
 
 bool xp_python_is_clean(const xp_box *queue) { return ask(asking, (uint64_t[]){(uintptr_t)queue}, 1) == 1; }
 
+int xp_python_hold(void) { return py.GILState_Ensure(); }
+void xp_python_let_go(int held) { py.GILState_Release(held); }
+
 void *xp_python_unlock(void)
 {
     void *own = py.ThreadState_GetUnchecked ? py.GILState_GetThisThreadState() : NULL;

@@ -3,8 +3,9 @@
  * Python's lock. A command whose arguments a rule might refuse never comes here: Python answers it.
  *
  * The thread carries out what a queue of the host can do at once, as long as the queue's other half in Python has no work and
- * nothing to report (`by_python` is 0). Anything else it gives to Python, which enqueues it: commands for devices, with times,
- * or behind an event that is not complete. */
+ * nothing to report (`by_python` is 0). To a device it hands a command by the package's engine, where the device reaches the
+ * memory and waits for nothing, or for commands of its own queues. Anything else it gives to Python, which enqueues it: what
+ * waits for events of others, what has times, and what the driver has refused, so that Python tells of that. */
 #include "adapter.h"
 
 #include <errno.h>
@@ -34,8 +35,10 @@ struct xp_lane {
     command *first, **last;
     uint64_t posted, done; /* commands; done: carried out, or given to Python */
     uint64_t oldest;       /* the serial number of the first that is not done, if there is one */
-    bool sleeps, closed;
+    bool runs, sleeps, closed;
     pthread_cond_t some;
+    void *device_queue; /* the engine's queue, of a device's; else NULL */
+    uint32_t device;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -129,18 +132,58 @@ void xp_catch_up(const xp_order *order, const uint64_t *words)
     xp_python_lock(unlocked);
 }
 
+static bool is_of_device(const xp_box *queue)
+{
+    pthread_mutex_lock(&lock);
+    bool of_device = queue->lane && queue->lane->device_queue;
+    pthread_mutex_unlock(&lock);
+    return of_device;
+}
+
 void xp_caught_up(const xp_order *order, const uint64_t *words)
 {
     xp_box *queue = queue_of(order, words);
     if (!queue)
         return;
+    bool clean = false;
+    int held = is_of_device(queue) && !xp_python_enter() ? xp_python_hold() : -1; /* who makes it unclean has Python's lock */
+    if (held >= 0)
+        clean = xp_python_is_clean(queue);
     pthread_mutex_lock(&lock);
     queue->callers--;
+    if (clean && !queue->callers)
+        queue->by_python = 0;
     pthread_mutex_unlock(&lock);
+    if (held >= 0) {
+        xp_python_let_go(held);
+        xp_python_exit();
+    }
+}
+
+static bool is_by_python(const xp_box *queue)
+{
+    pthread_mutex_lock(&lock);
+    bool by_python = queue->by_python;
+    pthread_mutex_unlock(&lock);
+    return by_python;
+}
+
+/* Behind everything in the queue is a point of ours. */
+static bool finish_device(const xp_box *queue)
+{
+    xp_box *event = NULL;
+    const uint64_t enqueue[] = {(uintptr_t)queue, 0, 0, (uintptr_t)&event}, wait[] = {1, (uintptr_t)&event};
+    if (is_by_python(queue) || xp_answer(xp_events_wait, enqueue, 4))
+        return false;
+    bool good = xp_natively(XP_WAITS, xp_event_kind, wait);
+    xp_natively(XP_RELEASES, xp_event_kind, (uint64_t[]){(uintptr_t)event});
+    return good && !is_by_python(queue);
 }
 
 bool xp_finish(const xp_box *queue)
 {
+    if (is_of_device(queue))
+        return finish_device(queue);
     if (!(queue->traits & xp_host_trait))
         return false;
     void *unlocked = NULL;
@@ -219,7 +262,7 @@ static void settle(xp_lane *lane, command *c)
     xp_box *unheld = NULL;
     pthread_mutex_lock(&lock);
     if (c->event) {
-        if (!c->event->done) { /* Python's object has it */
+        if (!c->event->done && !c->event->point) { /* Python's object has it */
             unheld = c->event->queue;
             c->event->queue = NULL;
         }
@@ -262,7 +305,7 @@ static void fill(const xp_command_form *form, const uint64_t *a, uint64_t rows)
         size_t begin = row * a[form->width] % size;
         memcpy(turned, pattern + begin, size - begin);
         memcpy(turned + size - begin, pattern, begin);
-        xp_fill((char *)a[form->to] + row * a[form->to_pitch], turned, size, a[form->width]);
+        xp_engine.fill((char *)a[form->to] + row * a[form->to_pitch], turned, size, a[form->width]);
     }
 }
 
@@ -309,6 +352,60 @@ static bool is_ours_again(const command *c)
     return ours;
 }
 
+/* Whether a device does that to memory without more ado. */
+static bool is_here(const xp_lane *lane, const xp_command_form *form, const uint64_t *a)
+{
+    bool good = true;
+    if (form->does == XP_FILLS) /* a device fills its own memory only */
+        good = xp_lies(lane->device, a[form->to]) == XP_HERE;
+    else if (form->does == XP_COPIES)
+        good = xp_lies(lane->device, a[form->to]) != XP_ELSEWHERE && xp_lies(lane->device, a[form->from]) != XP_ELSEWHERE;
+    return good;
+}
+
+/* Have the device wait for what a command waits for. False: it cannot be sure that this ends. */
+static bool comes_after(const xp_lane *lane, const command *c)
+{
+    for (unsigned i = 0; i < c->waits; i++) {
+        const xp_box *each = c->events[i];
+        uint64_t point;
+        int state = xp_state_of(each, &point);
+        if (state == XP_DONE || (state == XP_PENDING && each->point && each->queue == c->queue))
+            continue;
+        if (state != XP_PENDING || !each->point || each->queue->lane->device != lane->device ||
+            !xp_engine.after(lane->device_queue, each->event, point))
+            return false;
+    }
+    return true;
+}
+
+/* False: it is Python's, also where some of it was done. */
+static bool hand_over(const xp_lane *lane, const command *c)
+{
+    const xp_command_form *form = c->form;
+    const uint64_t *a = c->words;
+    if (!lane->device_queue || form->needs || !is_here(lane, form, a) || xp_python_enter())
+        return false;
+    xp_work work = {.to = a[form->to], .from = a[form->from], .to_pitch = a[form->to_pitch],
+                    .from_pitch = a[form->from_pitch], .width = a[form->width], .rows = rows_of(form, a)};
+    if (form->does == XP_FILLS) {
+        work.pattern = (char *)a[form->pattern];
+        work.pattern_size = a[form->pattern - 1];
+    }
+    void *event;
+    uint64_t point;
+    bool good = comes_after(lane, c) &&
+                xp_engine.work(lane->device_queue, form->does == XP_NOTHING ? NULL : &work, &event, &point);
+    xp_python_exit();
+    if (good && c->event) {
+        c->event->event = event;
+        c->event->point = point;
+    } else if (good) {
+        xp_engine.give_up(event);
+    }
+    return good;
+}
+
 static void *run(void *of)
 {
     xp_lane *lane = of;
@@ -317,11 +414,15 @@ static void *run(void *of)
         bool made = true; /* events of other lanes */
         for (unsigned i = 0; made && i < c->waits; i++)
             made = xp_has_been_made(c->events[i]);
+        if (made && hand_over(lane, c))
+            continue;
         bool ready = made && is_ready(c->form, c->queue, c->events, c->waits), ours = made && is_ours(c, ready);
         if (made && !ours && xp_python_attach(&thread)) {
             ours = ready && is_ours_again(c);
             if (!ours)
                 carry(c);
+            if (lane->device_queue)
+                is_ours_again(c);
             xp_python_detach(&thread);
         }
         if (ours)
@@ -340,24 +441,36 @@ static void *run(void *of)
     return NULL;
 }
 
-/* With the lock: the queue's; NULL: it cannot be had. */
+static xp_lane *lane_new(void *device_queue, uint32_t device)
+{
+    xp_lane *made = calloc(1, sizeof *made);
+    if (made) {
+        made->device_queue = device_queue;
+        made->device = device;
+        made->last = &made->first;
+        pthread_cond_init(&made->some, NULL);
+    }
+    return made;
+}
+
+/* A queue of a device, whose handle nobody has yet. Where there is no memory, Python hands all its commands over. */
+XP_EXPORT void xpushare_ur_device_queue(xp_box *queue, void *engine, uint32_t device);
+void xpushare_ur_device_queue(xp_box *queue, void *engine, uint32_t device) { queue->lane = lane_new(engine, device); }
+
+/* With the lock: the queue's, which runs; NULL: it cannot be had. */
 static xp_lane *lane_of(xp_box *queue)
 {
     pthread_t thread;
-    if (queue->lane)
-        return queue->lane;
-    xp_lane *made = calloc(1, sizeof *made);
-    if (!made)
+    xp_lane *lane = queue->lane ? queue->lane : lane_new(NULL, 0);
+    queue->lane = lane;
+    if (!lane || lane->runs)
+        return lane;
+    if (pthread_create(&thread, NULL, run, lane))
         return NULL;
-    made->last = &made->first;
-    pthread_cond_init(&made->some, NULL);
-    if (pthread_create(&thread, NULL, run, made)) {
-        free(made);
-        return NULL;
-    }
     pthread_detach(thread);
-    made->next = lanes;
-    return lanes = queue->lane = made;
+    lane->runs = true;
+    lane->next = lanes;
+    return lanes = lane;
 }
 
 void xp_close_lane(xp_lane *lane)
@@ -365,6 +478,8 @@ void xp_close_lane(xp_lane *lane)
     pthread_mutex_lock(&lock);
     lane->closed = true;
     pthread_cond_signal(&lane->some);
+    if (!lane->runs)
+        free(lane);
     pthread_mutex_unlock(&lock);
 }
 

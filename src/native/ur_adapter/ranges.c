@@ -8,7 +8,7 @@
 
 typedef struct {
     uint64_t begin, end;
-    uint32_t backend;
+    uint16_t backend, device;
     bool writable;
 } range;
 
@@ -31,8 +31,8 @@ static size_t up_to(uint64_t address)
 }
 
 /* Also in place of what began there. What there is no memory for is Python's business. */
-XP_EXPORT void xpushare_ur_range(uint64_t begin, uint64_t nbytes, uint32_t backend, bool writable);
-void xpushare_ur_range(uint64_t begin, uint64_t nbytes, uint32_t backend, bool writable)
+XP_EXPORT void xpushare_ur_range(uint64_t begin, uint64_t nbytes, uint16_t backend, uint16_t device, bool writable);
+void xpushare_ur_range(uint64_t begin, uint64_t nbytes, uint16_t backend, uint16_t device, bool writable)
 {
     pthread_mutex_lock(&lock);
     size_t at = up_to(begin);
@@ -51,7 +51,7 @@ void xpushare_ur_range(uint64_t begin, uint64_t nbytes, uint32_t backend, bool w
         at--;
     else
         memmove(ranges + at + 1, ranges + at, (count++ - at) * sizeof *ranges);
-    ranges[at] = (range){begin, begin + nbytes, backend, writable};
+    ranges[at] = (range){begin, begin + nbytes, backend, device, writable};
     pthread_mutex_unlock(&lock);
 }
 
@@ -71,7 +71,23 @@ void xpushare_ur_no_range(uint64_t begin)
 static bool is_ordinary(uint64_t address, uint64_t nbytes, bool write)
 {
     bool ours;
-    return xp_mapped(address, nbytes, &ours) >= (write ? 2 : 1) && !ours;
+    return xp_engine.mapped(address, nbytes, &ours) >= (write ? 2 : 1) && !ours;
+}
+
+/* With the lock: what the address lies in, or NULL. */
+static const range *range_at(uint64_t address)
+{
+    size_t at = up_to(address);
+    return at && address < ranges[at - 1].end ? &ranges[at - 1] : NULL;
+}
+
+int xp_lies(uint32_t device, uint64_t address)
+{
+    pthread_mutex_lock(&lock);
+    const range *found = range_at(address);
+    int lies = !found ? XP_ORDINARY : found->device == device ? XP_HERE : XP_ELSEWHERE;
+    pthread_mutex_unlock(&lock);
+    return lies;
 }
 
 bool xp_reaches(uint32_t backend, uint64_t address, uint64_t nbytes, uint64_t times, int use)
@@ -79,8 +95,7 @@ bool xp_reaches(uint32_t backend, uint64_t address, uint64_t nbytes, uint64_t ti
     if (__builtin_mul_overflow(nbytes, times, &nbytes))
         return false;
     pthread_mutex_lock(&lock);
-    size_t at = up_to(address);
-    const range *found = at && address < ranges[at - 1].end ? &ranges[at - 1] : NULL;
+    const range *found = range_at(address);
     bool good = found && nbytes <= found->end - address && found->backend == backend &&
                 (found->writable || use != XP_WRITES);
     pthread_mutex_unlock(&lock);

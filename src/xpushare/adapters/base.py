@@ -185,7 +185,8 @@ class DriverMemory(abc.ABC):
     nbytes: int
     host_accessible: bool  # plain loads and stores of this process reach it
     lasting_export: bool = False  # `export(False)` says the same as long as the memory lives, and is asked once
-    keepable: bool = False  # of an import: opening it anew costs so much that it may stay mapped for a moment
+    # Of an import: opening it anew costs so much that it may stay mapped for a moment. See `Adapter.look_after`.
+    keepable: bool = False
 
     @abc.abstractmethod
     def export(self, read_only: bool) -> Export:
@@ -356,6 +357,9 @@ class Adapter(abc.ABC):
         None  # what Unified Runtime tells with a stream's handle, where streams are of several kinds
     )
     least_per_fd: int = 0  # bytes that each of several fds stands for, at least; 0: what is imported has one fd
+    # Has a function called every 50 ms until it returns False, on the thread that unmaps what was closed, and returns
+    # whether there is that thread. Finalisers may call it. None: no import of this adapter's is `keepable`.
+    look_after: Callable[[Callable[[], bool]], bool] | None = None
 
     @abc.abstractmethod
     def devices(self) -> list[DeviceInfo]:
@@ -392,6 +396,13 @@ class Adapter(abc.ABC):
         If the driver knows the allocation and it cannot be shared, `FeatureNotSupportedError` names the allocator, and
         the setting that would help.
         """
+
+    def knows(self, address: int) -> bool:
+        """Whether this adapter's driver knows another library's allocation that contains `address`."""
+        try:
+            return self.foreign(address, 1) is not None
+        except FeatureNotSupportedError:
+            return True
 
     @abc.abstractmethod
     def physical(self, device: DeviceInfo, nbytes: int, enable_ipc: bool) -> DriverPhysical: ...

@@ -8,19 +8,33 @@ from typing import Any, Final, NamedTuple
 
 from xpushare import adapters
 from xpushare._array import SharedArray, covered_by
+from xpushare._aspects import Aspect
 from xpushare._device import Device, known_device
 from xpushare._elements import DLPACK_NAMED, as_dtype, c_strides, extent
 from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
-from xpushare._native import DLTensor, dlpack_view
+from xpushare._native import DLTensor, Leaves, dlpack_view
+from xpushare.adapters.base import Adapter, Foreign
 from xpushare.adapters.vendor import ArrayInterface, Vendor
 from xpushare.core.memory import Range
 from xpushare.core.resources import Allocation
 from xpushare.sharing import node
 
-__all__ = ["Described", "Located", "describe", "described", "device_of", "locate", "range_at", "range_of"]
+__all__ = [
+    "Described",
+    "Located",
+    "describe",
+    "described",
+    "device_of",
+    "locate",
+    "range_at",
+    "range_of",
+    "view",
+    "viewable",
+]
 
 _DLPACK_KINDS: Final = {0: "i", 1: "u", 2: "f", 5: "c"}
 _COMPLEX: Final = 5
+_DIFFERS: Final = "requires_grad"
 _EXCHANGE: Final = "__dlpack_c_exchange_api__"
 _DLPACK_NAMES: Final = {(6, 8): "bool", **{number: name for name, number in DLPACK_NAMED.items()}}
 
@@ -113,18 +127,14 @@ def described(array: Any, ordered: bool = False) -> Described | None:
         return viewed
     unused: list[str] = []  # several vendors may read one interface: the array is of one that is in use
     for own in True, False:
-        for record, protocol in adapters.interfaces(own):
-            interface: Any = _asked(array, protocol.name)
-            if not isinstance(interface, dict) or not isinstance(interface.get("data"), tuple):
+        for record, protocol, interface in _standing(array, _claims(array, own)):
+            try:
+                found = _from_interface(array, interface, record, protocol)
+            except FeatureNotSupportedError as error:
+                unused.append(str(error))
                 continue
-            if protocol.mine is None or protocol.mine(interface):
-                try:
-                    found = _from_interface(array, interface, record, protocol)
-                except FeatureNotSupportedError as error:
-                    unused.append(str(error))
-                    continue
-                if found is not None:
-                    return found
+            if found is not None:
+                return found
     if unused:
         raise FeatureNotSupportedError("; or ".join(unused))
     if hasattr(array, "__dlpack__"):
@@ -138,6 +148,48 @@ def described(array: Any, ordered: bool = False) -> Described | None:
     buffer = numpy.asarray(view)
     return Described(
         buffer.ctypes.data, buffer.shape, buffer.strides, buffer.itemsize, buffer.dtype, view.readonly, None, 0, None
+    )
+
+
+class _Claim(NamedTuple):
+    """An array interface of an array, and a vendor that reads it."""
+
+    record: Vendor
+    protocol: ArrayInterface
+    interface: dict[str, Any]
+
+
+def _claims(array: Any, own: bool) -> list[_Claim]:
+    found: list[_Claim] = []
+    for record, protocol in adapters.interfaces(own):
+        interface: Any = _asked(array, protocol.name)
+        if not isinstance(interface, dict) or not isinstance(interface.get("data"), tuple):
+            continue
+        if protocol.mine is None or protocol.mine(interface):
+            found.append(_Claim(record, protocol, interface))
+    return found
+
+
+def _standing(array: Any, claims: list[_Claim]) -> list[_Claim]:
+    """The claims that may be right. If several vendors read what the array says, and this process has loaded the
+    drivers of more than one, it is the vendor's whose driver alone knows the memory.
+    """
+    rivals = [each for each in claims if each.record.backend != adapters.HOST and each.record.in_use()]
+    if len(rivals) < 2:
+        return claims
+    if isinstance(array, SharedArray):
+        return [each for each in rivals if each.record.backend == array.device.backend]
+    knowing = [each for each in rivals if adapters.adapter(each.record.backend).knows(each.interface["data"][0] or 0)]
+    if len(knowing) == 1:
+        return knowing
+    raise _nobodys(f"this {type(array).__name__}", [each.record.backend for each in knowing or rivals], bool(knowing))
+
+
+def _nobodys(what: str, backends: list[str], known: bool) -> FeatureNotSupportedError:
+    """The refusal of memory that the drivers of all these backends know, or, of those that may, none."""
+    return FeatureNotSupportedError(
+        f"the memory of {what} may be of {' or of '.join(backends)}, and {'each' if known else 'none'} of their "
+        "drivers in this process knows it, so that nobody can say whose it is: share a copy on the host"
     )
 
 
@@ -156,13 +208,13 @@ def _viewed(array: Any) -> Described | None:
     api = _exchange_of(own)
     if api is None:
         return None
-    if getattr(array, "requires_grad", False):  # the view says nothing of that, and `__dlpack__` refuses it
+    if getattr(array, _DIFFERS, False):  # the view says nothing of that, and `__dlpack__` refuses it
         return None
     view = dlpack_view(array, api)
     if view is None or view[2][0] == _COMPLEX:  # a complex tensor may be conjugated when it is read: likewise
         return None
     address, (on, ordinal), kind, shape, steps = view
-    record = _viewable(own, on)
+    record = viewable(own, on)
     if record is None:
         return None
     itemsize = (kind[1] * kind[2] + 7) // 8
@@ -173,8 +225,13 @@ def _viewed(array: Any) -> Described | None:
     return found
 
 
+def view(leaves: Leaves) -> None:
+    """Look at all arrays of a tree as `_viewed` looks at one."""
+    leaves.view(_exchange_of, _DIFFERS)
+
+
 @functools.lru_cache(64)
-def _viewable(own: type, on: int) -> Vendor | None:
+def viewable(own: type, on: int) -> Vendor | None:
     """Whose device arrays of that type are on; None where another protocol may describe them in other words."""
     record = adapters.dlpack_owner(on)[0]
     if record.backend != adapters.HOST and not any(hasattr(own, each.name) for each in record.interfaces):
@@ -270,13 +327,31 @@ def _from_dlpack(array: Any, ordered: bool) -> Described:
 
 
 def device_of(array: Any, found: Described) -> Device:
-    """The device that an array lies on; the host where its protocol knows of no devices."""
+    """The device that an array lies on; the host where its protocol knows of no devices.
+
+    `FeatureNotSupportedError` if the driver does not know the memory: work on it could break the device for good.
+    """
     if found.backend is None:
         return Device(f"{adapters.HOST}:0")
+    here, where = node.current(), found.located()
+    ours = here.allocations.find(where.address) is not None or here.peers.maps(where.address)
+    if where.nbytes and not ours:
+        _check_known(array, where)
     ordinal = found.ordinal
     if ordinal is None:
         ordinal = array.__dlpack_device__()[1] if hasattr(array, "__dlpack_device__") else 0
     return Device(f"{found.backend}:{ordinal}")
+
+
+def _check_known(array: Any, where: Located) -> None:
+    """Refuse an array of a vendor whose driver knows other libraries' memory, but not this."""
+    adapter = adapters.adapter(where.backend or adapters.HOST)
+    finds = any(adapter.support(each, Aspect.foreign_memory).state == "yes" for each in adapter.devices())
+    if finds and not adapter.knows(where.address):
+        raise FeatureNotSupportedError(
+            f"this {type(array).__name__} says that it is on a device of {where.backend}, whose driver in this process "
+            f"does not know memory at {where.address:#x}"
+        )
 
 
 def locate(array: Any) -> Located:
@@ -311,20 +386,32 @@ def range_at(where: Located, array: Any) -> Range:
         raise InvalidArgumentError(
             "imported memory cannot be exported again: send on the handle that it was opened from"
         )
-    candidates = adapters.loaded() if where.backend is None else [adapters.adapter(where.backend)]
-    for adapter in candidates:
-        found = adapter.foreign(where.address, where.nbytes or None)
-        if found is not None:
-            key = (adapter.backend, found.identity)
-            allocation = here.foreign.get(key)
-            if allocation is None:
-                device = known_device(adapter, found.device)
-                allocation = Allocation(device, found.memory, found.kind, foreign=True, source=found.keep, name=key)
-                here.foreign[key] = allocation
-            return _within(allocation, found.offset, where, array)
     what = f"address {where.address:#x}"
     if array is not None:
         what = f"this {type(array).__module__.partition('.')[0]}.{type(array).__name__}"
+    answers: list[tuple[Adapter, Foreign | FeatureNotSupportedError]] = []
+    for adapter in adapters.loaded() if where.backend is None else [adapters.adapter(where.backend)]:
+        answer: Foreign | FeatureNotSupportedError | None
+        try:
+            answer = adapter.foreign(where.address, where.nbytes or None)
+        except FeatureNotSupportedError as error:  # the driver knows it, and cannot share it
+            answer = error
+        if answer is not None:
+            answers.append((adapter, answer))
+    if len(answers) > 1:
+        raise _nobodys(what, [adapter.backend for adapter, _ in answers], True)
+    for adapter, answer in answers:
+        if isinstance(answer, FeatureNotSupportedError):
+            raise answer
+        key = (adapter.backend, answer.identity)
+        allocation = here.foreign.get(key)
+        if allocation is None:
+            device = known_device(adapter, answer.device)
+            allocation = Allocation(device, answer.memory, answer.kind, foreign=True, source=answer.keep, name=key)
+            here.foreign[key] = allocation
+        return _within(allocation, answer.offset, where, array)
+    if where.backend is not None:
+        _check_known(array, where)
     raise FeatureNotSupportedError(
         f"the memory of {what} is private to its library and this process: make the array with xs.empty, or copy it "
         "into shared memory with xs.share(array, copy=True)"

@@ -7,22 +7,30 @@ libpython; exit status 1 when none was found: XPUSHARE_PYTHON then names the int
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from typing import Final
 
 from xpushare.ur.loader import LIBRARY, interpreter
 
 __all__ = ["add_arguments", "run"]
+
+_VARIABLE: Final = "UR_ADAPTERS_FORCE_LOAD"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="also print, to stderr, the interpreter that starts"
     )
+    parser.add_argument("--json", action="store_true", help="the variable and the interpreter, for programs")
 
 
 def run(arguments: argparse.Namespace) -> int:
     found = interpreter()
-    print(f"UR_ADAPTERS_FORCE_LOAD={LIBRARY}")
+    if arguments.json:
+        print(json.dumps({"environment": {_VARIABLE: str(LIBRARY)}, "interpreter": found._asdict()}, indent=2))
+        return int(bool(found.wrong))
+    print(f"{_VARIABLE}={LIBRARY}")
     if found.wrong:
         print(f"xpushare: only programs that run Python can load this: {found.wrong}", file=sys.stderr)
         return 1

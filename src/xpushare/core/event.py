@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import threading
 from operator import call
@@ -45,6 +46,7 @@ __all__ = [
     "reached",
     "role_of",
     "signal",
+    "timeout_argument",
     "times",
     "wait",
 ]
@@ -108,6 +110,20 @@ def point_argument(at_least: int | None, slot: Slot) -> int:
     return point
 
 
+def timeout_argument(timeout: float | None) -> float | None:
+    """`timeout` as a number of seconds, which may be infinite; None: as long as it takes."""
+    if timeout is None:
+        return None
+    try:
+        if math.isnan(timeout):
+            raise InvalidArgumentError("timeout must be a number, not nan")
+    except TypeError:
+        raise InvalidArgumentError(f"timeout is a number of seconds or None, not {type(timeout).__name__}") from None
+    except OverflowError:  # an int that is no float
+        return math.inf if timeout > 0 else -math.inf
+    return timeout
+
+
 @operation("Event", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
 def create(
     device: DeviceLike | None,
@@ -118,6 +134,7 @@ def create(
 ) -> Opened:
     """A new event, complete (both numbers 0)."""
     chosen, chosen_context = resolve(device, context)
+    enable_ipc = bool(enable_ipc)
     if enable_ipc and enable_profiling:
         raise InvalidArgumentError("an event is either shared (enable_ipc) or profiled (enable_profiling), not both")
     if enable_ipc:
@@ -265,7 +282,7 @@ def quiet_if_leaving() -> None:
         raise SystemExit from None
 
 
-def _detached(error: ValueError) -> NoReturn:
+def _detached(error: Exception) -> NoReturn:
     """The slot was given up while somebody waited."""
     quiet_if_leaving()
     raise InvalidArgumentError(str(error)) from None
@@ -287,7 +304,8 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
     point = slot.pending if at_least is None else point_argument(at_least, slot)
     try:
         state = slot.wait(point, timeout)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
+        timeout_argument(timeout)
         _detached(error)
     if state == DONE:
         return
@@ -299,10 +317,12 @@ def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
 
 
 @operation("Event.done", raises=(PeerLostError,))
-def done(event: Opened) -> bool:
-    """Whether the newest point known now is complete. Raises if it was lost, so that nobody polls for ever."""
+def done(event: Opened, at_least: int | None = None) -> bool:
+    """Whether the newest point known now, or `at_least`, is complete. Raises if it was lost, so that nobody polls for
+    ever.
+    """
     slot = event.timeline.slot
-    point = slot.pending
+    point = slot.pending if at_least is None else at_least
     state = slot.state(point)
     if state == PENDING:
         slot.watch()  # the caller may poll: a death must be noticed

@@ -66,12 +66,12 @@ def adopt_stream_handle(device: Device, context: Context, handle: int, owned: bo
 
 
 @operation("Event.native_ipc_handle", raises=(FeatureNotSupportedError, OutOfMemoryError, DeviceError))
-def record_native(event: Opened) -> Resource:
-    """A driver event that completes with the newest signal known now."""
+def record_native(event: Opened, point: int | None = None) -> Resource:
+    """A driver event that completes with the newest signal known now, or with `point`."""
     device = event.device
     queue = Work(device, device.context, adapter_of(device).queue(info_of(device)))
     slot = event.timeline.slot
     queue.reach(event)
-    queue.driver.wait(slot, slot.pending)
+    queue.driver.wait(slot, slot.pending if point is None else point)
     native: NativeEvent = queue.driver.record_native()
     return Resource(device, native, native.release)

@@ -31,7 +31,7 @@ from xpushare.core.resources import Allocation
 from xpushare.sharing import node
 from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, READ_ONLY, Handle, HandleLike, fields_of, raw_of
 from xpushare.sharing.peers import Opener
-from xpushare.sharing.table import Prepared, Table
+from xpushare.sharing.table import Exporting, Prepared, Table
 
 __all__ = [
     "HostBytes",
@@ -40,6 +40,7 @@ __all__ = [
     "decided",
     "expect_kind",
     "get",
+    "get_all",
     "host_bytes",
     "kept_nbytes",
     "on_trim",
@@ -53,6 +54,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
 
 FORK_ADVICE = (
     "belongs to the parent of this process: after a fork the child cannot use it. Start the child with the spawn "
@@ -313,6 +315,24 @@ def get(
     )
 
 
+def get_all(sources: list[Range], read_only: bool) -> list[Handle]:
+    """`get` of each, for ranges of other allocations than imports. Layers see nothing of it."""
+    for source in sources:
+        if (
+            source.handle is not None
+            or not isinstance(source.allocation, Allocation)
+            or source.allocation.foreign_process
+        ):
+            return [get(each, None, read_only) for each in sources]  # which says why not
+    table = node.current().table()
+    found: list[Exporting] = []
+    for allocation, offset, nbytes, _device, _context, own, _handle, lease in sources:
+        found.append(
+            _new(Exporting, (prepared_by(allocation, table, read_only), allocation, offset, nbytes, own, lease))
+        )
+    return table.export_all(found, read_only)
+
+
 _SHARED: Final = Aspect.ext_oneapi_ipc_memory  # a global of its own: a member of an enum costs a call
 
 
@@ -327,9 +347,6 @@ def prepared_by(allocation: Allocation, table: Table, read_only: bool) -> Prepar
         if driver.lasting_export and not read_only:
             allocation.prepared = prepared
     return prepared
-
-
-_new: Any = tuple.__new__
 
 
 def expect_kind(handle: HandleLike, kind: str) -> Handle:
@@ -380,7 +397,7 @@ def open_(
             export = partial(allocation.driver.export, found.read_only)
             allocation = import_own(here, found, opener, allocation, export)
     read_only = bool(fields.flags & READ_ONLY)
-    made: Range = _new(  # not by the named tuple's own `__new__`, which is slower
+    made: Range = _new(
         Range, (allocation, fields.offset, fields.nbytes, chosen, chosen_context, read_only, found, lease)
     )
     return made

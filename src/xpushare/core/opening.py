@@ -130,12 +130,13 @@ class Openers:
         if found is None:
             physical = self._aspect is Aspect.ext_oneapi_ipc_physical_memory
             maps = adapter_of(device).maps_memfds and not physical
+            look_after = None if physical else adapter_of(device).look_after
             found = Opener(
                 partial(self._make, device),
                 partial(expect_importable, device, physical) if abroad else None,
                 maps,
                 adapter_of(device).least_per_fd,
-                None if maps or physical else Room(partial(memory_nbytes, device), partial(_free_nbytes, device)),
+                Room(partial(memory_nbytes, device), partial(_free_nbytes, device), look_after) if look_after else None,
             )
             found = self._known.setdefault((id(device), abroad), found)
         return found

@@ -63,6 +63,7 @@ def create(nbytes: int, device: DeviceLike | None, context: Context | None, enab
     """New physical memory: pages without an address, whole granules."""
     chosen, chosen_context = resolve(device, context)
     chosen.require(Aspect.ext_oneapi_virtual_mem)
+    enable_ipc = bool(enable_ipc)
     if enable_ipc:
         chosen.require(Aspect.ext_oneapi_ipc_physical_memory)
     nbytes = memory.size_argument(nbytes)
@@ -279,6 +280,8 @@ def reserve(nbytes: int, device: DeviceLike | None, context: Context | None, add
     if address is not None:
         where = memory.size_argument(address, "address")
         multiple("address", where, granularity)
+        if where >= 1 << 64:
+            raise InvalidArgumentError(f"an address has 64 bits: {where:#x} is none")
     if nbytes >= 1 << 62 or where + nbytes > 1 << 64:
         raise OutOfMemoryError(f"no process has {nbytes} bytes of addresses")
     return Reserved(chosen, chosen_context, adapter_of(chosen).reserve(info_of(chosen), nbytes, where), granularity)

@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, final
 from weakref import WeakSet
@@ -21,7 +22,7 @@ from xpushare.sharing import layout, node
 from xpushare.sharing.handle import PICKLED, Handle, fields_of
 from xpushare.sharing.table import deadline_in
 
-__all__ = ["Implicit", "Pickled", "Unopened", "anew", "forwards", "wait_for_all"]
+__all__ = ["Implicit", "ImplicitAll", "Pickled", "Unopened", "anew", "forwards", "wait_for_all"]
 
 _GRACE: Final = "XPUSHARE_PICKLE_GRACE"
 _BYTES: Final = "XPUSHARE_PICKLE_BYTES"
@@ -38,7 +39,7 @@ def _grace_of(text: str) -> int:
         seconds = -1.0
     if not 0 <= seconds < math.inf:
         raise InvalidArgumentError(f"{_GRACE} is a number of seconds, 0 or more, not {text!r}")
-    return min(int(seconds * _NANOSECONDS), 1 << 62)
+    return int(min(seconds * _NANOSECONDS, 1 << 62))
 
 
 def _grace() -> int:
@@ -69,10 +70,26 @@ class Implicit:
         self._end = End(_withdraw, handle)
 
 
+class ImplicitAll:
+    """The handles of exports that end with this object."""
+
+    __slots__ = ("_end", "handles")
+
+    def __init__(self, handles: list[Handle]) -> None:
+        self.handles = handles
+        self._end = End(_withdraw_all, handles)
+
+
 def _withdraw(handle: Handle) -> None:
     table = node.current().table_if_any
     if table is not None:
         table.withdraw(handle, layout.REASON_FREED)
+
+
+def _withdraw_all(handles: list[Handle]) -> None:
+    table = node.current().table_if_any
+    if table is not None:
+        table.withdraw_all(handles, layout.REASON_FREED)
 
 
 @final
@@ -144,11 +161,11 @@ def anew(source: object, device: Device, get: Callable[[], Handle]) -> Pickled |
 
 def wait_for_all(deadline: float) -> None:
     """Wait until each pickle of this process has been opened or has expired; at most until `deadline`, in seconds of
-    `time.monotonic`. For a clean exit.
+    `time.monotonic`. For a clean exit, which is the end of every object: no pickle is good for longer than the grace.
     """
     table = node.current().table_if_any
-    if table is not None:
-        table.wait_for_pickles(deadline)
+    if table is not None and table.pickles_wait():
+        table.wait_for_pickles(min(deadline, time.monotonic() + _grace() / _NANOSECONDS))
 
 
 @final

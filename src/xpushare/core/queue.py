@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import operator
 import os
 import threading
 import time
@@ -24,7 +23,7 @@ from xpushare._leaving import Stage, at_leave
 from xpushare._native import PENDING, Domain, Slot
 from xpushare.adapters.base import DriverQueue
 from xpushare.core.declare import operation
-from xpushare.core.event import Opened, may_signal, point_argument, quiet_if_leaving
+from xpushare.core.event import Opened, may_signal, point_argument, quiet_if_leaving, timeout_argument
 from xpushare.core.memory import Range, piece
 from xpushare.core.resources import Resource
 
@@ -248,8 +247,9 @@ def wait(queue: Work, event: Opened, at_least: int | None) -> None:
 )
 def synchronize(queue: Work, timeout: float | None) -> None:
     """Wait on the host until everything queued has finished. Raises what went wrong since the last call."""
-    if timeout is not None and not operator.ge(timeout, 0):
-        raise InvalidArgumentError("timeout is not negative" if operator.lt(timeout, 0) else "a time must be a number")
+    timeout = timeout_argument(timeout)
+    if timeout is not None and timeout < 0:
+        raise InvalidArgumentError("timeout is not negative")
     try:
         queue.driver.synchronize(timeout)
     except Exception:

@@ -12,8 +12,11 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, final
 
 from xpushare._errors import InvalidArgumentError, InvalidHandleError, Unread, XpuShareError
-from xpushare._native import CONSTANTS, LAYOUT, MAGICS, STRUCTS, Fields
+from xpushare._native import CONSTANTS, LAYOUT, MAGICS, STRUCTS, BufferBase, Fields
 from xpushare.sharing import identity
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 __all__ = [
     "FIELDS",
@@ -22,6 +25,7 @@ __all__ = [
     "Handle",
     "HandleLike",
     "Named",
+    "bytes_of",
     "decode_text",
     "encode_text",
     "fields_of",
@@ -117,7 +121,19 @@ class Named:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
 
-HandleLike: TypeAlias = Named | bytes | bytearray | memoryview | str  # of what `lookup` gives, the kind is not known
+HandleLike: TypeAlias = "Named | ReadableBuffer | str"  # of what `lookup` gives, the kind is not known
+
+
+def bytes_of(handle: object, meant: str) -> bytes:
+    """The bytes of what is neither a handle nor text. `InvalidArgumentError` unless it is bytes-like; an object of this
+    package is no handle, though its memory may be read as bytes.
+    """
+    try:
+        if not isinstance(handle, BufferBase):
+            return bytes(memoryview(handle))  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    raise InvalidArgumentError(f"{meant}, not {type(handle).__name__}")
 
 
 @final
@@ -143,12 +159,10 @@ class Handle(Named):
             return handle
         elif isinstance(handle, str):
             raw = decode_text(handle)
-        elif isinstance(handle, bytearray | memoryview):
-            raw = bytes(handle)
         elif isinstance(handle, Named):
             raise InvalidHandleError("this is a handle of an array: xs.attach opens it, its `handle` is its memory's")
         else:
-            raise InvalidArgumentError(f"a handle is a Handle, bytes or str, not {type(handle).__name__}")
+            raw = bytes_of(handle, "a handle is a Handle, bytes or str")
         self = _verified.get(raw)
         if self is None:
             self = cls._make(raw, parse(raw))

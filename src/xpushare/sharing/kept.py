@@ -7,8 +7,7 @@ import resource
 import threading
 import time
 from collections.abc import Callable, Hashable
-from contextlib import suppress
-from queue import Empty, SimpleQueue
+from functools import partial
 from typing import Any, Final, NamedTuple, final
 
 from xpushare._errors import XpuShareError
@@ -16,24 +15,40 @@ from xpushare._errors import XpuShareError
 __all__ = ["Kept", "Room"]
 
 SECONDS: Final = 2.0  # for which it stays
-_LOOK: Final = 0.05  # seconds between looks at whether it may
-_JOIN: Final = 1.0  # seconds for the thread's last look
 _MOST: Final = 1024  # mappings; each may have a file descriptor
 _log: Final = logging.getLogger("xpushare")
 
 
 @final
 class Room:
-    """The memory of a device: how much there is, and how much nobody uses (0: its driver does not say)."""
+    """The memory of a device: how much there is, how much nobody uses (0: its driver does not say), and who looks after
+    what is kept of it (`Adapter.look_after`).
+    """
 
-    def __init__(self, nbytes: Callable[[], int], free_nbytes: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        nbytes: Callable[[], int],
+        free_nbytes: Callable[[], int],
+        look_after: Callable[[Callable[[], bool]], bool],
+    ) -> None:
         self._nbytes = nbytes
         self.free_nbytes = free_nbytes
+        self.look_after = look_after
         self.most_nbytes = 0  # that may stay mapped
+        self.looked_after = False  # what is kept now
 
-    def measure(self) -> None:
-        """Ask how much there is, which a finaliser must not do."""
-        self.most_nbytes = self.most_nbytes or self._nbytes() // 4
+    def prepare(self) -> bool:
+        """Do what a finaliser must not do: ask how much there is, and start the thread that looks. Where that fails,
+        nothing is kept.
+        """
+        if not self.most_nbytes:
+            try:
+                most = self._nbytes() // 4
+            except XpuShareError:
+                return False
+            if self.look_after(bool):
+                self.most_nbytes = most
+        return self.most_nbytes > 0
 
 
 class _Item(NamedTuple):
@@ -57,28 +72,7 @@ class Kept:
         self._sweep = sweep  # calls `give_up` for the exporters that have died
         self._lock = threading.RLock()  # the garbage collector may close something while it is held
         self._items: dict[Hashable, _Item] = {}  # the oldest first
-        self._begun: SimpleQueue[None] = SimpleQueue()  # its put may be called from a finaliser
-        self._thread: threading.Thread | None = None
         self._ended = False
-
-    def prepare(self, room: Room) -> bool:
-        """Start the thread that ends the waiting; False where the interpreter is exiting. Called before anything is
-        kept, which may be in a finaliser.
-        """
-        try:
-            room.measure()
-        except XpuShareError:
-            return False  # then nothing of it is kept
-        if self._thread is None:
-            with self._lock:
-                if self._thread is None:
-                    thread = threading.Thread(target=self._run, name="xpushare-kept", daemon=True)
-                    try:
-                        thread.start()
-                    except RuntimeError:
-                        return False
-                    self._thread = thread
-        return True
 
     def keep(
         self, end: object, key: Hashable, cookie: bytes, nbytes: int, room: Room, reopen: Callable[[Any], Any]
@@ -91,6 +85,9 @@ class Kept:
         with self._lock:
             if self._ended or nbytes > room.most_nbytes or key in self._items:
                 return
+            if not room.looked_after:
+                room.look_after(partial(self._look, room))
+                room.looked_after = True
             self._items[key] = item
             items = self._items.copy()  # a finaliser may keep more at any moment
             left = sum(each.nbytes for each in items.values() if each.room is room)
@@ -100,8 +97,6 @@ class Kept:
                 if self._items.pop(old, None) is not None:
                     dropped.append(each)
                 left -= each.nbytes if each.room is room else 0
-        if self._begun.empty():
-            self._begun.put(None)
 
     def has(self, key: Hashable) -> bool:
         return key in self._items
@@ -122,13 +117,10 @@ class Kept:
                 self._items.pop(key, None)
         return sum(item.nbytes for item in gone.values())  # they die here, outside the lock
 
-    def end(self, deadline: float) -> None:
-        """Keep nothing any more: this process exits, and waits until `deadline` at most."""
+    def end(self) -> None:
+        """Keep nothing any more: this process exits."""
         self._ended = True
         self.give_up()
-        if self._thread is not None:  # it holds this object
-            self._begun.put(None)
-            self._thread.join(max(0.0, min(_JOIN, deadline - time.monotonic())))
 
     def forget(self, cookie: bytes) -> None:
         """The exporter with that cookie has died."""
@@ -140,35 +132,28 @@ class Kept:
         with self._lock:
             return sum(item.nbytes for item in self._items.copy().values())
 
-    def _run(self) -> None:
-        while not self._ended:
-            self._begun.get()
-            while self._items and not self._ended:
-                until = time.monotonic() + _LOOK
-                while not self._ended and (left := until - time.monotonic()) > 0:
-                    with suppress(Empty):
-                        self._begun.get(timeout=left)
+    def _kept_of(self, room: Room) -> list[_Item]:
+        with self._lock:
+            return [item for item in self._items.copy().values() if item.room is room]
+
+    def _look(self, room: Room) -> bool:
+        """Let go of what may not stay any longer. Returns whether anything of that device is still kept."""
+        try:
+            self._sweep()
+            now = time.monotonic()
+            self.give_up(lambda item: item.until <= now)
+            if kept := self._kept_of(room):
                 try:
-                    self._look()
-                except Exception:  # of a driver: the thread must go on, and nothing stays that nobody looks after
-                    _log.exception("looking after what stays mapped for a moment")
-                    self.give_up()
-
-    def _look(self) -> None:
-        self._sweep()
-        now = time.monotonic()
-        self.give_up(lambda item: item.until <= now)
+                    free = room.free_nbytes()
+                except XpuShareError:
+                    free = 1  # the device is broken
+                if 0 < free < sum(item.nbytes for item in kept):
+                    self.give_up(lambda item: item.room is room)
+        except Exception:  # of a driver: nothing stays that nobody looks after
+            if not self._ended:
+                _log.exception("looking after what stays mapped for a moment")
+            self.give_up()
         with self._lock:
-            rooms = {id(item.room): item.room for item in self._items.copy().values()}
-        for room in rooms.values():
-            try:
-                free = room.free_nbytes()
-            except XpuShareError:
-                free = 1  # the device is broken
-            kept = self.nbytes_of(room)
-            if 0 < free < kept:
-                self.give_up(lambda item, room=room: item.room is room)  # type: ignore[misc]
-
-    def nbytes_of(self, room: Room) -> int:
-        with self._lock:
-            return sum(item.nbytes for item in self._items.copy().values() if item.room is room)
+            room.looked_after = False  # first: the garbage collector may have more kept at any moment
+            room.looked_after = bool(self._kept_of(room))
+            return room.looked_after

@@ -39,7 +39,6 @@ COMMONS_MAGIC: Final = MAGICS["commons"]
 COMMONS: Final = _struct("commons", "magic", "version", "cookie")
 MEMBERS: Final = LAYOUT["commons.members"]
 MEMBER: Final = _struct("member", "state", "pid", "pid_namespace", "attached_ns", nbytes=LAYOUT["member.size"])
-MEMBER_COUNT: Final = LAYOUT["commons.member_count"]
 HOLDERS: Final = LAYOUT["commons.holders"]
 HOLDER_NBYTES: Final = LAYOUT["holders.size"]
 LIFE: Final = LAYOUT["commons.life"]  # member i is alive while it locks byte LIFE + i of the commons

@@ -104,9 +104,9 @@ def current() -> Node:
     return _node
 
 
-def leave(deadline: float) -> None:
+def leave(_deadline: float) -> None:
     """Clean exit, also of a forked child."""
-    _node.peers.kept.end(deadline)
+    _node.peers.kept.end()
     left.append(True)
     _node.leave()
 

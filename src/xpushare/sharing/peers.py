@@ -371,7 +371,7 @@ class Peers:
         resource: Any = made
         own: ref[Any] = ref(resource)
         keep = None
-        if room is not None and (reopen := resource.reopener()) is not None and self.kept.prepare(room):
+        if room is not None and (reopen := resource.reopener()) is not None and room.prepare():
             keep = partial(self.kept.keep, key=key, cookie=key[0], nbytes=resource.nbytes, room=room, reopen=reopen)
         resource.on_death(self.forget, key, keep)
         if self._cache.setdefault(key, own) is own:

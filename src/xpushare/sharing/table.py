@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, Final, NamedTuple, final
 
 from xpushare import _native, _system
@@ -20,11 +20,11 @@ from xpushare.adapters.base import DeviceInfo, Export, OnDemand
 from xpushare.sharing import door, identity, layout
 from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, Handle, fields_of, handle_of, pack, raw_of
 
-__all__ = ["Exported", "Prepared", "Table", "deadline_in"]
+__all__ = ["Exported", "Exporting", "Prepared", "Table", "deadline_in"]
 
 _FORM_BIT: Final = layout.ENTRY_FORM_BIT
 _REMEMBERED: Final = 1 << 16  # ended exports whose reason is kept for the message, and for a `put` that comes later
-_ENDING_TRIES: Final = 8  # more than one, so that exports that are over go faster than new ones come
+_ENDING_TRIES: Final = 8  # of each kind; more than one, so that exports that are over go faster than new ones come
 _LOST_MANY: Final = 100
 _NAMED: Final = 1 << 12
 
@@ -43,6 +43,17 @@ class Prepared(NamedTuple):
     template: _native.Template
     nbytes: int
     on_demand: OnDemand | None
+
+
+class Exporting(NamedTuple):
+    """What `Table.export_all` exports."""
+
+    prepared: Prepared
+    source: Any
+    offset: int
+    nbytes: int
+    read_only: bool
+    keep: Any
 
 
 @final
@@ -90,6 +101,8 @@ class Table:
         self._lost_told = False
         self._expired_pickles = 0
         self._devices: dict[tuple[str, str], tuple[bytes, int]] = {}
+        # What `_device` says of those of which memory was exported, by the id of the object that describes each.
+        self.exporting: dict[int, tuple[DeviceInfo, bytes, int]] = {}
         self._exports: dict[int, Exported] = {}
         self._put: dict[int, int] = {}  # generation -> reason, for the exporter's own message
         self._lingering: dict[int, Any] = {}  # entry -> foreign source that importers still have open
@@ -157,6 +170,8 @@ class Table:
         if len(payload) > layout.PAYLOAD_NBYTES:
             raise InvalidArgumentError(f"an export's payload is at most {layout.PAYLOAD_NBYTES} bytes")
         names, number = self._device(device)
+        if kind == "memory":
+            self.exporting[id(device)] = device, names, number
         template = self._entries.prepare(
             KIND_NUMBERS[kind], flags, names, number, serial, nbytes, exposed_nbytes, inode, offset, count, fds, payload
         )
@@ -179,7 +194,6 @@ class Table:
         ttl: int | None = None,
     ) -> Handle:
         """Publish one export and make its handle; it holds `source` until `put`, or for `ttl` nanoseconds."""
-        template, total, on_demand = prepared
         flags = layout.ENTRY_READ_ONLY if read_only else 0
         if opens is not None:
             flags |= layout.ENTRY_COUNTED
@@ -191,30 +205,61 @@ class Table:
                 self._start()
             if self._lingering or self._ending:
                 ended = self._sweep()
-            entry = self._take_entry()
-            generation = self._entries.next_generation()
-            try:  # no call comes between what takes something and the block that gives it back: one may be interrupted
-                handle = handle_of(
-                    *self._entries.enter(identity.sealing(), template, entry, generation, flags, slot, offset, nbytes)
-                )
-                if opens is not None or implicit:
-                    self.domain.set_opens(entry, opens or 0)
-                if on_demand is not None:
-                    _native.offer(entry, generation, *on_demand)
-                exported = self._exports[generation] = Exported(handle, source, keep, foreign, implicit, total)
-                if ttl is not None:
-                    self._set_deadline(exported, deadline_in(ttl))
-                if opens is not None or ttl is not None:
-                    self._ending[generation] = exported
-                self._entries.publish(entry, generation)  # last: now it is live
+            handle = self._publish(prepared, source, offset, nbytes, flags, slot, keep, foreign, opens, ttl)
+        del ended
+        return handle
+
+    def export_all(self, found: Sequence[Exporting], read_only: bool) -> list[Handle]:
+        """As many exports of memory, at one go: all of them, or none."""
+        ended: list[Any] | None = None  # as above
+        handles: list[Handle] = []
+        with self._lock:
+            if not self._serving:
+                self._start()
+            if self._lingering or self._ending:
+                ended = self._sweep(_ENDING_TRIES + len(found))  # as many exports would look at
+            try:
+                for prepared, source, offset, nbytes, own, keep in found:
+                    flags = layout.ENTRY_READ_ONLY if read_only or own else 0
+                    handles.append(
+                        self._publish(prepared, source, offset, nbytes, flags, 0, keep, source.foreign, None, None)
+                    )
             except BaseException:
-                _native.withdraw(self._entry_address(entry), layout.REASON_PUT)
-                self._ending.pop(generation, None)
-                if generation in self._exports:
-                    del self._exports[generation]
-                self._entries.give(entry)
+                self.withdraw_all(handles, layout.REASON_PUT)
                 raise
         del ended
+        return handles
+
+    def _publish(
+        self, prepared: Prepared, source: Any, offset: int, nbytes: int, flags: int, slot: int, keep: Any,
+        foreign: bool, opens: int | None, ttl: int | None,
+    ) -> Handle:  # fmt: skip
+        """With the lock: fill in an entry, which is live when this returns."""
+        template, total, on_demand = prepared
+        implicit = bool(flags & layout.ENTRY_PICKLED)
+        entry = self._take_entry()
+        generation = self._entries.next_generation()
+        try:  # no call comes between what takes something and the block that gives it back: one may be interrupted
+            handle = handle_of(
+                *self._entries.enter(identity.sealing(), template, entry, generation, flags, slot, offset, nbytes)
+            )
+            if opens is not None or implicit:
+                self.domain.set_opens(entry, opens or 0)
+            if on_demand is not None:
+                _native.offer(entry, generation, *on_demand)
+            exported = self._exports[generation] = Exported(handle, source, keep, foreign, implicit, total)
+            if ttl is not None:
+                self._set_deadline(exported, deadline_in(ttl))
+            if opens is not None or ttl is not None:
+                self._ending[generation] = exported
+            self._entries.publish(entry, generation)  # last: now it is live
+        except BaseException:
+            _native.withdraw(self._entry_address(entry), layout.REASON_PUT)
+            self._ending.pop(generation, None)
+            if generation in self._exports:
+                del self._exports[generation]
+            self._entries.give(entry)
+            raise
         return handle
 
     def _start(self) -> None:
@@ -305,11 +350,15 @@ class Table:
         ended: list[Any] = []
         if not self._lingering and not self._ending:
             return ended
-        for entry in [entry for entry in self._lingering if not self.domain.holders(entry)]:
-            found = self._lingering[entry]
-            del self._lingering[entry]
-            self._entries.give(entry)
-            ended.append(found)
+        for entry in list(itertools.islice(self._lingering, tries)):
+            lingers = self._lingering.pop(entry, None)
+            if lingers is None:
+                continue
+            if self.domain.holders(entry):
+                self._lingering[entry] = lingers  # behind the others, which are looked at next time
+            else:
+                self._entries.give(entry)
+                ended.append(lingers)
         for generation in list(itertools.islice(self._ending, tries)):
             found = self._ending.get(generation)
             if found is None:
@@ -328,7 +377,8 @@ class Table:
         if not self._lingering and not self._ending:
             return False
         with self._lock:
-            ended = self._sweep(len(self._ending) if everything else _ENDING_TRIES)
+            tries = max(len(self._ending), len(self._lingering)) if everything else _ENDING_TRIES
+            ended = self._sweep(tries)
         return bool(ended)
 
     def find(self, handle: Handle) -> Exported:
@@ -356,27 +406,42 @@ class Table:
 
     def withdraw(self, handle: Handle, reason: int) -> bool:
         """End the export. False if it had ended before; but `put` of a freed one counts as the first."""
-        fields = fields_of(handle)
         with self._lock:
-            found = self._exports.get(fields.generation)
-            if found is None or found.handle != handle:
-                if reason == layout.REASON_PUT and self._put.get(fields.generation, reason) != reason:
-                    self._put[fields.generation] = reason
-                    return True
-                return False
-            self._remember(fields.generation, reason)
-            _native.withdraw(self._entry_address(fields.entry), reason)  # once more does no harm
-            lingers = found.foreign and self.domain.holders(fields.entry)
-            entry, generation = fields.entry, fields.generation
-            del self._exports[generation]
-            self._ending.pop(generation, None)
-            if lingers:
-                self._lingering[entry] = found
-            else:
-                self._entries.give(entry)
-            ended = self._sweep()
+            found = self._withdrawn(handle, reason)
+            ended = [] if found is None else self._sweep()
+        ends = found is not None
         del found, ended  # the source may die now, outside the lock: its release may call us
-        return True
+        return ends
+
+    def withdraw_all(self, handles: Sequence[Handle], reason: int) -> None:
+        """`withdraw` of each, at one go."""
+        with self._lock:
+            gone = [self._withdrawn(handle, reason) for handle in handles]
+            ended = self._sweep(_ENDING_TRIES + len(gone))  # as many withdrawals would look at
+        del gone, ended  # as above
+
+    def _withdrawn(self, handle: Handle, reason: int) -> Exported | bool | None:
+        """With the lock: what a withdrawal ends. None if it had ended before, but true for the first `put` of what was
+        freed.
+        """
+        fields = fields_of(handle)
+        found = self._exports.get(fields.generation)
+        if found is None or found.handle != handle:
+            if reason == layout.REASON_PUT and self._put.get(fields.generation, reason) != reason:
+                self._put[fields.generation] = reason
+                return True
+            return None
+        self._remember(fields.generation, reason)
+        _native.withdraw(self._entry_address(fields.entry), reason)  # once more does no harm
+        lingers = found.foreign and self.domain.holders(fields.entry)
+        entry, generation = fields.entry, fields.generation
+        del self._exports[generation]
+        self._ending.pop(generation, None)
+        if lingers:
+            self._lingering[entry] = found
+        else:
+            self._entries.give(entry)
+        return found
 
     # --- pickles: their exports outlive the objects, until they were opened or their time is over
 
@@ -471,11 +536,12 @@ class Table:
         of `time.monotonic`.
         """
         pause = 0.001
-        while self._pickles_wait() and (left := deadline - time.monotonic()) > 0:
+        while self.pickles_wait() and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(pause, left))
             pause = min(pause * 2, 0.02)
 
-    def _pickles_wait(self) -> bool:
+    def pickles_wait(self) -> bool:
+        """Whether a pickle of this process that has not expired waits to be opened."""
         with self._lock:
             exports = [each for each in self._exports.values() if each.implicit]
         return any(self.domain.opens_left(fields_of(each.handle).entry) and not self._overdue(each) for each in exports)
@@ -528,8 +594,3 @@ class Table:
         if self._serving:
             door.close(self.cookie)
         self.domain.leave()
-
-    def abandon(self) -> None:
-        """For a forked child: the table belongs to the parent."""
-        self._exports.clear()
-        self._lingering.clear()

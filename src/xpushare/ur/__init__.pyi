@@ -26,6 +26,7 @@ from xpushare.ur._enums import DeviceUSMAccessCapabilityFlags as DeviceUSMAccess
 from xpushare.ur._enums import EventInfo as EventInfo
 from xpushare.ur._enums import EventStatus as EventStatus
 from xpushare.ur._enums import ExecutionInfo as ExecutionInfo
+from xpushare.ur._enums import ExpAsyncUSMAllocFlags as ExpAsyncUSMAllocFlags
 from xpushare.ur._enums import ExpDevice2DBlockArrayCapabilityFlags as ExpDevice2DBlockArrayCapabilityFlags
 from xpushare.ur._enums import ExpEnqueueExtFlags as ExpEnqueueExtFlags
 from xpushare.ur._enums import ExpEventFlags as ExpEventFlags
@@ -74,6 +75,7 @@ from xpushare.ur._structs import ContextProperties as ContextProperties
 from xpushare.ur._structs import DeviceNativeProperties as DeviceNativeProperties
 from xpushare.ur._structs import DevicePartitionProperty as DevicePartitionProperty
 from xpushare.ur._structs import EventNativeProperties as EventNativeProperties
+from xpushare.ur._structs import ExpAsyncUSMAllocProperties as ExpAsyncUSMAllocProperties
 from xpushare.ur._structs import ExpEnqueueExtProperties as ExpEnqueueExtProperties
 from xpushare.ur._structs import ExpEventDesc as ExpEventDesc
 from xpushare.ur._structs import ExpHostTaskProperties as ExpHostTaskProperties
@@ -960,6 +962,30 @@ def urEnqueueUSMAdvise(hQueue: Queue, pMem: int, size: int, advice: USMAdviceFla
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
+def urEnqueueUSMDeviceAllocExp(
+    hQueue: Queue, pPool: USMPool | None, size: int, pProperties: ExpAsyncUSMAllocProperties | None, phEventWaitList: Sequence[Event] | None,
+) -> tuple[int, Event]:
+    """Allocates memory of a device in the order of a queue: from `pPool`, else from the device's pool.
+
+    The memory is there when this returns, and may be used by commands that come after the event.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are no `ExpAsyncUSMAllocFlags`
+    - `ERROR_INVALID_USM_SIZE`: `size` is 0
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
+    - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
+    - `ERROR_INVALID_VALUE`: `pool` is of another context, or for another device
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
+    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
 def urEnqueueUSMFill(
     hQueue: Queue, pMem: int, pPattern: bytes | bytearray | memoryview, size: int, phEventWaitList: Sequence[Event] | None,
 ) -> Event:
@@ -1010,6 +1036,48 @@ def urEnqueueUSMFill2D(
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_INVALID_MEM_OBJECT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEnqueueUSMFreeExp(
+    hQueue: Queue, pPool: USMPool | None, pMem: int, phEventWaitList: Sequence[Event] | None,
+) -> Event:
+    """Frees USM memory in the order of a queue. Its pages stay until the commands that use them have finished.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pMem` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
+    - `ERROR_INVALID_MEM_OBJECT`
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
+    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEnqueueUSMHostAllocExp(
+    hQueue: Queue, pPool: USMPool | None, size: int, pProperties: ExpAsyncUSMAllocProperties | None, phEventWaitList: Sequence[Event] | None,
+) -> tuple[int, Event]:
+    """Allocates host memory that devices reach, as `urEnqueueUSMDeviceAllocExp`.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are no `ExpAsyncUSMAllocFlags`
+    - `ERROR_INVALID_USM_SIZE`: `size` is 0
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
+    - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
+    - `ERROR_INVALID_VALUE`: `pool` is of another context, or for another device
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
+    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_OUT_OF_RESOURCES`
     - `ERROR_UNINITIALIZED`
@@ -1087,6 +1155,28 @@ def urEnqueueUSMPrefetch(
     - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
     - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_INVALID_MEM_OBJECT`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urEnqueueUSMSharedAllocExp(
+    hQueue: Queue, pPool: USMPool | None, size: int, pProperties: ExpAsyncUSMAllocProperties | None, phEventWaitList: Sequence[Event] | None,
+) -> tuple[int, Event]:
+    """Allocates memory that host and device share, as `urEnqueueUSMDeviceAllocExp`.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hQueue` is null
+    - `ERROR_INVALID_ENUMERATION`: `pProperties.flags` has a bit of 0xfffffffe, which are no `ExpAsyncUSMAllocFlags`
+    - `ERROR_INVALID_USM_SIZE`: `size` is 0
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is null
+    - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
+    - `ERROR_INVALID_VALUE`: `pool` is of another context, or for another device
+    - `ERROR_INVALID_EVENT_WAIT_LIST`: an element of `phEventWaitList` is not a valid event
+    - `ERROR_IN_EVENT_LIST_EXEC_STATUS`: an event in `phEventWaitList` has the status `EventStatus.ERROR`
     - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_OUT_OF_RESOURCES`
     - `ERROR_UNINITIALIZED`
@@ -1970,7 +2060,7 @@ def urUSMDeviceAlloc(
     - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE`
     - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_INVALID_VALUE`: `pool` is of another context
+    - `ERROR_INVALID_VALUE`: `pool` is of another context, or for another device
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -2043,7 +2133,7 @@ def urUSMHostAlloc(hContext: Context, pUSMDesc: USMDesc | None, pool: USMPool | 
     - `ERROR_INVALID_USM_SIZE`: `size` exceeds `DeviceInfo.MAX_MEM_ALLOC_SIZE` of any device of `hContext`
     - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_INVALID_VALUE`: `pool` is of another context
+    - `ERROR_INVALID_VALUE`: `pool` is of another context, or for another device
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -2114,6 +2204,62 @@ def urUSMPoolCreate(hContext: Context, pPoolDesc: USMPoolDesc) -> USMPool:
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
+def urUSMPoolCreateExp(hContext: Context, hDevice: Device, pPoolDesc: USMPoolDesc) -> USMPool:
+    """Makes a pool for one device. It is as those of `urUSMPoolCreate`.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_POINTER`: `pPoolDesc` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_INVALID_ENUMERATION`: `pPoolDesc.flags` has a bit of 0xfffffff8, which are no `USMPoolFlags`
+    - `ERROR_INVALID_VALUE`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urUSMPoolDestroyExp(hContext: Context, hDevice: Device, hPool: USMPool) -> None:
+    """Gives up a reference to a pool, as `urUSMPoolRelease`.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hPool` is null
+    - `ERROR_INVALID_VALUE`: `hPool` is of another context, or for another device, or is the device's default one
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urUSMPoolGetDefaultDevicePoolExp(hContext: Context, hDevice: Device) -> USMPool:
+    """The pool of a device that there is without being made. The caller gets no reference.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_INVALID_VALUE`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urUSMPoolGetDevicePoolExp(hContext: Context, hDevice: Device) -> USMPool:
+    """The pool that was chosen for a device, else its default one. The caller gets no reference.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_INVALID_VALUE`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
 @overload
 def urUSMPoolGetInfo(
     hPool: USMPool,
@@ -2144,6 +2290,36 @@ def urUSMPoolGetInfo(hPool: USMPool, propName: int) -> Any:
     - `ERROR_ADAPTER_SPECIFIC`
     """
 
+@overload
+def urUSMPoolGetInfoExp(
+    hPool: USMPool,
+    propName: Literal[
+        USMPoolInfo.REFERENCE_COUNT, USMPoolInfo.RELEASE_THRESHOLD_EXP, USMPoolInfo.MAXIMUM_SIZE_EXP,
+        USMPoolInfo.RESERVED_CURRENT_EXP, USMPoolInfo.RESERVED_HIGH_EXP, USMPoolInfo.USED_CURRENT_EXP,
+        USMPoolInfo.USED_HIGH_EXP,
+    ],
+) -> int: ...
+@overload
+def urUSMPoolGetInfoExp(
+    hPool: USMPool,
+    propName: Literal[USMPoolInfo.CONTEXT],
+) -> Context: ...
+@overload
+def urUSMPoolGetInfoExp(hPool: USMPool, propName: int) -> Any:
+    """Asks about a pool, as `urUSMPoolGetInfo`.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hPool` is null
+    - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `USMPoolInfo.USED_HIGH_EXP`
+    - `ERROR_UNSUPPORTED_ENUMERATION`: the adapter does not support `propName`
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
 def urUSMPoolRelease(pPool: USMPool) -> None:
     """Gives up a reference to a pool. What was allocated from it stays.
 
@@ -2161,6 +2337,52 @@ def urUSMPoolRetain(pPool: USMPool) -> None:
     `URError` with the result:
 
     - `ERROR_INVALID_NULL_HANDLE`: `pPool` is null
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urUSMPoolSetDevicePoolExp(hContext: Context, hDevice: Device, hPool: USMPool) -> None:
+    """Chooses the pool that `urEnqueueUSMDeviceAllocExp` takes where none is named, as long as it lives.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hPool` is null
+    - `ERROR_INVALID_VALUE`: `hPool` is of another context, or for another device
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urUSMPoolSetInfoExp(hPool: USMPool, propName: USMPoolInfo | int, pPropValue: int) -> None:
+    """Sets how much a pool may keep that was freed (`RELEASE_THRESHOLD_EXP`), or has `USED_HIGH_EXP` and `RESERVED_HIGH_EXP`, which are the same, begin anew.
+
+    A pool makes no use of the permission to keep something.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hPool` is null
+    - `ERROR_INVALID_ENUMERATION`: `propName` is not in the range up to `USMPoolInfo.USED_HIGH_EXP`
+    - `ERROR_INVALID_VALUE`: `pPropValue` is not 0, for `USED_HIGH_EXP` and `RESERVED_HIGH_EXP`
+    - `ERROR_UNSUPPORTED_ENUMERATION`: `propName` cannot be set
+    - `ERROR_OUT_OF_HOST_MEMORY`
+    - `ERROR_OUT_OF_RESOURCES`
+    - `ERROR_UNINITIALIZED`
+    - `ERROR_DEVICE_LOST`
+    - `ERROR_ADAPTER_SPECIFIC`
+    """
+
+def urUSMPoolTrimToExp(hContext: Context, hDevice: Device, hPool: USMPool, minBytesToKeep: int) -> None:
+    """Has a pool give up what it keeps: nothing is done, as it keeps nothing.
+
+    `URError` with the result:
+
+    - `ERROR_INVALID_NULL_HANDLE`: `hContext` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hDevice` is null
+    - `ERROR_INVALID_NULL_HANDLE`: `hPool` is null
+    - `ERROR_INVALID_VALUE`: `hPool` is of another context, or for another device
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -2197,7 +2419,7 @@ def urUSMSharedAlloc(
     - `ERROR_INVALID_OPERATION`: `DeviceInfo.USM_SINGLE_SHARED_SUPPORT` and `DeviceInfo.USM_CROSS_SHARED_SUPPORT` are both false
     - `ERROR_OUT_OF_HOST_MEMORY`
     - `ERROR_OUT_OF_RESOURCES`
-    - `ERROR_INVALID_VALUE`: `pool` is of another context
+    - `ERROR_INVALID_VALUE`: `pool` is of another context, or for another device
     - `ERROR_UNINITIALIZED`
     - `ERROR_DEVICE_LOST`
     - `ERROR_ADAPTER_SPECIFIC`
@@ -2403,10 +2625,6 @@ def urEnqueueMemImageRead(*arguments: object) -> NoReturn: ...
 def urEnqueueMemImageWrite(*arguments: object) -> NoReturn: ...
 def urEnqueueNativeCommandExp(*arguments: object) -> NoReturn: ...
 def urEnqueueReadHostPipe(*arguments: object) -> NoReturn: ...
-def urEnqueueUSMDeviceAllocExp(*arguments: object) -> NoReturn: ...
-def urEnqueueUSMFreeExp(*arguments: object) -> NoReturn: ...
-def urEnqueueUSMHostAllocExp(*arguments: object) -> NoReturn: ...
-def urEnqueueUSMSharedAllocExp(*arguments: object) -> NoReturn: ...
 def urEnqueueWriteHostPipe(*arguments: object) -> NoReturn: ...
 def urGraphCreateExp(*arguments: object) -> NoReturn: ...
 def urGraphDestroyExp(*arguments: object) -> NoReturn: ...
@@ -2466,11 +2684,3 @@ def urSamplerGetNativeHandle(*arguments: object) -> NoReturn: ...
 def urSamplerRelease(*arguments: object) -> NoReturn: ...
 def urSamplerRetain(*arguments: object) -> NoReturn: ...
 def urUSMPitchedAllocExp(*arguments: object) -> NoReturn: ...
-def urUSMPoolCreateExp(*arguments: object) -> NoReturn: ...
-def urUSMPoolDestroyExp(*arguments: object) -> NoReturn: ...
-def urUSMPoolGetDefaultDevicePoolExp(*arguments: object) -> NoReturn: ...
-def urUSMPoolGetDevicePoolExp(*arguments: object) -> NoReturn: ...
-def urUSMPoolGetInfoExp(*arguments: object) -> NoReturn: ...
-def urUSMPoolSetDevicePoolExp(*arguments: object) -> NoReturn: ...
-def urUSMPoolSetInfoExp(*arguments: object) -> NoReturn: ...
-def urUSMPoolTrimToExp(*arguments: object) -> NoReturn: ...

@@ -36,6 +36,7 @@ __all__ = [
     "EventInfo",
     "EventStatus",
     "ExecutionInfo",
+    "ExpAsyncUSMAllocFlags",
     "ExpDevice2DBlockArrayCapabilityFlags",
     "ExpEnqueueExtFlags",
     "ExpEventFlags",
@@ -629,6 +630,12 @@ class USMPoolFlags(IntFlag, boundary=KEEP):
     READ_ONLY_EXP = 1 << 2
 
 
+class ExpAsyncUSMAllocFlags(IntFlag, boundary=KEEP):
+    """`ur_exp_async_usm_alloc_flags_t`: Flags of `ExpAsyncUSMAllocProperties`."""
+
+    TBD = 1 << 0
+
+
 class MemFlags(IntFlag, boundary=KEEP):
     """`ur_mem_flags_t`: How kernels use a buffer, and where its bytes are."""
 
@@ -795,6 +802,7 @@ INVALID_BITS: Final[Mapping[type[IntFlag], int]] = MappingProxyType(
         USMAdviceFlags: 0xFFFE0000,
         USMMigrationFlags: 0xFFFFFFFC,
         USMPoolFlags: 0xFFFFFFF8,
+        ExpAsyncUSMAllocFlags: 0xFFFFFFFE,
         MemFlags: 0xFFFFFFC0,
         MapFlags: 0xFFFFFFF8,
         ExpUSMHostAllocRegisterFlags: 0xFFFFFFFE,

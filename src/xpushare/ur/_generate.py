@@ -147,12 +147,11 @@ def _of_core(function: Function) -> list[str]:
 
 def _given_back(function: Function) -> list[str]:
     """What becomes of what a successful call makes or gives back."""
-    if function.ends:
-        return [f"Gives back: {function.ends}."]
-    if not function.makes:
-        return []
-    by = " or ".join(f"`{each.name}`" for each in FUNCTIONS.values() if each.ends == function.makes)
-    return [f"Has to be given back: {function.makes}, by {by}." if by else f"Takes a reference: {function.makes}."]
+    lines = [f"Gives back: {function.ends}."] if function.ends else []
+    for made in function.made:
+        by = " or ".join(f"`{each.name}`" for each in FUNCTIONS.values() if each.ends == made)
+        lines.append(f"Has to be given back: {made}, by {by}." if by else f"Takes a reference: {made}.")
+    return lines
 
 
 def _section(function: Function) -> list[str]:

@@ -95,22 +95,29 @@ def _subject(function: Function, kind: str, given: Mapping[str, Any]) -> Any:
     return None
 
 
+def _made_address(function: Function, given: Mapping[str, Any], result: Any) -> int:
+    """Where what a call made is: an output of it, else an argument."""
+    kinds = function.returns.split("+")
+    outputs = dict(zip(kinds, result if len(kinds) > 1 else (result,), strict=True))
+    return int(outputs["pointer"] if "pointer" in outputs else _subject(function, "", given))
+
+
 def _keep(function: Function, given: Mapping[str, Any], result: Any) -> None:
     """Note what a successful call made and ended. Handle data are the operations' to note."""
     from xpushare.core.validation import books
 
-    made, ended = function.makes, function.ends
-    if made not in _ended():  # there is no way to give it back
-        made = ""
-    if made in HANDLES:
-        found = _subject(function, made, given) if result is None else result
-        for each in found if isinstance(found, list | tuple) else (found,):
-            if type(each) is HANDLES[made]:
-                books.made(each, _name(each), counted=True)
-    elif made and not made.endswith(" handle"):
-        place = _objects.places.locate(result)
-        nbytes = 0 if place is None else place.address + place.nbytes - result
-        books.add(made, result, f"{made} {result:#x}, {nbytes} bytes", nbytes, place)
+    ended = function.ends
+    for made in _ended().intersection(function.made):  # of what can be given back
+        if made in HANDLES:
+            found = _subject(function, made, given) if result is None else result
+            for each in found if isinstance(found, list | tuple) else (found,):
+                if type(each) is HANDLES[made]:
+                    books.made(each, _name(each), counted=True)
+        elif not made.endswith(" handle"):
+            address = _made_address(function, given, result)
+            place = _objects.places.locate(address)
+            nbytes = 0 if place is None else place.address + place.nbytes - address
+            books.add(made, address, f"{made} {address:#x}, {nbytes} bytes", nbytes, place)
     if ended in HANDLES:
         books.released(_subject(function, ended, given))
     elif ended and not ended.endswith(" handle"):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from xpushare._physical_memory import PhysicalMemory, VirtualRange
     from xpushare._queue import Queue as WorkQueue
     from xpushare.adapters.base import Profile
+    from xpushare.core.event import Opened
     from xpushare.ur._callbacks import LogSink
     from xpushare.ur._enums import Command
 
@@ -187,18 +188,40 @@ class Device(Counted):
 class Context(Counted):
     """`ur_context_handle_t`: devices of one platform that share objects."""
 
-    __slots__ = ("devices", "shared")
+    __slots__ = ("chosen_pools", "default_pools", "devices", "shared")
 
     dead = Result.ERROR_INVALID_CONTEXT
     shared: SharedContext
     devices: tuple[Device, ...]
+    default_pools: dict[Device, USMPool]
+    chosen_pools: dict[Device, USMPool]
+    """By `urUSMPoolSetDevicePoolExp`."""
 
     @classmethod
     def make(cls, devices: tuple[Device, ...]) -> Context:
         self = cls._new()
         self.shared = SharedContext([each.shared for each in devices])
         self.devices = devices
+        self.default_pools = {}
+        self.chosen_pools = {}
         return self
+
+    def default_pool(self, device: Device) -> USMPool:
+        """The pool of a device that there is without being made."""
+        with _lock:
+            found = self.default_pools.get(device)
+            if found is None or not found.references:
+                found = self.default_pools[device] = USMPool.make(self, 0, device)
+            return found
+
+    def pool(self, device: Device) -> USMPool:
+        """The pool of a device that commands allocate from where none is named."""
+        found = self.chosen_pools.get(device)
+        return found if found is not None and found.references else self.default_pool(device)
+
+    def _end(self) -> None:
+        self.default_pools.clear()
+        self.chosen_pools.clear()
 
     @property
     def backend(self) -> str:
@@ -212,7 +235,7 @@ class Context(Counted):
 class Queue(Counted):
     """`ur_queue_handle_t`: an in-order queue."""
 
-    __slots__ = ("context", "device", "flags", "profiling", "shared")
+    __slots__ = ("context", "device", "flags", "profiling", "shared", "timelines")
 
     dead = Result.ERROR_INVALID_QUEUE
     shared: WorkQueue
@@ -221,6 +244,8 @@ class Queue(Counted):
     flags: int
     """As it was made."""
     profiling: bool
+    timelines: list[Opened]
+    """Of the commands that native code has enqueued; it uses the last one."""
 
     @classmethod
     def make(cls, context: Context, device: Device, queue: WorkQueue, flags: int, profiling: bool) -> Queue:
@@ -230,6 +255,7 @@ class Queue(Counted):
         self.shared = queue
         self.flags = flags
         self.profiling = profiling
+        self.timelines = []
         return self
 
     @property
@@ -277,10 +303,14 @@ class PhysicalMem(Counted):
 class Event(Counted):
     """`ur_event_handle_t`: a command's event, or a reusable one."""
 
-    __slots__ = ("command", "context", "failed_on", "native", "profile", "queue", "reusable", "shared", "started")
+    __slots__ = (
+        *("command", "context", "failed_on", "native", "point", "profile", "queue", "reusable", "shared", "started"),
+    )
 
     dead = Result.ERROR_INVALID_EVENT
     shared: SharedEvent
+    point: int | None
+    """Which of that event's points it is; None: the newest."""
     context: Context
     reusable: bool
     command: Command
@@ -302,7 +332,7 @@ class Event(Counted):
         self.shared = event
         self.command = command
         self.reusable = reusable
-        self.queue = self.failed_on = self.profile = self.started = self.native = None
+        self.queue = self.failed_on = self.profile = self.started = self.native = self.point = None
         return self
 
     @property
@@ -375,22 +405,27 @@ class Mapped(NamedTuple):
 class USMPool(Counted):
     """`ur_usm_pool_handle_t`: what was allocated from it, and how much of that there is."""
 
-    __slots__ = ("context", "flags", "most", "used")
+    __slots__ = ("context", "device", "flags", "most", "threshold", "used")
 
     dead = Result.ERROR_INVALID_VALUE
     context: Context
+    device: Device | None
+    """The one that it is for, if it is for one."""
     flags: int
     used: int
     """Bytes that are allocated from it."""
     most: int
     """That many were at some time."""
+    threshold: int
+    """How many it may keep that were freed; it keeps none."""
 
     @classmethod
-    def make(cls, context: Context, flags: int) -> USMPool:
+    def make(cls, context: Context, flags: int, device: Device | None = None) -> USMPool:
         self = cls._new()
         self.context = context
+        self.device = device
         self.flags = flags
-        self.used = self.most = 0
+        self.used = self.most = self.threshold = 0
         return self
 
     @property
@@ -402,6 +437,11 @@ class USMPool(Counted):
         with _lock:
             self.used += nbytes
             self.most = max(self.most, self.used)
+
+    def begin_anew(self) -> None:
+        """Forget how much there was at some time."""
+        with _lock:
+            self.most = self.used
 
 
 HANDLES: Final[Mapping[str, type[Counted]]] = {

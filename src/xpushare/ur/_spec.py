@@ -179,7 +179,8 @@ class Function:
     handles: tuple[type[XpuShareError], ...]
     """The errors of its operations that it answers with a value."""
     makes: str
-    """The kind of what a successful call makes or takes a reference to, which has to be given back."""
+    """The kind of what a successful call makes or takes a reference to, which has to be given back;
+    several with `+`."""
     ends: str
     """The kind of what it gives back."""
     touches: tuple[Touched, ...]
@@ -189,6 +190,11 @@ class Function:
     python: str
     """What one would write with the object face. Empty where there is no use: Python counts references."""
     body: Callable[..., Any]
+
+    @property
+    def made(self) -> tuple[str, ...]:
+        """The kinds of `makes`."""
+        return tuple(self.makes.split("+")) if self.makes else ()
 
     def result_of(self, result: Result) -> Result:
         """What it answers where an error of `core` has that result."""

@@ -22,6 +22,7 @@ __all__ = [
     "DeviceNativeProperties",
     "DevicePartitionProperty",
     "EventNativeProperties",
+    "ExpAsyncUSMAllocProperties",
     "ExpEnqueueExtProperties",
     "ExpEventDesc",
     "ExpHostTaskProperties",
@@ -117,10 +118,18 @@ class DevicePartitionProperty:
 
 @dataclass
 class USMPoolDesc:
-    """`ur_usm_pool_desc_t`, for `urUSMPoolCreate`."""
+    """`ur_usm_pool_desc_t`, for `urUSMPoolCreate` and `urUSMPoolCreateExp`."""
 
     flags: int = 0
     """`USMPoolFlags`"""
+
+
+@dataclass
+class ExpAsyncUSMAllocProperties:
+    """`ur_exp_async_usm_alloc_properties_t`, for `urEnqueueUSMDeviceAllocExp` and its like."""
+
+    flags: int = 0
+    """`ExpAsyncUSMAllocFlags`"""
 
 
 @dataclass
@@ -219,6 +228,7 @@ FIELD_KINDS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "ExpUSMHostAllocRegisterProperties": {"flags": "flags:ExpUSMHostAllocRegisterFlags"},
         "ExpHostTaskProperties": {"flags": "flags:ExpHostTaskFlags"},
         "USMPoolDesc": {"flags": "flags:USMPoolFlags"},
+        "ExpAsyncUSMAllocProperties": {"flags": "flags:ExpAsyncUSMAllocFlags"},
         "BufferProperties": {"pHost": "pointer"},
         "BufferRegion": {"origin": "size", "size": "size"},
         **{
@@ -245,6 +255,7 @@ STRUCTURE_TYPES: Final[Mapping[str, int]] = MappingProxyType(
         "BufferProperties": 2,
         "BufferRegion": 3,
         "USMPoolDesc": 10,
+        "ExpAsyncUSMAllocProperties": 0x2050,
         "ContextNativeProperties": 16,
         "QueueNativeProperties": 18,
         "EventNativeProperties": 20,

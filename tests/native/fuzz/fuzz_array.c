@@ -82,7 +82,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         mend(&k, raw + sizeof head + sizeof(xp_handle), fit & 8, XP_KIND_EVENT);
     }
     if (fit & 1)
-        xp_hash(&k, raw, size - XP_SEAL, raw + size - XP_SEAL);
+        xp_hash_array(&k, raw, size, head.flags & XP_ARRAY_EVENT ? 2 : 1, raw + size - XP_SEAL);
     xp_array_parts a;
     if (xp_read_array(&k, raw, size, &a)) {
         CHECK(a.head.length == size && a.head.ndim <= XP_ARRAY_DIMS && a.memory.kind == XP_KIND_MEMORY);

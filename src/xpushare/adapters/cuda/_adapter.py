@@ -26,16 +26,9 @@ from xpushare.adapters.cuda._driver import FEATURES, Context, Driver, Gpu
 from xpushare.adapters.cuda._external import Point, open_opaque
 from xpushare.adapters.cuda._listing import driver_version, has_binding, list_gpus, pci_address
 from xpushare.adapters.cuda._numbers import Attribute
-from xpushare.adapters.cuda._protocols import (
-    BACKEND,
-    INSTALL,
-    RawStream,
-    current_stream,
-    event_of,
-    in_use_here,
-    stream_of,
-)
+from xpushare.adapters.cuda._protocols import BACKEND, INSTALL, RawStream, current_stream, in_use_here
 from xpushare.adapters.cuda._stream import Stream
+from xpushare.adapters.stream.runtime_objects import event_of, ordinal_of, stream_of
 from xpushare.adapters.virtual_memory.adapter import VirtualMemoryAdapter
 from xpushare.adapters.virtual_memory.engine import Engine
 
@@ -192,9 +185,6 @@ class Cuda(VirtualMemoryAdapter):
         number, on_host = super().dlpack_device(device, kind)
         return number, on_host if kind == "host" else self._driver.gpu(device).ordinal
 
-    def reaches(self, device: DeviceInfo, peer: DeviceInfo) -> bool:
-        return self._driver.gpu(device).reaches(self._driver.gpu(peer).ordinal)
-
     # --- memory --------------------------------------------------------------------------------------------
 
     def allocate_shared(self, info: DeviceInfo, nbytes: int) -> DriverMemory:
@@ -305,10 +295,8 @@ class Cuda(VirtualMemoryAdapter):
         if not raw:
             raise InvalidArgumentError(f"this {type(native).__name__} was never recorded: record it first")
         self._driver.start()
-        ordinal = getattr(getattr(native, "device", None), "index", None)
-        if ordinal is None:
-            ordinal = getattr(getattr(native, "device", None), "device_id", None)
-        if isinstance(ordinal, int) and 0 <= ordinal < len(self._driver.gpus()):
+        ordinal = ordinal_of(native)
+        if ordinal is not None and ordinal < len(self._driver.gpus()):
             return self.info_of(self._driver.by_ordinal(ordinal)), raw
         if not int(self._driver("adopting an event", "cuCtxGetCurrent")):
             raise DeviceError(f"this {type(native).__name__} does not say its device, and no device is current")

@@ -14,25 +14,21 @@ from typing import Any, Final, final
 
 from xpushare import _native
 from xpushare._errors import FeatureNotSupportedError, InvalidHandleError, XpuShareError
-from xpushare._native import Mapping, forks
+from xpushare._native import forks
 from xpushare.adapters.base import Access, Form, OnDemand
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._numbers import Attribute, Error, Pointer
 from xpushare.adapters.cuda._protocols import INSTALL
-from xpushare.adapters.host.memory import page_of_memfd
 from xpushare.adapters.stream.driver import ProcessDriver
 from xpushare.adapters.stream.hooks import Codes, Feature, QueueCalls
+from xpushare.adapters.stream.registered_page import RegisteredPage
+from xpushare.adapters.stream.runtime_stream import FUNCTIONS, copy_and_fills
 
 __all__ = ["Context", "Driver", "Gpu", "struct_bytes", "struct_from"]
 
 _VERSION: Final = 12000  # of the functions that are called by address; those on words have their second form from 11.7
 _STREAM_FUNCTIONS: Final = (
-    "cuMemcpyAsync",
-    "cuMemsetD8Async",
-    "cuMemsetD16Async",
-    "cuMemsetD32Async",
-    "cuEventRecord",
-    "cuStreamWaitEvent",
+    *(f"cu{name}" for name in FUNCTIONS),
     "cuWaitExternalSemaphoresAsync",
     "cuSignalExternalSemaphoresAsync",
 )
@@ -298,7 +294,7 @@ class Gpu:
         self._context: Context | None = None
         self._attributes: dict[int, int] = {}
         self._lacking: dict[Feature, str] = {}
-        self._page: Mapping | None = None  # registered, for `drain`
+        self._page = RegisteredPage()  # for `drain`
         self._calls: QueueCalls | None = None
         self._granularities: dict[bool, int] = {}
         self._peers: dict[int, bool] = {}  # ordinal -> whether this device reaches its memory
@@ -342,6 +338,7 @@ class Gpu:
         context, driver = self.context, self.driver
         with self._lock:
             if self._calls is None:
+                functions = driver.stream_functions()
                 names = "cuLaunchHostFunc", "cuStreamWriteValue64", "cuStreamWaitValue64", "cuStreamIsCapturing"
                 host, store, wait, captured = map(driver.function, names)
                 native = _native.QueueCalls(
@@ -354,8 +351,9 @@ class Gpu:
                         (driver.function("cuCtxSetCurrent"), (context.number,)),
                     ),
                     budget=driver.waiting_streams,
+                    **copy_and_fills(functions, "cu"),
                 )
-                others = {address: name for name, address in driver.stream_functions().items()}
+                others = {address: name for name, address in functions.items()}
                 self._calls = QueueCalls(native, *names, others)
         return self._calls
 
@@ -374,20 +372,12 @@ class Gpu:
         return found
 
     def drain(self) -> None:
-        """cuCtxSynchronize and cuCtxRecordEvent end any capture in the context, whatever this thread's capture mode.
-        The call that waits for all work and leaves captures alone is cuMemHostUnregister, for any page. So this
-        unregisters a page of ours, and registers it again. While it waits, no other thread can allocate or register
-        memory (all measured).
-        """
-        doing = f"waiting for the work on {self}"
+        doing, driver = f"waiting for the work on {self}", self.driver
         with self.current():
-            page, self._page = self._page, None
-            if page is None:
-                page = page_of_memfd()
-                self.driver(doing, "cuMemHostRegister", page.address, page.nbytes, 0)
-            self.driver(doing, "cuMemHostUnregister", page.address)
-            self.driver(doing, "cuMemHostRegister", page.address, page.nbytes, 0)
-            self._page = page
+            self._page.renew(
+                lambda address, nbytes: driver(doing, "cuMemHostRegister", address, nbytes, 0),
+                lambda address: driver(doing, "cuMemHostUnregister", address),
+            )
 
     def reach(self, doing: str, address: int, nbytes: int, read_only: bool) -> None:
         flags = n.HOST_REGISTER_PORTABLE | n.HOST_REGISTER_DEVICEMAP | (n.HOST_REGISTER_READ_ONLY if read_only else 0)

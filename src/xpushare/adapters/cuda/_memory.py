@@ -137,7 +137,9 @@ class _ForeignMemory(DriverMemory):
 
 @final
 class _ForeignLegacy(_ForeignMemory):
-    """Memory of cudaMalloc: a handle of 64 bytes names the whole allocation."""
+    """Memory of cudaMalloc: a handle of 64 bytes names the whole allocation, for as long as that lives."""
+
+    lasting_export = True
 
     def export(self, read_only: bool) -> Export:
         if read_only:
@@ -145,7 +147,7 @@ class _ForeignLegacy(_ForeignMemory):
                 f"{self._doing}: cudaMalloc memory cannot be mapped read-only by another process: copy it "
                 "(share(copy=True)), or use PyTorch's expandable_segments:True"
             )
-        if not self._handle:  # it names the allocation for as long as that lives
+        if not self._handle:
             with self.gpu.current():
                 self._handle = struct_bytes(self.gpu.driver(self._doing, "cuIpcGetMemHandle", self.address))
         return described(_LEGACY, self.nbytes, self.nbytes, own=self._handle)

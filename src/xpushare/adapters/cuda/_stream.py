@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Final, Literal, final
+from typing import Any, Literal, final
 
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Context, struct_bytes
 from xpushare.adapters.cuda._external import Point
 from xpushare.adapters.stream.hooks import Calls, Device, Scope
+from xpushare.adapters.stream.native_event import IpcEvent
+from xpushare.adapters.stream.runtime_stream import RuntimeStream
 
-__all__ = ["IpcEvent", "Stream"]
-
-_MEMSET: Final = {1: "cuMemsetD8Async", 2: "cuMemsetD16Async", 4: "cuMemsetD32Async"}
-
-
-@final
-class IpcEvent:
-    """A CUDA event that other processes can open by `handle` (cudaIpcOpenEventHandle)."""
-
-    def __init__(self, context: Context, event: Any, handle: bytes) -> None:
-        self._context = context
-        self._event = event
-        self.handle = handle
-        self.native = int(event)
-
-    def release(self) -> None:
-        with self._context.current():
-            self._context.driver("destroying an IPC event", "cuEventDestroy", self._event)
+__all__ = ["Stream"]
 
 
 @final
-class Stream:
+class Stream(RuntimeStream):
     """A stream, and the engine's hooks for it; a mark is an event and its number.
 
     Streams share hardware channels, so those of ours hold what too many would wait for. Another library's cannot.
@@ -44,7 +29,7 @@ class Stream:
         self._driver = context.driver
         self._stream = stream
         self.device: Device = context.gpu
-        self.handle = int(stream)
+        super().__init__(int(stream), context.driver.stream_functions(), "cu")
         self.lasting = owner is not None and self.handle in (0, n.LEGACY_STREAM)  # the default one of the context
         self.current: Callable[[], Scope] = context.current
         self.relaxed: Callable[[], Scope] = context.driver.relaxed
@@ -53,12 +38,6 @@ class Stream:
         default = self.lasting or (owner is not None and self.handle == n.PER_THREAD_STREAM)
         self.around_calls: Callable[[], Scope] | None = context.pushed if default else None
         self.calls = context.gpu.queue_calls()
-        functions = context.driver.stream_functions()
-        self._copy = functions["cuMemcpyAsync"]
-        self._fills = {length: functions[name] for length, name in _MEMSET.items()}
-        self._record = functions["cuEventRecord"]
-        self._wait_event = functions["cuStreamWaitEvent"]
-        self.fill_units: Sequence[int] = tuple(_MEMSET)
 
     @classmethod
     def create(cls, context: Context, doing: str) -> Stream:
@@ -85,7 +64,7 @@ class Stream:
         return event, int(event)
 
     def mark(self, doing: str, mark: tuple[Any, int]) -> Calls:
-        return ((self._record, mark[1], self.handle),)
+        return ((self.record, mark[1], self.handle),)
 
     def query(self, doing: str, mark: tuple[Any, int]) -> bool:
         code = self._driver.api.cuEventQuery(mark[0])[0]
@@ -98,26 +77,21 @@ class Stream:
     def check_device(self, doing: str) -> None:
         self._context.check(doing)
 
-    def copy(self, doing: str, dst: int, src: int, nbytes: int) -> Calls:
-        return ((self._copy, dst, src, nbytes, self.handle),)
-
-    def fill(self, doing: str, dst: int, pattern: bytes, times: int) -> Calls:
-        return ((self._fills[len(pattern)], dst, int.from_bytes(pattern, "little"), times, self.handle),)
-
     def wait_native(self, doing: str, event: int | Point) -> Calls:
         if isinstance(event, Point):
             return event.calls(self.handle)
-        return ((self._wait_event, self.handle, event, 0),)
+        return super().wait_native(doing, event)
 
     def record_native(self, doing: str) -> IpcEvent:
         driver = self._driver
         event = driver(doing, "cuEventCreate", n.EVENT_DISABLE_TIMING | n.EVENT_INTERPROCESS)
         try:
             driver(doing, "cuEventRecord", event, self._stream)
-            return IpcEvent(self._context, event, struct_bytes(driver(doing, "cuIpcGetEventHandle", event)))
+            handle = struct_bytes(driver(doing, "cuIpcGetEventHandle", event))
         except BaseException:
             driver.api.cuEventDestroy(event)
             raise
+        return IpcEvent(int(event), handle, self.current, driver, "cuEventDestroy", event)
 
     def destroy(self, marks: Sequence[tuple[Any, int]]) -> None:
         api = self._driver.api  # on a broken context there is nothing to destroy

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
 from xpushare._aspects import Aspect, Support
-from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
+from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError
 from xpushare.adapters import base
 from xpushare.adapters.base import DeviceInfo, DriverMemory, DriverQueue, Form, Import, Same
 from xpushare.adapters.hip import _memory
@@ -20,9 +19,10 @@ from xpushare.adapters.hip._protocols import BACKEND, RawStream
 from xpushare.adapters.hip._stream import Stream
 from xpushare.adapters.stream.host_ordered import HostOrderedQueue
 from xpushare.adapters.stream.library import address_of
-from xpushare.adapters.stream.listing import Listing, ask_child
-from xpushare.adapters.virtual_memory.adapter import VirtualMemoryAdapter
+from xpushare.adapters.stream.listing import ask_driver
+from xpushare.adapters.stream.runtime_objects import ordinal_of
 from xpushare.adapters.virtual_memory.engine import Engine
+from xpushare.adapters.virtual_memory.library_adapter import LibraryAdapter
 
 __all__ = ["Hip"]
 
@@ -43,14 +43,6 @@ _EVENTS: Final = (Aspect.ext_oneapi_ipc_event, Aspect.two_way_events, Aspect.hos
 _VIRTUAL: Final = (Aspect.ext_oneapi_virtual_mem, Aspect.ext_oneapi_ipc_physical_memory)
 _VARIABLES: Final = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "XPUSHARE_HIP_LIBRARY")
 _KERNEL: Final = ("/dev/kfd", "/dev/dxg")  # Linux, WSL
-# It runs in a process of its own.
-_ASK: Final = """
-import sys
-sys.path[:] = {path!r}
-from xpushare.adapters.hip._driver import Driver
-from xpushare.adapters.stream.listing import tell
-tell(Driver())
-"""
 
 
 def _described(ordinal: int, listed: Sequence[Any]) -> DeviceInfo:
@@ -64,40 +56,24 @@ def _list_devices() -> tuple[list[DeviceInfo], str]:
     """The devices of this process by ordinals; and, where there are none, why."""
     if not (os.environ.get("XPUSHARE_HIP_LIBRARY") or protocols.in_use_here() or any(map(os.path.exists, _KERNEL))):
         return [], "the kernel shows no AMD GPU (no /dev/kfd)"
-    said = ask_child(_ASK.format(path=sys.path), "HIP")
+    said = ask_driver("HIP", "xpushare.adapters.hip._driver", "Driver", "Driver()")
     found = [_described(*each) for each in enumerate(said.get("devices", ()))]
     return found, str(said.get("why", "HIP has no device"))
 
 
-class Hip(VirtualMemoryAdapter):
+class Hip(LibraryAdapter[Gpu]):
     """AMD's GPUs."""
 
     backend = BACKEND
-    maps_memfds = False  # the driver has to know their pages
+    missing = _MISSING
 
     def __init__(self) -> None:
         self._driver = Driver()
-        super().__init__(Engine(BACKEND, self._driver.gpus))
-        self._listing = Listing(self._driver, _VARIABLES, _described, _list_devices)
-        self._driver.end_after(self.engine.teardown)
+        engine = Engine(BACKEND, self._driver.gpus)
+        super().__init__(engine, self._driver, _VARIABLES, _described, _list_devices)
 
-    def devices(self) -> list[DeviceInfo]:
-        return list(self._listing.found()[0])
-
-    def why_none(self) -> str:
-        return self._listing.found()[1]
-
-    def device(self, info: DeviceInfo) -> Gpu:
-        return self._driver.gpu(info)
-
-    def support(self, device: DeviceInfo, aspect: Aspect) -> Support:
-        if aspect in _MISSING:
-            return Support("no", _MISSING[aspect])
-        try:
-            gpu = self._driver.gpu(device)
-            lacking, (_, waits, why) = gpu.lacks_virtual_memory, gpu.words
-        except XpuShareError as error:
-            return Support("unknown", f"the driver cannot be asked: {error}")
+    def supported(self, gpu: Gpu, aspect: Aspect) -> Support:
+        lacking, (_, waits, why) = gpu.lacks_virtual_memory, gpu.words
         if aspect in _EVENTS:
             return Support("yes", "tried: streams store words and wait for them" if waits else why)
         if aspect in _VIRTUAL and lacking:
@@ -120,16 +96,13 @@ class Hip(VirtualMemoryAdapter):
             vendor_id=0x1002,
         )
 
-    def reaches(self, device: DeviceInfo, peer: DeviceInfo) -> bool:
-        return self._driver.gpu(device).reaches(self._driver.gpu(peer).ordinal)
-
     def allocate(self, device: DeviceInfo, kind: base.UsmKind, nbytes: int) -> DriverMemory:
         if kind == "device" and self.device(device).lacks_virtual_memory:
-            return _memory.Allocated(self.memory_engine, self.device(device), nbytes, False)
+            return _memory.allocate(self.memory_engine, self.device(device), nbytes, False)
         return super().allocate(device, kind, nbytes)
 
     def allocate_shared(self, info: DeviceInfo, nbytes: int) -> DriverMemory:
-        return _memory.Allocated(self.memory_engine, self.device(info), nbytes, True)
+        return _memory.allocate(self.memory_engine, self.device(info), nbytes, True)
 
     def open_own(self, info: DeviceInfo, kind: int, doing: str, what: Import, description: bytes) -> DriverMemory:
         return _memory.open_own(self.memory_engine, self.device(info), kind, doing, what, description)
@@ -140,7 +113,9 @@ class Hip(VirtualMemoryAdapter):
     def foreign(self, address: int, nbytes: int | None = None) -> base.Foreign | None:
         if not self._driver.started and not protocols.in_use_here():
             return None
-        return _memory.locate(self._driver, self._listing.info, address) if self._driver.gpus() else None
+        if not self._driver.gpus():
+            return None
+        return _memory.locate(self.memory_engine, self._driver, self.listing.info, address)
 
     def new_stream(self, info: DeviceInfo, doing: str) -> Stream:
         return Stream(self.device(info), doing)
@@ -160,14 +135,14 @@ class Hip(VirtualMemoryAdapter):
                     raise InvalidArgumentError(f"{doing}: somebody is capturing it into a graph")
                 self._driver(doing, "hipStreamSynchronize", raw)
 
-        info = self._listing.info(gpu)
+        info = self.listing.info(gpu)
         return info, HostOrderedQueue(self.queue(info), finish)
 
     def _gpu_of(self, ordinal: int | None) -> Gpu:
         """The device that another library's object says, else the current one."""
         found = self._driver.gpus()
         if ordinal is None:
-            ordinal = self._driver.first("asking for the current device", "hipGetDevice")
+            ordinal = self._driver.made("asking for the current device", "hipGetDevice")
         if ordinal >= len(found):
             raise FeatureNotSupportedError(f"it is on hip:{ordinal}, of which this process has none")
         return found[ordinal]
@@ -182,4 +157,4 @@ class Hip(VirtualMemoryAdapter):
         raw = protocols.event_of(native)
         if raw == 0:
             raise InvalidArgumentError(f"this {type(native).__name__} was never recorded: record it first")
-        return None if raw is None else (self._listing.info(self._gpu_of(protocols.device_of(native))), raw)
+        return None if raw is None else (self.listing.info(self._gpu_of(ordinal_of(native))), raw)

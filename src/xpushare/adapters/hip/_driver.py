@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import mmap
 import os
 import time
 import uuid
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
-from typing import Any, ClassVar, Final, final
+from typing import Any, ClassVar, Final, TypeVar, final
 
 from xpushare import _native
 from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidHandleError, XpuShareError
@@ -22,6 +23,8 @@ from xpushare.adapters.host.memory import page_of_memfd
 from xpushare.adapters.stream.background import quietly
 from xpushare.adapters.stream.hooks import Codes, Feature, QueueCalls, Scope
 from xpushare.adapters.stream.library import LibraryDriver, address_of
+from xpushare.adapters.stream.registered_page import RegisteredPage
+from xpushare.adapters.stream.runtime_stream import FUNCTIONS, copy_and_fills
 from xpushare.adapters.stream.slot_pages import unreach
 from xpushare.adapters.vendor import library_loaded
 from xpushare.adapters.virtual_memory.counted import CountedMemory, Pages
@@ -30,6 +33,7 @@ from xpushare.adapters.virtual_memory.peer_access import find_origin
 
 __all__ = ["CODES", "Driver", "Gpu"]
 
+T = TypeVar("T")
 _NONE: Final = (
     "there is no AMD GPU that this process may use: rocminfo shows them, HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES "
     "hide them, and /dev/kfd and /dev/dri/renderD* belong to the groups render and video"
@@ -53,8 +57,6 @@ _TRIED: Final = 0x123456789ABCDEF0  # shows a half or a torn store
 _SECONDS: Final = 1.0  # for which a trial waits
 _STORE, _WAIT, _CAPTURED = ("hipStreamWriteValue64", "hipStreamWaitValue64", "hipStreamIsCapturing")
 _FD_BY_VALUE: Final = 70_100_000  # before release 7.1 an import wants the address of the file descriptor
-_MEMSETS: Final = tuple(f"hipMemset{bits}Async" for bits in ("D8", "D16", "D32"))
-_OTHERS: Final = ("hipMemcpyAsync", "hipEventRecord", "hipStreamWaitEvent", *_MEMSETS)
 
 
 @final
@@ -66,7 +68,7 @@ class Driver(LibraryDriver["Gpu"]):
     missing = Error.NotSupported
     not_ready = Error.NotReady
     exiting = Error.Deinitialized
-    by_address = ctypes.Structure
+    by_address = AllocationProp
 
     def __init__(self) -> None:
         super().__init__("HIP", "HIP_VISIBLE_DEVICES")
@@ -87,16 +89,15 @@ class Driver(LibraryDriver["Gpu"]):
     def _start(self) -> list[Gpu]:
         doing, library = "starting HIP", self._load()
         for name, arguments in n.FUNCTIONS.items():
-            function = getattr(library, name, None)
-            if function is not None:
+            if (function := getattr(library, name, None)) is not None:
                 function.argtypes = arguments
                 self.functions[name] = function
         self._name = library.hipGetErrorName
         self._name.restype = ctypes.c_char_p
         self._clear = getattr(library, "hipGetLastError", None)
         self(doing, "hipInit", 0)
-        self.version = self.first(doing, "hipRuntimeGetVersion")
-        found = [Gpu(self, ordinal) for ordinal in range(self.first(doing, "hipGetDeviceCount"))]
+        self.version = self.made(doing, "hipRuntimeGetVersion")
+        found = [Gpu(self, ordinal) for ordinal in range(self.made(doing, "hipGetDeviceCount"))]
         for gpu in found:  # some have no number of their own
             if sum(each.uuid == gpu.uuid for each in found) > 1 or not int(uuid.UUID(gpu.uuid)):
                 gpu.uuid = str(uuid.uuid5(uuid.NAMESPACE_OID, f"xpushare/hip/{gpu.pci}"))
@@ -112,17 +113,15 @@ class Driver(LibraryDriver["Gpu"]):
             self._clear()
         return code
 
-    def first(self, doing: str, name: str, *arguments: Any, into: Any = None) -> int:
-        """The number that a call writes to where its first argument points."""
-        out = ctypes.c_int() if into is None else into
-        self(doing, name, address_of(out), *arguments)
-        if self.ended:
-            raise self.error(doing, name, self.exiting)
-        return out.value or 0
+    @cached_property
+    def stream_functions(self) -> dict[str, int]:
+        """The addresses of what native code calls on streams."""
+        return {name: self.address(name) for name in (f"hip{each}" for each in FUNCTIONS)}
 
-    def made(self, doing: str, name: str, *arguments: Any) -> int:
-        """The handle or the address that a call writes so."""
-        return self.first(doing, name, *arguments, into=ctypes.c_void_p())
+    def asked(self, doing: str, name: str, *arguments: Any, into: T) -> T:
+        """What a call writes to where its first argument points."""
+        self(doing, name, address_of(into), *arguments)
+        return into
 
     def error(self, doing: str, call: str, code: int) -> XpuShareError:
         return CODES.error(doing, call, self._name(code).decode(), code)
@@ -135,20 +134,16 @@ class Driver(LibraryDriver["Gpu"]):
     @contextmanager
     def scope(self, ordinal: int | None) -> Generator[None]:
         """Leaves captures of all threads alone, and makes a device current; afterwards all is as before."""
-        doing, mode = ("making a device current", address_of(kept := ctypes.c_int(n.RELAXED)))
-        self(doing, "hipThreadExchangeStreamCaptureMode", mode)
-        try:
-            before = ordinal if ordinal is None else self.first(doing, "hipGetDevice")
+        doing, mode = "making a device current", ctypes.c_int(n.RELAXED)
+        exchange = "hipThreadExchangeStreamCaptureMode", address_of(mode)
+        self(doing, *exchange)
+        with ExitStack() as undo:
+            undo.callback(self.code, *exchange)
+            before = ordinal if ordinal is None else self.made(doing, "hipGetDevice")
             if before != ordinal:
                 self(doing, "hipSetDevice", ordinal)
-            try:
-                yield
-            finally:
-                if before != ordinal:
-                    self.code("hipSetDevice", before)
-        finally:
-            self.code("hipThreadExchangeStreamCaptureMode", mode)
-            del kept
+                undo.callback(self.code, "hipSetDevice", before)
+            yield
 
 
 @final
@@ -170,7 +165,7 @@ class Gpu(CountedMemory):
         self.codes = CODES
         self.form = Form.DMA_BUF
         self.error = driver.error
-        self._page: Any = None  # registered, for `drain`
+        self._page = RegisteredPage()  # for `drain`
         self._stuck: ExitStack | None = None  # what a trial uses that has not come to its end
 
     def __str__(self) -> str:
@@ -199,12 +194,10 @@ class Gpu(CountedMemory):
             return "hipDeviceAttributeVirtualMemoryManagementSupported"
         doing = f"trying memory with file descriptors on {self}"
         try:
-            with self.current():
+            with self.current(), ExitStack() as undo:
                 pages = self.create(doing, self._granularity(False), True)
-                try:
-                    os.close(self.export_fd(doing, pages))
-                finally:
-                    quietly(self.release, doing, pages)
+                undo.callback(quietly, self.release, doing, pages)
+                os.close(self.export_fd(doing, pages))
         except XpuShareError as error:
             return str(error)
         return ""
@@ -217,22 +210,24 @@ class Gpu(CountedMemory):
     @cached_property
     def queue_calls(self) -> QueueCalls:
         """What native code calls on the streams here, one for all of them."""
-        address, (stores, waits, _) = self.driver.address, self.words
-        host = "hipLaunchHostFunc" if address("hipLaunchHostFunc") else "hipStreamAddCallback"
-        plain = host == "hipLaunchHostFunc"
+        address, functions, (stores, waits, _) = self.driver.address, self.driver.stream_functions, self.words
+        newer = address("hipLaunchHostFunc")
+        host = "hipLaunchHostFunc" if newer else "hipStreamAddCallback"
         make: Any = _native.QueueCalls
         native = make(
-            (address(host), ("queue", "function", "data", *(() if plain else (0,)))),
+            (address(host), ("queue", "function", "data", *(() if newer else (0,)))),
             (address(_STORE), ("queue", "address", "point", 0)) if stores else None,
             (address(_WAIT), ("queue", "address", "point", n.AT_LEAST, n.ALL_BITS)) if waits else None,
             (address(_CAPTURED), ("queue", "status_out")),
-            host_data=0 if plain else 2,
+            host_data=0 if newer else 2,
             relay=(
                 (address("hipThreadExchangeStreamCaptureMode"), ("mode",)),
                 (address("hipSetDevice"), (self.ordinal,)),
             ),
+            **copy_and_fills(functions, "hip", n.COPY_DEFAULT),
         )
-        return QueueCalls(native, host, _STORE, _WAIT, _CAPTURED, {address(name): name for name in _OTHERS})
+        others = {at: name for name, at in functions.items()}
+        return QueueCalls(native, host, _STORE, _WAIT, _CAPTURED, others)
 
     def new_stream(self, doing: str) -> int:
         return self.driver.made(doing, "hipStreamCreateWithFlags", n.NON_BLOCKING)
@@ -251,7 +246,7 @@ class Gpu(CountedMemory):
     def _try_words(self, undo: ExitStack) -> tuple[bool, bool, str]:
         doing, driver = f"trying words on {self}", self.driver
         page = page_of_memfd()
-        self.reach(doing, page.address, page.nbytes, False)
+        self.reach(doing, page.address, page.nbytes)
         undo.callback(unreach, self, doing, page)
         at = self.reached(doing, page.address)
         word = ctypes.c_uint64.from_address(page.address)
@@ -276,18 +271,15 @@ class Gpu(CountedMemory):
             return (False, False, why or f"{doing}: {_STORE} wrote {word.value:#x}, not {_TRIED:#x}")
         word.value = 2
         why = fails(_WAIT, at, 3, n.AT_LEAST, n.ALL_BITS)
-        own = ctypes.c_void_p()
-        if (
-            why
-            and self._stuck is None
-            and not driver.code("hipExtMallocWithFlags", address_of(own), 8, n.SIGNAL_MEMORY)
-        ):
-            undo.callback(driver.code, "hipFree", own.value)
-            if not fails(_WAIT, own.value or 0, 0, n.AT_LEAST, n.ALL_BITS):
-                why += "; it works on signal memory, which is private to a process"
+        if why and self._stuck is None:
+            with suppress(XpuShareError):
+                own = driver.made(doing, "hipExtMallocWithFlags", 8, n.SIGNAL_MEMORY)
+                undo.callback(driver.code, "hipFree", own)
+                if not fails(_WAIT, own, 0, n.AT_LEAST, n.ALL_BITS):
+                    why += "; it works on signal memory, which is private to a process"
         return True, not why, why
 
-    def reach(self, doing: str, address: int, nbytes: int, read_only: bool) -> None:
+    def reach(self, doing: str, address: int, nbytes: int, read_only: bool = False) -> None:
         self.driver(doing, "hipHostRegister", address, nbytes, n.PORTABLE | n.MAPPED)
 
     def reached(self, doing: str, address: int) -> int:
@@ -297,31 +289,22 @@ class Gpu(CountedMemory):
         self.driver(doing, "hipHostUnregister", address)
 
     def drain(self) -> None:
-        """hipDeviceSynchronize ends captures, whatever this thread's mode. hipHostUnregister waits for all streams of
-        the device that was current at the registration, and leaves captures alone (both by AMD's source). So this
-        unregisters a page of ours, and registers it again.
-        """
         doing = f"waiting for the work on {self}"
         with self.current():
-            page, self._page = self._page, None
-            if page is None:
-                page = page_of_memfd()
-                self.reach(doing, page.address, page.nbytes, False)
-            self.unreach(doing, page.address)
-            self.reach(doing, page.address, page.nbytes, False)
-            self._page = page
+            reach, unreach = functools.partial(self.reach, doing), functools.partial(self.unreach, doing)
+            self._page.renew(reach, unreach)
 
     def _granularity(self, recommended: bool) -> int:
         doing, call = "asking for the granularity", "hipMemGetAllocationGranularity"
         prop = AllocationProp(n.PINNED, n.POSIX_FD, n.ON_DEVICE, self.ordinal)
-        return self.driver.first(doing, call, prop, int(recommended), into=ctypes.c_size_t())
+        return self.driver.made(doing, call, prop, int(recommended))
 
     def granularity(self, recommended: bool) -> int:
         return mmap.PAGESIZE if self.lacks_virtual_memory else self._granularity(recommended)
 
     def reaches(self, location: int) -> bool:
-        call = ("asking for peer access", "hipDeviceCanAccessPeer", self.ordinal, location)
-        return location == self.ordinal or bool(self.driver.first(*call))
+        call = "asking for peer access", "hipDeviceCanAccessPeer", self.ordinal, location
+        return location == self.ordinal or bool(self.driver.made(*call))
 
     def create(self, doing: str, nbytes: int, shareable: bool) -> Pages:
         if not self.attribute(Attribute.VirtualMemoryManagementSupported):
@@ -333,7 +316,7 @@ class Gpu(CountedMemory):
         self.driver(doing, "hipMemRelease", pages.handle)
 
     def export_fd(self, doing: str, handle: Pages) -> int:
-        fd = self.driver.first(doing, "hipMemExportToShareableHandle", handle.handle, n.POSIX_FD, 0)
+        fd = self.driver.made(doing, "hipMemExportToShareableHandle", handle.handle, n.POSIX_FD, 0)
         os.set_inheritable(fd, False)
         return fd
 

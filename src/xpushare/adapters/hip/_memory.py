@@ -16,66 +16,78 @@ from xpushare.adapters.stream.payload import described
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.memory import Mapped, with_room
 
-__all__ = ["Allocated", "locate", "open_own"]
+__all__ = ["allocate", "locate", "open_own"]
 
 _LEGACY: Final = 2  # a kind of memory in a payload
 _HIP_6: Final = 60_000_000
 
 
 def _handle_of(gpu: Gpu, doing: str, address: int) -> bytes:
-    handle = Handle()
     with gpu.current():
-        gpu.driver(doing, "hipIpcGetMemHandle", handle, address)
-    return bytes(handle)
+        return bytes(gpu.driver.asked(doing, "hipIpcGetMemHandle", address, into=Handle()))
 
 
-@final
-class Allocated(Mapped):
-    """Memory of ours from hipMalloc, or, with `managed`, memory that moves between the host and the devices."""
+class _Malloced(Mapped):
+    """Memory of hipMalloc: its handle names the whole allocation, for as long as that lives."""
 
-    def __init__(self, engine: Engine, gpu: Gpu, nbytes: int, managed: bool) -> None:
-        doing, driver = f"allocating {nbytes} bytes on {gpu}", gpu.driver
-        if managed and not gpu.attribute(Attribute.ManagedMemory):
-            raise FeatureNotSupportedError(f"{doing}: it lacks hipDeviceAttributeManagedMemory")
-        call, flags = ("hipMallocManaged", (n.ATTACH_GLOBAL,)) if managed else ("hipMalloc", ())
-        with gpu.current():
-            address = with_room(engine, driver.made, doing, call, nbytes, *flags)
-        self.host_accessible = managed and bool(gpu.attribute(Attribute.ConcurrentManagedAccess))
-        self._gpu, self._managed, self._handle = gpu, managed, b""
-        super().__init__(engine, gpu, address, nbytes, driver, "freeing memory", "hipFree", address)
+    def __init__(self, engine: Engine, gpu: Gpu, address: int, nbytes: int, handle: bytes = b"") -> None:
+        super().__init__(engine, gpu, address, nbytes, gpu.driver, "freeing memory", "hipFree", address)
+        self._gpu = gpu
+        self._handle = handle
 
     def export(self, read_only: bool) -> Export:
-        if self._managed:
-            raise FeatureNotSupportedError(
-                "HIP cannot share managed memory between processes: use malloc_device, or malloc_host for memory that "
-                "the host touches too"
-            )
         self._handle = self._handle or _handle_of(self._gpu, f"exporting {self.nbytes} bytes", self.address)
         return described(_LEGACY, self.nbytes, self.nbytes, own=self._handle)
 
 
+@final
+class _Foreign(_Malloced):
+    """Another library's; releasing frees nothing."""
+
+    def release(self) -> None:
+        pass
+
+
+@final
+class _Managed(_Malloced):
+    """Memory that moves between the host and the devices."""
+
+    def export(self, read_only: bool) -> Export:
+        raise FeatureNotSupportedError(
+            "HIP cannot share managed memory between processes: use malloc_device, or malloc_host for memory that the "
+            "host touches too"
+        )
+
+
+def allocate(engine: Engine, gpu: Gpu, nbytes: int, managed: bool) -> DriverMemory:
+    doing, made = f"allocating {nbytes} bytes on {gpu}", gpu.driver.made
+    if managed and not gpu.attribute(Attribute.ManagedMemory):
+        raise FeatureNotSupportedError(f"{doing}: it lacks hipDeviceAttributeManagedMemory")
+    with gpu.current():
+        if not managed:
+            return _Malloced(engine, gpu, with_room(engine, made, doing, "hipMalloc", nbytes), nbytes)
+        found = _Managed(engine, gpu, made(doing, "hipMallocManaged", nbytes, n.ATTACH_GLOBAL), nbytes)
+        found.host_accessible = bool(gpu.attribute(Attribute.ConcurrentManagedAccess))
+        return found
+
+
 def _range(driver: Driver, address: int) -> tuple[int, int]:
     """The allocation at an address: its start and its size."""
-    start, nbytes = ctypes.c_void_p(), ctypes.c_size_t()
-    driver("asking for an allocation", "hipMemGetAddressRange", address_of(start), address_of(nbytes), address)
-    return start.value or 0, nbytes.value
+    nbytes = ctypes.c_size_t()
+    start = driver.made("asking for an allocation", "hipMemGetAddressRange", address_of(nbytes), address)
+    return start, nbytes.value
 
 
 def open_own(engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, description: bytes) -> DriverMemory:
     """Map a peer's memory of hipMalloc."""
-    driver, out = gpu.driver, ctypes.c_void_p()
+    driver = gpu.driver
     if kind != _LEGACY or len(description) < ctypes.sizeof(Handle):
         raise InvalidHandleError(f"{doing}: this version does not know the kind of the exporter's memory ({kind})")
     handle = Handle.from_buffer_copy(description)
     # hipIpcMemLazyEnablePeerAccess was 0 before release 6; each takes its own number only.
     lazy = int(driver.version >= _HIP_6)
-    if driver.ended or "hipIpcOpenMemHandle" not in driver.functions:
-        raise driver.error(doing, "hipIpcOpenMemHandle", driver.exiting if driver.ended else driver.missing)
     with gpu.current():
-        code = driver.functions["hipIpcOpenMemHandle"](address_of(out), handle, lazy)  # by value
-        if code:
-            raise driver.error(doing, "hipIpcOpenMemHandle", code)
-        address = out.value or 0
+        address = driver.made(doing, "hipIpcOpenMemHandle", handle, lazy)
         try:
             known = _range(driver, address)[1]
             if known < what.nbytes:
@@ -86,25 +98,7 @@ def open_own(engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, desc
     return Mapped(engine, gpu, address, what.nbytes, driver, "closing memory", "hipIpcCloseMemHandle", address)
 
 
-@final
-class _Foreign(DriverMemory):
-    """Another library's allocation; releasing frees nothing."""
-
-    host_accessible = False
-
-    def __init__(self, address: int, nbytes: int, handle: bytes) -> None:
-        self.address = address
-        self.nbytes = nbytes
-        self._handle = handle
-
-    def export(self, read_only: bool) -> Export:
-        return described(_LEGACY, self.nbytes, self.nbytes, own=self._handle)
-
-    def release(self) -> None:
-        pass
-
-
-def locate(driver: Driver, info_of: Callable[[Gpu], DeviceInfo], address: int) -> Foreign | None:
+def locate(engine: Engine, driver: Driver, info_of: Callable[[Gpu], DeviceInfo], address: int) -> Foreign | None:
     """The allocation of another library at `address`."""
     buffer = driver.pointer(Pointer.BUFFER_ID, address)
     if buffer is None:
@@ -128,4 +122,4 @@ def locate(driver: Driver, info_of: Callable[[Gpu], DeviceInfo], address: int) -
             "backend:cudaMallocAsync out of PYTORCH_ALLOC_CONF; or copy it (share(copy=True))"
         ) from error
     identity = gpu.ordinal, start, nbytes, buffer
-    return Foreign(_Foreign(start, nbytes, handle), address - start, info_of(gpu), "device", identity)
+    return Foreign(_Foreign(engine, gpu, start, nbytes, handle), address - start, info_of(gpu), "device", identity)

@@ -10,19 +10,11 @@ import os
 import sys
 from typing import Any, Final, NamedTuple
 
+from xpushare.adapters.stream import runtime_objects
+from xpushare.adapters.stream.runtime_objects import library_of
 from xpushare.adapters.vendor import library_loaded
 
-__all__ = [
-    "BACKEND",
-    "INSTALL",
-    "RawStream",
-    "current_stream",
-    "device_of",
-    "event_of",
-    "in_use_here",
-    "libraries",
-    "stream_of",
-]
+__all__ = ["BACKEND", "INSTALL", "RawStream", "current_stream", "event_of", "in_use_here", "libraries", "stream_of"]
 
 BACKEND: Final = "hip"
 INSTALL: Final = (
@@ -50,7 +42,7 @@ class RawStream(NamedTuple):
 
 def _is_hip(native: object) -> bool:
     """Whether an object of another library is HIP's, as far as its library tells."""
-    library = type(native).__module__.partition(".")[0]
+    library = library_of(native)
     module: Any = sys.modules.get(library)
     if library == "torch":
         return getattr(getattr(module, "version", None), "hip", None) is not None
@@ -61,7 +53,7 @@ def _is_hip(native: object) -> bool:
 
 def current_stream(array: object, ordinal: int) -> object:
     """The stream that the library of `array` works on now; the default stream if the library does not say."""
-    library = type(array).__module__.partition(".")[0]
+    library = library_of(array)
     if library not in ("torch", "cupy") or not _is_hip(array):
         return RawStream(0, ordinal)
     cuda = sys.modules[library].cuda
@@ -69,23 +61,12 @@ def current_stream(array: object, ordinal: int) -> object:
 
 
 def stream_of(native: object) -> tuple[int, int | None] | None:
-    """(raw stream, device ordinal if it says that) of another library's stream object; None if it is no stream."""
+    """(raw stream, device ordinal if it says that) of another library's stream object; None if it is none of HIP's."""
     if isinstance(native, RawStream):
         return native
-    plain = native if isinstance(native, int) and not isinstance(native, bool) else None
-    raw = getattr(native, "cuda_stream", getattr(native, "ptr", plain))  # torch, CuPy
-    if not isinstance(raw, int) or not _is_hip(native):
-        return None
-    return raw, device_of(native)
+    return runtime_objects.stream_of(native) if _is_hip(native) else None
 
 
 def event_of(native: object) -> int | None:
-    """The raw event of another library's event object; None if it is no event, 0 if it was never recorded."""
-    raw = getattr(native, "cuda_event", getattr(native, "ptr", None))
-    return raw if isinstance(raw, int) and _is_hip(native) else None
-
-
-def device_of(native: object) -> int | None:
-    """The ordinal that a stream or an event says; None if it says none."""
-    said = getattr(getattr(native, "device", None), "index", getattr(native, "device_id", None))
-    return said if isinstance(said, int) and said >= 0 else None
+    """The same for an event: its handle, 0 if it was never recorded."""
+    return runtime_objects.event_of(native) if _is_hip(native) else None

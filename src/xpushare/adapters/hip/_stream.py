@@ -4,40 +4,25 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, final
+from typing import Literal, final
 
 from xpushare.adapters.hip import _numbers as n
 from xpushare.adapters.hip._driver import Gpu
 from xpushare.adapters.stream.hooks import Calls, Device, Scope
+from xpushare.adapters.stream.native_event import IpcEvent
+from xpushare.adapters.stream.runtime_stream import RuntimeStream
 
-__all__ = ["IpcEvent", "Stream"]
-
-_MEMSET: Final = {1: "hipMemsetD8Async", 2: "hipMemsetD16Async", 4: "hipMemsetD32Async"}
-
-
-@final
-class IpcEvent:
-    """An event that other processes can open by `handle` (hipIpcOpenEventHandle)."""
-
-    def __init__(self, gpu: Gpu, event: int, handle: bytes) -> None:
-        self._gpu = gpu
-        self._event = self.native = event
-        self.handle = handle
-
-    def release(self) -> None:
-        with self._gpu.current():
-            self._gpu.driver("destroying an IPC event", "hipEventDestroy", self._event)
+__all__ = ["Stream"]
 
 
 @final
-class Stream:
+class Stream(RuntimeStream):
     """A stream of ours, and the engine's hooks for it; a mark is an event.
 
     Streams share four hardware queues (GPU_MAX_HW_QUEUES), and a wait is a kernel that holds one up. So the device
     waits only for what this process has handed to it; the queue holds the rest.
     """
 
-    fill_units: Sequence[int] = tuple(_MEMSET)
     around_calls: Callable[[], Scope] | None = None
     owner: object | None = None
 
@@ -50,13 +35,13 @@ class Stream:
         self._gpu = gpu
         self._driver = gpu.driver
         with gpu.current():
-            self.handle = gpu.new_stream(doing)
+            super().__init__(gpu.new_stream(doing), gpu.driver.stream_functions, "hip", n.COPY_DEFAULT)
 
     def new_mark(self, doing: str) -> int:
         return self._driver.made(doing, "hipEventCreateWithFlags", n.UNTIMED)
 
     def mark(self, doing: str, mark: int) -> Calls:
-        return ((self._driver.address("hipEventRecord"), mark, self.handle),)
+        return ((self.record, mark, self.handle),)
 
     def query(self, doing: str, mark: int) -> bool:
         return self._driver.ready(doing, "hipEventQuery", mark)
@@ -67,26 +52,16 @@ class Stream:
     def check_device(self, doing: str) -> None:
         self.busy(doing)
 
-    def copy(self, doing: str, dst: int, src: int, nbytes: int) -> Calls:
-        return ((self._driver.address("hipMemcpyAsync"), dst, src, nbytes, n.COPY_DEFAULT, self.handle),)
-
-    def fill(self, doing: str, dst: int, pattern: bytes, times: int) -> Calls:
-        function = self._driver.address(_MEMSET[len(pattern)])
-        return ((function, dst, int.from_bytes(pattern, "little"), times, self.handle),)
-
-    def wait_native(self, doing: str, event: int) -> Calls:
-        return ((self._driver.address("hipStreamWaitEvent"), self.handle, event, 0),)
-
     def record_native(self, doing: str) -> IpcEvent:
-        driver, handle = self._driver, n.Handle()
+        driver = self._driver
         event = driver.made(doing, "hipEventCreateWithFlags", n.UNTIMED | n.INTERPROCESS)
         try:
             driver(doing, "hipEventRecord", event, self.handle)
-            driver(doing, "hipIpcGetEventHandle", handle, event)
+            handle = driver.asked(doing, "hipIpcGetEventHandle", event, into=n.Handle())
         except BaseException:
             driver.code("hipEventDestroy", event)
             raise
-        return IpcEvent(self._gpu, event, bytes(handle))
+        return IpcEvent(event, bytes(handle), self.current, driver, "hipEventDestroy", event)
 
     def destroy(self, marks: Sequence[int]) -> None:
         for mark in marks:

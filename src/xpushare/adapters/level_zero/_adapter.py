@@ -26,10 +26,9 @@ from xpushare.adapters.level_zero._protocols import BACKEND, in_use_here, ipc_ev
 from xpushare.adapters.level_zero._samples import UsmArray
 from xpushare.adapters.level_zero._stream import GivenEvent, OpenedEvent, Stream
 from xpushare.adapters.stream.host_ordered import HostOrderedQueue
-from xpushare.adapters.stream.listing import Listing
 from xpushare.adapters.stream.samples import DriverSamples
-from xpushare.adapters.virtual_memory.adapter import VirtualMemoryAdapter
 from xpushare.adapters.virtual_memory.engine import Engine
+from xpushare.adapters.virtual_memory.library_adapter import LibraryAdapter
 
 __all__ = ["LevelZero"]
 
@@ -48,39 +47,21 @@ _MISSING: Final = {
 _EVENTS: Final = (Aspect.ext_oneapi_ipc_event, Aspect.two_way_events, Aspect.host_signal_events)
 
 
-class LevelZero(VirtualMemoryAdapter):
+class LevelZero(LibraryAdapter[Gpu]):
     """GPUs of Level Zero's drivers."""
 
     backend = BACKEND
     stream_kind = 1  # an immediate command list, not a queue
-    maps_memfds = False  # the driver has to know their pages
+    missing = _MISSING
 
     def __init__(self) -> None:
         self._driver = Driver(Gpu)
-        super().__init__(Engine(BACKEND, self._driver.gpus, registered_slots=Gpu.registers_slots))
-        self._listing = Listing(self._driver, VARIABLES, info, list_devices)
-        self._driver.end_after(self.engine.teardown)
+        engine = Engine(BACKEND, self._driver.gpus, registered_slots=Gpu.registers_slots)
+        super().__init__(engine, self._driver, VARIABLES, info, list_devices)
 
     # --- devices -------------------------------------------------------------------------------------------
 
-    def devices(self) -> list[DeviceInfo]:
-        return list(self._listing.found()[0])
-
-    def why_none(self) -> str:
-        return self._listing.found()[1]
-
-    def device(self, info: DeviceInfo) -> Gpu:
-        return self._driver.gpu(info)
-
-    def support(self, device: DeviceInfo, aspect: Aspect) -> Support:
-        if aspect in _MISSING:
-            return Support("no", _MISSING[aspect])
-        try:
-            return self._support(self._driver.gpu(device), aspect)
-        except XpuShareError as error:
-            return Support("unknown", f"the driver cannot be asked: {error}")
-
-    def _support(self, gpu: Gpu, aspect: Aspect) -> Support:
+    def supported(self, gpu: Gpu, aspect: Aspect) -> Support:
         if aspect in _EVENTS:
             lacking, how = gpu.words.lacking, gpu.words.how()
         elif aspect is Aspect.ext_oneapi_ipc_physical_memory:
@@ -110,9 +91,6 @@ class LevelZero(VirtualMemoryAdapter):
             error_correction=bool(about.flags & n.DEVICE_ECC),
         )
 
-    def reaches(self, device: DeviceInfo, peer: DeviceInfo) -> bool:
-        return self._driver.gpu(device).reaches(self._driver.gpu(peer).ordinal)
-
     # --- memory --------------------------------------------------------------------------------------------
 
     def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory:
@@ -139,7 +117,7 @@ class LevelZero(VirtualMemoryAdapter):
             if not in_use_here():
                 return None
             self._driver.start()
-        return _memory.locate(self._driver, self._listing.info, address)
+        return _memory.locate(self._driver, self.listing.info, address)
 
     # --- queues and events ---------------------------------------------------------------------------------
 
@@ -182,7 +160,7 @@ class LevelZero(VirtualMemoryAdapter):
             return None
         for gpu in {gpu.platform: gpu for gpu in reversed(self._driver.gpus())}.values():
             try:
-                return self._listing.info(gpu), OpenedEvent(gpu, handle)
+                return self.listing.info(gpu), OpenedEvent(gpu, handle)
             except XpuShareError as error:
                 failures.append(error)
         raise failures[0] if failures else FeatureNotSupportedError(f"opening an IPC event: {self.why_none()}")

@@ -8,10 +8,11 @@ unsigned integers. A test compares sizes and offsets with what a C compiler make
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from ctypes import c_char, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 from typing import Any, ClassVar, Final
 
-__all__ = ["FUNCTIONS", "LIBRARY", "RESULTS", "STRUCTURES", "load"]
+__all__ = ["FUNCTIONS", "LIBRARY", "RESULTS", "STRUCTURES", "functions"]
 
 LIBRARY: Final = "libze_loader.so.1"
 
@@ -329,14 +330,7 @@ _NAMED: Final = {
 RESULTS: Final = {code: f"ZE_RESULT_{name}" for code, name in _NAMED.items()}
 
 
-def load() -> dict[str, Any]:
-    """The functions of the loader, those that it has. Raises OSError if there is no loader."""
-    library = ctypes.CDLL(LIBRARY)
-    found: dict[str, Any] = {}
+def functions() -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
+    """The loader's functions: name, result, arguments."""
     for name, (_since, arguments) in FUNCTIONS.items():
-        function = getattr(library, name, None)
-        if function is not None:
-            function.argtypes = arguments
-            function.restype = c_void_p if name == "zeDriverGetDefaultContext" else c_uint32
-            found[name] = function
-    return found
+        yield name, c_void_p if name == "zeDriverGetDefaultContext" else c_uint32, arguments

@@ -150,10 +150,7 @@ class Driver(LibraryDriver["Gpu"]):
         self.platforms: list[Platform] = []
 
     def _start(self) -> list[Gpu]:
-        try:
-            self.functions = ze.load()
-        except OSError as error:
-            raise FeatureNotSupportedError(f"starting Level Zero: the loader cannot be loaded: {error}") from error
+        self.load(ze.LIBRARY, ze.functions())
         found: list[Gpu] = []
         self.platforms = []
         for handle in self._drivers():

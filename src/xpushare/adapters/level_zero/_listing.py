@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from xpushare.adapters.base import DeviceInfo
 from xpushare.adapters.level_zero._numbers import INTEL
 from xpushare.adapters.level_zero._protocols import BACKEND, INSTALL
-from xpushare.adapters.stream.listing import ask_child, has_render_node
+from xpushare.adapters.stream.listing import ask_driver, has_render_node
 
 __all__ = ["VARIABLES", "info", "list_devices", "present"]
 
@@ -21,16 +20,6 @@ VARIABLES: Final = (
     "ZE_ENABLE_PCI_ID_DEVICE_ORDER",
 )
 _DRIVERS: Final = ("ZE_ENABLE_ALT_DRIVERS", "ZEL_DRIVERS_ORDER")  # name drivers that need no Intel GPU
-
-# It runs in a process of its own.
-_ASK: Final = """
-import sys
-sys.path[:] = {path!r}
-from xpushare.adapters.level_zero._device import Gpu
-from xpushare.adapters.level_zero._driver import Driver
-from xpushare.adapters.stream.listing import tell
-tell(Driver(Gpu))
-"""
 
 
 def present(environ: Mapping[str, str] = os.environ) -> bool:
@@ -48,7 +37,7 @@ def list_devices() -> tuple[list[DeviceInfo], str]:
     """The devices of this process by ordinals; and, where there are none, why."""
     if not present():
         return [], "the kernel shows no Intel GPU (no /dev/dri/renderD* of one)"
-    said = ask_child(_ASK.format(path=sys.path), "Level Zero")
+    said = ask_driver("Level Zero", "xpushare.adapters.level_zero._device", "Driver, Gpu", "Driver(Gpu)")
     if "why" in said:
         return [], f"{said['why']}; {INSTALL}"
     why = f"the Level Zero loader has no GPU driver with a device; {INSTALL}"

@@ -15,8 +15,9 @@ from xpushare.adapters.level_zero._device import Gpu
 from xpushare.adapters.level_zero._numbers import Handle
 from xpushare.adapters.stream.hooks import Calls, Device, Scope
 from xpushare.adapters.stream.library import address_of
+from xpushare.adapters.stream.native_event import IpcEvent
 
-__all__ = ["GivenEvent", "IpcEvent", "Mark", "OpenedEvent", "Stream"]
+__all__ = ["GivenEvent", "Mark", "OpenedEvent", "Stream"]
 
 _patterns: Final = (ctypes.c_uint8 * 256)(*range(256))  # what fills read: the byte at its own index
 
@@ -69,19 +70,6 @@ class GivenEvent:
 
 
 @final
-class IpcEvent:
-    """A counter-based event that other processes can open by `handle` (zeEventCounterBasedOpenIpcHandle)."""
-
-    def __init__(self, gpu: Gpu, event: int, handle: bytes) -> None:
-        self._gpu = gpu
-        self._event = self.native = event
-        self.handle = handle
-
-    def release(self) -> None:
-        self._gpu.driver("destroying an IPC event", "zeEventDestroy", self._event)
-
-
-@final
 class Stream:
     """A list of ours, and the engine's hooks for it.
 
@@ -103,12 +91,6 @@ class Stream:
         self._gpu = gpu
         self._driver = driver
         self._lock = threading.Lock()
-        self.handle = gpu.new_list(doing)
-        try:
-            self.calls = words.calls(self.handle, driver.raw(doing, Handle.COMMAND_LIST, self.handle))
-        except BaseException:
-            driver.code("zeCommandListDestroy", self.handle)
-            raise
         self._copy, self._fill, self._signal, self._wait, self._reset = (
             driver.address(name)
             for name in (
@@ -119,6 +101,13 @@ class Stream:
                 "zeEventHostReset",
             )
         )
+        self.handle = gpu.new_list(doing)
+        try:
+            raw = driver.raw(doing, Handle.COMMAND_LIST, self.handle)
+            self.calls = words.calls(self.handle, raw, self._copy, self._fill)
+        except BaseException:
+            driver.code("zeCommandListDestroy", self.handle)
+            raise
         gpu.streams.add(self)
 
     def new_mark(self, doing: str) -> Mark:
@@ -174,7 +163,7 @@ class Stream:
         except BaseException:
             driver.code("zeEventDestroy", event)
             raise
-        return IpcEvent(self._gpu, event, bytes(raw.data))
+        return IpcEvent(event, bytes(raw.data), self.current, driver, "zeEventDestroy", event)
 
     def destroy(self, marks: Sequence[Mark]) -> None:
         for mark in marks:

@@ -55,8 +55,10 @@ class Words(NamedTuple):
             return f"the driver lacks {self.slower}"
         return f"tried: the device stores points, and queues wait on it ({self.wait_bits} bits)"
 
-    def calls(self, handle: int, raw: int) -> QueueCalls:
-        """What native code calls on a list, which the loader knows as `handle` and the driver as `raw`."""
+    def calls(self, handle: int, raw: int, copy: int, fill: int) -> QueueCalls:
+        """What native code calls on a list, which the loader knows as `handle` and the driver as `raw`. The loader has
+        the functions `copy` and `fill`.
+        """
         function: tuple[int, tuple[int | str, ...]] = (_refused, ("function", "data"))
         if self.host:
             of_loader = self.host_name in ze.FUNCTIONS
@@ -65,9 +67,15 @@ class Words(NamedTuple):
         value = "point" if self.wait_bits == 64 else "point_low"
         wait = (self.wait, (raw, address_of(_at_least), "address", value, 0)) if self.wait else None
         native: Any = _native.QueueCalls
-        return QueueCalls(
-            native(function, store, wait, wait_bits=self.wait_bits), self.host_name, _STORE, _WAIT[self.wait_bits]
+        made = native(
+            function,
+            store,
+            wait,
+            wait_bits=self.wait_bits,
+            copy=(copy, ("queue", "to", "from", "nbytes", 0, 0, 0)),
+            fills=((fill, ("queue", "to", "value_at", 1, "times", 0, 0, 0)),),
         )
+        return QueueCalls(made, self.host_name, _STORE, _WAIT[self.wait_bits])
 
 
 def try_words(gpu: Gpu) -> Words:

@@ -12,18 +12,10 @@ from xpushare._errors import InvalidArgumentError
 from xpushare._system import boot_id
 from xpushare.adapters.base import (
     DeviceInfo,
-    DriverMemory,
-    DriverPhysical,
     DriverQueue,
-    DriverRange,
     Foreign,
-    Form,
-    Import,
     Properties,
-    Same,
-    UsmKind,
 )
-from xpushare.adapters.host.memory import HostPhysical, HostRange
 from xpushare.adapters.mock.hooks import Device, Stream
 from xpushare.adapters.mock.others import (
     MockEvent,
@@ -36,9 +28,8 @@ from xpushare.adapters.mock.others import (
     stream_by_handle,
 )
 from xpushare.adapters.mock.script import LIBRARY, driver
-from xpushare.adapters.stream.adapter import StreamAdapter
 from xpushare.adapters.stream.engine import Engine
-from xpushare.adapters.stream.host_memory import HostMemory
+from xpushare.adapters.stream.host_adapter import HostStreamAdapter
 
 __all__ = ["Mock"]
 
@@ -63,11 +54,10 @@ class _Owned:
         self._event.destroy()
 
 
-class Mock(StreamAdapter):
+class Mock(HostStreamAdapter):
     """Two devices, whose streams are threads of this process."""
 
     backend = "mock"
-    maps_memfds = False  # every call is one that the script can make fail
 
     def __init__(self) -> None:
         self._begin()
@@ -103,32 +93,11 @@ class Mock(StreamAdapter):
 
     # --- memory ----------------------------------------------------------------------------------------------
 
-    def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory:
-        return HostMemory.allocate(self.engine, self.device(device), nbytes)
-
-    def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
-        return HostMemory.imported(self.engine, self.device(device), what)
-
-    def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
-        return {Form.MEMFD: Same.HOST}
-
     def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
         array = found_array(address)
         if array is None:
             return None
         return Foreign(array.lent, address - array.memory.address, self.devices()[0], "device", array.identity)
-
-    def physical(self, device: DeviceInfo, nbytes: int, enable_ipc: bool) -> DriverPhysical:
-        return HostPhysical.create(driver(), nbytes)
-
-    def import_physical(self, device: DeviceInfo, what: Import) -> DriverPhysical:
-        return HostPhysical.imported(driver(), what)
-
-    def reaches(self, device: DeviceInfo, peer: DeviceInfo) -> bool:
-        return True  # it is the host's
-
-    def reserve(self, device: DeviceInfo, nbytes: int, address: int) -> DriverRange:
-        return HostRange(driver(), nbytes, address, self.granularity(device, False))
 
     # --- queues ----------------------------------------------------------------------------------------------
 

@@ -34,7 +34,6 @@ CODES: Final = Codes(
     unsupported=frozenset({8}),
     fatal=frozenset({70}),
     captured=frozenset({90}),
-    wrong_size=frozenset(),
     advice={70: "end this process"},
 )
 _NAMES: Final = {2: "MOCK_OUT_OF_MEMORY", 8: "MOCK_UNSUPPORTED", 70: "MOCK_DEVICE_LOST", 90: "MOCK_CAPTURED"}
@@ -92,6 +91,8 @@ class ScriptedDriver(Calls):
             (self.address("wait64_geq"), word),
             (self.address("captured"), ("queue", "status_out")),
             budget=budget,
+            copy=(self.address("copy"), ("queue", "to", "from", "nbytes")),
+            fills=((self.address("fill"), ("queue", "to", "value", "times")),),
         )
         others = {self.address(name): name for name in ("copy", "fill", "mark_record", "host")}
         return QueueCalls(native, "host", "store64", "wait64_geq", "captured", others)

@@ -1,4 +1,4 @@
-"""`opencl`: CPU devices of OpenCL drivers (PoCL, Intel's runtime, rusticl) through the loader `libOpenCL.so.1`, by
+"""`opencl`: CPU devices of OpenCL drivers (PoCL, Intel's runtime) through the loader `libOpenCL.so.1`, by
 ctypes; no compiled code.
 
 Memory is memfds that the device uses in place, queues are in-order command queues whose work the process holds where it

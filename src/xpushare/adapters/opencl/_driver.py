@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack, closing, nullcontext
 from enum import IntEnum
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final, final
+from functools import cached_property, partial
+from typing import Any, ClassVar, Final, final
+from weakref import WeakSet
 
-from xpushare import _native
-from xpushare._errors import FeatureNotSupportedError
-from xpushare._system import boot_id
+from xpushare import _native, _system
+from xpushare._errors import FeatureNotSupportedError, XpuShareError
+from xpushare.adapters.host import memory as host
 from xpushare.adapters.opencl._protocols import LOADER
-from xpushare.adapters.stream.hooks import Codes, QueueCalls
+from xpushare.adapters.stream.hooks import Calls, Codes, Feature, QueueCalls, Scope
 from xpushare.adapters.stream.library import LibraryDriver, address_of
 
-if TYPE_CHECKING:
-    from xpushare.adapters.opencl._device import Cpu
-
-__all__ = ["COMPLETE", "NO_ADDRESS", "Code", "Driver"]
+__all__ = ["Code", "Cpu", "Driver", "Event"]
 
 _P, _I, _U, _U64, _SIZE = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_size_t
 _WAITS: Final = (_U, _P, _P)  # of an operation: for how many events it waits, for which, and where to put its own
@@ -28,7 +28,7 @@ _FUNCTIONS: Final[tuple[tuple[str, Any, tuple[Any, ...]], ...]] = (  # names, re
     ("clGetPlatformIDs", _I, (_U, _P, _P)),
     ("clGetDeviceIDs", _I, (_P, _U64, _U, _P, _P)),
     ("clGetPlatformInfo clGetDeviceInfo clGetCommandQueueInfo clGetEventInfo", _I, (_P, _U, _SIZE, _P, _P)),
-    ("clRetainCommandQueue clReleaseCommandQueue clReleaseEvent clReleaseMemObject clFlush clFinish", _I, (_P,)),
+    ("clReleaseCommandQueue clReleaseEvent clReleaseMemObject clFlush clFinish", _I, (_P,)),
     ("clSetUserEventStatus", _I, (_P, _I)),
     ("clWaitForEvents", _I, (_U, _P)),
     ("clSetEventCallback", _I, (_P, _I, _P, _P)),
@@ -43,10 +43,19 @@ _FUNCTIONS: Final[tuple[tuple[str, Any, tuple[Any, ...]], ...]] = (  # names, re
     ("clCreateUserEvent", _P, (_P, _P)),
     ("clCreateBuffer", _P, (_P, _U64, _SIZE, _P, _P)),
 )
-COMPLETE: Final = 0
-_EVERY_TYPE, _CPU, _OUT_OF_ORDER = 0xFFFFFFFF, 1 << 1, 1 << 0
-_PLATFORM_NAME, _TYPE, _NAME = 0x0902, 0x1000, 0x102B
+_COMPLETE: Final = 0
+_EVERY_TYPE, _CPU, _OUT_OF_ORDER, _SVM_SYSTEM = 0xFFFFFFFF, 1 << 1, 1 << 0, 1 << 2
+_READ_WRITE_IN_PLACE: Final = 1 << 0 | 1 << 3  # CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR
+_PLATFORM_NAME, _TYPE, _NAME, _DRIVER_VERSION, _SVM = 0x0902, 0x1000, 0x102B, 0x102D, 0x1053
 _QUEUE_CONTEXT, _QUEUE_DEVICE, _QUEUE_PROPERTIES, _EVENT_STATUS = 0x1090, 0x1091, 0x1093, 0x11D3
+_NO_ADDRESS: Final = (
+    "the memory of such a device has no address that another process could map, so use it by its vendor's own backend "
+    "(cuda, level_zero)"
+)
+_SECONDS: Final = 5.0  # how long a trial takes at most
+_HELD: Final = 0.02  # seconds for which work behind an event is seen not to run
+_CALLBACK: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)
+_called: Final[list[object]] = []  # callbacks of trials: a driver may be late
 
 
 class Code(IntEnum):
@@ -61,22 +70,170 @@ class Code(IntEnum):
     PLATFORM_NOT_FOUND_KHR = -1001
 
 
-NO_ADDRESS: Final = (
-    "the memory of such a device has no address that another process could map, so use it by its vendor's own backend "
-    "(cuda, level_zero)"
-)
+@final
+class Event:
+    """An event of the driver, which is released with this object: the marker that was queued for it last, none until
+    the driver has that; or a user event (a gate), which is opened in any case, since an error would end the work
+    behind it.
+    """
+
+    def __init__(self, driver: Driver, handle: int = 0, is_gate: bool = False) -> None:
+        self._driver = driver
+        self._is_gate = is_gate
+        self._handle = ctypes.c_void_p(handle)
+        self.list = 1, address_of(self._handle)  # as operations take those that they wait for
+
+    @property
+    def handle(self) -> int:
+        """0 for none."""
+        return self._handle.value or 0
+
+    def complete(self, doing: str) -> bool:
+        if not self.handle:
+            return False
+        status = ctypes.c_int32(self._driver.number("clGetEventInfo", self.handle, _EVENT_STATUS)).value
+        if status < 0:
+            raise self._driver.error(doing, "the work before", status)
+        return status == _COMPLETE
+
+    def awaited(self, queue: int) -> Calls:
+        return ((self._driver.address("clEnqueueBarrierWithWaitList"), queue, *self.list, 0),)
+
+    def marking(self, queue: int) -> Calls:
+        self.release()
+        marker, flush = self._driver.marking
+        return (marker, queue, 0, 0, self.list[1]), (flush, queue)
+
+    def opened_after(self, other: Event) -> Calls:
+        """A user event does not wait for what its queue has: so the thread that hands over what was held does."""
+        wait, status = map(self._driver.address, ("clWaitForEvents", "clSetUserEventStatus"))
+        return (wait, *other.list), (status, self.handle, _COMPLETE)
+
+    def open(self) -> None:
+        self._driver.code("clSetUserEventStatus", self._handle, _COMPLETE)  # refused if it is complete
+
+    def release(self) -> None:
+        if self.handle:
+            self._driver.code("clReleaseEvent", self._handle)
+            self._handle.value = None
+
+    def __del__(self) -> None:
+        if self._is_gate:
+            self.open()
+        self.release()
 
 
 @final
-class Driver(LibraryDriver["Cpu"]):
+class Cpu:
+    """A CPU device, and the engine's hooks for it. Its memory is the host's, so nothing has to be made known to it."""
+
+    def __init__(self, driver: Driver, ordinal: int, handle: int, uuid: str) -> None:
+        self.driver = driver
+        self.ordinal: int = ordinal
+        self.handle = handle
+        self.uuid = uuid
+        self.codes = driver.codes
+        self.error = driver.error
+        self.current: Callable[[], Scope] = nullcontext
+        self.streams: WeakSet[Any] = WeakSet()  # of `_stream`
+        self.text = partial(driver.text, "clGetDeviceInfo", handle)
+        self.number = partial(driver.number, "clGetDeviceInfo", handle)
+        self._lock = threading.RLock()
+        self._context = 0
+        self._lacking: str | None = None
+
+    def __str__(self) -> str:
+        return f"OpenCL device {self.ordinal}"
+
+    def listed(self) -> tuple[str, str, str]:
+        """What a listing says: uuid, name and the driver's version."""
+        return self.uuid, self.text(_NAME), self.text(_DRIVER_VERSION)
+
+    @property
+    def context(self) -> int:
+        with self._lock:
+            if not self._context:
+                device = ctypes.c_void_p(self.handle)
+                call = "clCreateContext", None, 1, address_of(device), None, None
+                self._context = self.driver.created("making a context", *call)
+            return self._context
+
+    def active(self) -> bool:
+        return bool(self.streams)
+
+    def lacking(self, feature: Feature) -> str:
+        """Memory and events are tried together, once."""
+        with self._lock:
+            if self._lacking is None:
+                self._lacking = self._try()
+            return self._lacking
+
+    def lacks_system_svm(self) -> str:
+        """Why its kernels cannot use any address of the process; "" if they can."""
+        has = self.number(_SVM) & _SVM_SYSTEM
+        return "" if has else "CL_DEVICE_SVM_FINE_GRAIN_SYSTEM, so its kernels use only buffers"
+
+    def drain(self) -> None:
+        """Our queues; what other libraries queue is missed."""
+        for stream in list(self.streams):
+            stream.finish(f"waiting for the work on {self}")
+
+    def reach(self, doing: str, address: int, nbytes: int, read_only: bool) -> None: ...
+    def reached(self, doing: str, address: int) -> int:
+        return address
+
+    def unreach(self, doing: str, address: int) -> None: ...
+
+    def _try(self) -> str:
+        """What does not work; "" if all does. The device gets one mapping of a page, and we look at another one."""
+        if not self.number(_SVM):
+            return "shared virtual memory (CL_DEVICE_SVM_CAPABILITIES is 0), by which queues copy and fill memory"
+        driver, doing, nbytes, calls = self.driver, f"trying {self}", _system.page_nbytes(), host.Calls()
+        called, a, b, none = threading.Event(), ctypes.c_uint8(0xAA), ctypes.c_uint8(0xBB), (0, None, None)
+        callback = _CALLBACK(lambda _event, _status, _data: called.set())
+        _called.append(callback)
+        with ExitStack() as undo:
+            try:
+                fd = undo.enter_context(closing(host.memfd_of(calls, doing, "xpushare-page", nbytes)))
+                page, other = (calls.checked(doing, "Mapping", fd.number, nbytes) for _ in range(2))
+                at, seen = page.address, (ctypes.c_uint8 * nbytes).from_address(other.address)
+                queue = driver.created(doing, "clCreateCommandQueueWithProperties", self.context, self.handle, None)
+                undo.callback(driver.code, "clReleaseCommandQueue", queue)
+                buffer = driver.created(doing, "clCreateBuffer", self.context, _READ_WRITE_IN_PLACE, nbytes, at)
+                undo.callback(driver.code, "clReleaseMemObject", buffer)
+                gate = Event(driver, driver.created(doing, "clCreateUserEvent", self.context), is_gate=True)
+                undo.callback(driver.code, "clFinish", queue)
+                undo.callback(gate.open)
+                driver(doing, "clEnqueueBarrierWithWaitList", queue, *gate.list, None)
+                driver(doing, "clEnqueueSVMMemFill", queue, at + 1, address_of(a), 1, 9, *none)
+                driver(doing, "clEnqueueSVMMemcpy", queue, 0, at + 11, at + 1, 9, *none)
+                driver(doing, "clEnqueueFillBuffer", queue, buffer, address_of(b), 1, 21, 9, *none)
+                marker = Event(driver, driver.made(doing, "clEnqueueMarkerWithWaitList", queue, 0, None))
+                function = ctypes.cast(callback, ctypes.c_void_p).value
+                driver(doing, "clSetEventCallback", marker.handle, _COMPLETE, function, None)
+                driver(doing, "clFlush", queue)
+                if called.wait(_HELD) or any(seen):
+                    return "user events that hold back the work behind them"
+                gate.open()
+                if not called.wait(_SECONDS):
+                    return "callbacks of events"
+                if bytes(seen[:32]) != b"\0" + b"\xaa" * 9 + b"\0" + b"\xaa" * 9 + b"\0" + b"\xbb" * 9 + b"\0\0":
+                    return "writes in place to pages that other processes map (clEnqueueSVMMemcpy, CL_MEM_USE_HOST_PTR)"
+                seen[40] = 0xCC
+                driver(doing, "clEnqueueReadBuffer", queue, buffer, 1, 40, 1, address_of(a), *none)
+                return "" if a.value == 0xCC else "reads in place of pages that other processes map"
+            except XpuShareError as error:
+                return f"what it was tried for: {error}"
+
+
+@final
+class Driver(LibraryDriver[Cpu]):
     """Calls the loader."""
 
     codes = Codes(
         out_of_memory=frozenset({Code.MEM_OBJECT_ALLOCATION_FAILURE, Code.OUT_OF_RESOURCES, Code.OUT_OF_HOST_MEMORY}),
         unsupported=frozenset({Code.INVALID_OPERATION}),
         fatal=frozenset({Code.DEVICE_NOT_AVAILABLE}),
-        captured=frozenset(),
-        wrong_size=frozenset(),
         advice={Code.INVALID_CONTEXT: "keep the context of a queue alive as long as the queue"},
     )
     names: ClassVar = {code.value: f"CL_{code.name}" for code in Code}
@@ -85,22 +242,11 @@ class Driver(LibraryDriver["Cpu"]):
     exiting = Code.DEVICE_NOT_AVAILABLE
     by_address = ctypes.Structure
 
-    def __init__(self, make: Callable[[Driver, int, int, str], Cpu]) -> None:
-        """`make` makes a device: its ordinal, handle and uuid."""
+    def __init__(self) -> None:
         super().__init__("OpenCL", "OCL_ICD_VENDORS")
-        self._make = make
-        self.refused: list[str] = []  # devices that are no CPUs
 
     def _start(self) -> list[Cpu]:
-        try:
-            library = ctypes.CDLL(LOADER)
-        except OSError as error:
-            raise FeatureNotSupportedError(f"starting OpenCL: the loader cannot be loaded: {error}") from error
-        for all_names, result, arguments in _FUNCTIONS:
-            for name in all_names.split():
-                if (function := getattr(library, name, None)) is not None:
-                    function.argtypes, function.restype = arguments, result
-                    self.functions[name] = function
+        self.load(LOADER, ((name, *rest) for names, *rest in _FUNCTIONS for name in names.split()))
         found: dict[int, Cpu] = {}  # a driver may be named twice
         names: Counter[str] = Counter()
         for platform in self._listed("clGetPlatformIDs", none=Code.PLATFORM_NOT_FOUND_KHR):
@@ -108,12 +254,11 @@ class Driver(LibraryDriver["Cpu"]):
             for handle in self._listed("clGetDeviceIDs", platform, _EVERY_TYPE, none=Code.DEVICE_NOT_FOUND):
                 name = f"{self.text('clGetDeviceInfo', handle, _NAME)} of {of}"
                 if not self._is_cpu(handle):
-                    self.refused.append(name)
+                    self.refused.append(f"{name}: {_NO_ADDRESS}")
                 elif handle not in found:
                     names[name] += 1
-                    identity = f"xpushare/opencl/{boot_id().hex()}/{name}/{names[name]}"
-                    identity = str(uuid.uuid5(uuid.NAMESPACE_OID, identity))
-                    found[handle] = self._make(self, len(found), handle, identity)
+                    identity = f"xpushare/opencl/{_system.boot_id().hex()}/{name}/{names[name]}"
+                    found[handle] = Cpu(self, len(found), handle, str(uuid.uuid5(uuid.NAMESPACE_OID, identity)))
         return list(found.values())
 
     def _listed(self, name: str, *arguments: int, none: int) -> list[int]:
@@ -140,46 +285,45 @@ class Driver(LibraryDriver["Cpu"]):
 
     def created(self, doing: str, name: str, *arguments: Any) -> int:
         """The object that a call makes."""
-        code = ctypes.c_int32(self.exiting if self.ended else self.missing)
-        function = None if self.ended else self.functions.get(name)
-        found = function and function(*arguments, address_of(code))
+        code, function = ctypes.c_int32(self.missing), self.functions.get(name)
+        found = None if self.ended or function is None else function(*arguments, address_of(code))
         if not found:
-            raise self.error(doing, name, code.value)
+            raise self.error(doing, name, self.exiting if self.ended else code.value)
         return found
 
-    def complete(self, doing: str, event: int) -> bool:
-        status = ctypes.c_int32(self.number("clGetEventInfo", event, _EVENT_STATUS)).value
-        if status < 0:
-            raise self.error(doing, "the work before", status)
-        return status == COMPLETE
+    @cached_property
+    def marking(self) -> tuple[int, int]:
+        """The functions that mark a place in a queue."""
+        return self.address("clEnqueueMarkerWithWaitList"), self.address("clFlush")
 
     @cached_property
     def queue_calls(self) -> QueueCalls:
         """A point is completed by the callback of a marker. Nobody promises which callback comes first."""
-        steps = ("clEnqueueMarkerWithWaitList", "clSetEventCallback", "clFlush", "clReleaseEvent")
-        marker, callback, flush, release = map(self.address, steps)
+        (marker, flush), late = self.marking, "clSetEventCallback"
         native = _native.QueueCalls(
             (
                 (marker, ("queue", 0, 0, "out")),
-                (callback, ("made", COMPLETE, "function", "data")),
+                (self.address(late), ("made", _COMPLETE, "function", "data")),
                 (flush, ("queue",)),
-                (release, ("made",), True),
+                (self.address("clReleaseEvent"), ("made",), True),
             ),
             host_data=2,
         )
-        others = {self.address(name): name for name in self.functions}
-        return QueueCalls(native, steps[1], others=others, host_runs_late=True)
+        return QueueCalls(
+            native, late, others={self.address(name): name for name in self.functions}, host_runs_late=True
+        )
 
     def adopted(self, queue: int) -> tuple[Cpu, int]:
         """The device and the context of another library's queue."""
         self.start()
-        device, call = self.number("clGetCommandQueueInfo", queue, _QUEUE_DEVICE), ("clGetCommandQueueInfo", queue)
-        found, why = next((cpu for cpu in self.gpus() if cpu.handle == device), None), ""
+        ask = "clGetCommandQueueInfo", queue
+        device = self.number(*ask, _QUEUE_DEVICE)
+        found = next((cpu for cpu in self.gpus() if cpu.handle == device), None)
         if found is None:
-            why = "the loader here does not list its device (OCL_ICD_VENDORS)" if self._is_cpu(device) else NO_ADDRESS
-        elif self.number(*call, _QUEUE_PROPERTIES) & _OUT_OF_ORDER:
+            why = "the loader here does not list its device (OCL_ICD_VENDORS)" if self._is_cpu(device) else _NO_ADDRESS
+        elif self.number(*ask, _QUEUE_PROPERTIES) & _OUT_OF_ORDER:
             why = "it is out-of-order, and there PoCL (3.0) runs what a barrier should hold back"
-        if found is None or why:
-            name = self.text("clGetDeviceInfo", device, _NAME)
-            raise FeatureNotSupportedError(f"this queue, on {name}, cannot be used: {why}")
-        return found, self.number(*call, _QUEUE_CONTEXT)
+        else:
+            return found, self.number(*ask, _QUEUE_CONTEXT)
+        name = self.text("clGetDeviceInfo", device, _NAME)
+        raise FeatureNotSupportedError(f"this queue, on {name}, cannot be used: {why}")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from xpushare.adapters.opencl._protocols import BACKEND, INSTALL, LOADER, VARIABLES, queue_of
-from xpushare.adapters.vendor import Check, DLPackType, Vendor, library_loaded
+from xpushare.adapters.vendor import DLPackType, Vendor, library_loaded
 
 if TYPE_CHECKING:
     from xpushare.adapters.base import Adapter
@@ -18,13 +17,6 @@ def _make() -> Adapter:
     from xpushare.adapters.opencl._adapter import OpenCL
 
     return OpenCL()
-
-
-def _examine() -> Iterable[Check]:
-    from xpushare import adapters
-
-    adapter: Any = adapters.adapter(BACKEND)
-    return adapter.examine()  # type: ignore[no-any-return]
 
 
 vendor: Final = Vendor(
@@ -40,5 +32,4 @@ vendor: Final = Vendor(
     ),
     streams="pyopencl.CommandQueue",
     stream_of=queue_of,
-    examine=_examine,
 )

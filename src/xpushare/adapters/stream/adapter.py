@@ -19,6 +19,7 @@ class StreamAdapter(Adapter):
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self.look_after = engine.teardown.look_after
         self.adopted = AdoptedQueues(engine)
 
     @abc.abstractmethod

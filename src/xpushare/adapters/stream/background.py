@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol, final
 
@@ -23,6 +24,7 @@ _NAP_FIRST: Final = 1e-4
 _NAP_MAX: Final = 0.02
 _GATHER: Final = 20e-3  # seconds in which further teardowns join one wait for the device, which is the costly part
 _INTERVAL: Final = 0.2  # seconds between looks at the queues that owe something
+_LOOK: Final = 0.05  # seconds between looks at what was closed and is still mapped
 
 
 class _Worker:
@@ -103,8 +105,8 @@ class Waiter(Protocol):
 
     # The place of its newest operation, and up to which place the driver has its operations. Waiting for a device does
     # not wait for what the queue holds.
-    place: int
-
+    @property
+    def place(self) -> int: ...
     def handed(self) -> int: ...
     # Release the operands of finished operations.
     def settle(self) -> None: ...
@@ -128,6 +130,8 @@ class Teardown(_Worker):
         self._waiters: weakref.WeakSet[Waiter] = weakref.WeakSet()
         self._hurried = threading.Event()  # somebody is waiting in `settle`
         self._settling = 0
+        self._looks: list[Callable[[], bool]] = []  # the thread's own
+        self._next_look = 0.0
 
     def register(self, queue: Waiter) -> None:
         """Have teardowns wait for what `queue` waits for, without holding anybody up."""
@@ -161,17 +165,40 @@ class Teardown(_Worker):
 
         return self._submit(action, drained)
 
+    def look_after(self, look: Callable[[], bool]) -> bool:
+        """Have `look` called now and then, between teardowns, until it returns False; it never raises. Returns whether
+        there is a thread for that.
+        """
+        self._put(look)
+        return self._thread is not None
+
     def _submit(self, action: Callable[[], None], drained: bool) -> threading.Event:
         done = threading.Event()
         self._put((action, done, drained))
         return done
 
+    def _look(self) -> float | None:
+        """Looks that are due; returns in how many seconds the next are. None: there are none."""
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._looks = [look for look in self._looks if look()]
+            self._next_look = now + _LOOK
+        return max(self._next_look - now, 0.0) if self._looks else None
+
+    def _get(self, batch: list[Any]) -> None:
+        """Add the next thing to do to `batch`, unless it is a look, or one is due first."""
+        with suppress(Empty):
+            item = self._todo.get(timeout=self._look())
+            (self._looks if callable(item) else batch).append(item)
+
     def _run(self) -> None:
         while True:
-            batch = [self._todo.get()]
+            batch: list[Any] = []
+            while not batch:
+                self._get(batch)
             self._hurried.wait(_GATHER)
             while not self._todo.empty():
-                batch.append(self._todo.get())
+                self._get(batch)
             drained = any(each[2] for each in batch)
             if drained:
                 self._pass_held()

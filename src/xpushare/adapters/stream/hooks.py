@@ -38,8 +38,8 @@ class Codes:
     out_of_memory: frozenset[int]
     unsupported: frozenset[int]
     fatal: frozenset[int]  # no later call helps: the device, or this process's use of it, is lost
-    captured: frozenset[int]  # the stream refuses the call because somebody is capturing it into a graph
-    wrong_size: frozenset[int]  # the answer to mapping more than an allocation has
+    captured: frozenset[int] = frozenset()  # the stream refuses the call because somebody is capturing it into a graph
+    wrong_size: frozenset[int] = frozenset()  # the answer to mapping more than an allocation has
     advice: Mapping[int, str] = field(default_factory=dict[int, str])  # the reader's next step
 
     def error(self, doing: str, call: str, name: str, code: int) -> XpuShareError:

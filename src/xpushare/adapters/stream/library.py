@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import abc
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
-from xpushare._errors import XpuShareError
+from xpushare._errors import FeatureNotSupportedError, XpuShareError
 from xpushare._leaving import Stage, at_leave
 from xpushare.adapters.stream.background import Teardown
 from xpushare.adapters.stream.driver import G, ProcessDriver
@@ -41,6 +41,20 @@ class LibraryDriver(ProcessDriver[G], abc.ABC):
         super().__init__(vendor, hides)
         self.ended = False
         self.functions: dict[str, Callable[..., int]] = {}
+        self.refused: list[str] = []  # why devices are not listed that the driver has
+
+    def load(self, library: str, functions: Iterable[tuple[str, Any, Sequence[Any]]]) -> Any:
+        """Load the library, and declare its functions (name, result, arguments), those that it has."""
+        try:
+            loaded = ctypes.CDLL(library)
+        except OSError as error:
+            raise FeatureNotSupportedError(f"starting {self._vendor}: the loader cannot be loaded: {error}") from error
+        for name, result, arguments in functions:
+            function = getattr(loaded, name, None)
+            if function is not None:
+                function.argtypes, function.restype = arguments, result
+                self.functions[name] = function
+        return loaded
 
     def end_after(self, teardown: Teardown) -> None:
         """When the process exits, finish what threads do in the background, and have them call nothing any more:

@@ -14,10 +14,17 @@ from xpushare._errors import XpuShareError
 from xpushare.adapters.base import DeviceInfo
 from xpushare.adapters.stream.library import LibraryDriver
 
-__all__ = ["Listing", "ask_child", "has_render_node", "tell"]
+__all__ = ["Listed", "Listing", "ask_child", "ask_driver", "has_render_node", "tell"]
 
 _DRM: Final = Path("/sys/class/drm")
 _SECONDS: Final = 60.0
+_ASK: Final = """
+import sys
+sys.path[:] = {path!r}
+from {module} import {names}
+from xpushare.adapters.stream.listing import tell
+tell({make})
+"""
 
 
 @final
@@ -47,17 +54,37 @@ class Listing:
     def found(self) -> tuple[list[DeviceInfo], str]:
         """The devices by ordinals; and why there are none."""
         if self._driver.started:
-            return [self.info(gpu) for gpu in self._driver.gpus()], "the driver has no device"
+            found = [self.info(gpu) for gpu in self._driver.gpus()]
+            return found, "; ".join(self._driver.refused) or "the driver has no device"
         asked = [os.environ.get(name) for name in self._variables]
         if self._listed is None or self._listed[0] != asked:
             self._listed = (asked, *self._ask())
         return self._listed[1:]
 
 
+class Listed:
+    """The part of the driver contract that a `Listing` fills in."""
+
+    listing: Listing
+
+    def devices(self) -> list[DeviceInfo]:
+        return list(self.listing.found()[0])
+
+    def why_none(self) -> str:
+        return self.listing.found()[1]
+
+
+def ask_driver(vendor: str, module: str, names: str, make: str) -> dict[str, Any]:
+    """What a driver says of its devices in a process of its own: {"devices": …}, else {"why": …}. `make` is the
+    expression for the driver, of those names of the module.
+    """
+    return ask_child(_ASK.format(path=sys.path, module=module, names=names, make=make), vendor)
+
+
 def tell(driver: LibraryDriver[Any]) -> None:
     """In the child: print what the driver says of its devices."""
     try:
-        print(json.dumps({"devices": [gpu.listed() for gpu in driver.gpus()]}))
+        print(json.dumps({"devices": [gpu.listed() for gpu in driver.gpus()], "refused": driver.refused}))
     except XpuShareError as error:
         print(json.dumps({"why": str(error)}))
 

@@ -66,10 +66,11 @@ class DeviceQueue(DriverQueue):
         self._sort_at = _WAITS_KEPT
         self._foreign: list[weakref.ref[_Dropped]] = []  # each lives while the queue waits for another library's event
         self._owed: dict[int, Slot] = {}  # by id; changed only with `_order`
+        self._timelines: list[Slot] = []  # of what native code has queued (`own`), the newest last
         self._failures: deque[BaseException] = deque()
         self._losses = Losses()
         self._broken: DeviceError | None = None
-        self.place = 0  # of the newest operation, if `_native` may hold it
+        self._place = 0  # of the newest operation that was submitted here, if `_native` may hold it
         self._dropped = range(0)  # the places of what was held when the driver refused one of the operations
         self._watched = False
         self._released = False
@@ -110,8 +111,8 @@ class DeviceQueue(DriverQueue):
         with self._state:
             if self._broken is None:
                 self._broken = error
-            owed, self._owed = list(self._owed.values()), {}
-        for slot in owed:
+            owed, self._owed = {id(slot): slot for slot in self._timelines} | self._owed, {}
+        for slot in owed.values():
             try:
                 self._note(slot, error)
                 slot.fail(QUEUE_FAILED)
@@ -143,7 +144,7 @@ class DeviceQueue(DriverQueue):
         failure = self._native.failure() if self._holds and not self._dropped else None
         if failure is not None:
             place, code = failure
-            self._dropped = range(place, max(place, self.place) + 1)
+            self._dropped = range(place, max(place, self._place) + 1)
             self._failures.append(self._failed("queueing", "what was held", code))
 
     # --- queueing ------------------------------------------------------------------------------------------
@@ -156,7 +157,7 @@ class DeviceQueue(DriverQueue):
         if code:
             raise self._failed(doing, self._stream.calls.others.get(calls[place][0], "the driver"), code)
         with self._state:
-            self.place = max(self.place, place)
+            self._place = max(self._place, place)
         return place
 
     def _mark(self, doing: str, steps: Sequence[Fill | Copy] = ()) -> _Mark:
@@ -240,7 +241,7 @@ class DeviceQueue(DriverQueue):
 
     def call(self, function: Callable[[], object]) -> None:
         raise FeatureNotSupportedError(
-            "a queue of a GPU runs no Python functions: wait for the event that it signals, or use a native_cpu queue"
+            "a queue of this device runs no Python functions: wait for the event that it signals, or use a native_cpu queue"
         )
 
     def signal(self, slot: Slot, profile: Profile | None) -> int:
@@ -293,7 +294,7 @@ class DeviceQueue(DriverQueue):
             if code:
                 raise self._failed("waiting", self._stream.calls.wait, code)
             with self._state:
-                self._waits.append(_Wait(slot, point, self._kept_ever, self._signalled))
+                self._waits.append(_Wait(slot, point, self._kept_ever, self._signalled, self._newest_own()))
         if len(self._waits) > self._sort_at:
             self._sort_waits()
             self._sort_at = max(_WAITS_KEPT, 2 * len(self._waits))
@@ -364,8 +365,12 @@ class DeviceQueue(DriverQueue):
                 return False  # a broken device waits for nothing
         return unsure() is not None
 
+    @property
+    def place(self) -> int:
+        return self._native.place
+
     def handed(self) -> int:
-        return self._native.handed if self.place else 0
+        return self._native.handed
 
     def wait_native(self, event: Any, keep: object) -> None:
         """Work queued later starts once another library's event has completed."""
@@ -393,6 +398,42 @@ class DeviceQueue(DriverQueue):
 
     def native(self) -> int:
         return self._stream.handle
+
+    # --- what native code queues ---------------------------------------------------------------------------
+
+    @property
+    def works_natively(self) -> bool:
+        """Whether native code may queue commands by itself, each with a point of a timeline that is the queue's own."""
+        return self._stream.calls.native.works and not self._adopted and self._stream.around_calls is None
+
+    @property
+    def engine(self) -> int:
+        """The native queue, which lives as long as this."""
+        return self._native.engine
+
+    @property
+    def spent(self) -> bool:
+        """Whether it needs a new timeline: it has none, or what comes after a loss would heal the loss."""
+        return self._broken is None and self._native.spent
+
+    def own(self, slot: Slot) -> None:
+        """Have native code use that timeline, which nobody else signals, from now on."""
+        address = self._slot_pages.address(self._device, slot)
+        with self._state:
+            self._timelines.append(slot)
+        self._native.own(slot, address)
+        self._watch()
+
+    def _newest_own(self) -> _Signal | None:
+        return _Signal(ref(self._timelines[-1]), self._timelines[-1].pending) if self._timelines else None
+
+    def clean(self) -> bool:
+        """Whether nothing is to be reported, nor may come to be by what was queued here."""
+        self._sort_waits()
+        self._notice_refusal()
+        with self._state:
+            foreign = any(each() is not None for each in self._foreign)
+            return not (self._waits or self._failures or self._broken or self._dropped or foreign)
 
     # --- waiting and looking after -------------------------------------------------------------------------
 
@@ -477,7 +518,7 @@ class DeviceQueue(DriverQueue):
             raise failure
 
     def told(self) -> None:
-        self._native.told(max(self.place, self._native.handed))
+        self._native.told(max(self._place, self._native.handed))
 
     def idle(self) -> bool:
         if self._broken is not None:
@@ -499,11 +540,12 @@ class DeviceQueue(DriverQueue):
         with self._state:
             wait = self._waits[0] if self._waits else None
             signalled = self._signalled if wait is None else wait.signalled
+            own = self._newest_own() if wait is None else wait.own
             first = self._kept_ever - len(self._kept)  # of what has not finished
             kept = self._kept_ever if wait is None else wait.kept
             # A host function in front of the newest one may run after it.
             late = list(self._late) if signalled in self._late else []
-        if first < kept or (signalled is not None and signalled.pending()):
+        if first < kept or any(each is not None and each.pending() for each in (signalled, own)):
             return True
         if any(each.pending() for each in itertools.takewhile(lambda each: each is not signalled, late)):
             return True
@@ -515,7 +557,8 @@ class DeviceQueue(DriverQueue):
         self._notice_refusal()
         if self._order.acquire(blocking=False):  # else somebody is queueing something: look next time
             try:
-                self._owed = {key: slot for key, slot in self._owed.items() if _owes(slot) or self._native.late(slot)}
+                owed = self._owed | {id(slot): slot for slot in self._timelines}
+                self._owed = {key: slot for key, slot in owed.items() if _owes(slot) or self._native.late(slot)}
                 self._keep_late()
             finally:
                 self._order.release()
@@ -531,7 +574,9 @@ class DeviceQueue(DriverQueue):
             if self._broken is not None:  # a broken device runs nothing any more
                 self._marks += [mark for mark, _keep in self._kept]
                 self._kept.clear()
-            busy = bool(self._kept or self._owed or (self._released and self._unfinished()))
+            # Nobody says when native code queues something, so such a queue is watched as long as it is open.
+            native = bool(self._timelines) and not self._released and self._broken is None
+            busy = bool(native or self._kept or self._owed or (self._released and self._unfinished()))
             self._watched = busy
             ends = self._released and not busy
             self._released = self._released and busy
@@ -619,12 +664,15 @@ class _Signal(NamedTuple):
 
 
 class _Wait(NamedTuple):
-    """A wait, and what was queued before it: how many operations that hold something, and the last signal."""
+    """A wait, and what was queued before it: how many operations that hold something, the last signal here, and the
+    last one by native code.
+    """
 
     slot: Slot
     point: int
     kept: int
     signalled: _Signal | None
+    own: _Signal | None
 
 
 @final

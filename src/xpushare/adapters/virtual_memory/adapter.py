@@ -40,6 +40,9 @@ class VirtualMemoryAdapter(StreamAdapter):
     def granularity(self, device: DeviceInfo, recommended: bool) -> int:
         return self.device(device).granularity(recommended)
 
+    def reaches(self, device: DeviceInfo, peer: DeviceInfo) -> bool:
+        return self.device(device).reaches(self.device(peer).ordinal)
+
     def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory:
         if kind == "host":
             return HostMemory.allocate(self.engine, self.device(device), nbytes)

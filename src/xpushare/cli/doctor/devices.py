@@ -6,9 +6,21 @@ import os
 
 import xpushare as xs
 from xpushare import adapters
-from xpushare.adapters.vendor import Check
+from xpushare.adapters.vendor import Check, Vendor
 
 __all__ = ["examine"]
+
+
+def _listed(record: Vendor) -> list[Check]:
+    """The devices of a vendor that says nothing of them itself, and needs to be installed."""
+    if not record.install:
+        return []
+    found = adapters.listed(record.backend)
+    if not found:
+        why = adapters.why_none(record.backend)
+        return [Check("devices", record.backend, "absent", why, None if record.install in why else record.install)]
+    said = [(f"{record.backend}:{each.ordinal}", f"{each.name}, driver {each.driver_version}") for each in found]
+    return [Check("devices", name, "note", f"listed: {what}") for name, what in said]
 
 
 def examine(selector: str | None) -> tuple[list[xs.Device], list[Check]]:
@@ -17,7 +29,7 @@ def examine(selector: str | None) -> tuple[list[xs.Device], list[Check]]:
     checks: list[Check] = []
     for record in adapters.vendors():
         try:
-            checks += record.examine()
+            checks += list(record.examine()) or _listed(record)
         except Exception as error:  # an adapter from another package may do anything
             why = f"its own examination failed ({type(error).__name__}: {error})"
             checks.append(Check(group, f"adapter {record.backend}", "limited", why, "report it to whose adapter it is"))

@@ -374,6 +374,7 @@ _DEVICE: Final = Info(
         DeviceInfo.USM_CROSS_SHARED_SUPPORT: _constant(0),
         DeviceInfo.USM_SYSTEM_SHARED_SUPPORT: _constant(0),
         DeviceInfo.USM_POOL_SUPPORT: _constant(True),
+        DeviceInfo.ASYNC_USM_ALLOCATIONS_SUPPORT_EXP: _constant(True),
         DeviceInfo.DEVICE_WAIT_SUPPORT_EXP: _constant(True),
         DeviceInfo.REUSABLE_EVENTS_SUPPORT_EXP: _constant(True),
         DeviceInfo.TIMESTAMP_RECORDING_SUPPORT_EXP: _has(Aspect.ext_oneapi_per_event_profiling),

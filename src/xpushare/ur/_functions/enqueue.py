@@ -10,11 +10,13 @@ from typing import Annotated, Final, NamedTuple
 from xpushare._aspects import Aspect
 from xpushare._errors import XpuShareError
 from xpushare._event import Event as SharedEvent
+from xpushare._event import event_over
 from xpushare._lifecycle import use
 from xpushare._memory import memory_over
 from xpushare._native import DONE
 from xpushare._result import Result
 from xpushare.adapters.base import Profile
+from xpushare.adapters.stream.queue import DeviceQueue
 from xpushare.core import event as core_event
 from xpushare.core import memory as core_memory
 from xpushare.core import queue as core_queue
@@ -76,6 +78,26 @@ def complete(queue: Queue, command: Command) -> Event:
     return event
 
 
+def renew(queue: Queue) -> None:
+    """Have native code enqueue commands in a queue that can: let it have a timeline, where it has none to use."""
+    work = use(queue.shared)
+    assert isinstance(work.driver, DeviceQueue)
+    if work.driver.spent:
+        opened = core_event.create(queue.device.shared, queue.context.shared, False, False)
+        work.reach(opened)
+        queue.timelines.append(opened)  # events that were made before still are of the others
+        work.driver.own(opened.timeline.slot)
+
+
+def handed_over(queue: Queue, command: Command, engine: int, point: int) -> Event:
+    """The event of a command that native code has enqueued: that point of one of the queue's timelines."""
+    [opened] = [each for each in queue.timelines if each.timeline.slot.engine == engine]
+    event = Event.make(queue.context, event_over(opened), command, False)
+    event.queue = event.failed_on = queue
+    event.point = point
+    return event
+
+
 def failed(queue: Queue, command: Command, error: URError) -> Event:
     """The event of a command that was handed in and could not be enqueued. Where the queue runs functions,
     `urQueueFinish` reports that, too.
@@ -96,15 +118,15 @@ def failed(queue: Queue, command: Command, error: URError) -> Event:
 
 def _hold_back(work: Work, events: tuple[Event, ...]) -> None:
     """Let the queue wait for events, none of which may be lost; of a command that was handed in, none was."""
-    opened = [use(event.shared) for event in events]
+    opened = [(use(event.shared), event.point) for event in events]
     handover = _current.handover
     if handover is None:
-        for each in [each for each in opened if not core_event.done(each)]:
-            core_queue.wait(work, each, None)
+        for each, own in [each for each in opened if not core_event.done(*each)]:
+            core_queue.wait(work, each, own)
         return
-    for each, point in zip(opened, handover.points, strict=True):
+    for (each, own), point in zip(opened, handover.points, strict=True):
         slot = each.timeline.slot
-        newest = slot.pending if point is None else point
+        newest = own or (slot.pending if point is None else point)
         if slot.state(newest) != DONE:
             core_queue.wait(work, each, newest)
 

@@ -28,7 +28,7 @@ def _tell(event: Event) -> None:
 def _status(event: Event) -> EventStatus:
     """How far the newest command is that signals the event."""
     try:
-        return EventStatus.COMPLETE if core_event.done(use(event.shared)) else EventStatus.SUBMITTED
+        return EventStatus.COMPLETE if core_event.done(use(event.shared), event.point) else EventStatus.SUBMITTED
     except PeerLostError:
         _tell(event)
         return EventStatus.ERROR
@@ -175,7 +175,7 @@ def urEventWait(phEventWaitList: tuple[Event, ...]) -> None:
     """Waits on the host until events are complete."""
     for event in phEventWaitList:
         try:
-            core_event.wait(use(event.shared), None, None)
+            core_event.wait(use(event.shared), None, event.point)
         except PeerLostError:
             _tell(event)
             raise
@@ -202,7 +202,7 @@ def urEventSetCallback(hEvent: Event, execStatus: ExecutionInfo, pfnNotify: Even
     then. The function is called if the command is lost, too: ask the event. `RUNNING` is told with `COMPLETE`.
     """
     opened = use(hEvent.shared)
-    point = opened.timeline.slot.pending
+    point = hEvent.point or opened.timeline.slot.pending
     come = core_event.reached(opened, point) if execStatus is not ExecutionInfo.SUBMITTED else None
     hEvent.take()
 

@@ -164,9 +164,9 @@ def urEventGetNativeHandle(hEvent: Event) -> NativeHandle:
     `ze_event_handle_t`). It is good as long as `hEvent`, and not signalled again.
     """
     opened = use(hEvent.shared)
-    point = opened.timeline.slot.pending
+    point = hEvent.point or opened.timeline.slot.pending
     if hEvent.native is None or hEvent.native[1] != point:
-        recorded = interop.record_native(opened)
+        recorded = interop.record_native(opened, point)
         hEvent.native = recorded.driver.native, point, recorded
     return hEvent.native[0]
 

@@ -16,6 +16,7 @@ from xpushare.core.memory import Range
 from xpushare.sharing import layout, node
 from xpushare.ur import _objects
 from xpushare.ur._enums import (
+    Command,
     ExpExternalMemType,
     ExpUSMHostAllocRegisterFlags,
     USMAllocInfo,
@@ -25,9 +26,15 @@ from xpushare.ur._enums import (
 )
 from xpushare.ur._error import URError
 from xpushare.ur._functions.device import LARGEST_TYPE, largest_allocation
-from xpushare.ur._objects import Context, Device, USMPool, device_of
-from xpushare.ur._spec import UNSUPPORTED_QUERY, Info, Int32, Pointer, Size, function, rule
-from xpushare.ur._structs import ExpUSMHostAllocRegisterProperties, USMDesc, USMPoolDesc
+from xpushare.ur._functions.enqueue import WAIT_LIST_OTHERS, WAIT_LIST_RULE, command
+from xpushare.ur._objects import Context, Device, Event, Queue, USMPool, device_of
+from xpushare.ur._spec import UNSUPPORTED_QUERY, Info, Int32, Pointer, Size, WaitList, function, rule
+from xpushare.ur._structs import (
+    ExpAsyncUSMAllocProperties,
+    ExpUSMHostAllocRegisterProperties,
+    USMDesc,
+    USMPoolDesc,
+)
 
 _ALIGN_RULE = rule(
     "INVALID_VALUE",
@@ -37,7 +44,7 @@ _ALIGN_RULE = rule(
 
 _USM_SIZE_RULE = rule("INVALID_USM_SIZE", "size == 0", "`size` is 0")
 
-_POOL_ERROR = ("INVALID_VALUE", "`pool` is of another context")
+_POOL_ERROR = ("INVALID_VALUE", "`pool` is of another context, or for another device")
 
 _ALIGN_DEVICE_ERROR = ("INVALID_VALUE", "`pUSMDesc.align` exceeds the size of the largest data type of `hDevice`")
 
@@ -72,11 +79,18 @@ _USM_ALLOC: Final = Info(
 )
 
 
+def _check_pool(pool: USMPool, context: Context, device: Device | None) -> None:
+    if pool.context is not context:
+        raise URError(f"{pool!r} is of another context than {context!r}", result=Result.ERROR_INVALID_VALUE)
+    if pool.device is not None and device not in (pool.device, None):
+        raise URError(f"{pool!r} is for {pool.device!r}, not for {device!r}", result=Result.ERROR_INVALID_VALUE)
+
+
 def _allocate(
     kind: UsmKind, context: Context, device: Device, desc: USMDesc | None, pool: USMPool | None, size: int
 ) -> int:
-    if pool is not None and pool.context is not context:
-        raise URError(f"{pool!r} is of another context than {context!r}", result=Result.ERROR_INVALID_VALUE)
+    if pool is not None:
+        _check_pool(pool, context, device if kind != "host" else None)
     if desc is not None and desc.align > LARGEST_TYPE:
         raise URError(
             f"`pUSMDesc.align` is {desc.align}, the largest data type has {LARGEST_TYPE} bytes",
@@ -242,7 +256,7 @@ _POOL: Final = Info(
     answers={
         USMPoolInfo.REFERENCE_COUNT: lambda pool: pool.references,
         USMPoolInfo.CONTEXT: lambda pool: pool.context,
-        USMPoolInfo.RELEASE_THRESHOLD_EXP: lambda _pool: 0,
+        USMPoolInfo.RELEASE_THRESHOLD_EXP: lambda pool: pool.threshold,
         USMPoolInfo.RESERVED_CURRENT_EXP: lambda pool: pool.used,
         USMPoolInfo.RESERVED_HIGH_EXP: lambda pool: pool.most,
         USMPoolInfo.USED_CURRENT_EXP: lambda pool: pool.used,
@@ -280,6 +294,167 @@ def urUSMPoolRelease(pPool: USMPool) -> None:
 def urUSMPoolGetInfo(hPool: USMPool, propName: USMPoolInfo) -> Any:
     """Asks about a pool. Reserved and used are the same, as a pool keeps nothing that was freed."""
     return _POOL.answer(propName, hPool)
+
+
+# --- pools of one device, and commands that allocate from them ------------------------------------------
+
+_POOL_OF = ("INVALID_VALUE", "`hPool` is of another context, or for another device")
+
+
+@function(254, "INVALID_VALUE", "OUT_OF_HOST_MEMORY", makes="usm_pool")
+def urUSMPoolCreateExp(hContext: Context, hDevice: Device, pPoolDesc: USMPoolDesc) -> USMPool:
+    """Makes a pool for one device. It is as those of `urUSMPoolCreate`."""
+    return USMPool.make(hContext, pPoolDesc.flags, hDevice)
+
+
+@function(255, ("INVALID_VALUE", f"{_POOL_OF[1]}, or is the device's default one"), ends="usm_pool")
+def urUSMPoolDestroyExp(hContext: Context, hDevice: Device, hPool: USMPool) -> None:
+    """Gives up a reference to a pool, as `urUSMPoolRelease`."""
+    _check_pool(hPool, hContext, hDevice)
+    if hPool is hContext.default_pools.get(hDevice):
+        raise URError(f"{hPool!r} is the default one of {hDevice!r}", result=Result.ERROR_INVALID_VALUE)
+    hPool.release()
+
+
+@function(257, "INVALID_VALUE")
+def urUSMPoolGetDefaultDevicePoolExp(hContext: Context, hDevice: Device) -> USMPool:
+    """The pool of a device that there is without being made. The caller gets no reference."""
+    return hContext.default_pool(hDevice)
+
+
+@function(259, _POOL_OF)
+def urUSMPoolSetDevicePoolExp(hContext: Context, hDevice: Device, hPool: USMPool) -> None:
+    """Chooses the pool that `urEnqueueUSMDeviceAllocExp` takes where none is named, as long as it lives."""
+    _check_pool(hPool, hContext, hDevice)
+    hContext.chosen_pools[hDevice] = hPool
+
+
+@function(260, "INVALID_VALUE")
+def urUSMPoolGetDevicePoolExp(hContext: Context, hDevice: Device) -> USMPool:
+    """The pool that was chosen for a device, else its default one. The caller gets no reference."""
+    return hContext.pool(hDevice)
+
+
+@function(261, _POOL_OF)
+def urUSMPoolTrimToExp(hContext: Context, hDevice: Device, hPool: USMPool, minBytesToKeep: Size) -> None:
+    """Has a pool give up what it keeps: nothing is done, as it keeps nothing."""
+    _check_pool(hPool, hContext, hDevice)
+
+
+@function(262, UNSUPPORTED_QUERY, "OUT_OF_HOST_MEMORY", "OUT_OF_RESOURCES")
+def urUSMPoolGetInfoExp(hPool: USMPool, propName: USMPoolInfo) -> Any:
+    """Asks about a pool, as `urUSMPoolGetInfo`."""
+    return _POOL.answer(propName, hPool)
+
+
+@function(
+    265,
+    ("INVALID_VALUE", "`pPropValue` is not 0, for `USED_HIGH_EXP` and `RESERVED_HIGH_EXP`"),
+    ("UNSUPPORTED_ENUMERATION", "`propName` cannot be set"),
+    "OUT_OF_HOST_MEMORY",
+    "OUT_OF_RESOURCES",
+)
+def urUSMPoolSetInfoExp(hPool: USMPool, propName: USMPoolInfo, pPropValue: Size) -> None:
+    """Sets how much a pool may keep that was freed (`RELEASE_THRESHOLD_EXP`), or has `USED_HIGH_EXP` and
+    `RESERVED_HIGH_EXP`, which are the same, begin anew.
+
+    A pool makes no use of the permission to keep something.
+    """
+    if propName is USMPoolInfo.RELEASE_THRESHOLD_EXP:
+        hPool.threshold = pPropValue
+    elif propName in (USMPoolInfo.USED_HIGH_EXP, USMPoolInfo.RESERVED_HIGH_EXP):
+        if pPropValue:
+            raise URError(f"{propName!r} begins anew with 0, not {pPropValue}", result=Result.ERROR_INVALID_VALUE)
+        hPool.begin_anew()
+    else:
+        raise URError(f"{propName!r} cannot be set", result=Result.ERROR_UNSUPPORTED_ENUMERATION)
+
+
+def _enqueue_allocation(
+    kind: UsmKind, which: Command, queue: Queue, pool: USMPool | None, size: int, events: WaitList
+) -> tuple[int, Event]:
+    """The memory is there at once; the event comes in its order."""
+    if pool is None and kind == "device":
+        pool = queue.context.pool(queue.device)
+    address = _allocate(kind, queue.context, queue.device, None, pool, size)
+    try:
+        return address, command(queue, which, events)
+    except BaseException:
+        urUSMFree(queue.context, address)
+        raise
+
+
+_ASYNC_ERRORS: Final = (
+    _SIZE_DEVICE_ERROR,
+    _POOL_ERROR,
+    *WAIT_LIST_OTHERS,
+    "OUT_OF_HOST_MEMORY",
+    "OUT_OF_RESOURCES",
+)
+_ASYNC_RULES: Final = (rule("INVALID_USM_SIZE", "size == 0", "`size` is 0", "adapter"), WAIT_LIST_RULE)
+_ASYNC_MAKES: Final = "USM memory+event"
+
+
+@function(250, *_ASYNC_ERRORS, rules=_ASYNC_RULES, operations=("malloc",), makes=_ASYNC_MAKES)
+def urEnqueueUSMDeviceAllocExp(
+    hQueue: Queue,
+    pPool: USMPool | None,
+    size: Size,
+    pProperties: ExpAsyncUSMAllocProperties | None,
+    phEventWaitList: WaitList,
+) -> tuple[Pointer, Event]:
+    """Allocates memory of a device in the order of a queue: from `pPool`, else from the device's pool.
+
+    The memory is there when this returns, and may be used by commands that come after the event.
+    """
+    return _enqueue_allocation("device", Command.ENQUEUE_USM_DEVICE_ALLOC_EXP, hQueue, pPool, size, phEventWaitList)
+
+
+@function(251, *_ASYNC_ERRORS, rules=_ASYNC_RULES, operations=("malloc",), makes=_ASYNC_MAKES)
+def urEnqueueUSMSharedAllocExp(
+    hQueue: Queue,
+    pPool: USMPool | None,
+    size: Size,
+    pProperties: ExpAsyncUSMAllocProperties | None,
+    phEventWaitList: WaitList,
+) -> tuple[Pointer, Event]:
+    """Allocates memory that host and device share, as `urEnqueueUSMDeviceAllocExp`."""
+    return _enqueue_allocation("shared", Command.ENQUEUE_USM_SHARED_ALLOC_EXP, hQueue, pPool, size, phEventWaitList)
+
+
+@function(252, *_ASYNC_ERRORS, rules=_ASYNC_RULES, operations=("malloc",), makes=_ASYNC_MAKES)
+def urEnqueueUSMHostAllocExp(
+    hQueue: Queue,
+    pPool: USMPool | None,
+    size: Size,
+    pProperties: ExpAsyncUSMAllocProperties | None,
+    phEventWaitList: WaitList,
+) -> tuple[Pointer, Event]:
+    """Allocates host memory that devices reach, as `urEnqueueUSMDeviceAllocExp`."""
+    return _enqueue_allocation("host", Command.ENQUEUE_USM_HOST_ALLOC_EXP, hQueue, pPool, size, phEventWaitList)
+
+
+@function(
+    253,
+    "INVALID_MEM_OBJECT",
+    *WAIT_LIST_OTHERS,
+    "OUT_OF_HOST_MEMORY",
+    "OUT_OF_RESOURCES",
+    rules=(WAIT_LIST_RULE,),
+    makes="event",
+    ends="USM memory",
+)
+def urEnqueueUSMFreeExp(hQueue: Queue, pPool: USMPool | None, pMem: Pointer, phEventWaitList: WaitList) -> Event:
+    """Frees USM memory in the order of a queue. Its pages stay until the commands that use them have finished."""
+    if pMem not in _objects.places.allocated:
+        raise URError(f"{pMem:#x} was not allocated", result=Result.ERROR_INVALID_MEM_OBJECT)
+    event = command(hQueue, Command.ENQUEUE_USM_FREE_EXP, phEventWaitList)
+    try:
+        urUSMFree(hQueue.context, pMem)
+    except BaseException:
+        event.release()
+        raise
+    return event
 
 
 # --- host memory ----------------------------------------------------------------------------------

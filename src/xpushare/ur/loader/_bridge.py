@@ -14,7 +14,7 @@ import logging
 import struct
 import threading
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Final
 
 from xpushare import _leaving, _native, ur
@@ -23,11 +23,13 @@ from xpushare._errors import XpuShareError
 from xpushare._lifecycle import use
 from xpushare._result import Result
 from xpushare.adapters.host.queue import HostQueue
+from xpushare.adapters.stream.queue import DeviceQueue
 from xpushare.core.declare import layers_on
 from xpushare.ur import _objects, _structs
+from xpushare.ur._callbacks import call_soon
 from xpushare.ur._functions import FUNCTIONS, INFOS
-from xpushare.ur._functions.enqueue import Handover, complete, failed, handing_over
-from xpushare.ur._objects import HANDLES, Counted, Event, selected_by_loader
+from xpushare.ur._functions.enqueue import Handover, complete, failed, handed_over, handing_over, renew
+from xpushare.ur._objects import HANDLES, Counted, Event, Queue, selected_by_loader
 from xpushare.ur._spec import Arg, Function
 from xpushare.ur.loader import LIBRARY
 from xpushare.ur.loader._tables import COUNTED, HOST, NUMBERED, TRAITS, Parameter, command_of, parameters
@@ -36,6 +38,7 @@ __all__ = ["carry", "end", "is_clean", "leave", "start", "wrapper"]
 
 _log: Final = logging.getLogger("xpushare.ur")
 _HANDLE_NBYTES: Final = 256
+_WORD: Final = struct.Struct("Q")
 _LISTS: Final = ("urAdapterGet", "urDeviceGet")
 _AXES: Final = 3  # words of a struct that C passes by value
 # Commands may use all of it, from when it is made until it is ended.
@@ -45,7 +48,10 @@ _MOST: Final = 1 << 20  # bytes of a pattern or of data that are looked at
 _NEWEST: Final = (1 << 64) - 1  # for a point: the one that there is by now
 
 _library: Final = ctypes.CDLL(str(LIBRARY))
-_library.xpushare_ur_range.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_bool]
+_library.xpushare_ur_range.argtypes = [
+    *(ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint16, ctypes.c_uint16, ctypes.c_bool)
+]
+_library.xpushare_ur_device_queue.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32]
 _library.xpushare_ur_no_range.argtypes = [ctypes.c_uint64]
 
 # --- handles --------------------------------------------------------------------------------------
@@ -85,6 +91,7 @@ class _Box(ctypes.Structure):
         ("holds", ctypes.c_int32),
         ("event", ctypes.c_void_p),
         ("last", _BoxLast),
+        ("point", ctypes.c_uint64),
     ]
 
 
@@ -94,11 +101,30 @@ _NUMBERS: Final = {HANDLES[kind]: number for number, kind in enumerate(COUNTED, 
 
 
 _backends: Final[dict[str, int]] = {}
+_devices: Final[dict[Device, int]] = {}
 
 
 def _backend(device: Device) -> int:
     """A number for the backend of a device."""
     return _backends.setdefault(device.backend, len(_backends))
+
+
+def _device_number(device: Device) -> int:
+    """A number for a device."""
+    return _devices.setdefault(device, len(_devices))
+
+
+def _engine_queue(queue: Queue) -> int:
+    """The engine's queue, for commands that need no Python; 0 if such a queue takes none."""
+    driver = use(queue.shared).driver
+    if layers_on or queue.profiling or not isinstance(driver, DeviceQueue) or not driver.works_natively:
+        return 0
+    try:
+        renew(queue)
+    except XpuShareError as error:
+        _log.info("a queue gets its commands by Python alone: %s", error)
+        return 0
+    return driver.engine
 
 
 class Boxes:
@@ -125,6 +151,8 @@ class Boxes:
         """The handle of an object; 0 of none."""
         if found is None:
             return 0
+        new = found.__class__ is Queue and id(found) not in self._of
+        engine = _engine_queue(found) if new else 0
         with self._lock:
             handle = self._of.get(id(found))
             if handle is None:
@@ -145,6 +173,8 @@ class Boxes:
                         box.traits = sum(1 << i for i, aspect in enumerate(TRAITS) if device.has(aspect))
                         if isinstance(use(found.shared).driver, HostQueue) and not found.profiling:
                             box.traits |= HOST
+                        if engine:
+                            _library.xpushare_ur_device_queue(handle, engine, _device_number(device))
                     box.type = box.kind = number
             self._tell(handle, found)
             return handle
@@ -161,26 +191,42 @@ class Boxes:
             self._of[id(event)] = handle
             self._seen[handle] = event.references
             box = _Box.from_address(handle)
-            box.event = use(event.shared).timeline.slot.engine
+            if not box.point:
+                box.event = use(event.shared).timeline.slot.engine
             box.known = 1
             return event
 
     def _tell(self, handle: int, found: Any) -> None:
         """Count in the box what Python's count has become."""
-        seen = self._seen.get(handle, found.references)
-        if found.references != seen:
-            self._count(handle, found.references - seen)
-            self._seen[handle] = found.references
+        references: int = found.references  # once: a callback may give one up meanwhile
+        seen = self._seen.get(handle, references)
+        if references != seen:
+            self._count(handle, references - seen)
+            self._seen[handle] = references
+
+    def tell(self, found: Any) -> None:
+        """Count in the box what Python has given up by itself."""
+        with self._lock:
+            handle = self._of.get(id(found))
+            if handle is not None:
+                self._tell(handle, found)
+
+    def lend(self, event: Event) -> int:
+        """The handle of an event, with a reference that the library gives up."""
+        handle = self.put(event)
+        self._count(handle, 1)
+        return handle
 
     def learn(self, handle: int) -> None:
         """Count here what the library has counted: before Python tells how many references there are, or ends one."""
         if handle in self._seen and not self._released(handle):
             found = self.objects[handle]
             with self._lock:
-                more = _Box.from_address(handle).references - found.references
+                counted = _Box.from_address(handle).references
+                more = counted - self._seen[handle]
                 for _ in range(abs(more)):
                     found.take() if more > 0 else found.release()
-                self._seen[handle] = found.references
+                self._seen[handle] = counted
 
     def end(self, handle: int) -> None:
         """The program gave up the last reference of a box."""
@@ -205,11 +251,15 @@ class Boxes:
         return not _Box.from_address(handle).references and threading.get_ident() not in self._carriers
 
     def _carried_out(self, handle: int) -> Any:
-        """The event of a command that was carried out without Python."""
-        if not self.known(handle) or not _Box.from_address(handle).done or self._released(handle):
+        """The event of a command that was carried out, or handed to a device, without Python."""
+        if not self.known(handle) or self._released(handle):
             return STALE
         box = _Box.from_address(handle)
-        return self.fill(handle, complete(self.objects[box.queue], command_of(NUMBERED[box.function])))
+        if not (box.done or box.point):
+            return STALE
+        queue, command = self.objects[box.queue], command_of(NUMBERED[box.function])
+        made = handed_over(queue, command, box.event, box.point) if box.point else complete(queue, command)
+        return self.fill(handle, made)
 
     @contextmanager
     def carrying(self) -> Generator[None]:
@@ -283,6 +333,16 @@ def _give(address: int, size: int, data: bytes) -> None:
     _write(size, struct.pack("Q", len(data)))
 
 
+def _number(address: int, nbytes: int) -> int:
+    """One of type `size_t` that lies at an address."""
+    if not address:
+        raise ur.URError("it is null", result=Result.ERROR_INVALID_NULL_POINTER)
+    if nbytes != _WORD.size:
+        raise ur.URError(f"it has {nbytes} bytes", result=Result.ERROR_INVALID_SIZE)
+    (number,) = _WORD.unpack(ctypes.string_at(address, nbytes))
+    return int(number)
+
+
 def _data(address: int, nbytes: int) -> bytes | None:
     """Handle data; of a wrong size only the size counts."""
     if not address:
@@ -306,7 +366,8 @@ def _reachable(address: int) -> None:
     """Have commands with this memory be enqueued without Python."""
     found = _objects.places.known(address)
     if found is not None:
-        _library.xpushare_ur_range(found.address, found.nbytes, _backend(found.device), not found.read_only)
+        device = found.device
+        _library.xpushare_ur_range(found.address, found.nbytes, _backend(device), _device_number(device), not found.read_only)
 
 
 _strings: Final[dict[str, Any]] = {}  # given out, for ever
@@ -329,11 +390,11 @@ def _callbacks(boxes: Boxes, post: Post) -> dict[str, Callable[[int], Callable[.
     """
 
     def event(function: int) -> Callable[..., object] | None:
-        return (
-            (lambda event, status, data: post(function, boxes.put(event), int(status), data or 0, None))
-            if function
-            else None
-        )
+        def call(event: Event, status: int, data: int | None) -> None:
+            post(function, boxes.lend(event), int(status), data or 0, None)
+            call_soon(functools.partial(boxes.tell, event))  # the reference of `urEventSetCallback` is given up then
+
+        return call if function else None
 
     def logger(function: int) -> Callable[..., object] | None:
         return (lambda level, text, data: post(function, 0, int(level), data or 0, text.encode())) if function else None
@@ -448,6 +509,9 @@ def _inputs(function: Function, given: tuple[Parameter, ...]) -> tuple[dict[str,
             made[name] = f"_callback_{kind}({a})"
         elif family == "data":
             made[name] = f"{a} or None"
+        elif family == "size" and given[i].passed == "ptr":  # it lies there, and has a size
+            used.add(i + 1)
+            made[name] = f"_number({a}, a{i + 1})"
         elif family == "bytes" and after.lower().endswith("size") and after not in args:
             used.add(i + 1)
             made[name] = f"_data({a}, a{i + 1})"
@@ -466,8 +530,8 @@ def _checks(function: Function, given: tuple[Parameter, ...], outputs: list[int]
     """Statements that refuse null where an output must go, and what an answer of any size must not be."""
     kinds, null = function.returns, int(Result.ERROR_INVALID_NULL_POINTER)
     if kinds.startswith("info:"):
-        size, value, written = (f"a{i}" for i in outputs)
-        yield f"if {size} and not {value} or not ({value} or {written}): return {null}"
+        *size, value, written = (f"a{i}" for i in outputs)
+        yield f"if {size[0] if size else 0} and not {value} or not ({value} or {written}): return {null}"
     elif kinds.endswith("[]"):
         room, array, _count = (f"a{i}" for i in outputs)
         yield f"if {room} and not {array}: return {null}"
@@ -482,10 +546,11 @@ def _answers(function: Function, given: tuple[Parameter, ...], outputs: list[int
     kinds = function.returns
     out = [f"a{i}" for i in outputs]
     if kinds.startswith("info:"):
-        size, value, written = out
+        *size, value, written = out
         yield "_packed = _packers[a_propName](_value)"
         yield f"if {value}:"
-        yield f"    if {size} < len(_packed): return {int(Result.ERROR_INVALID_SIZE)}"
+        if size:
+            yield f"    if {size[0]} < len(_packed): return {int(Result.ERROR_INVALID_SIZE)}"
         yield f"    _write({value}, _packed)"
         yield f"if {written}: _write({written}, _pack_size(len(_packed)))"
     elif kinds.endswith("[]"):
@@ -501,7 +566,10 @@ def _answers(function: Function, given: tuple[Parameter, ...], outputs: list[int
     elif "+" in kinds:
         for number, i in enumerate(outputs):
             yield f"if a{i}: _write(a{i}, _pack[{number}](_value[{number}]))"
-            if given[i].optional and kinds.split("+")[number] == f"handle:{function.makes}":
+            kind = kinds.split("+")[number]
+            if kind == "pointer" and not set(_MEMORY).isdisjoint(function.made):
+                yield f"_reachable(_value[{number}])"
+            if given[i].optional and kind.removeprefix("handle:") in function.made:
                 yield f"else: _value[{number}].release()"
     elif kinds != "None":
         (i,) = outputs
@@ -514,6 +582,8 @@ def _answers(function: Function, given: tuple[Parameter, ...], outputs: list[int
         assert not outputs, f"{function.name} answers nothing, but C has {[given[i].name for i in outputs]}"
     if kinds == "None" and function.makes in _MEMORY:
         yield from (f"_reachable(h_{arg.name})" for arg in function.args if arg.kind == "pointer")
+    if any(arg.kind == "callback:event" for arg in function.args):  # it has taken a reference
+        yield from (f"_boxes.tell(h_{arg.name})" for arg in function.args if arg.kind == "handle:event")
     if function.ends in _MEMORY:
         yield from (f"_unreachable(h_{arg.name})" for arg in function.args if arg.kind == "pointer")
     if function.ends:
@@ -548,7 +618,7 @@ def wrapper(function: Function, boxes: Boxes, post: Post) -> Callable[..., int]:
         **{f"_{name}": getattr(_structs, name) for name in _structs.BY_VALUE},
         **{
             each.__name__: each
-            for each in (_data, _give, _given_data, _in_out, _list, _optional_list, _pattern, _string, _write)
+            for each in (_data, _give, _given_data, _in_out, _list, _number, _optional_list, _pattern, _string, _write)
         },
         **_callbacks(boxes, post),
         "_XpuShareError": XpuShareError,
@@ -620,13 +690,24 @@ def carry(function: int, event: int, queued: int, count: int, *numbers: int) -> 
             made.release()
         else:
             fill(made)
+    queue = boxes.objects[arguments[0]]
+    if queue.timelines:
+        with suppress(XpuShareError):  # else Python carries the next one, too
+            renew(queue)
     return result
 
 
 def is_clean(queue: int) -> int:
-    """Whether a queue of the host has no work, and nothing to report."""
+    """Whether a queue has nothing to report and, if it is the host's, no work."""
     driver = use(boxes.objects[queue].shared).driver
-    return isinstance(driver, HostQueue) and driver.clean()
+    return isinstance(driver, (HostQueue, DeviceQueue)) and driver.clean()
+
+
+_ENGINE: Final = (
+    *("xp_newest_point", "xp_state_at", "xp_wait_at", "xp_give_up", "xp_fill", "xp_mapped"),
+    *("xp_queue_work", "xp_queue_after"),
+)
+"""What the library calls of the native module, in the order of its `xp_engine_functions`."""
 
 
 def start(site: str) -> list[Callable[..., int]]:
@@ -637,15 +718,10 @@ def start(site: str) -> list[Callable[..., int]]:
         )
     if not layers_on:  # they see every call
         engine = ctypes.CDLL(_native.__file__)
-        asked = (
-            engine.xp_newest_state,
-            engine.xp_newest_wait,
-            engine.xp_newest_point,
-            engine.xp_fill,
-            engine.xp_mapped,
+        asked = (ctypes.c_void_p * len(_ENGINE))(
+            *(ctypes.cast(getattr(engine, name), ctypes.c_void_p).value for name in _ENGINE)
         )
-        _library.xpushare_ur_engine.argtypes = [ctypes.c_void_p] * len(asked)
-        _library.xpushare_ur_engine(*(ctypes.cast(each, ctypes.c_void_p) for each in asked))
+        _library.xpushare_ur_engine(asked)
     atexit.register(_library.xpushare_ur_end)
     _library.xpushare_ur_post.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_uint32, ctypes.c_void_p, ctypes.c_char_p]
     _wrappers[:] = [wrapper(FUNCTIONS[name], boxes, _library.xpushare_ur_post) for name in NUMBERED]

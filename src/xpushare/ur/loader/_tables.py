@@ -251,6 +251,7 @@ def _commands() -> Iterator[str]:
     yield "};\n"
     waits = [number for number, name in enumerate(NUMBERED) if (_native(FUNCTIONS[name]) or ("",))[0] == "XP_WAITS"]
     yield f"#define XP_EVENT_WAIT {waits[0]}"
+    yield f"#define XP_EVENTS_WAIT {NUMBERED.index('urEnqueueEventsWait')}"
     yield f"#define XP_HOST_TRAIT {HOST}"
     yield from (f"#define XP_{kind.upper()}_KIND {1 + COUNTED.index(kind)}" for kind in ("queue", "event"))
     yield ""

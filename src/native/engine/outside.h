@@ -1,0 +1,16 @@
+/* What libraries beside this one hand to functions of outside.c and queue.c. */
+#ifndef XP_OUTSIDE_H
+#define XP_OUTSIDE_H
+
+#include <stdint.h>
+
+#define XP_OUTSIDE __attribute__((visibility("default")))
+
+/* What a command does to memory: of each row the first `width` bytes. */
+typedef struct {
+    uint64_t to, from, to_pitch, from_pitch, width, rows;
+    const char *pattern; /* a fill has one, which begins anew in each row; a copy has none */
+    uint64_t pattern_size;
+} xp_work;
+
+#endif

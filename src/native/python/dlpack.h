@@ -1,0 +1,56 @@
+/* The structs of DLPack 1.x, as its ABI has them. */
+#ifndef XP_DLPACK_H
+#define XP_DLPACK_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdint.h>
+
+typedef struct {
+    int32_t type, id;
+} dl_device;
+
+typedef struct {
+    uint8_t code, bits;
+    uint16_t lanes;
+} dl_dtype;
+
+typedef struct {
+    void *data;
+    dl_device device;
+    int32_t ndim;
+    dl_dtype dtype;
+    int64_t *shape, *strides;
+    uint64_t byte_offset;
+} dl_tensor;
+
+typedef struct dl_managed {
+    dl_tensor tensor;
+    void *context;
+    void (*deleter)(struct dl_managed *);
+} dl_managed;
+
+typedef struct dl_versioned {
+    uint32_t major, minor;
+    void *context;
+    void (*deleter)(struct dl_versioned *);
+    uint64_t flags;
+    dl_tensor tensor;
+} dl_versioned;
+
+/* Of DLPack 1.3. A newer version leads to the older ones by `previous`. */
+typedef struct dl_exchange {
+    uint32_t major, minor;
+    const struct dl_exchange *previous;
+    void *allocate, *from_object;
+    int (*to_object)(dl_versioned *tensor, void **array); /* takes the tensor over; -1 with an exception */
+    int (*view)(void *array, dl_tensor *out); /* -1 with an exception; may be NULL */
+    int (*stream)(int32_t type, int32_t id, void **out);
+} dl_exchange;
+
+#define DL_EXCHANGE "dlpack_exchange_api"
+
+const dl_exchange *xp_exchange_of(PyObject *capsule); /* dlpack.c; NULL where it has no version that we know */
+
+#endif

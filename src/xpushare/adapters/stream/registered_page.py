@@ -1,0 +1,33 @@
+"""Waiting for all work of a device without ending a capture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+from xpushare.adapters.host.memory import page_of_memfd
+
+__all__ = ["RegisteredPage"]
+
+
+@final
+class RegisteredPage:
+    """A page of ours that the driver knows, once it was needed.
+
+    CUDA's and HIP's calls that wait for a device end captures, whatever the thread's capture mode. Unregistering any
+    page waits for the work of all streams, and leaves captures alone (measured on CUDA, by the source on HIP). On CUDA,
+    no other thread can allocate or register memory meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._page: Any = None
+
+    def renew(self, register: Callable[[int, int], object], unregister: Callable[[int], object]) -> None:
+        """Unregister the page, and register it again: (address, bytes)."""
+        page, self._page = self._page, None
+        if page is None:
+            page = page_of_memfd()
+            register(page.address, page.nbytes)
+        unregister(page.address)
+        register(page.address, page.nbytes)
+        self._page = page

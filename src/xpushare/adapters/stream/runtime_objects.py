@@ -1,0 +1,63 @@
+"""Streams and events of other libraries, as far as their objects tell. torch and CuPy have the same ones for CUDA and
+for HIP, and call both "cuda". Imports no driver and no binding.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from xpushare._errors import InvalidArgumentError
+
+__all__ = ["event_of", "library_of", "ordinal_of", "stream_of"]
+
+
+def library_of(native: object) -> str:
+    """The top-level module of an object's class."""
+    return type(native).__module__.partition(".")[0]
+
+
+def ordinal_of(native: object) -> int | None:
+    """The ordinal of the device that a stream or an event says; None if it says none."""
+    device: Any = getattr(native, "device", None)
+    for which, name in ((device, "index"), (device, "device_id"), (native, "device_id")):
+        said = getattr(which, name, None)
+        if isinstance(said, int):
+            return said if said >= 0 else None
+    return None
+
+
+def stream_of(native: object) -> tuple[int, int | None] | None:
+    """(raw stream, device ordinal if it says that) of another library's stream object; None if it is no stream."""
+    if isinstance(native, int) and not isinstance(native, bool):
+        return native, None
+    raw = getattr(native, "cuda_stream", None)  # torch
+    if isinstance(raw, int):
+        return raw, ordinal_of(native)
+    protocol = getattr(native, "__cuda_stream__", None)
+    if callable(protocol):
+        said = protocol()
+        if not (isinstance(said, tuple) and len(said) == 2 and said[0] == 0 and isinstance(said[1], int)):
+            raise InvalidArgumentError(f"__cuda_stream__ of {type(native).__name__} returned {said!r}, not (0, stream)")
+        return said[1], ordinal_of(native)
+    raw = getattr(native, "ptr", None)  # CuPy before it had __cuda_stream__
+    if isinstance(raw, int) and library_of(native) == "cupy":
+        return raw, ordinal_of(native)
+    raw = getattr(native, "handle", None)  # numba
+    if isinstance(raw, ctypes.c_void_p) and library_of(native) == "numba":
+        return raw.value or 0, ordinal_of(native)
+    return None
+
+
+def event_of(native: object) -> int | None:
+    """The raw event of another library's event object; None if it is no event, 0 if it was never recorded."""
+    raw = getattr(native, "cuda_event", None)  # torch
+    if isinstance(raw, int):
+        return raw
+    raw = getattr(native, "ptr", None)  # CuPy
+    if isinstance(raw, int) and library_of(native) == "cupy":
+        return raw
+    raw = getattr(native, "handle", None)  # cuda.core, numba
+    if raw is not None and library_of(native) in ("cuda", "numba", "numba_cuda"):
+        return int(raw.value or 0) if isinstance(raw, ctypes.c_void_p) else int(raw)
+    return None

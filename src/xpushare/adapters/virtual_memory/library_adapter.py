@@ -1,0 +1,57 @@
+"""The driver contract for devices, as far as it is the same for all drivers that are called by ctypes."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+from xpushare._aspects import Aspect, Support
+from xpushare._errors import XpuShareError
+from xpushare.adapters.base import DeviceInfo
+from xpushare.adapters.stream.library import LibraryDriver
+from xpushare.adapters.stream.listing import Listed, Listing
+from xpushare.adapters.virtual_memory.adapter import VirtualMemoryAdapter
+from xpushare.adapters.virtual_memory.engine import Engine
+from xpushare.adapters.virtual_memory.hooks import VirtualMemory
+
+__all__ = ["LibraryAdapter"]
+
+G = TypeVar("G", bound=VirtualMemory)
+
+
+class LibraryAdapter(Listed, VirtualMemoryAdapter, Generic[G]):
+    """An adapter over a library, which a child process asks for its devices before it is started here."""
+
+    maps_memfds = False  # the driver has to know their pages
+    missing: ClassVar[Mapping[Aspect, str]]  # the aspects that no device has, and why
+
+    def __init__(
+        self,
+        engine: Engine,
+        driver: LibraryDriver[Any],
+        variables: Sequence[str],
+        describe: Callable[[int, Any], DeviceInfo],
+        ask: Callable[[], tuple[list[DeviceInfo], str]],
+    ) -> None:
+        """`variables`, `describe` and `ask` are those of `Listing`."""
+        super().__init__(engine)
+        self._gpus = driver
+        self.listing = Listing(driver, variables, describe, ask)
+        driver.end_after(engine.teardown)
+
+    def device(self, info: DeviceInfo) -> G:
+        found: G = self._gpus.gpu(info)
+        return found
+
+    def support(self, device: DeviceInfo, aspect: Aspect) -> Support:
+        if aspect in self.missing:
+            return Support("no", self.missing[aspect])
+        try:
+            return self.supported(self.device(device), aspect)
+        except XpuShareError as error:
+            return Support("unknown", f"the driver cannot be asked: {error}")
+
+    @abc.abstractmethod
+    def supported(self, gpu: G, aspect: Aspect) -> Support:
+        """Whether a device has an aspect that is none of `missing`; may ask the driver."""

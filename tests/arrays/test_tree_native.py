@@ -1,0 +1,422 @@
+"""Trees in native code: what it makes is what Python makes, and the rest it leaves to Python."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import warnings
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from peering import nothing_left
+
+import xpushare as xs
+from harness import Child, kept
+from xpushare import _hand_over, _tree
+from xpushare._native import Leaves, read_tree
+from xpushare._tree_handle import Content, Dtypes, content_of, seal_tree
+from xpushare.adapters.mock.others import default_stream
+from xpushare.core.layers import enable_layers
+from xpushare.sharing import identity, node
+from xpushare.sharing.handle import fields_of
+
+torch: Any = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.skipif(bool(_hand_over.off), reason="the native way is switched off"),
+    pytest.mark.skipif(not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), reason="torch is older than 2.11"),
+]
+
+
+def long_way(call: Any, *arguments: Any, **options: Any) -> Any:
+    """The same by Python alone."""
+    _hand_over.off.append("this test")
+    try:
+        return call(*arguments, **options)
+    finally:
+        _hand_over.off.pop()
+
+
+def model() -> dict[str, Any]:
+    """Tensors in three allocations, and what Python alone describes."""
+    slabs = [xs.malloc_host(1 << 12) for _ in range(3)]
+    base = [torch.from_dlpack(each.as_array(512, "f4")) for each in slabs]
+    return {
+        "whole": base[0],
+        "rows": base[0][64:128].view(8, 8),
+        "turned": base[0][64:128].view(8, 8).t(),
+        "steps": base[1][::3],
+        "scalar": base[1][7],
+        "spread": base[1][:1].expand(4, 2),
+        "other elements": base[2].view(torch.bfloat16)[:10],
+        "a gap": base[2][500:],
+        "bytes": base[2].view(torch.uint8)[3:9],
+        "none": base[2][:0],
+        "numpy": np.asarray(slabs[0].as_array(3, "i2", 100)),
+        "ours": slabs[1].as_array(5, "f8", 8),
+        "complex": base[2].view(torch.complex64)[:4],
+        "twice": base[0],
+    }
+
+
+@pytest.fixture
+def placed_by_python(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The arrays that Python placed."""
+    seen: list[Any] = []
+    add = _tree._Placing._add
+
+    def note(self: Any, array: Any) -> Any:
+        seen.append(array)
+        return add(self, array)
+
+    monkeypatch.setattr(_tree._Placing, "_add", note)
+    return seen
+
+
+def in_objects(content: Content) -> list[Any]:
+    """The arrays, by the objects that they lie in."""
+    found: list[Any] = []
+    for each in content.elements():
+        fields = fields_of(content.memory[each.memory])
+        found.append((fields.object, fields.offset + each.offset, fields.flags, each[1:5]))
+    return found
+
+
+def ranges(content: Content) -> set[tuple[int, int, int]]:
+    return {(each.object, each.nbytes, each.offset) for each in map(fields_of, content.memory)}
+
+
+# --- share
+
+
+@pytest.mark.parametrize("options", [{}, {"read_only": True}, {"stream": -1}], ids=str)
+def test_share_says_what_python_says(options: dict[str, Any], placed_by_python: list[Any]) -> None:
+    tree = model()
+    del tree["none"]  # gets new memory each time
+    with xs.share(tree, **options) as found:
+        short = len(placed_by_python)
+        assert short < len(tree) - 3, "most tensors are placed by the native way"
+        with long_way(xs.share, tree, **options) as expected:
+            assert len(placed_by_python) - short == len(tree) - 1  # one is there twice
+            mine, other = content_of(found), content_of(expected)  # type: ignore[arg-type]
+            assert in_objects(mine) == in_objects(other)
+            assert ranges(mine) == ranges(other)
+            assert mine.tree == other.tree
+            assert sorted(map(str, mine.dtypes)) == sorted(map(str, other.dtypes))
+
+
+def test_what_is_shared_is_held_until_its_end() -> None:
+    tree = {name: value for name, value in model().items() if name != "none"}
+    expected = tree["rows"].clone()
+    with xs.share(tree) as handle:
+        tree.clear()
+        gc.collect()
+        found = xs.attach(handle, like=torch)
+        assert torch.equal(found["rows"], expected)
+        del found
+
+
+@pytest.mark.usefixtures("placed_by_python")
+def test_tensors_that_are_private() -> None:
+    """They are refused by name, and copied with `copy=True`; the others stay where they are."""
+    tree = model()
+    tree["mine"] = torch.arange(6.0)
+    tree["last"] = tree["whole"][3:5]
+    with pytest.raises(xs.FeatureNotSupportedError) as refusal:
+        xs.share(tree)
+    assert "['mine']" in str(refusal.value.__notes__)
+    with xs.share(tree, copy=True) as handle:
+        assert handle.copied_nbytes == 24
+        found = xs.attach(handle, like=torch)
+        assert found["mine"].tolist() == list(range(6))
+        found["last"][:] = 9
+        assert tree["whole"][3:5].tolist() == [9, 9]
+        del found
+
+
+def test_a_tensor_with_a_gradient_is_refused_wherever_it_stands() -> None:
+    base = model()["whole"]
+    for tree in ([base[:2].requires_grad_(), base[2:4]], [base[:2].detach(), base[2:4].requires_grad_()]):
+        with pytest.raises(xs.InvalidArgumentError, match=r"require.*grad"):
+            xs.share(tree)
+
+
+def test_streams_of_a_device() -> None:
+    """One mark for all tensors, and a wait for it; a named stream stands for all, which is Python's to say."""
+    with xs.malloc_device(1 << 12, "mock:0") as memory, xs.Queue("mock:0") as queue:
+        slab = torch.from_dlpack(memory.as_array(1 << 12, "u1"))
+        tree = [slab[:64], slab[64:128], slab[128:192]]
+        release = threading.Event()
+        default_stream(0).call(release.wait)  # what the library works on is busy
+        handles = [xs.share(tree), xs.share(tree, stream=-1), xs.share(tree, stream=queue)]
+        contents = [content_of(handle) for handle in handles]  # type: ignore[arg-type]
+        assert [len(each.events) for each in contents] == [1, 0, 1]
+        assert [[one.event for one in each.elements()] for each in contents] == [[0] * 3, [-1] * 3, [0] * 3]
+        unordered = xs.attach(handles[0], like=torch, stream=-1)
+        timer = threading.Timer(0.05, release.set)
+        timer.start()
+        tensors = xs.attach(handles[0], like=torch)  # returns once the stream is done
+        assert release.is_set()
+        assert torch.equal(tensors[1], tree[1])
+        timer.join()
+        del tensors, unordered
+        for handle in handles:
+            handle.close()
+
+
+# --- attach
+
+
+def share_model(read_only: bool = False) -> bytes:
+    """In the peer."""
+    tree = kept["model"] = {name: value for name, value in model().items() if name not in ("numpy", "complex", "ours")}
+    tree["whole"][:] = torch.arange(512.0)
+    handle = kept["handle"] = xs.share(tree, read_only=read_only)
+    return bytes(handle)
+
+
+def close_model() -> None:
+    kept.pop("handle").close()
+    kept.clear()
+
+
+def importers() -> int:
+    """In the peer."""
+    table = node.current().table()
+    return sum(len(table.domain.holders(fields_of(each.handle).entry)) for each in table.exports())
+
+
+@pytest.fixture
+def message(peer: Child) -> Iterator[bytes]:
+    raw = peer.call(share_model)
+    xs.attach(raw)  # so that the exporter is known
+    yield raw
+    peer.call(close_model)
+
+
+@pytest.fixture
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The arrays that were made each for itself."""
+    seen: list[Any] = []
+    make = _tree.array_of
+    monkeypatch.setattr(_tree, "array_of", lambda *arguments: seen.append(arguments) or make(*arguments))
+    return seen
+
+
+def test_attach_makes_what_python_makes(message: bytes, one_by_one: list[Any]) -> None:
+    with nothing_left():
+        found = xs.attach(message, like=torch)
+        assert not one_by_one
+        expected = long_way(xs.attach, message, like=torch)
+        assert len(one_by_one) == len(found) - 1
+        assert list(found) == list(expected)
+        for name, tensor in found.items():
+            other = expected[name]
+            assert type(tensor) is type(other)
+            assert (tensor.dtype, tensor.shape, tensor.device) == (other.dtype, other.shape, other.device), name
+            assert (tensor.stride(), tensor.storage_offset()) == (other.stride(), other.storage_offset()), name
+            assert tensor.data_ptr() == other.data_ptr() or not tensor.numel()
+            assert torch.equal(tensor, other), name
+        assert found["whole"] is found["twice"]
+        del found, expected, tensor, other
+        one_by_one.clear()
+
+
+def test_each_memory_is_held_by_its_own_tensors(peer: Child, message: bytes) -> None:
+    """The last tensor of a memory closes that; any thread may drop it."""
+    found = xs.attach(message, like=torch)
+    assert peer.call(importers) == 4
+    view = found["whole"][3:5]
+    drop = threading.Thread(target=found.clear)
+    drop.start()
+    drop.join()
+    gc.collect()
+    assert peer.call(importers) == 1
+    assert view.tolist() == [3, 4]
+    del view
+    assert peer.call(importers) == 0
+
+
+def test_read_only_trees_are_warned_of(peer: Child) -> None:
+    message = peer.call(share_model, read_only=True)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = xs.attach(message, like=torch)
+    assert any("read-only" in str(each.message) for each in told)
+    assert found["whole"][1] == 1
+    del found
+    peer.call(close_model)
+
+
+def test_what_torch_refuses_is_told_as_ever(peer: Child) -> None:
+    """By its own function; nothing stays open."""
+    message = peer.call(_odd)
+    xs.attach(message)  # so that the exporter is known
+    said: list[str] = []
+    with nothing_left():
+        for way in xs.attach, lambda *arguments, **options: long_way(xs.attach, *arguments, **options):
+            try:
+                way(message, like=torch)
+            except BufferError as error:
+                said.append(str(error))
+    assert said[0] == said[1]
+    peer.call(_forget)
+
+
+def _odd() -> bytes:
+    kept["slab"] = xs.malloc_host(64)
+    fine, odd = kept["slab"].as_array(2, "f4"), kept["slab"].as_array(2, ">f4", 16)  # DLPack has no foreign byte order
+    kept["handle"] = xs.share([fine, odd])
+    return bytes(kept["handle"])
+
+
+def _forget() -> None:
+    kept["handle"].close()
+    kept.clear()
+
+
+def test_layers_take_the_long_way(message: bytes, one_by_one: list[Any]) -> None:
+    enable_layers("UR_LAYER_LEAK_CHECKING")
+    try:
+        found = xs.attach(message, like=torch)
+        assert one_by_one
+        del found
+        one_by_one.clear()
+    finally:
+        enable_layers()
+
+
+def test_a_handle_of_this_process() -> None:
+    tree = model()
+    with xs.share([tree["whole"], tree["steps"]]) as handle:
+        found = xs.attach(bytes(handle), like=torch)
+        assert found[0].data_ptr() == tree["whole"].data_ptr()
+        assert found[1].stride() == (3,)
+        del found
+
+
+# --- many exports at once
+
+
+def test_exports_look_at_some_of_what_lingers() -> None:
+    """Not each at all of it, which would take ever longer; but at more than they may add."""
+    xs.share(xs.empty(1)).close()
+    table = node.current().table()
+    assert not table._lingering
+    for _ in range(40):
+        table._lingering[table._take_entry()] = object()
+    assert table.sweep()
+    left = len(table._lingering)
+    assert 0 < left < 40
+    with xs.share([xs.malloc_host(64).as_array(8, "u1") for _ in range(20)]):
+        assert len(table._lingering) <= max(left - 20, 0)
+    for _ in range(20):
+        table._lingering[table._take_entry()] = object()
+    table.sweep(everything=True)
+    assert not table._lingering
+
+
+def test_exports_of_a_tree_are_all_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = [xs.malloc_host(64).as_array(8, "u1") for _ in range(5)]
+    xs.share(arrays).close()
+    table = node.current().table()
+    before = table.statistics()["exports"]
+    publish = table._publish
+    calls: list[int] = []
+
+    def fail(*arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 3:
+            raise MemoryError
+        return publish(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(table, "_publish", fail)
+        with pytest.raises(MemoryError):
+            xs.share(arrays)
+    assert table.statistics()["exports"] == before
+    with xs.share(arrays) as handle:
+        assert table.statistics()["exports"] == before + 5
+        assert len(handle.handles) == 5
+    assert table.statistics()["exports"] == before
+
+
+# --- the parts
+
+
+def test_leaves_refuse_what_makes_no_handle() -> None:
+    leaves = Leaves([torch.ones(2), 1])
+    assert leaves.where() is None
+    assert leaves.next() == 0
+    leaves.skip(None)
+    assert leaves.next() == 1
+    leaves.skip(None)
+    assert leaves.next() is None
+    with pytest.raises(IndexError):
+        leaves.skip(None)
+    for wrong in (2, 0, 0, 0, (1,), (8,), 0), (0, 0, 0, 0, (1,), (), 0):
+        with pytest.raises(ValueError, match="differ in length"):
+            leaves.set(*wrong)
+    leaves.set(0, 0, -1, 0, (1,), (8,), 0)
+    with pytest.raises(ValueError, match="not all arrays"):
+        leaves.seal(identity.sealing(), [bytes(256)], [], [], b"", 0)
+    leaves.set(1, 0, -1, 0, (1,), (8,), 0)
+    with pytest.raises(ValueError, match="no handle"):
+        leaves.seal(identity.sealing(), [b"short"], [], [], b"", 0)
+    with pytest.raises(TypeError, match="as many points"):
+        leaves.seal(identity.sealing(), [], [bytes(256)], [], b"", 0)
+    with pytest.raises(TypeError):
+        leaves.assign([], {})  # type: ignore[arg-type]
+    with pytest.raises(xs.InvalidArgumentError, match="64 MiB"):
+        seal_tree([], [], leaves, Dtypes(), "x" * (64 << 20), 0)
+
+
+def test_many_kinds_of_arrays(placed_by_python: list[Any]) -> None:
+    """More of them than the native way tells apart."""
+    slab = torch.from_dlpack(xs.malloc_host(1 << 14).as_array(1 << 14, "u1"))
+    kinds = [type(f"Kind{number}", (), {
+        "__init__": lambda self, tensor: setattr(self, "tensor", tensor),
+        "__dlpack__": lambda self, **options: self.tensor.__dlpack__(**options),
+        "__dlpack_device__": lambda self: self.tensor.__dlpack_device__(),
+    }) for number in range(70)]  # fmt: skip
+    tree = [kind(slab[16 * at : 16 * at + 8]) for at, kind in enumerate(kinds)] + [slab[:4], slab[4:8], slab[8:12]]
+    with xs.share(tree) as handle:
+        assert len(placed_by_python) == 71
+        assert [each.shape for each in xs.attach(handle)] == [(8,)] * 70 + [(4,)] * 3
+
+
+def test_tensors_are_for_lists_of_their_sizes(message: bytes) -> None:
+    parts = read_tree(identity.sealing(), message)
+    assert parts is not None
+    exchange = torch.Tensor.__dlpack_c_exchange_api__
+    assert parts.tensors(None, [], []) is None
+    with pytest.raises(TypeError, match="one place"):
+        parts.tensors(exchange, [], [])
+    places = [(object(), 4096, (1, 0))] * 4
+    assert parts.tensors(exchange, places, []) is None, "no dtypes"
+    with pytest.raises(TypeError):
+        parts.tensors(exchange, [(1,)] * 4, [])
+    with pytest.raises(TypeError):
+        parts.good([4])  # type: ignore[arg-type]
+    assert not parts.good((4,))
+    assert read_tree(identity.sealing(), message[:-1]) is None
+
+
+def test_tensors_give_back_what_a_library_does_not_take(message: bytes) -> None:
+    """A dtype that torch does not know: nothing holds the owner afterwards."""
+    parts = read_tree(identity.sealing(), message)
+    assert parts is not None
+
+    class Owner:
+        pass
+
+    gone: list[int] = []
+    owner = Owner()
+    weakref.finalize(owner, gone.append, 1)
+    places = [(owner, 4096, (1, 0))] * 4
+    dtypes = [((0, 7, 1), each) for each in (4, 2, 1)]
+    assert parts.tensors(torch.Tensor.__dlpack_c_exchange_api__, places, dtypes) is None
+    del owner, places
+    assert gone
