@@ -262,7 +262,7 @@ def _pretend_gpus(device: str) -> tuple[str, str]:
     queue = opencl_client.begin(device)
     adapter: Any = adapters.adapter("opencl")
     Driver._is_cpu = lambda *_device: False  # type: ignore[method-assign,assignment]
-    adapter._driver = adapter._listing._driver = ours = Driver()
+    adapter._driver = adapter.listing._driver = ours = Driver()
     assert ours.gpus() == []
     assert adapter.devices() == []
     with pytest.raises(xs.FeatureNotSupportedError) as caught:
