@@ -517,7 +517,8 @@ static PyObject *prepare_anew(const xp_hand_over *self, const xp_types *types, P
     PyObject *known = own ? found_in(exporting, id) : NULL; /* the info, names, number */
     PyObject *lasting = known && driver ? GET(driver, lasting_export) : NULL, *what = NULL, *prepared = NULL;
     xp_entry e = {.kind = XP_KIND_MEMORY, .fd_count = 0};
-    if (lasting == Py_True && name == Py_None && Py_TYPE(own) == types->own_table && xp_as_u64(serial, &e.object) == 0)
+    if (serial && lasting == Py_True && name == Py_None && Py_TYPE(own) == types->own_table &&
+        xp_as_u64(serial, &e.object) == 0)
         what = METHOD(driver, export, Py_False);
     uint32_t form;
     if (what && Py_TYPE(what) == CLASS(Export) && PyTuple_GetItem(what, 5) == Py_None &&
