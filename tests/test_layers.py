@@ -800,13 +800,13 @@ def test_the_log_goes_where_the_environment_says(tmp_path: Path) -> None:
         LEAKING,
         UR_ENABLE_LAYERS=f"{FULL},UR_LAYER_TRACING",
         UR_LOG_VALIDATION=f"level:error;flush:error;output:file,{log};fileline:true",
-        UR_LOG_TRACING="level:info;output:stdout",
+        UR_LOG_TRACING="level:info;output:stdout;fileline:true",
     )
     assert done.stderr == ""
     begin, end = done.stdout.splitlines()
-    assert begin == "   ---> malloc"
+    assert begin == "   ---> malloc <<string>:3>"
     assert end.startswith("   <--- malloc(.kind = device, .nbytes = 100, .device = native_cpu:0, .context = nullptr, ")
-    assert end.endswith(") -> UR_RESULT_SUCCESS;")
+    assert end.endswith(") -> UR_RESULT_SUCCESS; <<string>:3>")
     assert log.read_text().startswith("<VALIDATION>[ERROR]: Retained 1 reference(s) to <Memory")
     assert run(LEAKING, UR_ENABLE_LAYERS=FULL, UR_LOG_VALIDATION="level:quiet").stderr == ""
 

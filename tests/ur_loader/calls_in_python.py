@@ -12,7 +12,16 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
 
-from xpushare.ur import Command, EventInfo, EventStatus, ExecutionInfo, Result
+from xpushare.ur import (
+    Command,
+    ContextInfo,
+    DeviceInfo,
+    EventInfo,
+    EventStatus,
+    ExecutionInfo,
+    QueueInfo,
+    Result,
+)
 
 SIZE: Final = 1 << 20
 
@@ -191,6 +200,45 @@ def asked() -> None:
 
 
 _nothing = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _data: None)
+
+
+def properties() -> None:
+    """What was answered once is answered as it was, as long as the handle lives; what changes is asked each time."""
+    here, written = queue(), ctypes.c_size_t()
+    for name, handle, info in (
+        ("urDeviceGetInfo", loader.get_device(), DeviceInfo),
+        ("urContextGetInfo", loader.get_context(), ContextInfo),
+        ("urQueueGetInfo", here, QueueInfo),
+    ):
+        answered = [each for each in info if call(name, handle, each, 0, 0, written) == 0]
+        assert len(answered) > len(info) // 2
+        for query in answered:
+            values: list[bytes] = []
+            for _ in range(2):
+                must(name, handle, query, 0, 0, written)
+                value = ctypes.create_string_buffer(written.value + 1)
+                must(name, handle, query, written.value, value, 0)
+                values.append(value.raw)
+                if written.value:
+                    assert call(name, handle, query, written.value - 1, value, 0) == Result.ERROR_INVALID_SIZE
+                assert call(name, handle, query, written.value, 0, 0) == Result.ERROR_INVALID_NULL_POINTER
+                assert call(name, handle, query, 0, 0, 0) == Result.ERROR_INVALID_NULL_POINTER
+            assert values[0] == values[1] or query == DeviceInfo.GLOBAL_MEM_FREE, query
+            assert call(name, handle + 1, query, 0, 0, written) != 0
+    assert call("urContextGetInfo", here, ContextInfo.NUM_DEVICES, 0, 0, written) == Result.ERROR_INVALID_CONTEXT
+    counted = ctypes.c_uint32()
+    for references in (1, 2, 3):
+        must("urQueueGetInfo", here, QueueInfo.REFERENCE_COUNT, 4, counted, 0)
+        assert counted.value == references
+        must("urQueueRetain", here)
+    task, of = ctypes.cast(_nothing, ctypes.c_void_p).value, ctypes.c_uint64()
+    event = made("urEnqueueHostTaskExp", here, task, 0, 0, 0, 0)
+    for _ in range(4):
+        must("urQueueRelease", here)
+    assert call("urQueueGetInfo", here, QueueInfo.DEVICE, 0, 0, written) == Result.ERROR_INVALID_QUEUE
+    call("urContextRetain", 0)  # Python ends the queue first
+    must("urEventGetInfo", event, EventInfo.COMMAND_QUEUE, 8, of, 0)
+    assert call("urQueueRetain", of.value) == Result.ERROR_INVALID_QUEUE
 
 
 def called_back() -> None:

@@ -67,9 +67,11 @@ int main(int count, char **arguments)
     TIME("urEnqueueUSMFill, 4 KiB", 2000, fill(queue, memory, sizeof pattern, &pattern, (size_t)4096, 0u, NULL, &events[i]));
     TIME("urEventRelease, the last", 2000, release(events[i]));
     TIME("urEnqueueEventsWaitWithBarrier", 2000, barrier(queue, 0u, NULL, &events[i]));
-    TIME("urDeviceGetInfo", 2000, get(device, 0u, sizeof status, &status, NULL));
+    TIME("urDeviceGetInfo, asked before", 2000, get(device, 0u, sizeof status, &status, NULL));
     TIME("urEnqueueUSMFill, 1 MiB", 200, fill(queue, memory, sizeof pattern, &pattern, (size_t)1 << 20, 0u, NULL, &events[i]));
     MUST(urQueueFinish, queue);
     TIME("urQueueFinish, complete", 2000, finish(queue));
+    TIME("urQueueCreate", 200, MUST(urQueueCreate, context, device, NULL, &events[i]));
+    TIME("urContextCreate", 200, MUST(urContextCreate, 1u, &device, NULL, &events[i]));
     return 0;
 }

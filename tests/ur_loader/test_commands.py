@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 from small_loader import Run
 
+import xpushare as xs
+
 SCRIPT = Path(__file__).with_name("calls_in_python.py")
 HOST, DEVICE, HOLDS = "native_cpu:0", "mock:0", "mock:1"  # queues of the last hold what waits
+
+
+HARDWARE = "cuda:0", "hip:0", "level_zero:0"
 
 
 def start(library: Path, shim: Path, device: str, scenario: str, *arguments: object) -> subprocess.Popen[str]:
@@ -35,6 +40,15 @@ def test_no_deadlock_with_a_lock_of_the_program(library: Path, shim: Path, devic
     assert run(library, shim, device, "inversion") == ""
 
 
+@pytest.mark.parametrize("scenario", ["inversion", "waits_with_pythons_lock", "references", "ends"])
+@pytest.mark.parametrize("device", HARDWARE)
+def test_a_vendors_device(library: Path, shim: Path, device: str, scenario: str) -> None:
+    """The same over the functions that a vendor's driver names."""
+    if device not in {f"{each.backend}:{each.ordinal}" for each in xs.devices()}:
+        pytest.skip(f"{device} is not here")
+    assert run(library, shim, device, scenario) == ""
+
+
 @pytest.mark.parametrize("device", [HOST, DEVICE])
 def test_who_has_pythons_lock_may_wait(library: Path, shim: Path, device: str) -> None:
     assert run(library, shim, device, "waits_with_pythons_lock") == ""
@@ -55,6 +69,10 @@ def test_what_is_released_early(library: Path, shim: Path, device: str) -> None:
 
 def test_python_is_asked_later(library: Path, shim: Path) -> None:
     assert run(library, shim, HOST, "asked") == ""
+
+
+def test_properties(library: Path, shim: Path) -> None:
+    assert run(library, shim, HOST, "properties") == ""
 
 
 def test_callbacks(library: Path, shim: Path) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from xpushare.ur._spec import FUNCTIONS
+from xpushare.ur._spec import FUNCTIONS, INFOS
 from xpushare.ur.loader import _bridge
 from xpushare.ur.loader._builds import BUILDS, OF_THE_LOADER, ORDER, TABLES
-from xpushare.ur.loader._tables import NUMBERED, parameters
+from xpushare.ur.loader._tables import NUMBERED, kept_queries, parameters
 
 
 @pytest.mark.parametrize("name", NUMBERED)
@@ -23,6 +23,17 @@ def test_every_function_is_in_a_table() -> None:
     in_tables = {name for each in TABLES.values() for names in each.values() for name in names.split()}
     assert FUNCTIONS.keys() <= in_tables | set(OF_THE_LOADER.split())
     assert all(parameters(name) is not None for name in in_tables)
+
+
+def test_answers_that_are_kept() -> None:
+    """What stays the same as long as a handle lives."""
+    kept = {name: kept_queries(FUNCTIONS[name]) for name in NUMBERED}
+    assert {name for name, queries in kept.items() if queries} == {
+        f"ur{kind}GetInfo"
+        for kind in ("Adapter", "Platform", "Device", "Context", "Queue", "Mem", "PhysicalMem", "USMPool")
+    }
+    names = {INFOS[FUNCTIONS[name].returns[5:]].enumeration(each).name for name, all_ in kept.items() for each in all_}
+    assert names.isdisjoint({"REFERENCE_COUNT", "GLOBAL_MEM_FREE", "EMPTY", "USED_CURRENT_EXP"})
 
 
 def test_every_build_is_whole() -> None:

@@ -27,7 +27,8 @@ static uint32_t unsupported(void) { return XP_UNSUPPORTED_FEATURE; }
 #define XP_TABLE(getter, slots) {getter, sizeof(slots) / sizeof(*slots), slots}
 #include "functions.h"
 
-const uint32_t xp_queue_kind = XP_QUEUE_KIND, xp_event_kind = XP_EVENT_KIND, xp_host_trait = XP_HOST_TRAIT;
+const uint32_t xp_queue_kind = XP_QUEUE_KIND, xp_event_kind = XP_EVENT_KIND, xp_counted_kinds = XP_COUNTED_KINDS,
+               xp_host_trait = XP_HOST_TRAIT;
 const unsigned xp_event_wait = XP_EVENT_WAIT, xp_events_wait = XP_EVENTS_WAIT;
 
 #define XP_VERSION 12 /* 0.12 */

@@ -34,7 +34,7 @@ void xp_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 extern xp_slot xp_dispatch[]; /* all tables, one after the other, as the loader's build has them */
 
 /* --- handles.c ---------------------------------------------------------------------------------------------------- */
-enum { XP_BY_PYTHON, XP_RETAINS, XP_RELEASES, XP_STATUS, XP_WAITS, XP_FINISHES };
+enum { XP_BY_PYTHON, XP_RETAINS, XP_RELEASES, XP_STATUS, XP_WAITS, XP_FINISHES, XP_ASKS };
 typedef struct xp_lane xp_lane;
 
 /* What a handle points to. It stays for ever: a program may hand in one that is long gone. So it is small. */
@@ -67,7 +67,7 @@ typedef struct xp_box {
 
 #define XP_HOLD ((int64_t)1 << 32)
 
-extern const uint32_t xp_queue_kind, xp_event_kind, xp_host_trait;
+extern const uint32_t xp_queue_kind, xp_event_kind, xp_counted_kinds, xp_host_trait; /* kinds are numbered from 1 */
 extern const unsigned xp_event_wait, xp_events_wait; /* functions: of the host, and of a queue */
 
 /* Answer without Python: true where it succeeded, else nothing was done. */
@@ -87,7 +87,7 @@ typedef struct {
     uint64_t (*newest_point)(void *event);
     int (*state_at)(void *event, uint64_t point);
     int (*wait_at)(void *event, uint64_t point);
-    void (*give_up)(void *event);
+    void (*let_go)(void *event);
     void (*fill)(char *to, const char *pattern, uint64_t unit, uint64_t nbytes);
     int (*mapped)(uint64_t address, uint64_t nbytes, bool *ours);
     bool (*work)(void *queue, const xp_work *work, void **event, uint64_t *point);
@@ -95,6 +95,11 @@ typedef struct {
 } xp_engine_functions;
 extern xp_engine_functions xp_engine;
 xp_box *xp_take_ended(void); /* a list of those whose last reference was given up; Python's objects are to be */
+
+/* --- properties.c ------------------------------------------------------------------------------------------------- */
+/* Answer a query about a handle of that kind: true where it is known, and there is room. */
+bool xp_property_of(const xp_box *box, unsigned kind, const uint64_t *words);
+void xp_forget(const xp_box *box);
 
 /* --- ranges.c ----------------------------------------------------------------------------------------------------- */
 enum { XP_HINTS, XP_READS, XP_WRITES }; /* hints are about USM memory only */

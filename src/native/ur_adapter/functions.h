@@ -767,19 +767,27 @@ static const bool xp_ends[XP_FUNCTIONS] = {
 static const struct {
     uint8_t how, kind;
 } xp_native_answers[XP_FUNCTIONS] = {
+    [1] = {XP_ASKS, 7}, /* urAdapterGetInfo */
+    [9] = {XP_ASKS, 1}, /* urContextGetInfo */
     [11] = {XP_RELEASES, 1}, /* urContextRelease */
     [12] = {XP_RETAINS, 1}, /* urContextRetain */
+    [16] = {XP_ASKS, 9}, /* urDeviceGetInfo */
     [47] = {XP_STATUS, 3}, /* urEventGetInfo */
     [50] = {XP_RELEASES, 3}, /* urEventRelease */
     [51] = {XP_RETAINS, 3}, /* urEventRetain */
     [53] = {XP_WAITS, 3}, /* urEventWait */
+    [67] = {XP_ASKS, 5}, /* urMemGetInfo */
     [68] = {XP_RELEASES, 5}, /* urMemRelease */
     [69] = {XP_RETAINS, 5}, /* urMemRetain */
+    [74] = {XP_ASKS, 4}, /* urPhysicalMemGetInfo */
     [75] = {XP_RELEASES, 4}, /* urPhysicalMemRelease */
     [76] = {XP_RETAINS, 4}, /* urPhysicalMemRetain */
+    [81] = {XP_ASKS, 8}, /* urPlatformGetInfo */
     [85] = {XP_FINISHES, 2}, /* urQueueFinish */
+    [87] = {XP_ASKS, 2}, /* urQueueGetInfo */
     [89] = {XP_RELEASES, 2}, /* urQueueRelease */
     [90] = {XP_RETAINS, 2}, /* urQueueRetain */
+    [104] = {XP_ASKS, 6}, /* urUSMPoolGetInfo */
     [106] = {XP_RELEASES, 6}, /* urUSMPoolRelease */
     [107] = {XP_RETAINS, 6}, /* urUSMPoolRetain */
 };
@@ -956,6 +964,7 @@ static const xp_order xp_orders[XP_FUNCTIONS] = {
 #define XP_EVENT_WAIT 53
 #define XP_EVENTS_WAIT 21
 #define XP_HOST_TRAIT 2
+#define XP_COUNTED_KINDS 6
 #define XP_QUEUE_KIND 2
 #define XP_EVENT_KIND 3
 

@@ -91,8 +91,10 @@ static void end(xp_box *box)
     xp_box *queue = box->type == xp_event_kind ? box->queue : NULL;
     if (box->type == xp_queue_kind && box->lane)
         xp_close_lane(box->lane);
+    if (box->type != xp_event_kind)
+        xp_forget(box);
     if (box->point)
-        xp_engine.give_up(box->event);
+        xp_engine.let_go(box->event);
     if (has_object) {
         pthread_mutex_lock(&lock);
         box->next = NULL;
@@ -224,6 +226,8 @@ bool xp_natively(unsigned how, unsigned kind, const uint64_t *words)
         return words[0] && words[1] && wait(kind, (uint32_t)words[0], (xp_box *const *)words[1]);
     case XP_FINISHES:
         return xp_is(box, kind) && xp_finish(box);
+    case XP_ASKS:
+        return (kind > xp_counted_kinds || xp_is(box, kind)) && xp_property_of(box, kind, words);
     default:
         return false;
     }

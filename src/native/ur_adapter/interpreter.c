@@ -223,7 +223,8 @@ static bool find(xp_python *p)
         if (strchr(version, '.'))
             find_library(p, home, version);
         else
-            put(p->wrong, "%.1000s does not say its version", p->executable);
+            put(p->wrong, "%.1000s does not say its version, as a script that starts another: have XPUSHARE_PYTHON name the "
+                "interpreter itself", p->executable);
     }
     return !*p->wrong;
 }

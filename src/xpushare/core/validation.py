@@ -7,6 +7,7 @@ add the places.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
@@ -61,7 +62,7 @@ def here() -> Place:
         code = caller.f_code
         file = code.co_filename
         inside = file.startswith(("<xpushare", _PACKAGE)) and not file.startswith(_PROGRAMS)
-        if not inside:
+        if not inside and (found or file != contextlib.__file__):  # `with` may be written here or in the program
             found.append((file, caller.f_lineno, code.co_qualname))
         caller = caller.f_back
     return tuple(found)

@@ -224,13 +224,17 @@ class Info:
         kinds: Mapping[str, str],
         answers: Mapping[Any, Callable[[Any], Any]] = MappingProxyType({}),
         optional: str = "",
+        changing: str = "",
     ) -> None:
         """`kinds`: kind -> names of the queries whose value has it; `answers`: query -> its value for an object;
-        `optional`: names of the queries that UR lets an adapter leave unanswered.
+        `optional`: names of the queries that UR lets an adapter leave unanswered; `changing`: of those whose answer may
+        be another the next time.
         """
         self.enumeration = enumeration
         self.kinds: Final = {name: kind for kind, names in kinds.items() for name in names.split()}
         self.optional: Final = frozenset(optional.split())
+        self.lasting: Final = frozenset(each for each in answers if each.name not in changing.split())
+        """The queries that always have the same answer."""
         self._answers = answers
         INFOS[enumeration.__name__] = self
 

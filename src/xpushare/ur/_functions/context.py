@@ -24,6 +24,7 @@ _CONTEXT: Final = Info(
         ContextInfo.USM_MEMCPY2D_SUPPORT: lambda _context: True,
         ContextInfo.USM_FILL2D_SUPPORT: lambda _context: True,
     },
+    changing="REFERENCE_COUNT",
 )
 
 

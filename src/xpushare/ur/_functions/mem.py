@@ -29,6 +29,7 @@ _MEM: Final = Info(
         MemInfo.CONTEXT: lambda buffer: buffer.context,
         MemInfo.REFERENCE_COUNT: lambda buffer: buffer.references,
     },
+    changing="REFERENCE_COUNT",
 )
 
 

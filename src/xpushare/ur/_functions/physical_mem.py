@@ -29,6 +29,7 @@ _PHYSICAL_MEM: Final = Info(
         ),
         PhysicalMemInfo.REFERENCE_COUNT: lambda memory: memory.references,
     },
+    changing="REFERENCE_COUNT",
 )
 
 

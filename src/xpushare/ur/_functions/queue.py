@@ -74,6 +74,7 @@ _QUEUE: Final = Info(
         QueueInfo.EMPTY: lambda queue: use(queue.shared).driver.idle(),
     },
     optional="DEVICE_DEFAULT EMPTY",
+    changing="REFERENCE_COUNT EMPTY",
 )
 
 

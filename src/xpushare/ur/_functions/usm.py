@@ -245,13 +245,16 @@ def urUSMContextMemcpyExp(hContext: Context, pDst: Pointer, pSrc: Pointer, size:
 
 # --- pools ------------------------------------------------------------------------------------------
 
+_POOL_NUMBERS: Final = (
+    "RELEASE_THRESHOLD_EXP MAXIMUM_SIZE_EXP RESERVED_CURRENT_EXP RESERVED_HIGH_EXP USED_CURRENT_EXP USED_HIGH_EXP"
+)
+
 _POOL: Final = Info(
     USMPoolInfo,
     {
         "uint32": "REFERENCE_COUNT",
         "handle:context": "CONTEXT",
-        "size": "RELEASE_THRESHOLD_EXP MAXIMUM_SIZE_EXP RESERVED_CURRENT_EXP RESERVED_HIGH_EXP USED_CURRENT_EXP "
-        "USED_HIGH_EXP",
+        "size": _POOL_NUMBERS,
     },
     answers={
         USMPoolInfo.REFERENCE_COUNT: lambda pool: pool.references,
@@ -262,8 +265,8 @@ _POOL: Final = Info(
         USMPoolInfo.USED_CURRENT_EXP: lambda pool: pool.used,
         USMPoolInfo.USED_HIGH_EXP: lambda pool: pool.most,
     },
-    optional="RELEASE_THRESHOLD_EXP MAXIMUM_SIZE_EXP RESERVED_CURRENT_EXP RESERVED_HIGH_EXP USED_CURRENT_EXP "
-    "USED_HIGH_EXP",
+    optional=_POOL_NUMBERS,
+    changing=f"REFERENCE_COUNT {_POOL_NUMBERS}",
 )
 
 

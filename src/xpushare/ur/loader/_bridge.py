@@ -29,10 +29,20 @@ from xpushare.ur import _objects, _structs
 from xpushare.ur._callbacks import call_soon
 from xpushare.ur._functions import FUNCTIONS, INFOS
 from xpushare.ur._functions.enqueue import Handover, complete, failed, handed_over, handing_over, renew
-from xpushare.ur._objects import HANDLES, Counted, Event, Queue, selected_by_loader
+from xpushare.ur._objects import HANDLES, Context, Counted, Event, Queue, selected_by_loader
 from xpushare.ur._spec import Arg, Function
 from xpushare.ur.loader import LIBRARY
-from xpushare.ur.loader._tables import COUNTED, HOST, NUMBERED, TRAITS, Parameter, command_of, parameters
+from xpushare.ur.loader._tables import (
+    COUNTED,
+    HOST,
+    KIND_NUMBERS,
+    NUMBERED,
+    TRAITS,
+    Parameter,
+    command_of,
+    kept_queries,
+    parameters,
+)
 
 __all__ = ["carry", "end", "is_clean", "leave", "start", "wrapper"]
 
@@ -53,6 +63,14 @@ _library.xpushare_ur_range.argtypes = [
 ]
 _library.xpushare_ur_device_queue.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32]
 _library.xpushare_ur_no_range.argtypes = [ctypes.c_uint64]
+_library.xpushare_ur_forget.argtypes = [ctypes.c_void_p]
+_library.xpushare_ur_remember.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_uint32,
+    ctypes.c_uint32,
+    ctypes.c_char_p,
+    ctypes.c_size_t,
+]
 
 # --- handles --------------------------------------------------------------------------------------
 
@@ -141,6 +159,7 @@ class Boxes:
         self._make = make
         self._count = count
         self.known = known
+        self.ask: Callable[[int, Any], object] | None = None  # about what a new handle stands for
         self._lock = threading.Lock()
         self._carriers: set[int] = set()  # threads
         self._of: dict[int, int] = {}  # by identity; `objects` keeps them alive
@@ -151,10 +170,11 @@ class Boxes:
         """The handle of an object; 0 of none."""
         if found is None:
             return 0
-        new = found.__class__ is Queue and id(found) not in self._of
+        new = found.__class__ is Queue and found.references and id(found) not in self._of
         engine = _engine_queue(found) if new else 0
         with self._lock:
             handle = self._of.get(id(found))
+            unknown = handle is None
             if handle is None:
                 handle = self._make()
                 if not handle:
@@ -177,7 +197,9 @@ class Boxes:
                             _library.xpushare_ur_device_queue(handle, engine, _device_number(device))
                     box.type = box.kind = number
             self._tell(handle, found)
-            return handle
+        if unknown and found.references and self.ask is not None:
+            self.ask(handle, found)
+        return handle
 
     def fill(self, handle: int, event: Event) -> Event:
         """Have a handle that the program has already stand for `event`, if for no other yet; the one that it stands
@@ -280,6 +302,7 @@ class Boxes:
                 self._tell(handle, each)
                 if not each.references:
                     del self._of[id(each)], self.objects[handle]
+                    _library.xpushare_ur_forget(handle)
                     if self._seen.pop(handle, None) is not None:
                         _Box.from_address(handle).kind = 0
 
@@ -528,6 +551,11 @@ def _inputs(function: Function, given: tuple[Parameter, ...]) -> tuple[dict[str,
     return made, [i for i in range(len(given)) if i not in used or i in outputs]
 
 
+def _number_of(function: Function) -> int:
+    """The number of the kind of handles that it asks about."""
+    return KIND_NUMBERS[function.args[0].base_kind.removeprefix("handle:")]
+
+
 def _checks(function: Function, given: tuple[Parameter, ...], outputs: list[int]) -> Iterator[str]:
     """Statements that refuse null where an output must go, and what an answer of any size must not be."""
     kinds, null = function.returns, int(Result.ERROR_INVALID_NULL_POINTER)
@@ -550,6 +578,9 @@ def _answers(function: Function, given: tuple[Parameter, ...], outputs: list[int
     if kinds.startswith("info:"):
         *size, value, written = out
         yield "_packed = _packers[a_propName](_value)"
+        if kept_queries(function):
+            number = _number_of(function)
+            yield f"if a_propName in _kept_queries: _remember(a0, {number}, a_propName, _packed, len(_packed))"
         yield f"if {value}:"
         if size:
             yield f"    if {size[0]} < len(_packed): return {int(Result.ERROR_INVALID_SIZE)}"
@@ -632,6 +663,8 @@ def wrapper(function: Function, boxes: Boxes, post: Post) -> Callable[..., int]:
         "_learn": boxes.learn,
         "_reachable": _reachable,
         "_unreachable": _library.xpushare_ur_no_range,
+        "_kept_queries": kept_queries(function),
+        "_remember": _library.xpushare_ur_remember,
         "_pack_count": struct.Struct("I").pack,
         "_pack_size": struct.Struct("Q").pack,
     }
@@ -706,10 +739,30 @@ def is_clean(queue: int) -> int:
 
 
 _ENGINE: Final = (
-    *("xp_newest_point", "xp_state_at", "xp_wait_at", "xp_give_up", "xp_fill", "xp_mapped"),
+    *("xp_newest_point", "xp_state_at", "xp_wait_at", "xp_let_slot_go", "xp_fill", "xp_mapped"),
     *("xp_queue_work", "xp_queue_after"),
 )
 """What the library calls of the native module, in the order of its `xp_engine_functions`."""
+
+
+_ASKED: Final[dict[type[Counted], str]] = {Context: "ContextInfo", Queue: "QueueInfo"}
+"""What the library knows from the start, as that asks no driver."""
+
+
+def _ask(handle: int, found: Any) -> None:
+    """Have the library know the properties of what a new handle stands for."""
+    name = _ASKED.get(found.__class__)
+    if name is not None:
+        info = INFOS[name]
+        for query in info.lasting:
+            packed = _property_packer(name, query)(info.answer(query, found))
+            _library.xpushare_ur_remember(handle, _NUMBERS[found.__class__], query, packed, len(packed))
+
+
+@functools.cache
+def _property_packer(info: str, query: int) -> Callable[[Any], bytes]:
+    declared = INFOS[info]
+    return _packer(declared.kinds[declared.enumeration(query).name], boxes)
 
 
 def start(site: str) -> list[Callable[..., int]]:
@@ -723,6 +776,7 @@ def start(site: str) -> list[Callable[..., int]]:
         asked = (ctypes.c_void_p * len(_ENGINE))(
             *(ctypes.cast(getattr(engine, name), ctypes.c_void_p).value for name in _ENGINE)
         )
+        boxes.ask = _ask
         _library.xpushare_ur_engine(asked)
     atexit.register(_library.xpushare_ur_end)
     _library.xpushare_ur_post.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_uint32, ctypes.c_void_p, ctypes.c_char_p]

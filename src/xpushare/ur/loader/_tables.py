@@ -10,12 +10,23 @@ from typing import Final, NamedTuple
 from xpushare._aspects import Aspect
 from xpushare.ur import _enums
 from xpushare.ur._enums import Command
-from xpushare.ur._functions import FUNCTIONS
+from xpushare.ur._functions import FUNCTIONS, INFOS
 from xpushare.ur._objects import HANDLES
 from xpushare.ur._spec import Function
 from xpushare.ur.loader._builds import BUILDS, OF_THE_LOADER, ORDER, PROTOTYPES, TABLES
 
-__all__ = ["COUNTED", "HOST", "NUMBERED", "TRAITS", "Parameter", "command_of", "parameters", "tables"]
+__all__ = [
+    "COUNTED",
+    "HOST",
+    "KIND_NUMBERS",
+    "NUMBERED",
+    "TRAITS",
+    "Parameter",
+    "command_of",
+    "kept_queries",
+    "parameters",
+    "tables",
+]
 
 NUMBERED: Final = sorted(FUNCTIONS.keys() - OF_THE_LOADER.split())
 """The functions by the numbers that the library knows them by."""
@@ -62,6 +73,22 @@ def parameters(function: str) -> tuple[Parameter, ...]:
 
 COUNTED: Final = tuple(kind for kind in HANDLES if kind not in ("adapter", "platform", "device"))
 """The kinds of handles whose references the library counts, by their numbers from 1 on."""
+KIND_NUMBERS: Final = {
+    kind: number for number, kind in enumerate((*COUNTED, *(each for each in HANDLES if each not in COUNTED)), 1)
+}
+"""All kinds."""
+
+
+def kept_queries(function: Function) -> frozenset[int]:
+    """The queries that it answers of a handle alone, whose answers stay, so that the library keeps them.
+
+    It keeps none of events, whose times are those of the newest command.
+    """
+    kinds = [arg.base_kind.replace("handle:event", "event").partition(":")[0] for arg in function.args]
+    passed = [parameter.passed for parameter in parameters(function.name)]
+    if kinds != ["handle", "enum"] or passed != ["handle", "u32", "u64", "ptr", "ptr"]:
+        return frozenset()
+    return INFOS[function.returns.removeprefix("info:")].lasting
 
 
 def _native(function: Function) -> tuple[str, str] | None:
@@ -75,6 +102,8 @@ def _native(function: Function) -> tuple[str, str] | None:
             return "XP_RELEASES", kind
     if function.returns == "info:EventInfo":
         return "XP_STATUS", kind
+    if kept_queries(function):
+        return "XP_ASKS", kind
     if family == "sequence" and [each.name for each in function.operations] == ["Event.wait"]:
         return "XP_WAITS", kind
     if kind == "queue" and [each.name for each in function.operations] == ["Queue.synchronize"]:
@@ -253,7 +282,8 @@ def _commands() -> Iterator[str]:
     yield f"#define XP_EVENT_WAIT {waits[0]}"
     yield f"#define XP_EVENTS_WAIT {NUMBERED.index('urEnqueueEventsWait')}"
     yield f"#define XP_HOST_TRAIT {HOST}"
-    yield from (f"#define XP_{kind.upper()}_KIND {1 + COUNTED.index(kind)}" for kind in ("queue", "event"))
+    yield f"#define XP_COUNTED_KINDS {len(COUNTED)}"
+    yield from (f"#define XP_{kind.upper()}_KIND {KIND_NUMBERS[kind]}" for kind in ("queue", "event"))
     yield ""
 
 
@@ -298,7 +328,7 @@ def tables() -> str:
     lines += ["static const struct {", "    uint8_t how, kind;", "} xp_native_answers[XP_FUNCTIONS] = {"]
     for number, name in enumerate(NUMBERED):
         if native := _native(FUNCTIONS[name]):
-            lines += [f"    [{number}] = {{{native[0]}, {1 + COUNTED.index(native[1])}}}, /* {name} */"]
+            lines += [f"    [{number}] = {{{native[0]}, {KIND_NUMBERS[native[1]]}}}, /* {name} */"]
     lines += ["};", ""]
     lines += _commands()
     known: dict[tuple[str, str], str] = {}
