@@ -181,7 +181,9 @@ def test_a_producer_that_dies_before_its_work_is_done(monkeypatch: pytest.Monkey
         with pytest.raises(xs.PeerLostError) as lost:
             xs.attach(message, like=torch)
         gc.collect()
-        opened = [known() for known in node.current().peers._cache.values()]
+        cookie = fields_of(xs.ArrayHandle(message).handles[0]).cookie
+        cache: dict[Any, Any] = node.current().peers._cache  # type: ignore[assignment]
+        opened = [known() for key, known in cache.items() if key[0] == cookie]
         assert not [each for each in opened if hasattr(each, "address")]
         del lost
 
