@@ -112,9 +112,9 @@ def test_death_while_owing(exporter, peers, event):
     assert other.result() == n.LOST
     assert time.monotonic() - start < 1
     assert event.blame() == (1, peer.pid)
+    until(lambda: event.attached() == [0, 2])  # whoever reaps records the loss first, and who may signal then
     # The only other signaller is gone: also to the exporter, until somebody else signals.
     assert (event.state(1), event.state(2), event.state(3), event.state(4)) == (n.DONE, n.LOST, n.LOST, n.LOST)
-    until(lambda: event.attached() == [0, 2])
     assert event.signal() == 4
     assert other.run("s.wait(3)") == n.DONE
 
