@@ -2,7 +2,8 @@
 
 The producer makes the frame and the event anew each time and publishes them under the same names. The readers only wait
 (`signals=False`), so nobody relies on them; the producer says `signals=True`, so all of them are told within a second
-when it is gone, also before its first frame. They look the names up again.
+when it is gone, also before its first frame. They look the names up again, in the reverse of the order in which they
+are published: whoever finds an event finds its producer's frame, or that of a later one, whose waits are lost at once.
 """
 
 import argparse
@@ -38,9 +39,8 @@ def read(names: tuple[str, str], wanted: int, results: Any) -> None:
     lost, newest = 0, -1
     while newest < wanted:
         try:
-            frame = xs.attach(xs.lookup(names[0], timeout=30))
             ready = xs.ipc.event.open(xs.lookup(names[1], timeout=30), signals=False)
-            with frame, ready:
+            with ready, xs.attach(xs.lookup(names[0], timeout=30)) as frame:
                 while newest < wanted:
                     ready.wait(30, at_least=ready.value + 1)
                     newest = int(np.asarray(frame)[-1])

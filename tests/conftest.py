@@ -122,7 +122,7 @@ def no_fd_leak(exporting: None) -> Iterator[None]:  # noqa: ARG001
     yield
     gc.collect()
     xs.trim()
-    end = time.monotonic() + 2  # the warden closes its ends a moment later
+    end = time.monotonic() + 10  # the warden closes its ends a moment later
     while (left := set(harness.open_fds().items()) - set(before.items())) and time.monotonic() < end:
         time.sleep(0.02)
     # A descriptor that was replaced (closed and opened anew) is no leak.

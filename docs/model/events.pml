@@ -64,6 +64,10 @@
 #define LATE 0              /* mask of members whose device waits elsewhere before its first signal here, in vain */
 #endif
 
+#ifndef TAKEN
+#define TAKEN 0             /* mask of members whose reap byte somebody else holds, perhaps for good */
+#endif
+
 #define BIT(x) (1 << (x))
 #define A(x)   alive[x]
 #ifdef RECHECK
@@ -138,6 +142,9 @@ byte gs, gc;                            /* signallers and candidates that live, 
 bit gever, gsd, gcd = ORPHANED;         /* there was a signaller; one died; a candidate died that counted */
 byte gsj, gcj;                          /* who joined since */
 byte gcl; bit amb;                      /* who is just joining or closing; a death may count before or after that */
+#if TAKEN
+byte gt;                                /* a waiter that could not reap was told that points up to this one are lost, and could record it */
+#endif
 byte gw;                                /* to whom a future point may be said to be lost: it was since they began to look */
 
 #if N == 2
@@ -325,6 +332,55 @@ inline living(not) {
   atomic { z = 0; k = 0 }
 }
 
+#if TAKEN
+/* before it sleeps, a waiter would reap those that it relies on: whose reap byte is taken? -> rt */
+inline unreapable() {
+  rt = 0; z = 0;
+  do
+  :: z < N && z != me -> atomic { A(me) -> if :: !life[z] && state[z] != FREE && reapb[z] != 0 -> rt = rt | BIT(z) :: else fi; z++ }
+  :: z == me -> z++
+  :: z >= N -> break
+  od;
+  z = 0
+}
+/* is one of those that are relied on dead, and could not be reaped? -> y */
+inline unreaped() {
+  atomic { A(me) -> k = sg }
+  if :: k == 0 -> atomic { A(me) -> k = cd } :: else fi;
+  k = k & rt; z = 0;
+  do
+  :: z < N && (k & BIT(z)) && !y -> atomic { A(me) -> y = (!life[z] && state[z] != FREE); z++ }
+  :: z < N && !(k & BIT(z)) && !y -> z++
+  :: z >= N || y -> break
+  od;
+  atomic { z = 0; k = 0 }
+}
+/* a waiter that cannot reap d loses by itself what d owes, if that is the lowest outstanding point q */
+inline lose_for(q) {
+  do
+  :: atomic { A(me) -> w = ro }
+     if
+     :: atomic { A(me) && ro == w -> ro = ROSTER(w, SIGNALLER, 0) + NEXT } break
+     :: atomic { A(me) && ro != w -> skip }
+     fi
+  od;
+  w = 0;
+  do
+  :: rd();
+     if
+     :: OUT == 0 -> raise(ef); break
+     :: OUT && ef + 1 != q -> break
+     :: OUT && ef + 1 == q ->
+        if
+        :: atomic { A(me) && lhi == h && llo == o -> llo = (c > h -> c : o); lhi = p; chk(); }
+           raise(p); wake(); break
+        :: atomic { A(me) && !(lhi == h && llo == o) -> skip }
+        fi
+     fi
+  od
+}
+#endif
+
 /* is a point above p lost to this process? -> y.  In: p */
 inline future() {
   y = 0;
@@ -334,8 +390,15 @@ inline future() {
 #else
   atomic { A(me) -> x = (me != 0 && !life[0]) }
 #endif
+#if TAKEN && !defined(NO_UNREAPED)      /* mutant: who could not be reaped does not count */
+  unreaped();
+#endif
   if
+#if TAKEN
+  :: x || y || (LOSS(w) && (JOINED(w) == 0 || JOINED(w) == me + 1)) ->
+#else
   :: x || (LOSS(w) && (JOINED(w) == 0 || JOINED(w) == me + 1)) ->
+#endif
 #ifdef READERS_COUNT                    /* mutant: whoever has it open */
      atomic { A(me) -> k = att }
 #else
@@ -526,6 +589,9 @@ proctype Main(byte me) {
   bit pi, b;
   short w;
   byte lfp[FACTS]; byte lfm[FACTS];
+#if TAKEN
+  byte rt;
+#endif
 next:
   atomic { A(me) ->
     op = (me == 0 -> OP(PROG0) : (me == 1 -> OP(PROG1) : (me == 2 -> OP(PROG2) : OP(PROG3))));
@@ -688,6 +754,9 @@ wait:
 #endif
 #endif
      atomic { A(me) -> watched[me] = ((sg -> sg : cd) | 1) & ~BIT(me); target[me] = n; gw = gw & ~BIT(me); d_step { spec() } }
+#if TAKEN
+     unreapable();
+#endif
      rd();
      if
      :: ISDONE(n) -> atomic { A(me) -> assert(n <= gmax); break }
@@ -715,7 +784,23 @@ wait:
 #else                                   /* first its life, then what it owes: it may have completed before it died */
               atomic { A(me) -> x = !LIVES(z) }
               if
-              :: x -> low(z); if :: q != 0 && q <= n -> k = 1 :: else fi; q = 0
+              :: x -> low(z);
+                 if
+                 :: q != 0 && q <= n ->
+                    k = 1
+#if TAKEN
+                    ; atomic { A(me) -> x = (reapb[z] != 0) }
+                    if
+                    :: x && q == ef + 1 ->
+#ifndef NO_OWN_LOSS                     /* mutant: who cannot reap leaves it to those who can */
+                       lose_for(q);
+#endif
+                       gt = (q > gt -> q : gt)
+                    :: else
+                    fi
+#endif
+                 :: else
+                 fi; q = 0
               :: else
               fi; z++
 #endif
@@ -881,9 +966,15 @@ proctype Guard(byte me) {
   bit pi;
   short w;
   int seen;
+#if TAKEN
+  byte rt;
+#endif
   atomic { A(me) && gp[me] -> n = gp[me] }
   do
   :: atomic { A(me) -> seen = SIGHT; bell = bell & ~BIT(me); gw = gw & ~BIT(me); d_step { spec() } }
+#if TAKEN
+     unreapable();
+#endif
      rd();
      if
      :: ISDONE(n) || ISLOST(n) -> break
@@ -1132,6 +1223,20 @@ inline kill(i) {
   }
 }
 
+#if TAKEN
+/* whoever holds the reap byte of a member, and may let it go */
+proctype Holder(byte d) {
+  if
+  :: atomic { reapb[d] = 0 }
+  :: true
+  fi
+}
+#define HELD(i) (reapb[i] == NONE)
+#define OR_HELD(i) || HELD(i)
+#else
+#define OR_HELD(i)
+#endif
+
 proctype Killer() {
   do
   :: atomic { budget && alive[0] && (MORTAL & 1) -> kill(0) }
@@ -1192,6 +1297,9 @@ init {
 #ifdef REUSE
        if :: REUSE & BIT(i) -> run Newcomer(i) :: else fi;
 #endif
+#if TAKEN
+       if :: TAKEN & BIT(i) -> reapb[i] = NONE; run Holder(i) :: else fi;
+#endif
        i++
     :: else -> break
     od;
@@ -1226,7 +1334,11 @@ init {
 #ifdef STRICT_WATCH
        assert(asleep == 0 || value >= e);
 #else
+#if TAKEN                               /* what a dead member has not finished is its reaper's, and the guards' */
+       assert(value >= e || (pI && !alive[pM] && HELD(pM)));
+#else
        assert(value >= e);              /* 1: device waits on what is done or lost are released */
+#endif
 #endif
        i = 0;
        do
@@ -1236,10 +1348,10 @@ init {
 #ifdef STRICT_WATCH                     /* nobody reaps a member on which nobody relies */
              assert(asleep == 0 || !((sg -> sg : cd) & BIT(i)));
 #else
-             assert(STUCK || again[i] == value + 1 || state[i] == FREE || life[i]);
-             assert(STUCK || !(att & BIT(i)));
+             assert(STUCK || again[i] == value + 1 || state[i] == FREE || life[i] OR_HELD(i));
+             assert(STUCK || !(att & BIT(i)) OR_HELD(i));
 #endif
-             assert(reapb[i] == 0);
+             assert(reapb[i] == 0 OR_HELD(i));
           :: else ->
              assert(qn[i] == 0 || (STUCK & BIT(i)) || STUCK);     /* 1: no chain wait hangs */
              if                                                   /* 1: no device hangs on a future point that is lost */
@@ -1267,7 +1379,11 @@ init {
        od;
        i = 1;
        do                               /* 6: nothing is outstanding that the dead owe */
+#if TAKEN
+       :: i <= M -> assert(!(st[i] == 1 && odead[i]) || (own[i] != NONE && HELD(own[i]) && i > gt)); i++
+#else
        :: i <= M -> assert(!(st[i] == 1 && odead[i]) || STUCK); i++
+#endif
        :: else -> break
        od
     :: else

@@ -57,6 +57,7 @@ __all__ = [
     "order_of",
     "placed",
     "span_of",
+    "unsettled",
     "view_of",
 ]
 
@@ -739,6 +740,7 @@ described: Final[Callable[[SharedArray], tuple[Any, ...]]] = operator.attrgetter
 order_before: Final[Callable[[SharedArray, Work], None]] = operator.attrgetter("_before")(SharedArray)
 pickled_by: Final[_PickledBy] = operator.attrgetter("_pickled")(SharedArray)
 view_of: Final[_View] = operator.attrgetter("_view")(SharedArray)
+unsettled: Final[Callable[[SharedArray], Order | None]] = operator.attrgetter("_unsettled")(SharedArray)
 placed: Final[Callable[[SharedArray], tuple[Range, int]]] = operator.attrgetter("_placed")(SharedArray)
 
 

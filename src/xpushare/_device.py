@@ -304,7 +304,7 @@ def devices(selector: str | None = None) -> list[Device]:
     for a selector that does not parse.
     """
     if not isinstance(selector, str | None):
-        raise InvalidArgumentError(f"a selector is a string such as 'cuda:*', not {type(selector).__name__}")
+        raise InvalidArgumentError(f"a selector is a string such as 'native_cpu:*', not {type(selector).__name__}")
     selectors, backends = _choice(_said(), selector)
     found: list[Device] = []
     for backend in backends:

@@ -22,7 +22,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self, final
+from typing import Any, Final, NamedTuple, NoReturn, Self, final
 
 from xpushare import _native
 from xpushare._array import Memory
@@ -531,6 +531,9 @@ class Watch:
 
     def __exit__(self, *_exc: object) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Watch cannot be copied or pickled: it belongs to its process. Send the name")
 
     def __repr__(self) -> str:
         return f"<Watch of {self._name!r}{' closed' if self._closed else ''}>"

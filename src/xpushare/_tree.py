@@ -477,24 +477,28 @@ def _tensors(
     exchange = None if _hand_over.off or layers_on else exchange_of(consumer)
     if exchange is None:
         return None
-    places: list[tuple[object, int, tuple[int, int]]] = []
-    devices: dict[tuple[int, int], Device] = {}
-    for each in opened:
-        owner, read_only = each.hold()
-        if read_only:
-            return None  # the consumer is warned
-        on = dlpack_of(each.device, each.allocation.kind)
-        devices[on] = each.device
-        places.append((owner, each.address, on))
+    if any(each.read_only for each in opened):
+        return None  # the consumer is warned
     try:
         dtypes = [(dlpack_type(dtype), dtype.itemsize) for dtype in content.dtypes]
     except BufferError:
         return None
+    if not _wait({dlpack_of(each.device, each.allocation.kind): each.device for each in opened}, orders):
+        return None
+    # last: the traceback of an error would hold them
+    places = [(each.hold()[0], each.address, dlpack_of(each.device, each.allocation.kind)) for each in opened]
+    return content.leaves.tensors(exchange, places, dtypes)
+
+
+def _wait(devices: dict[tuple[int, int], Device], orders: dict[tuple[int, int], Order]) -> bool:
+    """Have torch's current streams, and the host for its memory, wait for the content. `devices`: by DLPack's. False
+    where torch does not know one.
+    """
     streams: dict[int, Work | None] = {}  # by the id of the device; None: the host reads
     for on, device in devices.items():
         kind = adapters.dlpack_owner(on[0])[0].torch_type
         if kind is None:
-            return None
+            return False
         work = None if adapters.on_host(on[0]) else work_on(device, torch_stream(kind, on[1]))
         if work is None or streams.get(id(device), work) is not None:
             streams[id(device)] = work
@@ -505,7 +509,7 @@ def _tensors(
                 order.before_host()
             else:
                 order.before(work)
-    return content.leaves.tensors(exchange, places, dtypes)
+    return True
 
 
 def _work_of(stream: Any, opened: list[Range]) -> Work:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hmac
 import itertools
 import keyword
 import math
@@ -405,7 +406,7 @@ def _why_bad(raw: bytes) -> str:
     _magic, version, reserved, length, places, events, arrays, steps, text, _copied = HEADER.unpack_from(raw)
     if version != VERSION:
         return f"the tree's handle has format version {version}, this package reads {VERSION}"
-    if length != len(raw) or keyed_hash(raw[:-SEAL_NBYTES]) != raw[-SEAL_NBYTES:]:
+    if length != len(raw) or not hmac.compare_digest(keyed_hash(raw[:-SEAL_NBYTES]), raw[-SEAL_NBYTES:]):
         return (
             "the tree's seal does not fit: it was cut or altered on the way, or made with another user's key "
             "(both processes need the same XPUSHARE_KEY_FILE or XPUSHARE_RUNTIME_DIR)"

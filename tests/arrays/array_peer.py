@@ -145,3 +145,34 @@ def try_hostile_tree(message: bytes) -> str:
     except (xs.InvalidHandleError, xs.HandleExpiredError) as error:
         return type(error).__name__
     return "attached"
+
+
+def try_hostile_tensors(message: bytes) -> str:
+    """The same with torch's tensors: native code makes those that torch makes of each array, or says what that says."""
+    import torch
+
+    found: list[Any] = []
+    for like in torch, lambda array: torch.from_dlpack(array):
+        try:
+            found.append(repr(_described(xs.attach(message, like=like))))
+        except (xs.InvalidHandleError, xs.HandleExpiredError) as error:
+            found.append(error)
+        except (BufferError, RuntimeError, TypeError) as error:
+            found.append(error)
+    first, second = found
+    if isinstance(first, str):
+        assert first == second
+        return "attached"
+    assert type(first) is type(second)
+    return type(first).__name__
+
+
+def _described(x: Any) -> Any:
+    """A tree with what its tensors are, and the content of small ones."""
+    if isinstance(x, dict):
+        return {key: _described(value) for key, value in x.items()}
+    if isinstance(x, list | tuple):
+        return [_described(each) for each in x]
+    if not hasattr(x, "stride"):
+        return x
+    return x.shape, x.stride(), x.dtype, x.flatten().tolist() if x.numel() < 1 << 12 else None

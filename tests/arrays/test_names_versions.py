@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import ctypes
 import logging
 import os
+import pickle
 import threading
 import time
 from typing import Any
@@ -259,6 +261,13 @@ def test_watch_ends_with_close_and_fork() -> None:
 
 def _next_of_parents() -> None:
     next(kept["versions"])
+
+
+def test_watch_stays_in_its_process() -> None:
+    with xs.watch("stays") as versions:
+        for call in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="Send the name"):
+                call(versions)
 
 
 def test_watch_leaves_no_fd(no_fd_leak: None) -> None:  # noqa: ARG001

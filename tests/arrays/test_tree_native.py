@@ -20,6 +20,7 @@ from xpushare._native import Leaves, read_tree
 from xpushare._tree_handle import Content, Dtypes, content_of, seal_tree
 from xpushare.adapters.mock.others import default_stream
 from xpushare.core.layers import enable_layers
+from xpushare.core.ordering import Order
 from xpushare.sharing import identity, node
 from xpushare.sharing.handle import fields_of
 
@@ -164,6 +165,33 @@ def test_streams_of_a_device() -> None:
         del tensors, unordered
         for handle in handles:
             handle.close()
+
+
+def test_a_producer_that_dies_before_its_work_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors of its tree are not made, and the error holds no memory open."""
+    with Child(env={"ONEAPI_DEVICE_SELECTOR": "mock:*;native_cpu:*"}) as child:
+        message = child.call(_unfinished)
+        wait = Order.before_host
+
+        def kill_first(order: Order) -> None:
+            child.kill()
+            wait(order)
+
+        monkeypatch.setattr(Order, "before_host", kill_first)
+        with pytest.raises(xs.PeerLostError) as lost:
+            xs.attach(message, like=torch)
+        gc.collect()
+        opened = [known() for known in node.current().peers._cache.values()]
+        assert not [each for each in opened if hasattr(each, "address")]
+        del lost
+
+
+def _unfinished() -> bytes:
+    memory = kept["memory"] = xs.malloc_device(1 << 12, "mock:0")
+    kept["tree"] = [torch.from_dlpack(memory.as_array(64, "f4", 256 * number)) for number in range(3)]
+    default_stream(0).call(threading.Event().wait)
+    kept["handle"] = xs.share(kept["tree"])
+    return bytes(kept["handle"])
 
 
 # --- attach

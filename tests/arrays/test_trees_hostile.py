@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from array_peer import try_hostile_tree
+from array_peer import try_hostile_tensors, try_hostile_tree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mutations import expect_only
@@ -223,6 +223,28 @@ def rich() -> Iterator[Any]:
     arrays: Any = [slab.as_array((2, 3), "f4", 256), slab.as_array(5, record, 512), xs.empty(3)]
     with xs.share({"w": arrays[0], 7: [arrays[1], (arrays[2], None, 0.5, "text", True, -3)]}) as handle:
         yield handle
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Any]:
+    """Of what torch has."""
+    slab = xs.malloc_host(1 << 10)
+    np.frombuffer(slab, "u1")[:] = 1
+    with xs.share({"w": slab.as_array((2, 3), "f4", 64), "b": [slab.as_array(5, "u1", 512), xs.empty(3)]}) as handle:
+        yield handle
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_fuzz_of_tensors(peer: Child, plain: Any, data: st.DataObject) -> None:
+    """Native code makes the tensors that Python would, or none."""
+    assert peer.call(try_hostile_tensors, bytes(plain)) == "attached"
+    body = bytearray(bytes(plain)[:-SEAL_NBYTES])
+    handles = len(plain.handles) * 256
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(HEADER.size + handles, len(body) - 1))
+        body[at] = data.draw(st.sampled_from([0, 1, 2, 4, 8, 127, 128, 255]))
+    peer.call(try_hostile_tensors, sealed(bytes(body)))
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

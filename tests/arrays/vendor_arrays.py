@@ -166,11 +166,11 @@ def dpctl(kind: str) -> Any:
     return made
 
 
-def vulkan_device() -> xs.Device:
-    """CUDA's first device, as a Vulkan program on it would name it."""
+def vulkan_device(ordinal: int) -> xs.Device:
+    """One of CUDA's devices, as a Vulkan program on it would name it."""
     from xpushare.integrations import vulkan
 
-    return vulkan.device(bytes([1] * 16), b"a Vulkan driver.", name="Vulkan")
+    return vulkan.device(bytes([ordinal + 1] * 16), b"a Vulkan driver.", name="Vulkan")
 
 
 def vulkan_memory() -> Any:
@@ -179,7 +179,7 @@ def vulkan_memory() -> Any:
     fd = os.memfd_create("a Vulkan allocation")
     os.pwrite(fd, CONTENT.ljust(4096, b"\0"), 0)
     try:
-        return vulkan.ExternalMemory(fd, 4096, device=vulkan_device(), nbytes=NBYTES)
+        return vulkan.ExternalMemory(fd, 4096, device=vulkan_device(0), nbytes=NBYTES)
     finally:
         os.close(fd)
 
@@ -198,7 +198,7 @@ def lavapipe_memory() -> Any:
     return peer.memory(buffer, nbytes=NBYTES)
 
 
-# How memory travels, and the devices that can open it so.
+# How memory travels, and the devices that can open it so. Vulkan's second device can open none of this.
 OPENERS = {
     "memfd": ("native_cpu:0", "mock:0", "cuda:0", "hip:0", "level_zero:0", "opencl:0", "opencl:1"),
     "cuda": ("cuda:0", "vulkan:0"),

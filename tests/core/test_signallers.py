@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
+import itertools
 import os
 import pickle
+import queue
 import signal
 import subprocess
 import sys
@@ -14,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import xpushare as xs
@@ -22,6 +26,7 @@ from xpushare import _native
 
 DEVICE = "native_cpu:0"
 SOON = 1.0
+EXAMPLE = Path(__file__).parents[2] / "examples" / "supervised_producer.py"
 A_MOMENT = 0.1  # a wait that is not lost is still not lost after it
 
 
@@ -338,10 +343,48 @@ def test_a_peer_takes_a_point_back(event: xs.Event) -> None:
 
 
 def test_the_supervisor_of_a_producer() -> None:
-    example = Path(__file__).parents[2] / "examples" / "supervised_producer.py"
-    command = [sys.executable, str(example), "--readers", "3", "--restarts", "1"]
+    command = [sys.executable, str(EXAMPLE), "--readers", "3", "--restarts", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stdout) == (0, "3 readers went on through 1 restarts of the producer\n"), done.stderr
+
+
+def publishing(names: tuple[str, str], number: int) -> None:
+    frame, ready = kept["frame"], kept["event"] = xs.empty(1024, "int64"), xs.Event(enable_ipc=True, signals=True)
+    np.asarray(frame)[:] = number
+    for name, thing in zip(names, (frame, ready), strict=True):
+        xs.publish(name, thing)
+
+
+def test_a_producer_that_dies_between_the_looks_at_its_names(peer: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("supervised_producer", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    names, looks, replaced = ("frame", "ready"), itertools.count(1), threading.Event()
+    lookup = xs.lookup
+    results: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+
+    with Child() as first:
+        first.call(publishing, names, 1)
+
+        def look(name: str, timeout: float) -> xs.ipc.Handle | xs.ArrayHandle:
+            if next(looks) == 2:
+                first.kill()
+                peer.call(publishing, names, 1000)
+                replaced.set()
+            return lookup(name, timeout=timeout)
+
+        monkeypatch.setattr(xs, "lookup", look)
+        reader = threading.Thread(target=example.read, args=(names, 1000, results), daemon=True)
+        reader.start()
+        assert replaced.wait(20)
+        end = time.monotonic() + 20
+        while results.empty():
+            assert time.monotonic() < end, "the reader has a dead frame"
+            peer.call(signalled)
+        assert results.get() == (1, 1000)
+        reader.join()
 
 
 def waiting_by_a_closed_object(handle: xs.ipc.Handle, point: int) -> None:

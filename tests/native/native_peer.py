@@ -128,8 +128,8 @@ class Device:
     def idle(self):
         return self.done == self.queued
 
-    def passed(self, timeout=2.0):
-        until(self.idle, timeout)
+    def passed(self):
+        until(self.idle)
         return True
 
 

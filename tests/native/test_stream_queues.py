@@ -240,8 +240,10 @@ def test_closed_before_it_is_let_go(peers, make, device):
     os.kill(stopped.pid, signal.SIGSTOP)
     peer.kill()
     assert ours.wait(1, 5) == n.LOST
+    address = gone.address
     gone.detach()
-    assert device.passed(0.15)  # at once: nobody would do it later
+    assert n.load64(address) == 1  # at once: nobody would do it later
+    assert device.passed()
     assert ours.state(1) == n.LOST
 
 

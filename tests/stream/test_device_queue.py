@@ -6,7 +6,7 @@ import ctypes
 import gc
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -212,7 +212,7 @@ def test_signals_behind_a_lost_wait_are_lost(
 def test_a_device_is_not_released_before_it_comes_to_its_wait(
     engine: Engine, device: Device, new_slot: NewSlot, until: Until
 ) -> None:
-    """What is behind the wait cannot be lost while the queue's earlier point is outstanding, however long that takes."""
+    """What is behind the wait is not lost while the queue's earlier point is outstanding, however long that takes."""
     queue, other = (new_queue(engine, new_stream(device)) for _ in range(2))
     gate, lost, ours = (new_slot() for _ in range(3))
     lost.submit(99)
@@ -248,7 +248,7 @@ def test_a_device_is_not_released_before_it_comes_to_its_wait(
 
 @pytest.mark.parametrize("ordering", ["device", "held"])
 def test_a_loss_that_is_healed_before_the_queue_comes_to_its_wait(
-    engine: Engine, device: Device, ordering: str, new_slot: NewSlot, until: Until
+    engine: Engine, device: Device, ordering: str, new_slot: NewSlot
 ) -> None:
     queue, released = new_queue(engine, new_stream(device, ordering)), threading.Event()
     gate, lost, other, ours = (new_slot() for _ in range(4))
@@ -697,3 +697,235 @@ def test_host_functions_that_run_late(
     assert queue.unfinished() is False
     queue.synchronize(5)
     assert first.state(1) == _native.DONE
+
+
+# --- commands that need no Python -----------------------------------------------------------------
+
+
+class Work(ctypes.Structure):
+    """`xp_work` of the native module."""
+
+    _fields_: ClassVar = [
+        *((name, ctypes.c_uint64) for name in ("to", "from_", "to_pitch", "from_pitch", "width", "rows")),
+        ("pattern", ctypes.c_char_p),
+        ("pattern_size", ctypes.c_uint64),
+    ]
+
+
+native = ctypes.CDLL(_native.__file__)
+for name in ("xp_queue_work", "xp_queue_after"):
+    getattr(native, name).restype = ctypes.c_bool
+
+
+def take(queue: DeviceQueue | _native.StreamQueue, work: Work | None = None) -> int:
+    """Have native code enqueue it: the point that it signals, 0 if native code leaves it to Python."""
+    slot, point = ctypes.c_uint64(), ctypes.c_uint64()
+    given = ctypes.byref(work) if work else None
+    if not native.xp_queue_work(ctypes.c_void_p(queue.engine), given, ctypes.byref(slot), ctypes.byref(point)):
+        return 0
+    native.xp_let_slot_go(slot)
+    return point.value
+
+
+def filling(to: int, pattern: bytes, width: int, rows: int = 1, pitch: int = 0) -> Work:
+    return Work(to=to, to_pitch=pitch, width=width, rows=rows, pattern=pattern, pattern_size=len(pattern))
+
+
+def copying(to: int, from_: int, width: int, rows: int = 1, to_pitch: int = 0, from_pitch: int = 0) -> Work:
+    return Work(to=to, from_=from_, width=width, rows=rows, to_pitch=to_pitch, from_pitch=from_pitch)
+
+
+def test_native_commands_write_what_others_would(
+    engine: Engine, device: Device, ordering: str, memory: Memory, new_slot: NewSlot
+) -> None:
+    queue, own = new_queue(engine, new_stream(device, ordering)), new_slot()
+    assert queue.works_natively
+    assert queue.spent
+    assert take(queue) == 0, "it has no timeline"
+    queue.own(own)
+    assert not queue.spent
+    assert take(queue, filling(memory.address, b"a", 100)) == 1
+    assert take(queue, filling(memory.address + 101, b"abc", 99)) == 2
+    assert take(queue, filling(memory.address + 256, bytes(range(16)), 48, 3, 64)) == 3
+    assert take(queue, copying(memory.address + 512, memory.address, 20, 3, 32, 100)) == 4
+    assert take(queue, copying(memory.address + 1024, memory.address, 100, 2, 100, 100)) == 5, "rows without gaps"
+    assert take(queue) == 6
+    assert own.wait(6, 5) == _native.DONE
+    content = bytes(memory.view)
+    assert content[:200] == b"a" * 100 + b"\0" + b"abc" * 33
+    assert content[256:448] == (bytes(range(16)) * 3 + bytes(16)) * 3
+    assert [content[512 + row * 32 : 532 + row * 32] for row in range(3)] == [
+        content[row * 100 : row * 100 + 20] for row in range(3)
+    ]
+    assert content[1024:1224] == content[:200]
+    assert take(queue, filling(memory.address, bytes(range(128)), 256)) == 0, "a long pattern is staged"
+    assert take(queue, filling(memory.address, b"abcd", 10, 2, 20)) == 0, "a row ends within the pattern"
+
+
+def test_fills_of_a_driver_with_wide_patterns(new_slot: NewSlot) -> None:
+    """Each pattern goes by the widest fill that its length and the address allow."""
+    said: list[tuple[int, ...]] = []
+    kept: list[Any] = []
+
+    def address(function: Any) -> int:
+        kept.append(function)
+        return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+    def call(kind: int) -> int:
+        prototype = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_uint64] * 4)
+        return address(prototype(lambda *arguments: (said.append((kind, *arguments)), 0)[1]))
+
+    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.CFUNCTYPE(None, ctypes.c_void_p), ctypes.c_void_p)
+    def host(function: Callable[[int], None], data: int) -> int:
+        function(data)
+        return 0
+
+    calls = _native.QueueCalls(
+        (address(host), ("function", "data")),
+        copy=(call(8), ("to", "from", "nbytes", "queue")),
+        fills=tuple((call(unit), ("to", "value", "times", "queue")) for unit in (1, 2, 4)),
+    )
+    assert calls.works
+    queue, own, at = _native.StreamQueue(7, 77, calls), new_slot(), 4096
+    queue.own(own, own.address)
+    for to, pattern, width in ((at, b"abcd", 12), (at + 2, b"abcd", 8), (at + 1, b"ab", 4), (at, b"aaaa", 8)):
+        said.append(())
+        assert take(queue, filling(to, pattern, width))
+    assert said == [
+        *((), (4, at, 0x64636261, 3, 77)),
+        *((), (2, at + 2, 0x6261, 1, 77), (2, at + 4, 0x6463, 1, 77), (8, at + 6, at + 2, 4, 77)),
+        *((), (1, at + 1, 0x61, 1, 77), (1, at + 2, 0x62, 1, 77), (8, at + 3, at + 1, 2, 77)),
+        *((), (1, at, 0x61, 8, 77)),
+    ]
+    assert own.value == 4
+
+
+def test_what_is_unfinished_of_native_commands(
+    engine: Engine,
+    device: Device,
+    driver: ScriptedDriver,
+    ordering: str,
+    memory: Memory,
+    new_slot: NewSlot,
+    until: Until,
+) -> None:
+    stream = new_stream(device, ordering)
+    queue, gate, own = new_queue(engine, stream), new_slot(), new_slot()
+    queue.own(own)
+    assert queue.unfinished() is False
+    driver.library.ss_pause(ctypes.c_uint64(stream.handle), 1)
+    assert take(queue, filling(memory.address, b"a", 100)) == 1
+    assert queue.unfinished() is True
+    assert queue.clean(), "a signal is nothing to report"
+    queue.wait(gate, 1)
+    assert take(queue, filling(memory.address, b"b", 100)) == 2
+    assert queue.unfinished() is True, "the first fill comes before the wait"
+    driver.library.ss_pause(ctypes.c_uint64(stream.handle), 0)
+    until(lambda: queue.unfinished() == (gate, 1))
+    assert not queue.clean()
+    assert memory.view[0] == b"a"
+    seen: list[bytes] = []
+    done = engine.teardown.submit(device, lambda: seen.append(memory.view[0]))
+    assert not done.wait(0.05)
+    gate.signal()
+    assert done.wait(5)
+    assert seen == [b"b"], "native code's work is done before the device counts as drained"
+    until(lambda: queue.unfinished() is False)
+    assert queue.clean()
+
+
+def test_a_loss_ends_the_timeline_of_native_commands(
+    engine: Engine, device: Device, ordering: str, memory: Memory, new_slot: NewSlot, until: Until
+) -> None:
+    queue, lost, own = new_queue(engine, new_stream(device, ordering)), new_slot(), new_slot()
+    queue.own(own)
+    assert take(queue) == 1
+    lost.submit(99)
+    queue.wait(lost, 1)
+    assert take(queue, filling(memory.address, b"a", 100)) == 2
+    assert own.wait(1, 5) == _native.DONE
+    lost.fail(2)
+    assert own.wait(2, 5) == _native.LOST
+    assert queue.spent
+    assert take(queue) == 0
+    later = new_slot()
+    queue.own(later)
+    assert take(queue) == 0, "the loss was not told"
+    until(lambda: (queue.settle(), queue.waits(), queue._failures)[-1])
+    with pytest.raises(xs.PeerLostError):
+        queue.synchronize(5)
+    assert take(queue) == 1
+    assert [own.state(point) for point in (1, 2)] == [_native.DONE, _native.LOST]
+    assert later.wait(1, 5) == _native.DONE
+    assert memory.view[0] == b"a"
+
+
+def test_native_commands_wait_for_what_is_certain(
+    engine: Engine,
+    device: Device,
+    driver: ScriptedDriver,
+    ordering: str,
+    memory: Memory,
+    new_slot: NewSlot,
+) -> None:
+    streams = [new_stream(device, ordering) for _ in range(2)]
+    first, second = (new_queue(engine, stream) for stream in streams)
+    own, other, gate = (new_slot() for _ in range(3))
+    first.own(own)
+    second.own(other)
+
+    def after(slot: _native.Slot, point: int) -> bool:
+        return bool(
+            native.xp_queue_after(ctypes.c_void_p(second.engine), ctypes.c_void_p(slot.engine), ctypes.c_uint64(point))
+        )
+
+    driver.library.ss_pause(ctypes.c_uint64(streams[0].handle), 1)
+    assert take(first, filling(memory.address, b"a", 100)) == 1
+    assert after(own, 1)
+    assert take(second, copying(memory.address + 100, memory.address, 100)) == 1
+    assert not after(own, 2), "nobody has queued that"
+    assert not after(gate, 1), "that is no queue's own"
+    assert other.wait(1, 0.01) == _native.PENDING
+    driver.library.ss_pause(ctypes.c_uint64(streams[0].handle), 0)
+    assert other.wait(1, 5) == _native.DONE
+    assert memory.view[100] == b"a"
+    first.wait(gate, 1)
+    assert take(first) == 2
+    assert not after(own, 2), "what is signalled behind a wait for anybody is not certain"
+    gate.signal()
+    assert own.wait(2, 5) == _native.DONE
+    assert after(own, 2)
+
+
+def test_a_broken_device_loses_what_native_commands_owe(
+    engine: Engine, device: Device, driver: ScriptedDriver, memory: Memory, new_slot: NewSlot, until: Until
+) -> None:
+    stream, own = new_stream(device), new_slot()
+    queue = new_queue(engine, stream)
+    queue.own(own)
+    driver.library.ss_pause(ctypes.c_uint64(stream.handle), 1)
+    assert take(queue, filling(memory.address, b"a", 100)) == 1
+    driver.fail("device_check", xs.DeviceError("", native=70), nth=0)
+    until(lambda: own.state(1) == _native.LOST)  # nobody called
+    assert take(queue) == 0
+    assert not queue.spent, "another timeline would do no better"
+    assert not queue.clean()
+    driver.library.ss_pause(ctypes.c_uint64(stream.handle), 0)
+    until(lambda: not stream.busy(""))
+
+
+def test_a_signal_that_the_driver_refuses_is_for_python_to_tell(
+    engine: Engine, device: Device, driver: ScriptedDriver, memory: Memory, new_slot: NewSlot, until: Until
+) -> None:
+    stream, own = new_stream(device), new_slot()
+    queue = new_queue(engine, stream)
+    queue.own(own)
+    driver.fail("fill", xs.OutOfMemoryError("", native=2))
+    assert take(queue, filling(memory.address, b"a", 100)) == 0
+    assert not queue.spent
+    assert own.pending == 0
+    driver.fail("store64", xs.OutOfMemoryError("", native=2))
+    assert take(queue, filling(memory.address, b"a", 100)) == 0
+    assert queue.spent
+    assert own.state(1) == _native.LOST
+    until(lambda: not stream.busy(""))  # the fill comes all the same

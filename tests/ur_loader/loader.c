@@ -115,12 +115,13 @@ uint32_t call_under_lock(void)
 {
     enum { SIZE = 1 << 20 };
     void *queue, *other, *filled, *copied, *event;
-    uint32_t status = 7, pattern = 42, ordinary = 43, result = 0, type, asked = 0, devices = 0, *memory;
+    uint32_t status = 7, pattern = 42, ordinary = 43, result = 0, type, asked = 0, devices = 0, *memory, *seen;
     void *of = NULL;
     MUST(urQueueCreate, context, device, NULL, &queue);
     MUST(urQueueCreate, context, device, NULL, &other);
     MUST(urDeviceGetInfo, device, 0u, sizeof type, &type, NULL);
     MUST(urUSMDeviceAlloc, context, device, NULL, NULL, (size_t)2 * SIZE, (void **)&memory);
+    MUST(urUSMHostAlloc, context, NULL, NULL, (size_t)2 * SIZE, (void **)&seen);
     pthread_mutex_lock(&own);
     __atomic_store_n(&taken, 1, __ATOMIC_SEQ_CST);
     while (!__atomic_load_n(&wanted, __ATOMIC_SEQ_CST))
@@ -131,6 +132,7 @@ uint32_t call_under_lock(void)
     result |= CALL(urEnqueueUSMMemcpy, other, 0, memory + SIZE / 4, memory, (size_t)SIZE, 1u, &filled, &copied);
     result |= CALL(urEnqueueEventsWaitWithBarrier, queue, 1u, &copied, NULL);
     result |= CALL(urEnqueueUSMMemcpy, queue, 0, memory, &ordinary, sizeof ordinary, 0u, NULL, NULL);
+    result |= CALL(urEnqueueUSMMemcpy, queue, 0, seen, memory, (size_t)2 * SIZE, 0u, NULL, NULL);
     result |= CALL(urEnqueueEventsWaitWithBarrier, queue, 0u, NULL, &event);
     result |= CALL(urEventGetInfo, event, 3u, sizeof status, &status, NULL);
     result |= CALL(urEventRetain, event) | CALL(urEventRelease, event) | CALL(urEventRelease, filled);
@@ -141,9 +143,9 @@ uint32_t call_under_lock(void)
     pthread_mutex_unlock(&own);
     result |= CALL(urEventWait, 1u, &event) | CALL(urEventRelease, event) | CALL(urEventRelease, copied);
     result |= CALL(urQueueFinish, queue) | CALL(urQueueRelease, queue) | CALL(urQueueRelease, other);
-    if (memory[SIZE / 2 - 1] != 42 || memory[0] != 43 || status > 3 || asked != type || devices != 1 || of != device)
+    if (seen[SIZE / 2 - 1] != 42 || seen[0] != 43 || status > 3 || asked != type || devices != 1 || of != device)
         abort();
-    return result | CALL(urUSMFree, context, memory);
+    return result | CALL(urUSMFree, context, memory) | CALL(urUSMFree, context, seen);
 }
 
 int is_taken(void) { return __atomic_load_n(&taken, __ATOMIC_SEQ_CST); }

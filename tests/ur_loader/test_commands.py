@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 from small_loader import Run
 
+import xpushare as xs
+
 SCRIPT = Path(__file__).with_name("calls_in_python.py")
 HOST, DEVICE, HOLDS = "native_cpu:0", "mock:0", "mock:1"  # queues of the last hold what waits
+
+
+HARDWARE = "cuda:0", "hip:0", "level_zero:0"
 
 
 def start(library: Path, shim: Path, device: str, scenario: str, *arguments: object) -> subprocess.Popen[str]:
@@ -33,6 +38,15 @@ def run(library: Path, shim: Path, device: str, scenario: str, *arguments: objec
 @pytest.mark.parametrize("device", [HOST, DEVICE, HOLDS])
 def test_no_deadlock_with_a_lock_of_the_program(library: Path, shim: Path, device: str) -> None:
     assert run(library, shim, device, "inversion") == ""
+
+
+@pytest.mark.parametrize("scenario", ["inversion", "waits_with_pythons_lock", "references", "ends"])
+@pytest.mark.parametrize("device", HARDWARE)
+def test_a_vendors_device(library: Path, shim: Path, device: str, scenario: str) -> None:
+    """The same over the functions that a vendor's driver names."""
+    if device not in {f"{each.backend}:{each.ordinal}" for each in xs.devices()}:
+        pytest.skip(f"{device} is not here")
+    assert run(library, shim, device, scenario) == ""
 
 
 @pytest.mark.parametrize("device", [HOST, DEVICE])

@@ -1,9 +1,9 @@
 /* Domains, slots and the warden.
  *
  * Mutexes, outermost first: xp_life_mu (start and stop of the warden), send_mu (serve.c), xp_mu (domain list, nodes,
- * due tokens), a queue's `mu`, domain->mu (its fd, watches, reaping), warden_mu (warden.c: epoll), relay_mu (relay.c).
- * Outermost of all is a queue's `order`, see queue.c. Where a function says that it blocks, Python calls it without the
- * GIL, and nobody takes the GIL while holding one of these mutexes. */
+ * due tokens), a queue's `mu`, domain->mu (its fd, watches, reaping), a slot's `mu`, warden_mu (warden.c: epoll),
+ * relay_mu (relay.c). Outermost of all is a queue's `order`, see queue.c. Where a function says that it blocks, Python
+ * calls it without the GIL, and nobody takes the GIL while holding one of these mutexes. */
 #ifndef XP_EVENTS_H
 #define XP_EVENTS_H
 
@@ -168,6 +168,7 @@ extern void (*xp_on_robbed)(void); /* NULL, or what tells people; called without
 void xp_domain_ref(xp_domain *d);
 void xp_domain_unref(xp_domain *d);
 bool xp_count_in(xp_domain *d, uint32_t **counts, uint32_t length, uint32_t i, uint64_t *mask); /* takes d->mu */
+uint32_t *xp_new_counts(uint32_t length); /* all 0, of XP_ENTRIES or XP_SLOTS; NULL where there is no room */
 void xp_count_out(xp_domain *d, uint32_t *counts, uint32_t i, uint64_t *mask);
 bool xp_alive(xp_domain *d, uint32_t m);         /* with d->mu */
 uint32_t xp_slots_used(const xp_domain *d); /* no slot at or above it was ever used */
@@ -232,7 +233,10 @@ void xp_slot_unref(xp_slot *s);
 bool xp_future_lost(xp_slot *s, const xp_view *v); /* a point above `v->top`, to this process; takes d->mu */
 void xp_roster_watch(const xp_slot *s, uint64_t *mask); /* adds those whose going could lose future points */
 bool xp_roster_attach(xp_slot *s); /* after `attached` says so; false: no memory. Takes d->mu, as do the next two */
-void xp_roster_signals(xp_slot *s); /* before this process signals: it is a signaller from now on */
+/* Before this process signals: it is a signaller from now on. True: it was none, and its waits for the very point to come
+ * would find no other signaller, so nobody here may look before `xp_roster_signalled`. */
+bool xp_roster_signals(xp_slot *s);
+void xp_roster_signalled(xp_slot *s);
 void xp_roster_detach(xp_slot *s);  /* before `attached` is cleared */
 /* With d->mu: `m` goes from that slot; `owed`: it has just lost what it owed. */
 void xp_roster_lose(xp_words *w); /* a dead process owed here; others keep us from reaping it */

@@ -174,8 +174,9 @@ struct xp_queue {
     uint64_t lost_at, told;
     uint32_t lost;
     uint64_t lost_pid;
-    uint64_t losses, own_since; /* how many it has met; and when it got: */
-    xp_slot *own;               /* or NULL; `order`, too */
+    uint64_t losses, newest_loss; /* how many it has met, each once or more often; the place of the newest */
+    uint64_t own_since;           /* how many it had met when it got: */
+    xp_slot *own;                 /* its timeline, or NULL; `order`, too */
 };
 
 static void completion_unref(completion *c)
@@ -445,7 +446,10 @@ uint32_t *xp_queue_drained(xp_queue *q) { return &q->drained; }
 /* A wait at that place is lost. With q->mu. */
 static void spoil(xp_queue *q, uint64_t at, uint32_t cause, uint64_t pid)
 {
-    q->losses++;
+    if (at != q->newest_loss) { /* a loss that is put off comes again and again */
+        q->newest_loss = at;
+        q->losses++;
+    }
     if (q->adopted || at <= q->told || at <= q->lost_at)
         return;
     q->lost_at = at;
@@ -1161,7 +1165,11 @@ bool xp_queue_after(xp_queue *q, xp_slot *s, uint64_t point)
 {
     int64_t code;
     uint64_t address = XP_LOAD(&s->address);
-    if (xp_queue_forked(q) || xp_slot_wrong(s) || address == 0 || point > XP_LOAD(&s->handed) || prepare(q))
+    if (xp_queue_forked(q) || xp_slot_wrong(s) || address == 0)
+        return false;
+    if (state_of(s, point) == XP_DONE)
+        return true;
+    if (point > XP_LOAD(&s->handed) || prepare(q))
         return false;
     int rc = xp_queue_wait(q, s, address, point, &code);
     return (rc == 0 || rc == 1) && code == 0;

@@ -22,8 +22,8 @@ typedef struct {
     uint64_t arguments[XP_ARGUMENTS];
 } xp_call;
 
-/* What a recipe fills in. VALUE_AT is the address of a byte that has the value, and stays. OUT is the address of a temporary, MADE what a step before has put there, MODE the
- * address of an int that says RELAXED. */
+/* What a recipe fills in. VALUE_AT is the address of a byte that has the value, and stays. OUT is the address of a
+ * temporary, MADE what a step before has put there, MODE the address of an int that says RELAXED. */
 enum {
     XP_ARG_FIXED,
     XP_ARG_QUEUE,

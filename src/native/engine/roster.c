@@ -106,7 +106,7 @@ bool xp_roster_attach(xp_slot *s)
         return true;
     pthread_mutex_lock(&d->mu);
     if (d->able == NULL)
-        d->able = calloc(XP_SLOTS, sizeof *d->able);
+        d->able = xp_new_counts(XP_SLOTS);
     bool ok = d->able != NULL;
     if (ok && d->able[s->index]++ == 0)
         join(s, false);
@@ -116,16 +116,18 @@ bool xp_roster_attach(xp_slot *s)
     return ok;
 }
 
-void xp_roster_signals(xp_slot *s)
+bool xp_roster_signals(xp_slot *s)
 {
     xp_domain *d = s->d;
     if (XP_LIKELY(xp_bit(s->roles->signallers, d->member)))
-        return;
+        return false;
     pthread_mutex_lock(&d->mu);
     if (xp_usable(d) && !xp_bit(s->roles->signallers, d->member))
         join(s, true);
-    pthread_mutex_unlock(&d->mu);
+    return true;
 }
+
+void xp_roster_signalled(xp_slot *s) { pthread_mutex_unlock(&s->d->mu); }
 
 /* A signaller closes the event. Were it the last one, the candidates would count from now on; those who died before did
  * not. With d->mu. */

@@ -355,9 +355,8 @@ void xp_detach(xp_slot *s)
     wake(s->d, s->w);
 }
 
-const char *xp_signal(xp_slot *s, uint64_t *point)
+static const char *signal_once(xp_slot *s, uint64_t *point)
 {
-    xp_roster_signals(s);
     for (int i = 0; i < XP_TRIES; i++) {
         xp_view v;
         read_slot(s->w, &v);
@@ -374,6 +373,15 @@ const char *xp_signal(xp_slot *s, uint64_t *point)
         return NULL;
     }
     return "a peer does not let this event be signalled";
+}
+
+const char *xp_signal(xp_slot *s, uint64_t *point)
+{
+    bool first = xp_roster_signals(s);
+    const char *wrong = signal_once(s, point);
+    if (XP_UNLIKELY(first))
+        xp_roster_signalled(s);
+    return wrong;
 }
 
 /* Record that the member in `pending` submitted that point, before another member's point hides it. False: no room. */
@@ -429,10 +437,12 @@ const char *xp_submit(xp_slot *s, uint64_t queue, bool device, uint64_t *point, 
         __atomic_fetch_or(&s->w->device, XP_DEVICE, __ATOMIC_SEQ_CST);
         wake(s->d, s->w); /* sleepers must start to poll */
     }
-    xp_roster_signals(s);
+    bool first = xp_roster_signals(s);
     pthread_mutex_lock(&s->mu); /* never held while anything blocks */
     const char *wrong = submit(s, queue, point, after, host);
     pthread_mutex_unlock(&s->mu);
+    if (XP_UNLIKELY(first))
+        xp_roster_signalled(s);
     return wrong;
 }
 

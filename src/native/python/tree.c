@@ -246,8 +246,8 @@ static bool whole_steps(const xp_leaf *l, const int64_t *dims, uint32_t itemsize
 }
 
 /* tensors(exchange, places, dtypes): `places` has (owner, address, (device type, id)) for each memory, `dtypes`
- * DLPack's (code, bits, lanes) and the item size for each dtype. A list of the exchange's tensors; None where it has none
- * for one of the arrays. */
+ * DLPack's (code, bits, lanes) and the item size for each dtype. A list of the exchange's tensors; None where it has
+ * none for one of the arrays. */
 static PyObject *parts_tensors(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     const xp_tree_parts *t = &((xp_parts *)object)->t;
@@ -567,8 +567,8 @@ static PyObject *leaves_next(PyObject *object, PyObject *Py_UNUSED(none))
     Py_RETURN_NONE;
 }
 
-/* where(): (kind, DLPack's device type, address of the lowest byte, bytes) of the array that `next` named; None where it
- * was not viewed */
+/* where(): (kind, DLPack's device type, address of the lowest byte, bytes) of the array that `next` named; None where
+ * it was not viewed */
 static PyObject *leaves_where(PyObject *object, PyObject *Py_UNUSED(none))
 {
     const xp_leaves *self = (xp_leaves *)object;
@@ -976,7 +976,8 @@ static PyObject *built(PyObject *x, PyObject *arrays, Py_ssize_t n, int depth)
         return declined();
     if (size == 2 && PyUnicode_CompareWithASCIIString(tag, "i") == 0)
         return is_int64(held) ? Py_NewRef(held) : declined();
-    bool list = PyUnicode_CompareWithASCIIString(tag, "l") == 0, tuple = PyUnicode_CompareWithASCIIString(tag, "t") == 0;
+    bool list = PyUnicode_CompareWithASCIIString(tag, "l") == 0;
+    bool tuple = PyUnicode_CompareWithASCIIString(tag, "t") == 0;
     bool dict = PyUnicode_CompareWithASCIIString(tag, "d") == 0;
     PyObject *keys = dict && size == 3 ? PyList_GetItem(x, 1) : NULL;
     if (depth >= DEPTH_MOST || !PyList_CheckExact(held) || !(dict ? keys != NULL : (list || tuple) && size == 2) ||

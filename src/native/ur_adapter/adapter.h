@@ -87,7 +87,7 @@ typedef struct {
     uint64_t (*newest_point)(void *event);
     int (*state_at)(void *event, uint64_t point);
     int (*wait_at)(void *event, uint64_t point);
-    void (*give_up)(void *event);
+    void (*let_go)(void *event);
     void (*fill)(char *to, const char *pattern, uint64_t unit, uint64_t nbytes);
     int (*mapped)(uint64_t address, uint64_t nbytes, bool *ours);
     bool (*work)(void *queue, const xp_work *work, void **event, uint64_t *point);

@@ -94,7 +94,7 @@ static void end(xp_box *box)
     if (box->type != xp_event_kind)
         xp_forget(box);
     if (box->point)
-        xp_engine.give_up(box->event);
+        xp_engine.let_go(box->event);
     if (has_object) {
         pthread_mutex_lock(&lock);
         box->next = NULL;

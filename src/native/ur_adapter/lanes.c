@@ -401,7 +401,7 @@ static bool hand_over(const xp_lane *lane, const command *c)
         c->event->event = event;
         c->event->point = point;
     } else if (good) {
-        xp_engine.give_up(event);
+        xp_engine.let_go(event);
     }
     return good;
 }

@@ -27,7 +27,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from xpushare import adapters
 from xpushare._aspects import Aspect, Support
-from xpushare._errors import FeatureNotSupportedError
+from xpushare._errors import FeatureNotSupportedError, InvalidHandleError
 from xpushare._fds import OwnedFd
 from xpushare._native import Domain, Mapping, Slot
 
@@ -176,6 +176,12 @@ class Import(NamedTuple):
     offset: int = 0
     exporter: Hardware | None = None  # of another backend, to which the payload then belongs; None: of this backend
     again: bool = False  # it may have to be exported from here, once its exporter is gone: a memfd comes unmapped
+
+    def only_fd(self, doing: str) -> OwnedFd:
+        """The file descriptor of what comes with one. Raises `InvalidHandleError` if there is not exactly one."""
+        if len(self.fds) != 1:
+            raise InvalidHandleError(f"{doing}: the exporter sent {len(self.fds)} file descriptors, 1 expected")
+        return self.fds[0]
 
 
 class DriverMemory(abc.ABC):

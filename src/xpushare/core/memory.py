@@ -26,7 +26,7 @@ from xpushare._errors import (
 from xpushare._system import mapped
 from xpushare.adapters.base import DriverMemory, Form, Import, UsmKind
 from xpushare.core.declare import misused, operation
-from xpushare.core.opening import Openers, import_own, opening_device, own_export
+from xpushare.core.opening import Openers, give_open, import_own, opening_device, own_export
 from xpushare.core.resources import Allocation
 from xpushare.sharing import node
 from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, READ_ONLY, Handle, HandleLike, fields_of, raw_of
@@ -392,6 +392,8 @@ def open_(
     else:
         exported = own_export(here, found)
         allocation = exported.source
+        if chosen is not allocation.device and opener.admit is None and allocation.kind == "device":
+            _expect_reach(found, chosen, allocation.device)
         if opener.admit is not None or (anew and not exported.foreign):
             lease = exported if exported.foreign else None
             export = partial(allocation.driver.export, found.read_only)
@@ -401,6 +403,13 @@ def open_(
         Range, (allocation, fields.offset, fields.nbytes, chosen, chosen_context, read_only, found, lease)
     )
     return made
+
+
+def _expect_reach(handle: Handle, device: Device, home: Device) -> None:
+    """Raise `FeatureNotSupportedError` unless the device can use memory of another one of its backend."""
+    if device != home and not adapter_of(device).reaches(info_of(device), info_of(home)):
+        give_open(handle)
+        raise FeatureNotSupportedError(f"memory on {home} cannot be opened on {device}, which does not reach it")
 
 
 def import_on(device: Device, what: Import) -> Allocation:

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import xpushare as xs
 from xpushare import arrays
-from xpushare._array import Marks, array_of, pickled_by, placed, view_of
+from xpushare._array import Marks, array_of, open_array, pickled_by, placed, view_of
+from xpushare._array_handle import checked_parts
 from xpushare._elements import as_dtype
 from xpushare._lifecycle import use
 from xpushare.arrays import Located
@@ -64,8 +65,8 @@ class Block:
 
 def reopened(raw: bytes) -> xs.SharedArray:
     """What a block is at the other end."""
-    array: xs.SharedArray = xs.attach(raw)
-    return array
+    handle = xs.ArrayHandle(raw)
+    return open_array(handle, checked_parts(handle), None, True, None)
 
 
 class Blocks:

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import xpushare as xs
 from xpushare import adapters
-from xpushare._array import capsule_of, order_before
+from xpushare._array import capsule_of, order_before, unsettled
+from xpushare._lifecycle import use
 from xpushare.adapters import HOST
 from xpushare.core.ordering import work_on
 from xpushare.integrations import _reductions as common
@@ -89,8 +90,8 @@ def _torch_stream(place: xs.Device) -> Any:
 def _reopened(raw: bytes) -> xs.SharedArray:
     """A block of the message. On a GPU torch's current stream waits for the producer's."""
     array = common.reopened(raw)
-    place = array.device
-    if place.type == "gpu":
+    if unsettled(array) is not None and array.device.type == "gpu":
+        place = array.device
         work = work_on(place, _torch_stream(place))
         assert work is not None
         order_before(array, work)
@@ -99,7 +100,7 @@ def _reopened(raw: bytes) -> xs.SharedArray:
 
 def _storage(array: xs.SharedArray, offset: int, nbytes: int) -> Any:
     """The storage over these bytes: the same object for the same bytes, as long as it lives."""
-    handle = array.handle.handle if array.is_imported else None
+    handle = use(array).handle
     if handle is None:
         raise xs.InvalidArgumentError("the message names no imported memory")
     fields = fields_of(handle)

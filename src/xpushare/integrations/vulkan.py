@@ -87,14 +87,12 @@ class ExternalMemory:
         _is_vulkan(device)
         total, start = operator.index(allocation_nbytes), operator.index(offset)
         length = total - start if nbytes is None else operator.index(nbytes)
-        if total <= 0 or start < 0 or length <= 0 or start + length > total:
+        if not 0 <= start < start + length <= total:
             raise InvalidArgumentError(
                 f"{length} bytes from {start} do not lie in an allocation of {total} bytes, or are none"
             )
         adapter: Any = adapters.adapter(_BACKEND)
-        info = info_of(device)
-        memory = OpaqueMemory.of_program(_copied(fd, "a Vulkan allocation"), total, dedicated, info)
-        self._offered = adapter.offer(info, memory)
+        self._memory = adapter.offer(info_of(device), _copied(fd, "a Vulkan allocation"), total, dedicated)
         self._offset = start
         self.nbytes = length
         self.device = device
@@ -102,7 +100,7 @@ class ExternalMemory:
     @property
     def __vulkan_memory__(self) -> dict[str, Any]:
         """Where it lies, in the words of NumPy's array interface. The address is not one that anybody can read."""
-        address = self._offered.memory.address + self._offset
+        address = self._memory.address + self._offset
         return {"version": 3, "shape": (self.nbytes,), "typestr": "|u1", "data": (address, False), "strides": None}
 
     def __repr__(self) -> str:

@@ -399,14 +399,19 @@ class Peers:
         key = (cookie, fields.object, opener, fields.flags & (READ_ONLY | PICKLED))
         acquired = self.acquire_known(handle, key, opener)
         if acquired is not None:
-            if fields.flags & PICKLED:
-                self._count(acquired[1].peer, fields)
+            self._count(acquired[1].peer, fields)
             return acquired
         self.sweep()
         new = cookie not in self._peers
         lease: Lease | None = None
         counted: list[bool] = []
         try:
+            if new:
+                self.peer(handle)
+                acquired = self.acquire_known(handle, key, opener)
+                if acquired is not None:
+                    self._count(acquired[1].peer, fields)
+                    return acquired
             lease = self._lease(handle)
             peer: Peer = lease.peer
             if fields.flags & COUNTED:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import resource
@@ -25,6 +24,7 @@ __all__ = ["Exported", "Exporting", "Prepared", "Table", "deadline_in"]
 _FORM_BIT: Final = layout.ENTRY_FORM_BIT
 _REMEMBERED: Final = 1 << 16  # ended exports whose reason is kept for the message, and for a `put` that comes later
 _ENDING_TRIES: Final = 8  # of each kind; more than one, so that exports that are over go faster than new ones come
+_OUTLIVED_TRIES: Final = 2  # the same where an object dies, which has been exported before
 _LOST_MANY: Final = 100
 _NAMED: Final = 1 << 12
 
@@ -363,13 +363,15 @@ class Table:
             found = self._ending.get(generation)
             if found is None:
                 continue
-            reason = self._why_over(found)
+            reason = 0 if self.domain.holders(fields_of(found.handle).entry) else self._why_over(found)
             if reason:
                 self._end(found, reason)
                 ended.append(found)
-            else:
-                with contextlib.suppress(KeyError):  # as in `_end`
-                    self._ending.move_to_end(generation)
+                continue
+            try:  # suppress() takes longer
+                self._ending.move_to_end(generation)
+            except KeyError:  # as in `_end`
+                pass
         return ended
 
     def sweep(self, everything: bool = False) -> bool:
@@ -479,7 +481,7 @@ class Table:
                 if waits and found.nbytes:
                     dropped = self._make_room(found, most_nbytes)
                     expired = len(dropped)
-                dropped += self._sweep()
+                dropped += self._sweep(_OUTLIVED_TRIES)
         del dropped, found  # outside the lock: their release may call us
         if not stays:
             self.withdraw(handle, layout.REASON_FREED)

@@ -1,6 +1,7 @@
 /* Points: submitted, complete, lost, waited for; and what a hostile peer may store. */
 #include "support.h"
 
+#include <dlfcn.h>
 #include <sched.h>
 #include <time.h>
 
@@ -17,6 +18,24 @@ static void tear_down(void)
 {
     detach(s);
     leave(d);
+}
+
+/* Each time the engine gives up a domain's mutex another thread could look: this is what it would see. */
+static bool looking;
+static int seen;
+
+int pthread_mutex_unlock(pthread_mutex_t *mutex)
+{
+    static int (*unlock)(pthread_mutex_t *);
+    if (XP_RELAXED(&unlock) == NULL)
+        XP_STORE_RELAXED(&unlock, (int (*)(pthread_mutex_t *))dlsym(RTLD_NEXT, "pthread_mutex_unlock"));
+    int rc = XP_RELAXED(&unlock)(mutex);
+    if (looking && mutex == &s->d->mu) {
+        looking = false;
+        seen |= 1 << xp_full_state(s, 1, true);
+        looking = true;
+    }
+    return rc;
 }
 
 static int state(uint64_t point)
@@ -343,9 +362,51 @@ static void test_threads_open_and_signal(void)
     leave(d);
 }
 
+static void opens(process *parent, xp_domain *mine, uint32_t index)
+{
+    attach(mine, index);
+    tell(parent);
+    CHECK(hear(parent));
+}
+
+/* The exporter is gone, and a candidate lives. */
+static void signals_first(process *parent, xp_domain *mine, uint32_t index)
+{
+    uint64_t point;
+    s = attach(mine, index);
+    tell(parent);
+    CHECK(hear(parent));
+    EQUAL(xp_full_state(s, 1, true), XP_PENDING);
+    looking = true;
+    if (index == 0)
+        CHECK(xp_signal(s, &point) == NULL && point == 1);
+    else
+        EQUAL(submit(s, 1), 1);
+    looking = false;
+    CHECK(seen != 0 && !(seen & 1 << XP_LOST));
+    EQUAL(xp_full_state(s, 2, true), XP_LOST);
+}
+
+static void test_the_point_of_a_first_signal_is_not_lost_to_others_of_its_process(void)
+{
+    for (uint32_t i = 0; i < 2; i++) {
+        xp_domain *mine = new_commons();
+        EQUAL(xp_new_slot(mine), 0);
+        EQUAL(xp_new_slot(mine), 1);
+        process other = start(opens, mine, i), first = start(signals_first, mine, i);
+        CHECK(hear(&other) && hear(&first));
+        leave(mine);
+        tell(&first);
+        reap_process(&first, 0);
+        tell(&other);
+        reap_process(&other, 0);
+    }
+}
+
 int main(void)
 {
     xp_engine_init();
+    RUN(test_the_point_of_a_first_signal_is_not_lost_to_others_of_its_process); /* forks, so before there are threads */
     RUN(test_hostile_roles);
     RUN(test_threads_open_and_signal);
     RUN(test_signals);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Build the coverage-guided fuzzers of what comes from peers, and run each from the corpus that is kept here.
 
-    tests/native/fuzz/run.py [--seconds N] [--merge] [table] [socket] [slot]
+    tests/native/fuzz/run.py [--seconds N] [--merge] [array] [table] [tree] [socket] [slot]
 
 Needs clang with libFuzzer (Debian: clang and libclang-rt-dev or libclang-rt-VERSION-dev)."""
 
@@ -47,7 +47,7 @@ def fuzz(name: str, program: Path, seconds: int, work: Path) -> bool:
         "-rss_limit_mb=2048",
         "-print_final_stats=1",
         "-verbosity=0",
-        "-max_len=640",
+        "-max_len=1024",
     ]
     done = subprocess.run(
         [program, *options, f"-artifact_prefix={Path.cwd()}/fuzz-{name}-", found, HERE / "corpus" / name],
@@ -66,7 +66,7 @@ def merge(name: str, program: Path, work: Path) -> None:
     small, corpus = work / f"{name}-small", HERE / "corpus" / name
     small.mkdir()
     subprocess.run(
-        [program, "-set_cover_merge=1", "-max_len=640", "-verbosity=0", small, corpus, work / name],
+        [program, "-set_cover_merge=1", "-max_len=1024", "-verbosity=0", small, corpus, work / name],
         check=True,
         stderr=subprocess.DEVNULL,
     )

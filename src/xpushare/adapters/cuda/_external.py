@@ -7,7 +7,7 @@ from typing import Any, Final, final
 from weakref import WeakKeyDictionary
 
 from xpushare import _system
-from xpushare._errors import FeatureNotSupportedError, InvalidHandleError
+from xpushare._errors import FeatureNotSupportedError
 from xpushare.adapters.base import DriverMemory, Import, TimelinePoint, TimelineSemaphore
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Gpu
@@ -23,12 +23,10 @@ def open_opaque(engine: Engine, gpu: Gpu, what: Import) -> DriverMemory:
     doing = f"mapping {what.exposed_nbytes} bytes of a Vulkan program on {gpu}"
     if what.read_only:
         raise FeatureNotSupportedError(f"{doing}: CUDA cannot import it read-only")
-    if len(what.fds) != 1:
-        raise InvalidHandleError(f"{doing}: the exporter sent {len(what.fds)} file descriptors, 1 expected")
     driver, api = gpu.driver, gpu.driver.api
     wanted = api.CUDA_EXTERNAL_MEMORY_HANDLE_DESC()
     wanted.type = api.CUexternalMemoryHandleType(n.EXTERNAL_OPAQUE_FD)
-    wanted.handle.fd = what.fds[0].number
+    wanted.handle.fd = what.only_fd(doing).number
     wanted.size = what.exposed_nbytes
     wanted.flags = n.EXTERNAL_DEDICATED if what.payload[:1] == b"\1" else 0
     whole = api.CUDA_EXTERNAL_MEMORY_BUFFER_DESC()

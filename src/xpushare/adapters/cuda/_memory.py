@@ -88,11 +88,9 @@ def _open_legacy(gpu: Gpu, doing: str, what: Import, raw: bytes) -> tuple[int, C
 
 
 def _open_pool(gpu: Gpu, doing: str, what: Import, raw: bytes) -> tuple[int, Callable[[], object]]:
-    driver = gpu.driver
-    if len(what.fds) != 1:
-        raise InvalidHandleError(f"{doing}: the exporter sent {len(what.fds)} file descriptors, 1 expected")
+    driver, fd = gpu.driver, what.only_fd(doing).number
     with ExitStack() as undo:
-        pool = driver(doing, "cuMemPoolImportFromShareableHandle", what.fds[0].number, driver.posix_fd(), 0)
+        pool = driver(doing, "cuMemPoolImportFromShareableHandle", fd, driver.posix_fd(), 0)
         undo.callback(driver.api.cuMemPoolDestroy, pool)
         driver(doing, "cuMemPoolSetAccess", pool, gpu.access_list([gpu.ordinal], "rw"), 1)
         data = struct_from(driver.api.CUmemPoolPtrExportData(), raw)

@@ -65,9 +65,7 @@ def memfd_of(calls: Calls, doing: str, name: str, nbytes: int) -> OwnedFd:
 
 def check_imported(calls: Calls, doing: str, what: Import) -> int:
     """Check that the peer's fd is a memfd that cannot shrink, and as large as the peer's table says."""
-    if len(what.fds) != 1:
-        raise InvalidHandleError(f"{doing}: the exporter sent {len(what.fds)} file descriptors, 1 expected")
-    fd = what.fds[0].number
+    fd = what.only_fd(doing).number
     try:
         calls.checked(doing, "check_memfd", fd, what.exposed_nbytes)
     except ValueError as error:

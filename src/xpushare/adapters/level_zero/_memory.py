@@ -154,9 +154,7 @@ def open_own(engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, own:
     """
     if kind != _FD:
         raise InvalidHandleError(f"{doing}: this version does not know the kind of the exporter's memory ({kind})")
-    if len(what.fds) != 1:
-        raise InvalidHandleError(f"{doing}: the exporter sent {len(what.fds)} file descriptors, 1 expected")
-    uuid, raw, fd = own[:_UUID], own[_UUID:], what.fds[0].number
+    uuid, raw, fd = own[:_UUID], own[_UUID:], what.only_fd(doing).number
     if what.read_only:
         if lacking := gpu.lacks_physical_ipc() or ("a handle for memory that is only read" if raw else ""):
             raise FeatureNotSupportedError(f"{doing}: read-only: the driver lacks {lacking}")

@@ -246,7 +246,7 @@ class Driver(LibraryDriver[Cpu]):
         super().__init__("OpenCL", "OCL_ICD_VENDORS")
 
     def _start(self) -> list[Cpu]:
-        self.load(LOADER, ((name, *rest) for names, *rest in _FUNCTIONS for name in names.split()))
+        self.load(LOADER, ((name, result, given) for names, result, given in _FUNCTIONS for name in names.split()))
         found: dict[int, Cpu] = {}  # a driver may be named twice
         names: Counter[str] = Counter()
         for platform in self._listed("clGetPlatformIDs", none=Code.PLATFORM_NOT_FOUND_KHR):

@@ -61,8 +61,6 @@ class Stream:
     around_calls: Callable[[], Scope] | None = None
     owner: object | None = None  # others' queues get one of ours beside them
     ordering: Literal["device", "shared", "held"] = "held"
-    current: Callable[[], Scope] = nullcontext
-    relaxed: Callable[[], Scope] = nullcontext
 
     def __init__(self, cpu: Cpu, doing: str, context: int = 0) -> None:
         self._driver = driver = cpu.driver
@@ -75,6 +73,11 @@ class Stream:
         self._newest: Event | None = None
         self._copy, self._fill = map(driver.address, ("clEnqueueSVMMemcpy", "clEnqueueSVMMemFill"))
         cpu.streams.add(self)
+
+    def current(self) -> Scope:
+        return nullcontext()
+
+    relaxed = current
 
     def new_mark(self, doing: str) -> Event:
         return Event(self._driver)

@@ -189,7 +189,8 @@ class Teardown(_Worker):
         """Add the next thing to do to `batch`, unless it is a look, or one is due first."""
         with suppress(Empty):
             item = self._todo.get(timeout=self._look())
-            (self._looks if callable(item) else batch).append(item)
+            to: list[Any] = self._looks if callable(item) else batch
+            to.append(item)
 
     def _run(self) -> None:
         while True:

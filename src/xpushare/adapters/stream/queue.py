@@ -241,7 +241,7 @@ class DeviceQueue(DriverQueue):
 
     def call(self, function: Callable[[], object]) -> None:
         raise FeatureNotSupportedError(
-            "a queue of this device runs no Python functions: wait for the event that it signals, or use a native_cpu queue"
+            "this queue runs no Python functions: wait for the event that it signals, or use a queue of native_cpu"
         )
 
     def signal(self, slot: Slot, profile: Profile | None) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import uuid
 from typing import Any, Final, Literal, NoReturn, final
@@ -10,23 +9,12 @@ from weakref import WeakValueDictionary
 
 from xpushare import _system
 from xpushare._aspects import Aspect, Support
-from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, InvalidHandleError
+from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError
+from xpushare._fds import OwnedFd
 from xpushare._native import Domain
-from xpushare.adapters.base import (
-    Adapter,
-    DeviceInfo,
-    DriverMemory,
-    DriverPhysical,
-    DriverQueue,
-    DriverRange,
-    Foreign,
-    Form,
-    Import,
-    Properties,
-    Same,
-    UsmKind,
-)
-from xpushare.adapters.vulkan._memory import DRIVER_NBYTES, OpaqueMemory, imported
+from xpushare.adapters import base
+from xpushare.adapters.base import DeviceInfo, Form, Same, UsmKind
+from xpushare.adapters.vulkan._memory import OpaqueMemory, origin_of
 
 __all__ = ["Vulkan"]
 
@@ -38,8 +26,12 @@ _SUPPORT: Final = {
 }
 
 
+def _refuse(doing: str) -> NoReturn:
+    raise FeatureNotSupportedError(f"{doing}: {_WHY}")
+
+
 @final
-class Vulkan(Adapter):
+class Vulkan(base.Adapter):
     """The devices that a Vulkan program of this process has named."""
 
     backend = "vulkan"
@@ -49,30 +41,29 @@ class Vulkan(Adapter):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._devices: list[DeviceInfo] = []
-        self._offered: WeakValueDictionary[int, Offered] = WeakValueDictionary()  # by address
+        self._offered: WeakValueDictionary[int, OpaqueMemory] = WeakValueDictionary()  # by address
 
     def name_device(
         self, device_uuid: bytes, driver_uuid: bytes, name: str, kind: Literal["cpu", "gpu", "accelerator"]
     ) -> DeviceInfo:
         """The device with these uuids of VkPhysicalDeviceIDProperties, listed from now on."""
-        text, driver = str(uuid.UUID(bytes=device_uuid)), str(uuid.UUID(bytes=driver_uuid))
+        device, driver = str(uuid.UUID(bytes=device_uuid)), str(uuid.UUID(bytes=driver_uuid))
         with self._lock:
-            for known in self._devices:
-                if known.uuid == text:
-                    if known.driver_uuid != driver:
-                        raise InvalidArgumentError(
-                            f"device {text} was named with driver {known.driver_uuid} before, now with {driver}"
-                        )
-                    return known
-            made = DeviceInfo(self.backend, len(self._devices), name, text, kind, "", driver_uuid=driver)
-            self._devices.append(made)
-            return made
+            known = next((each for each in self._devices if each.uuid == device), None)
+            if known is None:
+                known = DeviceInfo(self.backend, len(self._devices), name, device, kind, "", driver_uuid=driver)
+                self._devices.append(known)
+        if known.driver_uuid != driver:
+            raise InvalidArgumentError(
+                f"device {device} was named with driver {known.driver_uuid} before, now with {driver}"
+            )
+        return known
 
-    def offer(self, device: DeviceInfo, memory: OpaqueMemory) -> Offered:
-        """Memory that can be exported as long as the answer is held."""
-        offered = Offered(device, memory)
-        self._offered[memory.address] = offered
-        return offered
+    def offer(self, device: DeviceInfo, fd: OwnedFd, nbytes: int, dedicated: bool) -> OpaqueMemory:
+        """An allocation of the program, which can be exported as long as the answer is held."""
+        memory = OpaqueMemory(device, fd, nbytes, nbytes, dedicated)
+        self._offered[memory.address] = memory
+        return memory
 
     def devices(self) -> list[DeviceInfo]:
         return list(self._devices)
@@ -81,14 +72,12 @@ class Vulkan(Adapter):
         return "no Vulkan program here has named a device: xpushare.integrations.vulkan.device"
 
     def support(self, device: DeviceInfo, aspect: Aspect) -> Support:
-        if aspect in _SUPPORT:
-            return Support("yes", _SUPPORT[aspect])
         if aspect is Aspect.enforced_read_only:
             return Support("no", "whoever holds the file descriptor of an allocation can write to it")
-        return Support("no", _WHY)
+        return Support("yes", _SUPPORT[aspect]) if aspect in _SUPPORT else Support("no", _WHY)
 
-    def properties(self, device: DeviceInfo) -> Properties:
-        return Properties("", 0, 0, 0, False)
+    def properties(self, device: DeviceInfo) -> base.Properties:
+        return base.Properties("", 0, 0, 0, False)
 
     def granularity(self, device: DeviceInfo, recommended: bool) -> int:
         return _system.page_nbytes()
@@ -101,53 +90,50 @@ class Vulkan(Adapter):
 
     # --- memory --------------------------------------------------------------------------------------------
 
-    def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory:
+    def import_memory(self, device: DeviceInfo, what: base.Import) -> base.DriverMemory:
+        """Another process's memory, which Vulkan itself imports only where the program asks for it."""
         doing = f"opening {what.exposed_nbytes} bytes for Vulkan"
-        driver = uuid.UUID(device.driver_uuid).bytes
         if what.read_only:
             raise FeatureNotSupportedError(f"{doing}: Vulkan cannot import memory read-only")
-        if what.exporter is None:
-            if len(what.payload) != 1 + DRIVER_NBYTES:
-                raise InvalidHandleError(f"{doing}: the exporter's table does not say its driver")
-            if what.payload[1:] != driver:
-                raise FeatureNotSupportedError(
-                    f"{doing}: an opaque fd is imported by the same driver only: it is of the driver "
-                    f"{uuid.UUID(bytes=what.payload[1:])}, this one is {device.driver_uuid}"
-                )
-        return imported(doing, what, driver)
+        if what.exporter is None and (origin := origin_of(doing, what)) != (device.driver_uuid, device.uuid):
+            raise FeatureNotSupportedError(
+                f"{doing}: an opaque fd is imported by the same driver only, on the same device: it is of driver "
+                f"{origin[0]}, device {origin[1]}, this one of {device.driver_uuid}, {device.uuid}"
+            )
+        dedicated = what.form is Form.OPAQUE_FD and what.payload[:1] == b"\1"
+        return OpaqueMemory(device, OwnedFd(what.only_fd(doing).take()), what.exposed_nbytes, what.nbytes, dedicated)
 
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
         return {} if physical else {Form.VMM_FD: Same.DEVICE}
 
-    def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
-        for offered in list(self._offered.values()):
-            memory = offered.memory
+    def foreign(self, address: int, nbytes: int | None = None) -> base.Foreign | None:
+        for memory in list(self._offered.values()):
             if memory.address <= address < memory.address + memory.nbytes:
                 offset = address - memory.address
-                return Foreign(memory, offset, offered.device, "device", offered.number, offered)
+                return base.Foreign(memory, offset, memory.device, "device", memory.number, memory)
         return None
 
     # --- what Vulkan programs do themselves --------------------------------------------------------------------
 
-    def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory:
+    def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> base.DriverMemory:
         _refuse("allocating memory on a Vulkan device")
 
-    def physical(self, device: DeviceInfo, nbytes: int, enable_ipc: bool) -> DriverPhysical:
+    def physical(self, device: DeviceInfo, nbytes: int, enable_ipc: bool) -> base.DriverPhysical:
         _refuse("creating physical memory on a Vulkan device")
 
-    def import_physical(self, device: DeviceInfo, what: Import) -> DriverPhysical:
+    def import_physical(self, device: DeviceInfo, what: base.Import) -> base.DriverPhysical:
         _refuse("opening physical memory on a Vulkan device")
 
-    def reserve(self, device: DeviceInfo, nbytes: int, address: int) -> DriverRange:
+    def reserve(self, device: DeviceInfo, nbytes: int, address: int) -> base.DriverRange:
         _refuse("reserving addresses of a Vulkan device")
 
     def reaches(self, device: DeviceInfo, peer: DeviceInfo) -> bool:
         return False
 
-    def queue(self, device: DeviceInfo) -> DriverQueue:
+    def queue(self, device: DeviceInfo) -> base.DriverQueue:
         _refuse("making a queue on a Vulkan device")
 
-    def adopt_queue(self, native: object) -> tuple[DeviceInfo, DriverQueue] | None:
+    def adopt_queue(self, native: object) -> tuple[DeviceInfo, base.DriverQueue] | None:
         return None
 
     def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
@@ -161,22 +147,3 @@ class Vulkan(Adapter):
 
     def adopt_domain(self, device: DeviceInfo, domain: Domain) -> None:
         _refuse("using an event on a Vulkan device")
-
-
-_numbers: Final = itertools.count(1)
-
-
-@final
-class Offered:
-    """An allocation of the program that may be exported. Exports hold this object, and with it the memory."""
-
-    __slots__ = ("__weakref__", "device", "memory", "number")
-
-    def __init__(self, device: DeviceInfo, memory: OpaqueMemory) -> None:
-        self.device = device
-        self.memory = memory
-        self.number = next(_numbers)
-
-
-def _refuse(doing: str) -> NoReturn:
-    raise FeatureNotSupportedError(f"{doing}: {_WHY}")

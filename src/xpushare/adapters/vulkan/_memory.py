@@ -6,6 +6,7 @@ that pieces of it are told apart as those of any other memory are.
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from typing import Final, final
 
@@ -14,9 +15,16 @@ from xpushare._errors import FeatureNotSupportedError, InvalidHandleError, from_
 from xpushare._fds import OwnedFd
 from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Form, Import
 
-__all__ = ["DRIVER_NBYTES", "OpaqueMemory", "imported"]
+__all__ = ["OpaqueMemory", "origin_of"]
 
-DRIVER_NBYTES: Final = 16  # of the driver's uuid, which follows the first byte of a payload
+_numbers: Final = itertools.count(1)
+
+
+def origin_of(doing: str, what: Import) -> tuple[str, str]:
+    """The uuids of the exporter's driver and device, which follow the first byte of what `OpaqueMemory.export` says."""
+    if len(what.payload) != 33:
+        raise InvalidHandleError(f"{doing}: the exporter's table does not say its driver and device")
+    return str(uuid.UUID(bytes=what.payload[1:17])), str(uuid.UUID(bytes=what.payload[17:]))
 
 
 @final
@@ -26,36 +34,26 @@ class OpaqueMemory(DriverMemory):
     host_accessible = False
     lasting_export = True
 
-    def __init__(self, fd: OwnedFd, nbytes: int, dedicated: bool, driver: bytes, size: int | None = None) -> None:
-        """Take `fd` over. Of an allocation of `nbytes`, this is the first `size` (None: all)."""
+    def __init__(self, device: DeviceInfo, fd: OwnedFd, exposed_nbytes: int, nbytes: int, dedicated: bool) -> None:
+        """Take `fd` over. Of an allocation of `exposed_nbytes`, this is the first `nbytes`."""
         try:
-            self._place = _system.Reservation(nbytes, 0)
+            self._place = _system.Reservation(exposed_nbytes, 0)
         except OSError as error:
-            raise from_os_error(error, f"reserving {nbytes} bytes of addresses") from error
+            raise from_os_error(error, f"reserving {exposed_nbytes} bytes of addresses") from error
+        self.device = device
         self.fd = fd
         self.dedicated = dedicated
-        self.exposed_nbytes = nbytes
+        self.exposed_nbytes = exposed_nbytes
         self.address = self._place.address
-        self.nbytes = nbytes if size is None else size
-        self._driver = driver
-
-    @classmethod
-    def of_program(cls, fd: OwnedFd, nbytes: int, dedicated: bool, device: DeviceInfo) -> OpaqueMemory:
-        return cls(fd, nbytes, dedicated, uuid.UUID(device.driver_uuid).bytes)
+        self.nbytes = nbytes
+        self.number = next(_numbers)
 
     def export(self, read_only: bool) -> Export:
         if read_only:
             raise FeatureNotSupportedError("neither Vulkan nor CUDA can import Vulkan's memory read-only")
-        payload = bytes([self.dedicated]) + self._driver
+        origin = uuid.UUID(self.device.driver_uuid).bytes + uuid.UUID(self.device.uuid).bytes
+        payload = bytes([self.dedicated]) + origin
         return Export(self.nbytes, self.exposed_nbytes, (self.fd.number,), payload=payload, form=Form.OPAQUE_FD)
 
     def release(self) -> None:
         """Both the descriptor and the addresses go with this object, which the program may hold, too."""
-
-
-def imported(doing: str, what: Import, driver: bytes) -> OpaqueMemory:
-    """Another process's memory, which Vulkan itself imports only where the program asks for it."""
-    if len(what.fds) != 1:
-        raise InvalidHandleError(f"{doing}: the exporter sent {len(what.fds)} file descriptors, 1 expected")
-    dedicated = what.form is Form.OPAQUE_FD and what.payload[:1] == b"\1"
-    return OpaqueMemory(OwnedFd(what.fds[0].take()), what.exposed_nbytes, dedicated, driver, what.nbytes)

@@ -79,12 +79,11 @@ def attach(handle: Handle) -> Attachment:
                 handle, "its pid now belongs to a process without that file descriptor, or it is exiting"
             ) from None
         raise Blocked(str(error.strerror)) from None
-    if not _is_table_of(table, handle):
+    numbers = _commons_and_bell(table, handle)
+    if numbers is None:
         raise _gone(handle, "its pid or file descriptor number was used again by something else")
-    header = _header(table)
     try:
-        commons = get(pidfd.number, header[5])
-        bell = get(pidfd.number, header[6])
+        commons, bell = (get(pidfd.number, number) for number in numbers)
     except OSError as error:
         if error.errno in (errno.EBADF, errno.ESRCH):
             raise _gone(handle, f"it ended while it was being opened ({error.strerror})") from None
@@ -92,19 +91,17 @@ def attach(handle: Handle) -> Attachment:
     return Attachment(table, commons, bell, True, pidfd)
 
 
-def _header(table: OwnedFd) -> tuple[bytes, int, int, bytes, int, int, int, int]:
-    return layout.TABLE.unpack(os.pread(table.number, layout.TABLE.size, 0))
-
-
-def _is_table_of(table: OwnedFd, handle: Handle) -> bool:
+def _commons_and_bell(table: OwnedFd, handle: Handle) -> tuple[int, int] | None:
+    """Their numbers in the exporter; None if that is not its table."""
     try:
         _system.check_memfd(table.number, layout.TABLE_NBYTES, exact=True)
-        header = _header(table)
+        header = layout.TABLE.unpack(os.pread(table.number, layout.TABLE.size, 0))
     except ValueError:
-        return False
+        return None
     except OSError as error:
         raise from_os_error(error, "looking at the exporter's table") from error
-    return header[0] == layout.TABLE_MAGIC and header[3] == fields_of(handle).cookie
+    magic, _version, _pid, cookie, _namespace, commons, bell, _inode = header
+    return (commons, bell) if (magic, cookie) == (layout.TABLE_MAGIC, fields_of(handle).cookie) else None
 
 
 def fetch(attachment: Attachment, handle: Handle, fds: tuple[int, ...] | None, count: int) -> list[OwnedFd]:

@@ -739,7 +739,7 @@ def is_clean(queue: int) -> int:
 
 
 _ENGINE: Final = (
-    *("xp_newest_point", "xp_state_at", "xp_wait_at", "xp_give_up", "xp_fill", "xp_mapped"),
+    *("xp_newest_point", "xp_state_at", "xp_wait_at", "xp_let_slot_go", "xp_fill", "xp_mapped"),
     *("xp_queue_work", "xp_queue_after"),
 )
 """What the library calls of the native module, in the order of its `xp_engine_functions`."""
