@@ -285,14 +285,11 @@ def test_success(rt: Runtime, name: str) -> None:
 
 @pytest.fixture
 def layered() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("UR_LOG_VALIDATION", "level:quiet")
-        patch.setenv("UR_LOG_TRACING", "level:quiet")
-        xs.enable_layers("UR_LAYER_FULL_VALIDATION", "UR_LAYER_TRACING")
-        try:
-            yield
-        finally:
-            xs.enable_layers()
+    xs.enable_layers("UR_LAYER_FULL_VALIDATION", "UR_LAYER_TRACING")
+    try:
+        yield
+    finally:
+        xs.enable_layers()
 
 
 @pytest.mark.usefixtures("layered")
