@@ -464,11 +464,21 @@ class SharedArray(BufferBase, Closable[Range]):
         if dl_device is not None and not same_device(here, tuple(dl_device)):  # type: ignore[arg-type]
             raise BufferError(f"the array is on DLPack device {here}, not on {tuple(dl_device)}")
         versioned = max_version is not None and max_version[0] >= 1
-        if copy:
-            from xpushare._share import array
+        return self._copied()._capsule(stream, versioned, copied=True) if copy else self._capsule(stream, versioned)
 
-            return array(self)._capsule(stream, versioned, copied=True)
-        return self._capsule(stream, versioned)
+    def _copied(self) -> SharedArray:
+        """The same elements in new memory, which has them when this returns."""
+        from xpushare.core import queue as queues
+
+        source, offset, shape, strides, dtype = self._described()
+        if not source.nbytes:
+            return self
+        place = core.allocate(source.allocation.kind, source.nbytes, source.device, source.context)
+        work = queues.create(source.device, source.context)
+        self._before(work)
+        queues.copy(work, (place, 0, place.nbytes), (source, 0, source.nbytes), None)
+        queues.synchronize(work, None)
+        return self._make(place, shape, dtype, strides, offset)
 
     def _capsule(self, stream: Any, versioned: bool, immutable: bool = False, copied: bool = False) -> Any:
         """A DLPack capsule. `immutable`: its consumer never writes to arrays, so it need not know that this one is
