@@ -28,7 +28,7 @@ import cloudpickle  # type: ignore[import-untyped]
 __all__ = ["TIMEOUT", "Child", "ChildDied", "HarnessError", "Pending", "become_another_user", "children", "fd_count",
            "kept", "mapping_count", "open_fds", "rss", "wait_until"]  # fmt: skip
 
-TIMEOUT = 20.0
+TIMEOUT = 60.0  # of a child that imports torch on a busy machine
 
 
 class _Kept(dict[Any, Any]):

@@ -704,7 +704,8 @@ queue.signal(slots[1])
 def script(body, timeout=20):
     here = str(Path(__file__).parent)
     code = HELD.format(here=here) + body
-    return subprocess.run([sys.executable, "-c", code], timeout=timeout, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", code]  # from 3.12 on: of a fork
+    return subprocess.run(command, timeout=timeout, capture_output=True, text=True, check=False)
 
 
 def test_an_exit_with_held_operations():

@@ -105,7 +105,7 @@ def test_the_warden_outlives_a_sub_interpreter():
         event = xs.Event("native_cpu:0", enable_ipc=True)
         handle = xs.ipc.event.get(event)
         assert named()
-        other = interpreters.create()
+        other = interpreters.create("legacy") if sys.version_info >= (3, 13) else interpreters.create(isolated=False)
         failed = interpreters.run_string(other, '''
         from xpushare import _native
         _native.close_warden()  # as at its exit

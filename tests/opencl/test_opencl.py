@@ -246,22 +246,28 @@ def _signals(device: str) -> int:
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
-def test_gpus_are_refused(device: str) -> None:
-    """There is none here, so the driver is told that the device is one."""
+@pytest.mark.parametrize(
+    ("query", "answer", "why"),
+    [(0x1000, 4, "has no address that another process could map"), (0x1053, 0, "has no shared virtual memory")],
+    ids=["GPU", "no SVM"],
+)
+def test_what_cannot_be_used_is_refused(device: str, query: int, answer: int, why: str) -> None:
+    """There is none here, so the driver is told that the device is so."""
     with Child() as child:
-        listed, adopted = child.call(_pretend_gpus, device)
-    assert "has no address that another process could map" in listed
-    assert "has no address that another process could map" in adopted
+        listed, adopted = child.call(_pretend, device, query, answer)
+    assert why in listed
+    assert why in adopted
 
 
-def _pretend_gpus(device: str) -> tuple[str, str]:
+def _pretend(device: str, query: int, answer: int) -> tuple[str, str]:
     import opencl_client
 
     from xpushare.adapters.opencl._driver import Driver
 
     queue = opencl_client.begin(device)
     adapter: Any = adapters.adapter("opencl")
-    Driver._is_cpu = lambda *_device: False  # type: ignore[method-assign,assignment]
+    number = Driver.number
+    Driver.number = lambda self, name, handle, what: answer if what == query else number(self, name, handle, what)  # type: ignore[method-assign]
     adapter._driver = adapter.listing._driver = ours = Driver()
     assert ours.gpus() == []
     assert adapter.devices() == []

@@ -22,7 +22,7 @@ HARDWARE = "cuda:0", "hip:0", "level_zero:0"
 def start(library: Path, shim: Path, device: str, scenario: str, *arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, str(SCRIPT), scenario, str(shim), str(library), *map(str, arguments)],
-        env={**os.environ, "ONEAPI_DEVICE_SELECTOR": device},
+        env={**os.environ, "ONEAPI_DEVICE_SELECTOR": device, "PYTHONWARNINGS": "ignore:This process:DeprecationWarning"},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 

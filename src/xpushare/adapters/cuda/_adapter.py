@@ -28,7 +28,7 @@ from xpushare.adapters.cuda._listing import driver_version, has_binding, list_gp
 from xpushare.adapters.cuda._numbers import Attribute
 from xpushare.adapters.cuda._protocols import BACKEND, INSTALL, RawStream, current_stream, in_use_here
 from xpushare.adapters.cuda._stream import Stream
-from xpushare.adapters.stream.runtime_objects import event_of, ordinal_of, stream_of
+from xpushare.adapters.runtime.objects import event_of, ordinal_of, stream_of
 from xpushare.adapters.virtual_memory.adapter import VirtualMemoryAdapter
 from xpushare.adapters.virtual_memory.engine import Engine
 

@@ -9,7 +9,7 @@ import sys
 from typing import Final, NamedTuple
 
 from xpushare.adapters.cuda import _numbers as n
-from xpushare.adapters.stream.runtime_objects import library_of
+from xpushare.adapters.runtime.objects import library_of
 from xpushare.adapters.vendor import library_loaded
 
 __all__ = ["BACKEND", "INSTALL", "RawStream", "current_stream", "in_use_here"]

@@ -8,9 +8,9 @@ from typing import Any, Literal, final
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Context, struct_bytes
 from xpushare.adapters.cuda._external import Point
+from xpushare.adapters.runtime.stream import RuntimeStream
 from xpushare.adapters.stream.hooks import Calls, Device, Scope
 from xpushare.adapters.stream.native_event import IpcEvent
-from xpushare.adapters.stream.runtime_stream import RuntimeStream
 
 __all__ = ["Stream"]
 

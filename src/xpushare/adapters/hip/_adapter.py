@@ -17,10 +17,10 @@ from xpushare.adapters.hip._driver import Driver, Gpu
 from xpushare.adapters.hip._numbers import Attribute
 from xpushare.adapters.hip._protocols import BACKEND, RawStream
 from xpushare.adapters.hip._stream import Stream
+from xpushare.adapters.runtime.objects import ordinal_of
 from xpushare.adapters.stream.host_ordered import HostOrderedQueue
 from xpushare.adapters.stream.library import address_of
 from xpushare.adapters.stream.listing import ask_driver
-from xpushare.adapters.stream.runtime_objects import ordinal_of
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.library_adapter import LibraryAdapter
 

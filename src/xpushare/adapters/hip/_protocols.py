@@ -10,8 +10,8 @@ import os
 import sys
 from typing import Any, Final, NamedTuple
 
-from xpushare.adapters.stream import runtime_objects
-from xpushare.adapters.stream.runtime_objects import library_of
+from xpushare.adapters.runtime import objects
+from xpushare.adapters.runtime.objects import library_of
 from xpushare.adapters.vendor import library_loaded
 
 __all__ = ["BACKEND", "INSTALL", "RawStream", "current_stream", "event_of", "in_use_here", "libraries", "stream_of"]
@@ -64,9 +64,9 @@ def stream_of(native: object) -> tuple[int, int | None] | None:
     """(raw stream, device ordinal if it says that) of another library's stream object; None if it is none of HIP's."""
     if isinstance(native, RawStream):
         return native
-    return runtime_objects.stream_of(native) if _is_hip(native) else None
+    return objects.stream_of(native) if _is_hip(native) else None
 
 
 def event_of(native: object) -> int | None:
     """The same for an event: its handle, 0 if it was never recorded."""
-    return runtime_objects.event_of(native) if _is_hip(native) else None
+    return objects.event_of(native) if _is_hip(native) else None

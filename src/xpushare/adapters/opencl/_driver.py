@@ -52,6 +52,9 @@ _NO_ADDRESS: Final = (
     "the memory of such a device has no address that another process could map, so use it by its vendor's own backend "
     "(cuda, level_zero)"
 )
+_NO_SVM: Final = (
+    "it has no shared virtual memory (CL_DEVICE_SVM_CAPABILITIES is 0), by which queues copy and fill memory"
+)
 _SECONDS: Final = 5.0  # how long a trial takes at most
 _HELD: Final = 0.02  # seconds for which work behind an event is seen not to run
 _CALLBACK: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)
@@ -186,8 +189,6 @@ class Cpu:
 
     def _try(self) -> str:
         """What does not work; "" if all does. The device gets one mapping of a page, and we look at another one."""
-        if not self.number(_SVM):
-            return "shared virtual memory (CL_DEVICE_SVM_CAPABILITIES is 0), by which queues copy and fill memory"
         driver, doing, nbytes, calls = self.driver, f"trying {self}", _system.page_nbytes(), host.Calls()
         called, a, b, none = threading.Event(), ctypes.c_uint8(0xAA), ctypes.c_uint8(0xBB), (0, None, None)
         callback = _CALLBACK(lambda _event, _status, _data: called.set())
@@ -253,8 +254,8 @@ class Driver(LibraryDriver[Cpu]):
             of = self.text("clGetPlatformInfo", platform, _PLATFORM_NAME)
             for handle in self._listed("clGetDeviceIDs", platform, _EVERY_TYPE, none=Code.DEVICE_NOT_FOUND):
                 name = f"{self.text('clGetDeviceInfo', handle, _NAME)} of {of}"
-                if not self._is_cpu(handle):
-                    self.refused.append(f"{name}: {_NO_ADDRESS}")
+                if unfit := self._unfit(handle):
+                    self.refused.append(f"{name}: {unfit}")
                 elif handle not in found:
                     names[name] += 1
                     identity = f"xpushare/opencl/{_system.boot_id().hex()}/{name}/{names[name]}"
@@ -269,8 +270,11 @@ class Driver(LibraryDriver[Cpu]):
         self("listing the devices", name, *arguments, len(found), address_of(found), None)
         return [each for each in found if each]
 
-    def _is_cpu(self, device: int) -> bool:
-        return bool(self.number("clGetDeviceInfo", device, _TYPE) & _CPU)
+    def _unfit(self, device: int) -> str:
+        """Why a device cannot be used at all; "" if it may."""
+        if not self.number("clGetDeviceInfo", device, _TYPE) & _CPU:
+            return _NO_ADDRESS
+        return "" if self.number("clGetDeviceInfo", device, _SVM) else _NO_SVM
 
     def number(self, name: str, handle: int, what: int) -> int:
         """What a query says, of up to 64 bits."""
@@ -320,7 +324,7 @@ class Driver(LibraryDriver[Cpu]):
         device = self.number(*ask, _QUEUE_DEVICE)
         found = next((cpu for cpu in self.gpus() if cpu.handle == device), None)
         if found is None:
-            why = "the loader here does not list its device (OCL_ICD_VENDORS)" if self._is_cpu(device) else _NO_ADDRESS
+            why = self._unfit(device) or "the loader here does not list its device (OCL_ICD_VENDORS)"
         elif self.number(*ask, _QUEUE_PROPERTIES) & _OUT_OF_ORDER:
             why = "it is out-of-order, and there PoCL (3.0) runs what a barrier should hold back"
         else:

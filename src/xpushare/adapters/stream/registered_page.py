@@ -14,9 +14,9 @@ __all__ = ["RegisteredPage"]
 class RegisteredPage:
     """A page of ours that the driver knows, once it was needed.
 
-    CUDA's and HIP's calls that wait for a device end captures, whatever the thread's capture mode. Unregistering any
-    page waits for the work of all streams, and leaves captures alone (measured on CUDA, by the source on HIP). On CUDA,
-    no other thread can allocate or register memory meanwhile.
+    For drivers whose calls that wait for a device end captures, whatever the thread's capture mode, and whose
+    unregistering of any page waits for the work of all streams and leaves captures alone. Other threads may be unable
+    to allocate or register memory meanwhile.
     """
 
     def __init__(self) -> None:
