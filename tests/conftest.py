@@ -18,9 +18,7 @@ from typing import Any
 # Before any test module imports xpushare; children inherit it.
 _runtime_dir = tempfile.mkdtemp(prefix="xpushare-tests-")
 os.environ["XPUSHARE_RUNTIME_DIR"] = _runtime_dir
-os.environ.setdefault(
-    "OCL_ICD_VENDORS", "/nowhere"
-)  # OpenCL's devices are there where a run of its tests names drivers
+os.environ.setdefault("OCL_ICD_VENDORS", "/nowhere")  # OpenCL has devices where its own tests name drivers
 
 
 @atexit.register  # not a hook of pytest: when another plugin's raises, ours is not called

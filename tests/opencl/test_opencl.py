@@ -248,7 +248,7 @@ def _signals(device: str) -> int:
 
 @pytest.mark.parametrize(
     ("query", "answer", "why"),
-    [(0x1000, 4, "has no address that another process could map"), (0x1053, 0, "has no shared virtual memory")],
+    [(0x1000, 4, "has no address that another process could map"), (0x1053, 0, "lacks shared virtual memory")],
     ids=["GPU", "no SVM"],
 )
 def test_what_cannot_be_used_is_refused(device: str, query: int, answer: int, why: str) -> None:

@@ -13,6 +13,7 @@ from small_loader import Run
 import xpushare as xs
 
 SCRIPT = Path(__file__).with_name("calls_in_python.py")
+FORKS = "ignore:This process:DeprecationWarning"  # from 3.12 on, of a process with threads
 HOST, DEVICE, HOLDS = "native_cpu:0", "mock:0", "mock:1"  # queues of the last hold what waits
 
 
@@ -22,7 +23,7 @@ HARDWARE = "cuda:0", "hip:0", "level_zero:0"
 def start(library: Path, shim: Path, device: str, scenario: str, *arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, str(SCRIPT), scenario, str(shim), str(library), *map(str, arguments)],
-        env={**os.environ, "ONEAPI_DEVICE_SELECTOR": device, "PYTHONWARNINGS": "ignore:This process:DeprecationWarning"},
+        env={**os.environ, "ONEAPI_DEVICE_SELECTOR": device, "PYTHONWARNINGS": FORKS},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 

@@ -52,9 +52,7 @@ _NO_ADDRESS: Final = (
     "the memory of such a device has no address that another process could map, so use it by its vendor's own backend "
     "(cuda, level_zero)"
 )
-_NO_SVM: Final = (
-    "it has no shared virtual memory (CL_DEVICE_SVM_CAPABILITIES is 0), by which queues copy and fill memory"
-)
+_NO_SVM: Final = "it lacks shared virtual memory (CL_DEVICE_SVM_CAPABILITIES is 0), by which queues copy and fill"
 _SECONDS: Final = 5.0  # how long a trial takes at most
 _HELD: Final = 0.02  # seconds for which work behind an event is seen not to run
 _CALLBACK: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)
