@@ -412,7 +412,10 @@ def attach_tree(
 ) -> Any:
     """The tree behind a handle, its arrays mapped here. What fails leaves nothing open, and takes no open away."""
     content = content_of(handle)
-    kinds = list(types)
+    try:
+        kinds = list(types)
+    except TypeError:
+        raise InvalidArgumentError(f"types is classes of named tuples, not {types!r}") from None
     unflatten(content.tree, range(len(content.leaves)), kinds)  # refused before anything is opened
     gate = content.memory[0]
     here = node.current()
@@ -425,10 +428,10 @@ def attach_tree(
             opened.append(memory.open_(each, device))  # noqa: PERF401 (those opened so far must be closed)
         if not is_unordered(stream):
             _order(content, opened, orders)
-        if orders and stream is not None:
-            work = _work_of(stream, opened)
-            for order in orders.values():
-                order.before(work)
+            if stream is not None:
+                work = _work_of(stream, opened)
+                for order in orders.values():
+                    order.before(work)
         found = None if consumer is None else _tensors(content, opened, orders, consumer)
         if found is None:
             _make(handle, content, opened, orders, made)

@@ -358,8 +358,9 @@ def test_opens_count_the_whole(peer: Child) -> None:
     assert peer.call(tree_seen, message) == [1.0, 2.0, 3.0]
     with pytest.raises(ZeroDivisionError):
         xs.attach(message, like=lambda _array: 1 / 0)
-    with pytest.raises(xs.InvalidArgumentError):
-        xs.attach(message, types=[int])
+    for wrong in ({"types": [int]}, {"types": 5}, {"types": None}, {"stream": 7}, {"stream": "s"}):
+        with pytest.raises(xs.InvalidArgumentError):
+            xs.attach(message, **wrong)
     attached = xs.attach(message)
     for attach in (xs.attach, lambda raw: peer.call(tree_seen, raw)):
         with pytest.raises(xs.HandleExpiredError, match="used up"):
