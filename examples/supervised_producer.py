@@ -3,7 +3,8 @@
 The producer makes the frame and the event anew each time and publishes them under the same names. The readers only wait
 (`signals=False`), so nobody relies on them; the producer says `signals=True`, so all of them are told within a second
 when it is gone, also before its first frame. They look the names up again, in the reverse of the order in which they
-are published: whoever finds an event finds its producer's frame, or that of a later one, whose waits are lost at once.
+are published: whoever finds an event finds its producer's frame or a later one's. With a later one's, the event
+is a dead producer's, and the first wait tells.
 """
 
 import argparse

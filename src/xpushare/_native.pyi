@@ -862,6 +862,9 @@ class StreamQueue:
 
 # Native threads that never take the GIL and call drivers: they hand over what queues have held. The first starts when a
 # queue first holds something, others while drivers block one. A fork leaves the child without any.
+def library_loads() -> int:
+    """How many libraries this process has loaded so far."""
+
 def relay(calls: Sequence[tuple[int, ...]]) -> None:
     """Have a relay thread make these calls (as in `StreamQueue.submit`): releases that may block. Ignores failures."""
 

@@ -201,6 +201,9 @@ class _Placing:
         device: Device = covered.device
         if self._ordered and (own, device) not in self._current:
             return None
+        known = self._alike.get(kind)
+        if known is not None and known.device is not device:
+            return None  # those that are placed natively are on the kind's first device
         self._alike[kind] = _Alike(device, found.backend, self.produced[-1], self._dtype(found))
         return device
 

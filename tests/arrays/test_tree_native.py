@@ -19,6 +19,7 @@ from xpushare import _hand_over, _tree
 from xpushare._native import Leaves, read_tree
 from xpushare._tree_handle import Content, Dtypes, content_of, seal_tree
 from xpushare.adapters.mock.others import default_stream
+from xpushare.adapters.stream.queue import DeviceQueue
 from xpushare.core.layers import enable_layers
 from xpushare.core.ordering import Order
 from xpushare.sharing import identity, node
@@ -106,6 +107,32 @@ def test_share_says_what_python_says(options: dict[str, Any], placed_by_python: 
             assert ranges(mine) == ranges(other)
             assert mine.tree == other.tree
             assert sorted(map(str, mine.dtypes)) == sorted(map(str, other.dtypes))
+
+
+def test_the_first_has_no_dimensions() -> None:
+    """As an optimiser's state begins."""
+    base = torch.from_dlpack(xs.malloc_host(1 << 12).as_array(8, "f4"))
+    base[:] = torch.arange(8.0)
+    for share in xs.share, lambda tree: long_way(xs.share, tree):
+        with share({"step": base[3], "rate": base[4]}) as handle:
+            found = xs.attach(handle, like=torch)
+            assert [(value.item(), value.dim()) for value in found.values()] == [(3, 0), (4, 0)]
+
+
+@pytest.mark.parametrize("devices", ["0011", "0cc0", "cc00", "01c"])
+def test_one_kind_of_tensor_on_several_devices(devices: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each array's readers wait for the stream that Python says."""
+    names = {"0": "mock:0", "1": "mock:1", "c": "native_cpu:0"}
+    bases = {each: torch.from_dlpack(xs.malloc_host(1 << 12, names[each]).as_array(64, "f4")) for each in set(devices)}
+    tree = [bases[each][8 * index :][:8] for index, each in enumerate(devices)]
+    monkeypatch.setattr(DeviceQueue, "idle", lambda _queue: False)
+    with xs.share(tree) as found, long_way(xs.share, tree) as expected:
+        waits = [
+            [(fields_of(content.memory[each.memory]).object, each.event) for each in content.elements()]
+            for content in map(content_of, (found, expected))
+        ]
+    assert waits[0] == waits[1]
+    assert any(event >= 0 for _memory, event in waits[0])
 
 
 def test_what_is_shared_is_held_until_its_end() -> None:

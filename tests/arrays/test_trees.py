@@ -209,6 +209,17 @@ def test_named_tuples(peer: Child) -> None:
                 xs.attach(handle, types=[wrong])
 
 
+@pytest.mark.parametrize("tree", [["scalar"], {"a": "scalar", "b": "vector"}, ("scalar", "scalar")], ids=str)
+def test_arrays_without_dimensions(tree: Any, peer: Child) -> None:
+    made = {"scalar": xs.array(3.0), "vector": xs.array([1.0, 2.0])}
+    leaves = tree.values() if isinstance(tree, dict) else tree
+    arrays = [made[name] for name in leaves]
+    with xs.share(dict(zip(tree, arrays, strict=True)) if isinstance(tree, dict) else arrays) as handle:
+        found = peer.call(tree_seen, bytes(handle))
+        seen = list(found.values()) if isinstance(found, dict) else found
+        assert seen == [{"scalar": 3.0, "vector": 1.0}[name] for name in leaves]
+
+
 def test_subclasses() -> None:
     ordered = collections.OrderedDict(b=filled(1), a=filled(2))
     with xs.share(collections.defaultdict(list, x=ordered)) as handle:

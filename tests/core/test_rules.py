@@ -645,6 +645,43 @@ def test_rule_5_foreign_memory_stays_held_while_somebody_has_it_open(peer: Child
     assert lingering is not None
 
 
+def test_rule_5_an_interrupt_frees_nothing_that_somebody_has_open(peer: Child) -> None:
+    def export() -> xs.ipc.Handle:
+        from xpushare.adapters.mock import ForeignArray
+
+        kept["array"] = ForeignArray(PAGE)
+        return xs.ipc.memory.get(kept["array"])
+
+    def interrupted_sweep(handle: xs.ipc.Handle) -> int:
+        class Interrupted:
+            def holders(self, _entry: int) -> int:
+                raise KeyboardInterrupt
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(domain, name)
+
+        table = node.current().table()
+        xs.ipc.memory.put(handle)
+        domain, table.domain = table.domain, Interrupted()  # type: ignore[assignment]
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                table.sweep()
+        finally:
+            table.domain = domain
+        return table.statistics()["lingering"]
+
+    handle = peer.call(export)
+    with xs.ipc.memory.open(handle):
+        assert peer.call(interrupted_sweep, handle) == 1
+
+    def sweep() -> int:
+        node.current().table().sweep()
+        kept["array"].free()
+        return node.current().table().statistics()["lingering"]
+
+    assert peer.call(sweep) == 0
+
+
 # --- 6: outlives_exporter -------------------------------------------------------------------------
 
 

@@ -385,6 +385,8 @@ def test_a_producer_that_dies_between_the_looks_at_its_names(peer: Child, monkey
             peer.call(signalled)
         assert results.get() == (1, 1000)
         reader.join()
+    for name in names:
+        peer.call(xs.unpublish, name)
 
 
 def waiting_by_a_closed_object(handle: xs.ipc.Handle, point: int) -> None:

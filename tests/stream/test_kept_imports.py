@@ -99,6 +99,23 @@ def test_what_comes_again_needs_no_driver(peer: Child) -> None:
             xs.ipc.memory.put(handle)
 
 
+def exported_twice() -> list[str]:
+    kept["both"] = [xs.malloc_device(NBYTES, "mock:0") for _ in range(2)]
+    return [str(xs.ipc.memory.get(memory)) for memory in kept["both"]]
+
+
+def test_it_ends_in_a_forked_child(peer: Child, until: Until) -> None:
+    """Whose threads are not the parent's."""
+    first, second = peer.call(exported_twice)
+    first_byte(first)
+    assert kept_nbytes() >= NBYTES
+    with Child(method="fork") as forked:
+        forked.call(first_byte, second)
+        assert forked.call(kept_nbytes) >= NBYTES
+        until(lambda: forked.call(kept_nbytes) == 0)
+    peer.call(lambda: [memory.close() for memory in kept.pop("both")] and None)
+
+
 @pytest.mark.usefixtures("no_fd_leak")
 def test_what_is_shared_anew_needs_no_driver(peer: Child) -> None:
     with xs.malloc_device(NBYTES, "mock:0") as memory:

@@ -1,6 +1,7 @@
 /* Processes, lock bytes, atomics and futexes as module functions. */
 #include "objects.h"
 
+#include <link.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -188,10 +189,25 @@ static PyObject *futex_wake(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ss
     return rc < 0 ? xp_oserror("futex") : PyLong_FromLong(rc);
 }
 
+static int loads_of(struct dl_phdr_info *info, size_t size, void *loads)
+{
+    (void)size;
+    *(unsigned long long *)loads = info->dlpi_adds;
+    return 1;
+}
+
+static PyObject *library_loads(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
+{
+    unsigned long long loads = 0;
+    dl_iterate_phdr(loads_of, &loads);
+    return PyLong_FromUnsignedLongLong(loads);
+}
+
 static PyMethodDef functions[] = {
     {"forks", forks, METH_NOARGS, NULL},
     {"pidfd_getfd", XP_FAST(pidfd_getfd), METH_FASTCALL, NULL},
     {"dead", dead, METH_O, NULL},
+    {"library_loads", library_loads, METH_NOARGS, NULL},
     {"lock", XP_FAST(lock), METH_FASTCALL, NULL},
     {"lock_holder", XP_FAST(lock_holder), METH_FASTCALL, NULL},
     {"load64", XP_FAST(load64), METH_FASTCALL, NULL},

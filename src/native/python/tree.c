@@ -228,7 +228,8 @@ static PyObject *new_tensor(const dl_exchange *api, holder *held, const xp_leaf 
     __atomic_add_fetch(&held->references, 1, __ATOMIC_RELAXED);
     void *made = NULL;
     if (api->to_object(&leaf->as, &made) == 0) {
-        leaf->gone = NULL;
+        if (!gone) /* a consumer that copies has let it go already */
+            leaf->gone = NULL;
         return made;
     }
     if (!gone) /* by DLPack it is taken over also where this fails; not every library does */
@@ -373,6 +374,7 @@ typedef struct {
 
 typedef struct {
     uint64_t address; /* of the first element, until `offset` is known */
+    uint64_t start;   /* of the slot that it was placed in: slots may overlap */
     int64_t low, high;
     size_t dims; /* where lengths and strides begin in the pool; strides in bytes */
     uint32_t kind;
@@ -407,7 +409,7 @@ static void leaves_dealloc(PyObject *object)
 
 static int64_t *room_for(xp_leaves *self, size_t n)
 {
-    if (self->pool_used + n > self->pool_room) {
+    if (self->pool == NULL || self->pool_used + n > self->pool_room) { /* NULL says that memory is short */
         size_t room = 2 * self->pool_room + n + 64;
         int64_t *grown = PyMem_Realloc(self->pool, room * sizeof *grown);
         if (grown == NULL) {
@@ -562,6 +564,7 @@ static PyObject *leaves_next(PyObject *object, PyObject *Py_UNUSED(none))
             return NULL;
         slot->low = first < slot->low ? first : slot->low;
         slot->high = last > slot->high ? last : slot->high;
+        l->start = slot->start;
         l->placed = true;
     }
     Py_RETURN_NONE;
@@ -660,9 +663,7 @@ static PyObject *leaves_assign(PyObject *object, PyObject *const *args, Py_ssize
         leaf *l = &self->leaves[i];
         if (!l->placed)
             continue;
-        uint64_t first = l->address + (uint64_t)l->low, last = l->address + (uint64_t)l->high;
-        const leaf_slot *slot = slot_of(self, first, last);
-        PyObject *start = PyLong_FromUnsignedLongLong(slot->start), *kind = PyLong_FromUnsignedLong(l->kind);
+        PyObject *start = PyLong_FromUnsignedLongLong(l->start), *kind = PyLong_FromUnsignedLong(l->kind);
         PyObject *memory = start ? PyDict_GetItemWithError(args[0], start) : NULL;
         PyObject *described = kind ? PyDict_GetItemWithError(args[1], kind) : NULL;
         unsigned long long base;

@@ -44,14 +44,21 @@ DLPACK_NAMES: Final = {
 
 
 _loaded: Final[set[str]] = set()  # libraries that were found in this process; they never leave
+_absent: Final[dict[str, int]] = {}  # those that were not, and how many libraries had been loaded by then
 
 
 def library_loaded(name: str) -> bool:
     """Whether somebody in this process has loaded a library."""
     if name not in _loaded:
+        from xpushare import _native
+
+        loads = _native.library_loads()
+        if _absent.get(name) == loads:
+            return False
         try:
             handle = _ctypes.dlopen(name, os.RTLD_NOLOAD | os.RTLD_LAZY)
         except OSError:
+            _absent[name] = loads
             return False
         _ctypes.dlclose(handle)
         _loaded.add(name)

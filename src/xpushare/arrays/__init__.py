@@ -161,8 +161,11 @@ class _Claim(NamedTuple):
 
 def _claims(array: Any, own: bool) -> list[_Claim]:
     found: list[_Claim] = []
+    asked: dict[str, Any] = {}  # several vendors read one interface, which its library computes
     for record, protocol in adapters.interfaces(own):
-        interface: Any = _asked(array, protocol.name)
+        if protocol.name not in asked:
+            asked[protocol.name] = _asked(array, protocol.name)
+        interface = asked[protocol.name]
         if not isinstance(interface, dict) or not isinstance(interface.get("data"), tuple):
             continue
         if protocol.mine is None or protocol.mine(interface):
@@ -179,6 +182,8 @@ def _standing(array: Any, claims: list[_Claim]) -> list[_Claim]:
         return claims
     if isinstance(array, SharedArray):
         return [each for each in rivals if each.record.backend == array.device.backend]
+    if 0 in rivals[0].interface.get("shape", ()):  # of no bytes: no driver knows where it is
+        return claims
     knowing = [each for each in rivals if adapters.adapter(each.record.backend).knows(each.interface["data"][0] or 0)]
     if len(knowing) == 1:
         return knowing

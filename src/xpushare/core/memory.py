@@ -173,6 +173,8 @@ def _after_fork() -> None:
     global _arenas_lock
     _arenas_lock = threading.RLock()
     _arenas.clear()  # they are the parent's
+    decided.clear()
+    _openers.forget()  # the parent's threads look after what they keep
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -141,6 +141,9 @@ class Openers:
             found = self._known.setdefault((id(device), abroad), found)
         return found
 
+    def forget(self) -> None:
+        self._known.clear()
+
 
 def own_export(here: Node, handle: Handle) -> Exported:
     """The export behind a handle that this process made. Takes one of its opens if they are counted."""

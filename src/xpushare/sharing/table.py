@@ -105,7 +105,7 @@ class Table:
         self.exporting: dict[int, tuple[DeviceInfo, bytes, int]] = {}
         self._exports: dict[int, Exported] = {}
         self._put: dict[int, int] = {}  # generation -> reason, for the exporter's own message
-        self._lingering: dict[int, Any] = {}  # entry -> foreign source that importers still have open
+        self._lingering: OrderedDict[int, Any] = OrderedDict()  # entry -> foreign source that importers still have open
         self._named: dict[Hashable, int] = {}  # the serials of other libraries' allocations; the newest last
         self._serving = False
         self._make()
@@ -315,12 +315,16 @@ class Table:
 
     def _why_over(self, found: Exported) -> int:
         """Why an export ends now; 0 where it does not. Whoever has it open may have yet to fetch its fds, or may pass
-        it on: so ask for holders first.
+        it on. Who takes the last open holds the entry before, and gives it back, or renews it, before its hold ends: so
+        ask for the reason, for holders, and for the reason again.
         """
-        entry = fields_of(found.handle).entry
-        if self.domain.holders(entry):
+        if not self._reason(found) or self.domain.holders(fields_of(found.handle).entry):
             return 0
-        used_up = not self.domain.opens_left(entry)
+        return self._reason(found)
+
+    def _reason(self, found: Exported) -> int:
+        """Why an export ends once nobody has it open; 0 where it does not."""
+        used_up = not self.domain.opens_left(fields_of(found.handle).entry)
         if found.implicit:
             return layout.REASON_PICKLE if found.outlives and (used_up or self._overdue(found)) else 0
         if used_up and fields_of(found.handle).flags & layout.ENTRY_COUNTED:
@@ -351,12 +355,15 @@ class Table:
         if not self._lingering and not self._ending:
             return ended
         for entry in list(itertools.islice(self._lingering, tries)):
-            lingers = self._lingering.pop(entry, None)
+            lingers = self._lingering.get(entry)
             if lingers is None:
                 continue
             if self.domain.holders(entry):
-                self._lingering[entry] = lingers  # behind the others, which are looked at next time
-            else:
+                try:
+                    self._lingering.move_to_end(entry)  # the others are looked at next time
+                except KeyError:  # as in `_end`
+                    pass
+            elif self._lingering.pop(entry, None) is not None:
                 self._entries.give(entry)
                 ended.append(lingers)
         for generation in list(itertools.islice(self._ending, tries)):

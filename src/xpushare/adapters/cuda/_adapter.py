@@ -208,6 +208,9 @@ class Cuda(VirtualMemoryAdapter):
         """With `nbytes`, only as much of a run of allocations as an array of that size needs."""
         return _memory.locate(self.memory_engine, self._driver, self.info_of, address, nbytes)
 
+    def knows(self, address: int) -> bool:
+        return _memory.number_of(self._driver, address) is not None
+
     # --- queues and events ---------------------------------------------------------------------------------
 
     def new_stream(self, info: DeviceInfo, doing: str) -> Stream:

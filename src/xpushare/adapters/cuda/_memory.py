@@ -186,7 +186,7 @@ _ASKED: Final = (
 _TORCH: Final = "PYTORCH_ALLOC_CONF=expandable_segments:True (PYTORCH_CUDA_ALLOC_CONF before PyTorch 2.9)"
 
 
-def _known(driver: Driver, address: int) -> int | None:
+def number_of(driver: Driver, address: int) -> int | None:
     """The number that this process's driver has for the allocation at the address; no two allocations have the same.
     None if the driver knows no allocation there. Starts no driver.
     """
@@ -209,7 +209,7 @@ def locate(
     """The allocation of another library at `address`. Of a run of allocations, it is as much as `nbytes` need (None:
     all).
     """
-    buffer = _known(driver, address)
+    buffer = number_of(driver, address)
     if buffer is None:
         return None
     known = driver.legacy.get(buffer)

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from xpushare._aspects import Aspect, Support
-from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError
+from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError
 from xpushare.adapters import base
 from xpushare.adapters.base import DeviceInfo, DriverMemory, DriverQueue, Form, Import, Same
 from xpushare.adapters.hip import _memory
 from xpushare.adapters.hip import _protocols as protocols
 from xpushare.adapters.hip._driver import Driver, Gpu
-from xpushare.adapters.hip._numbers import Attribute
+from xpushare.adapters.hip._numbers import Attribute, Pointer
 from xpushare.adapters.hip._protocols import BACKEND, RawStream
 from xpushare.adapters.hip._stream import Stream
 from xpushare.adapters.runtime.objects import ordinal_of
@@ -111,11 +111,23 @@ class Hip(LibraryAdapter[Gpu]):
         return {} if physical else {Form.MEMFD: Same.HOST}
 
     def foreign(self, address: int, nbytes: int | None = None) -> base.Foreign | None:
-        if not self._driver.started and not protocols.in_use_here():
-            return None
-        if not self._driver.gpus():
+        if not self._finds_devices():
             return None
         return _memory.locate(self.memory_engine, self._driver, self.listing.info, address)
+
+    def knows(self, address: int) -> bool:
+        return self._finds_devices() and self._driver.pointer(Pointer.BUFFER_ID, address) is not None
+
+    def _finds_devices(self) -> bool:
+        """Whether somebody here uses the library, and it has a device. One without knows no memory."""
+        if not self._driver.started and not protocols.in_use_here():
+            return False
+        try:
+            return bool(self._driver.gpus())
+        except DeviceError:
+            if self._driver.started:
+                raise
+            return False
 
     def new_stream(self, info: DeviceInfo, doing: str) -> Stream:
         return Stream(self.device(info), doing)

@@ -66,7 +66,8 @@ def allocate(engine: Engine, gpu: Gpu, nbytes: int, managed: bool) -> DriverMemo
     with gpu.current():
         if not managed:
             return _Malloced(engine, gpu, with_room(engine, made, doing, "hipMalloc", nbytes), nbytes)
-        found = _Managed(engine, gpu, made(doing, "hipMallocManaged", nbytes, n.ATTACH_GLOBAL), nbytes)
+        address = with_room(engine, made, doing, "hipMallocManaged", nbytes, n.ATTACH_GLOBAL)
+        found = _Managed(engine, gpu, address, nbytes)
         found.host_accessible = bool(gpu.attribute(Attribute.ConcurrentManagedAccess))
         return found
 
