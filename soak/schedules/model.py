@@ -121,6 +121,7 @@ class Event:
     joined: Process | None = None
     used_by_queues: set[Process] = field(default_factory=set)
     died_waiting: bool = False  # a process, whose device waited for it
+    late: bool = False  # a point was lost before its store; from then on the host completes points, and no device races
     written: dict[int, tuple[int, int]] = field(default_factory=dict)  # cell and stamp, by the point that tells of it
     completed: set[int] = field(default_factory=set)  # points, not those lost
     newest: dict[int, int] = field(default_factory=dict)  # stamps by cell
@@ -256,7 +257,11 @@ class Model:
     def submit(self, queue: Queue, event: Event) -> int:
         event.may_signal(queue.process)
         _, before = event.owed.get(event.top, (None, None))
-        stored = queue.kind == "device" and (before is None or (before.stored and before in queue.operations))
+        stored = (
+            queue.kind == "device"
+            and not event.late
+            and (before is None or (before.stored and before in queue.operations))
+        )
         event.top += 1
         signal = Signal(event, event.top, stored)
         event.owed[event.top] = queue.process, signal
@@ -309,8 +314,9 @@ class Model:
         return found
 
     @staticmethod
-    def _device_waits(process: Process, event: Event) -> bool:
-        operations = [each for queue in process.queues.values() if queue.kind == "device" for each in queue.operations]
+    def _device_waits(process: Process, event: Event, but: Queue | None = None) -> bool:
+        queues = [queue for queue in process.queues.values() if queue.kind == "device" and queue is not but]
+        operations = [each for queue in queues for each in queue.operations]
         return any(isinstance(each, Wait) and each.event is event for each in operations)
 
     def _run(self, queue: Queue) -> bool:
@@ -353,16 +359,15 @@ class Model:
         return False
 
     def _go_on(self, queue: Queue) -> None:
-        """The value that a device waits for is raised by a later signal, and 0.2 s after the loss if another process's
+        """The value that a device waits for is raised by a later signal, and 0.2 s after the loss if another queue's
         device may have come to its wait for that event.
         """
         for wait in queue.operations:
             if isinstance(wait, Wait) and wait.lost and not wait.over:
-                others = (process for process in self.living() if process is not queue.process)
                 wait.over = (
                     wait.event.state(wait.point) != "lost"
                     or wait.event.died_waiting
-                    or any(self._device_waits(process, wait.event) for process in others)
+                    or any(self._device_waits(process, wait.event, queue) for process in self.living())
                 )
 
     def _lose_doomed(self, queue: Queue) -> bool:
@@ -380,6 +385,7 @@ class Model:
                     operation.doomed = False
                     event.complete(operation.point)
                 else:
+                    event.late = event.late or operation.stored
                     event.lose()
                 return True
         return False

@@ -925,7 +925,60 @@ def test_a_signal_that_the_driver_refuses_is_for_python_to_tell(
     assert not queue.spent
     assert own.pending == 0
     driver.fail("store64", xs.OutOfMemoryError("", native=2))
+    assert take(queue, filling(memory.address, b"a", 100)) == 1
+    until(lambda: own.state(1) == _native.DONE)  # by the host
+    driver.fail("store64", xs.OutOfMemoryError("", native=2))
+    driver.fail("host", xs.OutOfMemoryError("", native=2))
     assert take(queue, filling(memory.address, b"a", 100)) == 0
     assert queue.spent
-    assert own.state(1) == _native.LOST
+    assert own.state(2) == _native.LOST
     until(lambda: not stream.busy(""))  # the fill comes all the same
+
+
+def test_a_refused_store_loses_no_earlier_command(
+    engine: Engine, device: Device, driver: ScriptedDriver, memory: Memory, new_slot: NewSlot, until: Until
+) -> None:
+    stream, own = new_stream(device), new_slot()
+    queue = new_queue(engine, stream)
+    queue.own(own)
+    driver.library.ss_pause(ctypes.c_uint64(stream.handle), 1)
+    assert [take(queue, filling(memory.address, b"a", 100)) for _ in range(3)] == [1, 2, 3]
+    driver.fail("store64", xs.OutOfMemoryError("", native=2))
+    assert take(queue, filling(memory.address, b"b", 100)) == 4
+    driver.library.ss_pause(ctypes.c_uint64(stream.handle), 0)
+    until(lambda: own.state(4) == _native.DONE)
+    assert [own.state(point) for point in range(1, 5)] == [_native.DONE] * 4
+    assert not queue.spent
+
+
+def test_what_is_handed_over_after_the_break_is_lost(
+    engine: Engine, device: Device, driver: ScriptedDriver, memory: Memory, new_slot: NewSlot, until: Until
+) -> None:
+    """Native code hears of no break: a driver that still takes commands then carries out nothing."""
+    stream, own, other = new_stream(device), new_slot(), new_slot()
+    queue = new_queue(engine, stream)
+    queue.own(own)
+    assert take(queue, filling(memory.address, b"a", 100)) == 1
+    until(lambda: own.state(1) == _native.DONE)
+    driver.fail("store64", xs.DeviceError("", native=70))
+    with pytest.raises(xs.DeviceError):
+        queue.signal(other, None)
+    driver.library.ss_pause(ctypes.c_uint64(stream.handle), 1)
+    if take(queue, filling(memory.address, b"a", 100)):
+        until(lambda: own.state(2) == _native.LOST)  # nobody called
+    driver.library.ss_pause(ctypes.c_uint64(stream.handle), 0)
+    until(lambda: not stream.busy(""))
+
+
+def test_what_native_code_does_not_take_it_does_not_do(
+    engine: Engine, device: Device, driver: ScriptedDriver, memory: Memory, new_slot: NewSlot
+) -> None:
+    stream, own, other = new_stream(device), new_slot(), new_slot()
+    queue = new_queue(engine, stream)
+    queue.own(own)
+    other.submit(99)
+    other.fail(2)
+    queue.wait(other, 1)
+    before = driver.counts["fill"]
+    assert [take(queue, filling(memory.address, b"a", 100)) for _ in range(3)] == [0, 0, 0]
+    assert driver.counts["fill"] == before

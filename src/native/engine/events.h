@@ -102,6 +102,7 @@ typedef struct xp_node {
     uint64_t point, token; /* of a guard: the place of the wait in its queue; of a mend: since when */
     int kind;
     bool lost, served; /* a guard: its point was seen lost; its queue has lost what is queued behind */
+    bool met;          /* its queue knows that it has met a loss */
     bool unsure;       /* a guard: its point may never come */
     xp_queue *queue;   /* or NULL */
 } xp_node;

@@ -174,7 +174,7 @@ struct xp_queue {
     uint64_t lost_at, told;
     uint32_t lost;
     uint64_t lost_pid;
-    uint64_t losses, newest_loss; /* how many it has met, each once or more often; the place of the newest */
+    uint64_t losses; /* how many lost waits it has met */
     uint64_t own_since;           /* how many it had met when it got: */
     xp_slot *own;                 /* its timeline, or NULL; `order`, too */
 };
@@ -446,10 +446,6 @@ uint32_t *xp_queue_drained(xp_queue *q) { return &q->drained; }
 /* A wait at that place is lost. With q->mu. */
 static void spoil(xp_queue *q, uint64_t at, uint32_t cause, uint64_t pid)
 {
-    if (at != q->newest_loss) { /* a loss that is put off comes again and again */
-        q->newest_loss = at;
-        q->losses++;
-    }
     if (q->adopted || at <= q->told || at <= q->lost_at)
         return;
     q->lost_at = at;
@@ -460,6 +456,7 @@ static void spoil(xp_queue *q, uint64_t at, uint32_t cause, uint64_t pid)
 static void spoil_by(xp_queue *q, xp_slot *s, uint64_t at)
 {
     uint32_t cause = XP_RELAXED(&s->w->cause);
+    q->losses++;
     spoil(q, at, cause ? cause : XP_CAUSE_DEATH, XP_RELAXED(&s->w->blame));
 }
 
@@ -484,7 +481,7 @@ static void lose_held(xp_queue *q, uint32_t cause, uint64_t pid)
     }
 }
 
-int xp_queue_lose(xp_queue *q, uint64_t at, uint32_t cause, uint64_t pid)
+int xp_queue_lose(xp_queue *q, uint64_t at, uint32_t cause, uint64_t pid, bool first)
 {
     bool to_come = false, put_off = false;
     pthread_mutex_lock(&q->mu);
@@ -506,6 +503,7 @@ int xp_queue_lose(xp_queue *q, uint64_t at, uint32_t cause, uint64_t pid)
         }
     }
     lose_held(q, cause, pid); /* held signals come after every wait that the device has */
+    q->losses += first;
     spoil(q, at, cause, pid);
     pthread_mutex_unlock(&q->mu);
     return put_off ? XP_PUT_OFF : to_come ? XP_STORES_TO_COME : XP_ALL_LOST;
@@ -1130,14 +1128,43 @@ bool xp_queue_spent(xp_queue *q)
     return spent;
 }
 
+/* With q->order: the driver has refused to store the point. Were it lost, those before it would be lost with it. */
+static bool complete_by_host(xp_queue *q, xp_slot *s, uint64_t point)
+{
+    completion *c = completion_new(s, point);
+    if (c == NULL)
+        return false;
+    note_host(s, point); /* what the device stores later must not come first */
+    pthread_mutex_lock(&q->mu);
+    for (uint32_t i = q->record_count; i--;) {
+        record *r = record_at(q, i);
+        if (r->s == s && r->point == point && r->completion == NULL) {
+            r->completion = c;
+            __atomic_fetch_add(&c->refs, 1, __ATOMIC_RELAXED);
+        }
+    }
+    pthread_mutex_unlock(&q->mu);
+    return launch(q, c) == 0;
+}
+
+static bool met_a_loss(xp_queue *q)
+{
+    pthread_mutex_lock(&q->mu);
+    bool met = q->lost_at > q->told || is_spent(q);
+    pthread_mutex_unlock(&q->mu);
+    return met;
+}
+
 /* With q->order. */
 static bool work_now(xp_queue *q, const call_list *list, xp_signalled *done)
 {
     uint64_t at;
-    int64_t code = q->own && !xp_slot_wrong(q->own) && !q->failed ? prepare(q) : -1;
+    int64_t code = q->own && !xp_slot_wrong(q->own) && !q->failed && !met_a_loss(q) ? prepare(q) : -1;
     if (code || (list->count && !(submit(q, list->calls, list->count, &at, &code) && code == 0)))
         return false;
     signal_now(q, q->own, q->own->address, done);
+    if (done->point && done->code && done->memory && !q->first && complete_by_host(q, q->own, done->point))
+        done->code = 0;
     if (done->point && (done->code || done->after || !done->memory))
         xp_fail(q->own, XP_CAUSE_QUEUE); /* it will never complete */
     return done->point && !done->code && !done->after && done->memory;

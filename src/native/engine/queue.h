@@ -125,7 +125,7 @@ void xp_queue_waits(xp_queue *queue, int more); /* waits that are guarded */
 void xp_queue_sure(xp_queue *queue);            /* a wait for what might never have come is over */
 /* Lose what was signalled behind the wait at `at`, for that cause (not 0). Unless all is done, call it again later. */
 enum { XP_ALL_LOST, XP_STORES_TO_COME /* of lost points */, XP_PUT_OFF /* a point from before the wait is outstanding */ };
-int xp_queue_lose(xp_queue *queue, uint64_t at, uint32_t cause, uint64_t pid);
+int xp_queue_lose(xp_queue *queue, uint64_t at, uint32_t cause, uint64_t pid, bool first);
 void xp_queue_resume(xp_queue *queue); /* the wait that it holds is over; takes the reference over */
 
 /* Makes driver calls that may block, on the relay. Returns 0 or errno. */

@@ -235,7 +235,9 @@ static void serve_guard(xp_node *node)
     uint32_t cause = XP_RELAXED(&s->w->cause); /* 0: not written yet */
     int left = XP_ALL_LOST;
     if (!node->served && node->queue)
-        left = xp_queue_lose(node->queue, node->token, cause ? cause : XP_CAUSE_DEATH, XP_RELAXED(&s->w->blame));
+        left = xp_queue_lose(node->queue, node->token, cause ? cause : XP_CAUSE_DEATH, XP_RELAXED(&s->w->blame),
+                             !node->met);
+    node->met = true; /* a loss that is put off comes again and again */
     node->served = left == XP_ALL_LOST;
     s->held = s->held || !node->served;
     s->reached = s->reached || left != XP_PUT_OFF;

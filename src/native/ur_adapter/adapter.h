@@ -45,6 +45,7 @@ typedef struct xp_box {
     uint8_t owed;            /* of an event: its command was neither carried out nor given to Python yet */
     uint8_t done;            /* of an event: its command was carried out without Python */
     uint8_t known;           /* of such an event: Python has an object for it all the same */
+    uint8_t unseen;          /* of an event: no program has its handle, so the box serves again */
     union {
         uint16_t function; /* of an event that the library has made: what made it */
         uint16_t traits;   /* of a queue: what it can do */

@@ -21,9 +21,18 @@ typedef struct chunk {
 
 static chunk *chunks;
 
+static xp_box *spare; /* boxes that no program has seen; lock */
+
 xp_box *xp_new_box(void)
 {
     pthread_mutex_lock(&lock);
+    if (spare) {
+        xp_box *box = spare;
+        spare = box->next;
+        *box = (xp_box){.dispatch = xp_dispatch};
+        pthread_mutex_unlock(&lock);
+        return box;
+    }
     if (!chunks || chunks->used == AT_A_TIME) {
         chunk *made = mmap(NULL, sizeof *made, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (made == MAP_FAILED) {
@@ -109,6 +118,12 @@ static void end(xp_box *box)
     }
     if (queue)
         xp_let_go(queue);
+    if (!has_object && box->unseen) {
+        pthread_mutex_lock(&lock);
+        box->next = spare;
+        spare = box;
+        pthread_mutex_unlock(&lock);
+    }
 }
 
 /* --- calls -------------------------------------------------------------------------------------------------------- */

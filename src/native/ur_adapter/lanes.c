@@ -176,6 +176,7 @@ static bool finish_device(const xp_box *queue)
     if (is_by_python(queue) || xp_answer(xp_events_wait, enqueue, 4))
         return false;
     bool good = xp_natively(XP_WAITS, xp_event_kind, wait);
+    event->unseen = true;
     xp_natively(XP_RELEASES, xp_event_kind, (uint64_t[]){(uintptr_t)event});
     return good && !is_by_python(queue);
 }

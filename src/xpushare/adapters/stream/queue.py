@@ -10,6 +10,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, final
 from weakref import ref
@@ -570,12 +571,16 @@ class DeviceQueue(DriverQueue):
                     self._judged(error)
                 else:
                     self._reap()
+        if self._broken is not None:  # native code cannot know that, and may have queued more since
+            for slot in self._timelines:
+                with suppress(ValueError):  # it has been closed
+                    slot.fail(QUEUE_FAILED)
         with self._state:
             if self._broken is not None:  # a broken device runs nothing any more
                 self._marks += [mark for mark, _keep in self._kept]
                 self._kept.clear()
             # Nobody says when native code queues something, so such a queue is watched as long as it is open.
-            native = bool(self._timelines) and not self._released and self._broken is None
+            native = bool(self._timelines) and not self._released
             busy = bool(native or self._kept or self._owed or (self._released and self._unfinished()))
             self._watched = busy
             ends = self._released and not busy

@@ -83,7 +83,7 @@ def renew(queue: Queue) -> None:
     work = use(queue.shared)
     assert isinstance(work.driver, DeviceQueue)
     if work.driver.spent:
-        opened = core_event.create(queue.device.shared, queue.context.shared, False, False)
+        opened = core_event.create(queue.device.shared, queue.context.shared, False, False, signals=False)
         work.reach(opened)
         queue.timelines.append(opened)  # events that were made before still are of the others
         work.driver.own(opened.timeline.slot)

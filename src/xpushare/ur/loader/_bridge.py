@@ -239,6 +239,10 @@ class Boxes:
         self._count(handle, 1)
         return handle
 
+    def take_back(self, handle: int) -> None:
+        """What was lent, and never got to the library."""
+        self._count(handle, -1)
+
     def learn(self, handle: int) -> None:
         """Count here what the library has counted: before Python tells how many references there are, or ends one."""
         if handle in self._seen and not self._released(handle):
@@ -416,7 +420,9 @@ def _callbacks(boxes: Boxes, post: Post) -> dict[str, Callable[[int], Callable[.
 
     def event(function: int) -> Callable[..., object] | None:
         def call(event: Event, status: int, data: int | None) -> None:
-            post(function, boxes.lend(event), int(status), data or 0, None)
+            handle = boxes.lend(event)
+            if post(function, handle, int(status), data or 0, None):
+                boxes.take_back(handle)  # there is no memory, or no thread
             call_soon(functools.partial(boxes.tell, event))  # the reference of `urEventSetCallback` is given up then
 
         return call if function else None
