@@ -75,16 +75,17 @@ def test_the_setting_for_programs(library: Path) -> None:
     assert done.stderr == ""
 
 
-def test_a_script_in_place_of_an_interpreter(library: Path, tmp_path: Path) -> None:
-    """As those of version managers, which start another."""
-    script = tmp_path / "python3"
+def test_a_script_in_place_of_an_interpreter(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of version managers, which start another. The package lies in no folder that says a version."""
+    script, copy = tmp_path / "python3", tmp_path / "xpushare" / "ur" / "loader" / library.name
     script.touch(0o755)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XPUSHARE_PYTHON", str(script))
-        wrong = interpreter().wrong
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(library.read_bytes())
+    monkeypatch.setattr("xpushare.ur.loader.LIBRARY", copy)
+    monkeypatch.setenv("XPUSHARE_PYTHON", str(script))
+    wrong = interpreter().wrong
     assert wrong.startswith(f"{script} does not say its version")
     assert "XPUSHARE_PYTHON" in wrong
-    assert library.exists()
 
 
 def test_the_interpreter_is_found_without_settings(
