@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import struct
 from collections.abc import Iterator
@@ -234,6 +235,7 @@ def plain() -> Iterator[Any]:
         yield handle
 
 
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed: make libraries")
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_fuzz_of_tensors(peer: Child, plain: Any, data: st.DataObject) -> None:
