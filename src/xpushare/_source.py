@@ -18,6 +18,7 @@ from xpushare.core import memory
 from xpushare.core import queue as queues
 from xpushare.core.ordering import work_on
 from xpushare.core.resources import Allocation
+from xpushare.sharing import node
 
 if TYPE_CHECKING:
     from xpushare.core.memory import Range
@@ -92,7 +93,7 @@ def source_of(array: Any, found: arrays.Described | None, copy: bool, stream: An
     dtype = found.dtype
     check_dtype(dtype)
     try:
-        return in_place(array, found, dtype), 0
+        return in_place(array, found, dtype, prepare=copy), 0
     except (FeatureNotSupportedError, InvalidArgumentError):
         if not copy:
             raise
@@ -104,12 +105,16 @@ def whole(array: SharedArray) -> Source:
     return source
 
 
-def in_place(array: Any, found: arrays.Described, dtype: Any) -> Source:
-    """Another library's array in its own memory. Raises `FeatureNotSupportedError` if that memory cannot be shared."""
+def in_place(array: Any, found: arrays.Described, dtype: Any, prepare: bool = False) -> Source:
+    """Another library's array in its own memory. Raises `FeatureNotSupportedError` if that memory cannot be shared,
+    which with `prepare` its driver is asked now.
+    """
     low, high = extent(found.shape, found.strides, found.itemsize)
     if low == high:  # no bytes: nothing of it is private
         return whole(new_array(found.shape, dtype, arrays.device_of(array, found)))
     place = arrays.range_at(found.located(), array)
+    if prepare:
+        memory.prepared_by(place.allocation, node.current().table(), False)
     return Source(place, -low, found.shape, found.strides, dtype)
 
 

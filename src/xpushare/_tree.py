@@ -185,6 +185,8 @@ class _Placing:
             return False
         try:
             place = arrays.range_at(arrays.Located(low, nbytes, False, alike.backend), array)
+            if self._copy:
+                memory.prepared_by(place.allocation, node.current().table(), False)
         except XpuShareError:
             return False  # `_add` says what is wrong, or copies it
         if place.device is not alike.device:
@@ -225,7 +227,7 @@ class _Placing:
             found = arrays.describe(array, self._ordered)
             dtype = self._dtype(found)
             try:
-                source = self._known(array, found, dtype) or in_place(array, found, dtype)
+                source = self._known(array, found, dtype) or in_place(array, found, dtype, self._copy)
             except (FeatureNotSupportedError, InvalidArgumentError):
                 if not self._copy:
                     raise

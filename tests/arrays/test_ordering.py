@@ -334,3 +334,19 @@ def test_arrays_of_devices_are_asked_to_be_ready_on_the_default_stream() -> None
     assert describe(OnDevice(), ordered=True).shape == (4,)
     assert describe(OnDevice()).dtype == np.float32
     assert asked == [1, -1]
+
+
+def test_memory_that_its_driver_does_not_export_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As drivers refuse allocations that they have put beside others."""
+
+    def refuse(*_arguments: object) -> None:
+        raise xs.FeatureNotSupportedError("it lies beside others: share(copy=True)")
+
+    foreign = ForeignArray(4)
+    monkeypatch.setattr(type(foreign.lent), "export", refuse)
+    for shared in foreign, [foreign]:
+        with pytest.raises(xs.FeatureNotSupportedError, match="beside others"):
+            xs.share(shared)
+        with xs.share(shared, copy=True) as handle:
+            assert handle.copied_nbytes == 4
+    foreign.free()

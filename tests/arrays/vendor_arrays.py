@@ -251,9 +251,9 @@ ROWS = {
     "pyopencl mapped": Row(lambda: pyopencl("mapped"), PRIVATE, "memfd"),
     "pyopencl over ours": Row(lambda: pyopencl("over ours"), "memfd", "memfd"),
     "pyopencl SVM": Row(lambda: pyopencl("SVM"), PRIVATE, "memfd"),
-    "dpctl device": Row(lambda: dpctl("MemoryUSMDevice"), "level_zero", "level_zero"),
-    "dpctl shared": Row(lambda: dpctl("MemoryUSMShared"), "level_zero", "level_zero"),
-    "dpctl host": Row(lambda: dpctl("MemoryUSMHost"), "level_zero", "level_zero"),
+    "dpctl device": Row(lambda: dpctl("MemoryUSMDevice"), "beside others", "level_zero"),
+    "dpctl shared": Row(lambda: dpctl("MemoryUSMShared"), "cannot share USM of the kind shared", "level_zero"),
+    "dpctl host": Row(lambda: dpctl("MemoryUSMHost"), "cannot share USM of the kind host", "level_zero"),
     "Vulkan": Row(vulkan_memory, "vulkan", "vulkan"),
     "lavapipe": Row(lavapipe_memory, "another GPU's", "another GPU's"),
     # What belongs together.
