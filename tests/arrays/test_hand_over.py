@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from array_peer import long_way
 from peering import nothing_left
 
 import xpushare as xs
@@ -52,15 +53,6 @@ def met(peer: Child) -> bytes:
     raw: bytes = peer.call(shared, "met", (4, 6), "f4")
     xs.attach(raw).close()
     return raw
-
-
-def long_way(call: Any, *arguments: Any, **options: Any) -> Any:
-    """The same by Python alone."""
-    _hand_over.off.append("this test")
-    try:
-        return call(*arguments, **options)
-    finally:
-        _hand_over.off.pop()
 
 
 # --- share

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from array_peer import long_way
 from peering import nothing_left
 
 import xpushare as xs
@@ -30,15 +31,6 @@ pytestmark = [
     pytest.mark.skipif(bool(_hand_over.off), reason="the native way is switched off"),
     pytest.mark.skipif(not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), reason="torch is older than 2.11"),
 ]
-
-
-def long_way(call: Any, *arguments: Any, **options: Any) -> Any:
-    """The same by Python alone."""
-    _hand_over.off.append("this test")
-    try:
-        return call(*arguments, **options)
-    finally:
-        _hand_over.off.pop()
 
 
 def model() -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Domains: joining, dying, holders, slots, forks."""
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -75,33 +76,42 @@ def test_dead_member_is_reaped(exporter, peers):
     assert [m[0] for m in d.members()] == [0]
 
 
-def test_no_step_of_a_sweep_goes_through_all_that_a_peer_claims():
-    claimed, step = 262_144, 4096
+CLAIMED = 262_144  # slots
+
+
+@contextlib.contextmanager
+def a_commons_that_claims_all_slots(count):
+    """Its fd, this process's domain, and so many more members. An owner knows its own slots, so it is another process."""
     fd, bell, cookie = make_commons(), n.OwnedFd.bell().take(), os.urandom(16)
-    owner, *others = (Peer([fd, bell]) for _ in range(3))  # an owner knows its own slots
+    owner, *others = (Peer([fd, bell]) for _ in range(1 + count))
     ours = None
     try:
         owner.run(f"d = n.Domain({fd}, {bell}, {cookie!r}, True)")
         for other in others:
             other.run(f"d = n.Domain({fd}, {bell}, {cookie!r}, False)")
         ours = n.Domain(fd, bell, cookie, False)
-        n.store64(ours.address + AT["commons.slots_used"], claimed << 32 | claimed)
+        n.store64(ours.address + AT["commons.slots_used"], CLAIMED << 32 | CLAIMED)
+        yield fd, ours, others
+    finally:
+        if ours is not None:
+            ours.leave()
+        for peer in owner, *others:
+            peer.close()
+
+
+def test_no_step_of_a_sweep_goes_through_all_that_a_peer_claims():
+    with a_commons_that_claims_all_slots(2) as (_fd, ours, others):
         others[0].kill()
         steps = 1
         while ours.reap() == 0:
             steps += 1
             time.sleep(0.001)
             assert steps < 10_000
-        assert steps >= claimed // step
-        slot = n.Slot(ours, claimed - 1)
-        others[1].run(f"s = n.Slot(d, {claimed - 1}); s.submit(1)")
+        assert steps >= CLAIMED // 4096
+        slot = n.Slot(ours, CLAIMED - 1)
+        others[1].run(f"s = n.Slot(d, {CLAIMED - 1}); s.submit(1)")
         others[1].kill()
         assert slot.wait(1, 5) == n.LOST  # long before a sweep has come there
-    finally:
-        if ours is not None:
-            ours.leave()
-        for peer in owner, *others:
-            peer.close()
 
 
 def test_newcomer_reaps_for_the_index(exporter, peers):
@@ -380,16 +390,8 @@ def test_fork_while_threads_work(exporter, event):
 
 def test_a_reaper_that_stands_still_holds_up_nobody():
     """It has the lock on one dead member, whose sweep this process has begun."""
-    claimed, reap_byte = 262_144, 0x50000000
-    fd, bell, cookie = make_commons(), n.OwnedFd.bell().take(), os.urandom(16)
-    owner, *others = (Peer([fd, bell]) for _ in range(4))
-    ours = None
-    try:
-        owner.run(f"d = n.Domain({fd}, {bell}, {cookie!r}, True)")
-        for other in others:
-            other.run(f"d = n.Domain({fd}, {bell}, {cookie!r}, False)")
-        ours = n.Domain(fd, bell, cookie, False)
-        n.store64(ours.address + AT["commons.slots_used"], claimed << 32 | claimed)
+    reap_byte = 0x50000000
+    with a_commons_that_claims_all_slots(3) as (fd, ours, others):
         slot = n.Slot(ours, 0)
         others[0].kill()
         assert ours.reap() == 0  # a step
@@ -400,8 +402,3 @@ def test_a_reaper_that_stands_still_holds_up_nobody():
         assert time.process_time() - start < 1, "the warden spins"
         others[2].kill()
         assert slot.wait(1, 5) == n.LOST
-    finally:
-        if ours is not None:
-            ours.leave()
-        for peer in (owner, *others):
-            peer.close()
