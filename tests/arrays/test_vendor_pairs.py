@@ -8,6 +8,7 @@ array (`vendor_arrays`). What is not on this machine is left out: `scripts/openc
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import sys
@@ -84,6 +85,25 @@ def export_address() -> Outcome:
     return outcome(lambda: xs.ipc.memory.get(vendor_arrays.known_to_both()[1]))
 
 
+def share_without_hips_device() -> list[Outcome]:
+    """CUDA's array, where HIP's library is loaded and finds no device."""
+    vendor_drivers.begin()
+    ctypes.CDLL(os.environ["XPUSHARE_HIP_LIBRARY"])
+    array = vendor_arrays.says_cuda(vendor_arrays.by_cuda())
+    return [outcome(_shared_and_read, array, copy) for copy in (False, True)]
+
+
+def share_nothing() -> Outcome:
+    empty = vendor_arrays.says_cuda((None, 0))
+    empty.__cuda_array_interface__ = {**empty.__cuda_array_interface__, "shape": (0,)}
+    return outcome(_shared_and_read, empty, False)
+
+
+def _shared_and_read(array: Any, copy: bool) -> bytes:
+    with xs.share(array, copy=copy) as handle, xs.attach(handle) as found:
+        return content(found)
+
+
 # --- the table
 
 
@@ -127,6 +147,13 @@ def test_every_pair_works_or_is_refused(tmp_path: Path) -> None:
                         wrong[name, copy] = found
                 except ChildDied as error:  # what comes later would only say so again
                     pytest.fail(f"{name}, {copy=}: {error}; before: {wrong}")
+        assert here.call(share_nothing) == ("", b""), "no driver knows where an array without bytes is"
         error, why = here.call(export_address)
         assert (error, vendor_arrays.EACH in why) == ("FeatureNotSupportedError", True), why
     assert not wrong
+
+
+def test_a_hip_without_devices_leaves_cuda_its_arrays(tmp_path: Path) -> None:
+    environment = {**vendor_drivers.build(tmp_path), "HIP_FORWARD_TO": "/nowhere"}
+    with Child(env=environment) as child:
+        assert child.call(share_without_hips_device) == [("", vendor_arrays.CONTENT)] * 2

@@ -81,7 +81,7 @@ CLAIMED = 262_144  # slots
 
 @contextlib.contextmanager
 def a_commons_that_claims_all_slots(count):
-    """Its fd, this process's domain, and so many more members. An owner knows its own slots, so it is another process."""
+    """Its fd, this process's domain, and so many more members. Another process owns it: owners know their own slots."""
     fd, bell, cookie = make_commons(), n.OwnedFd.bell().take(), os.urandom(16)
     owner, *others = (Peer([fd, bell]) for _ in range(1 + count))
     ours = None
