@@ -982,3 +982,29 @@ def test_what_native_code_does_not_take_it_does_not_do(
     before = driver.counts["fill"]
     assert [take(queue, filling(memory.address, b"a", 100)) for _ in range(3)] == [0, 0, 0]
     assert driver.counts["fill"] == before
+
+
+def test_losses_that_are_put_off_together_end_a_timeline_once_each(
+    engine: Engine, device: Device, memory: Memory, new_slot: NewSlot
+) -> None:
+    """The warden comes to them again and again, until what the queue waits for before them is done."""
+    stream, gate, lost = new_stream(device), new_slot(), [new_slot(), new_slot()]
+    queue = new_queue(engine, stream)
+    queue.own(new_slot())
+    gate.submit(99)
+    queue.wait(gate, 1)
+    assert take(queue, filling(memory.address, b"a", 100))
+    for slot in lost:
+        slot.submit(99)
+        queue.wait(slot, 1)
+        assert take(queue, filling(memory.address, b"a", 100))
+    for slot in lost:
+        slot.fail(2)
+    ended = 0
+    for _ in range(20):
+        gate.wait(1, 0.02)  # a moment for the warden
+        if queue.spent:
+            ended += 1
+            queue.own(new_slot())
+    assert 1 <= ended <= len(lost)
+    gate.fail(2)
