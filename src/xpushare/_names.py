@@ -297,7 +297,10 @@ def _claim(folder: Path, name: str, handle: Handle | ArrayHandle, made: bool, re
     """Publish a complete file, locked before anybody can see it. `replace`: over the one of this process."""
     path = folder / name
     while True:
-        number, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=folder)
+        try:
+            number, temporary = tempfile.mkstemp(prefix=_TEMPORARY, dir=folder)
+        except OSError as error:
+            raise from_os_error(error, f"making a file in {folder}") from error
         fd = OwnedFd(number)
         new = _Own(path, fd, _inode(os.fstat(number)), handle, made)
         try:
@@ -312,6 +315,8 @@ def _claim(folder: Path, name: str, handle: Handle | ArrayHandle, made: bool, re
             if holder is not None:
                 raise _taken(name, holder) from None
             _remove_dead(path, wait=True)
+        except OSError as error:
+            raise from_os_error(error, f"writing {temporary}") from error
         finally:
             if _inode_at(path) == new.inode:  # also when an interrupt came right after it
                 _own[name] = new

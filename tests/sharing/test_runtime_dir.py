@@ -147,7 +147,7 @@ def test_where_the_folder_is(fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fresh.setenv("XPUSHARE_RUNTIME_DIR", "")
     assert identity.runtime_dir() == xdg / "xpushare"
     fresh.setenv("XDG_RUNTIME_DIR", str(tmp_path / "missing"))
-    fresh.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    fresh.setenv("TMPDIR", str(tmp_path))
     if not os.path.isdir(f"/run/user/{os.geteuid()}"):
         assert identity.runtime_dir() == tmp_path / f"xpushare-{os.geteuid()}"
 
@@ -160,7 +160,7 @@ def test_an_xdg_folder_of_another_user_is_passed_over(fresh: pytest.MonkeyPatch,
     os.chown(xdg, 12345, 12345)
     fresh.delenv("XPUSHARE_RUNTIME_DIR")
     fresh.setenv("XDG_RUNTIME_DIR", str(xdg))
-    fresh.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    fresh.setenv("TMPDIR", str(tmp_path))
     assert not identity.runtime_dir().is_relative_to(xdg)
 
 

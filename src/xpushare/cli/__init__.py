@@ -21,7 +21,7 @@ from typing import Final
 import xpushare
 from xpushare import FeatureNotSupportedError
 
-__all__ = ["COMMANDS", "main", "module_of", "native_part_missing"]
+__all__ = ["COMMANDS", "main", "module_of", "native_part_missing", "write_file"]
 
 _WITHOUT_NATIVE_PART: Final = ("info",)
 COMMANDS: Final = ("demo", "info", "doctor", "ls", "bench", "trace", "conformance", "ur-adapter")
@@ -94,17 +94,39 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, _terminated)
     try:
         status: int = arguments.run(arguments)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except xpushare.XpuShareError as error:
         print(f"xpushare: {error}", *error.reasons, sep="\n  ", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130  # what a shell reports for SIGINT
-    except BrokenPipeError:
-        # The reader of our output (head, a pager) has left; without this the interpreter complains at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except BrokenPipeError:  # the reader of our output (head, a pager) has left
+        return 1
+    except OSError as error:  # a disk is full or read-only, there is no temporary folder, …
+        where = "" if error.filename is None else f": {error.filename}"
+        print(f"xpushare: {error.strerror or error}{where}", file=sys.stderr)
         return 1
     finally:
         if handles:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _give_up_output()
     return status
+
+
+def _give_up_output() -> None:
+    """If what was printed cannot be written, let it go, so that the interpreter does not complain at exit."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def write_file(path: str | os.PathLike[str], text: str) -> None:
+    """Write a file. Raises `OSError` with its name, which the one of a full disk does not have."""
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error

@@ -17,6 +17,7 @@ from typing import Any
 
 from xpushare._device import Device
 from xpushare._errors import InvalidArgumentError
+from xpushare.cli import write_file
 
 __all__ = ["add_arguments", "collect", "run"]
 
@@ -94,8 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json == "-":
             print(text)
         else:
-            with open(arguments.json, "w", encoding="utf-8") as file:
-                file.write(text + "\n")
+            write_file(arguments.json, text + "\n")
     if arguments.plot:
         report.plot(found["machine"], rows, arguments.plot)
     return 1 if failed else 0

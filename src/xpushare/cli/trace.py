@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import xpushare
+from xpushare.cli import write_file
 
 __all__ = ["add_arguments", "merge", "run"]
 
@@ -183,7 +184,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise xpushare.FeatureNotSupportedError("the native part of xpushare is built for Linux only: nothing to trace")
     output = Path(arguments.output)
     try:
-        output.write_text("")  # before the program runs: it may run for long
+        write_file(output, "")  # before the program runs: it may run for long
     except OSError as error:
         print(f"xpushare trace: cannot write {output}: {error.strerror}", file=sys.stderr)
         return 2
@@ -192,7 +193,7 @@ def run(arguments: argparse.Namespace) -> int:
         status = _run([sys.executable, *program, *arguments.arguments], folder)
         events = merge(Path(folder))
     about = {"command": [*program, *arguments.arguments], "xpushare": xpushare.__version__}
-    output.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns", "otherData": about}))
+    write_file(output, json.dumps({"traceEvents": events, "displayTimeUnit": "ns", "otherData": about}))
     processes = sum(event["name"] == "process_name" for event in events)
     operations = sum(event["ph"] in "XBb" for event in events)
     if arguments.json:

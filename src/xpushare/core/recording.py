@@ -8,6 +8,7 @@ Times are nanoseconds of CLOCK_MONOTONIC, which all processes share.
 
 from __future__ import annotations
 
+import errno
 import functools
 import inspect
 import json
@@ -70,7 +71,9 @@ class _File:
         return tid
 
     def _append(self, record: tuple[Any, ...]) -> None:
-        os.write(self._fd, json.dumps(record, separators=(",", ":")).encode() + b"\n")
+        line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
+        if os.write(self._fd, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # the disk took a part
 
     def _is_open(self) -> bool:
         """False also when the program has closed it, and the number may be another file's now."""

@@ -55,7 +55,18 @@ def chosen_dir() -> Path:
     for parent in candidates:
         if parent and os.path.isdir(parent) and os.stat(parent).st_uid == uid:
             return Path(parent, "xpushare")
-    return Path(tempfile.gettempdir(), f"xpushare-{uid}")
+    return Path(_temporary_dir(), f"xpushare-{uid}")
+
+
+def _temporary_dir() -> str:
+    """Where temporary files go. All processes of a user must find the same folder, so unlike `tempfile.gettempdir` this
+    asks no file to be written, which depends on how full a disk is at that moment, and leaves out the working folder.
+    """
+    named = [folder for name in ("TMPDIR", "TEMP", "TMP") if (folder := os.environ.get(name))]
+    for folder in (*named, "/tmp", "/var/tmp"):
+        if os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
+            return os.path.abspath(folder)
+    return "/tmp"  # making a folder there tells what is wrong
 
 
 def runtime_dir() -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,18 @@ def _private_fix(path: Path, mode: str) -> str:
     if found.st_uid != os.geteuid():
         return f"chown {os.geteuid()} {path}, or set XPUSHARE_RUNTIME_DIR to a folder of yours"
     return f"chmod {mode} {path}"
+
+
+def _why_not_written(folder: Path) -> str:
+    """Why a key cannot be written there; "" if it can."""
+    from xpushare.sharing.identity import KEY_NBYTES
+
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(KEY_NBYTES))
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def examine() -> Iterator[Check]:
@@ -57,10 +70,11 @@ def examine() -> Iterator[Check]:
     except xs.InvalidArgumentError as error:
         make = f"(umask 077; head -c 32 /dev/urandom > {key})"
         if error.native == errno.ENOENT and not explicit:
-            if not folder.exists() or os.access(folder, os.W_OK | os.X_OK):
+            why = _why_not_written(folder if folder.exists() else folder.parent)
+            if not why:
                 yield Check(group, "key", "works", f"{key} is made by the first export")
             else:
-                yield Check(group, "key", "fails", f"{key} cannot be made", elsewhere)
+                yield Check(group, "key", "fails", f"{key} cannot be made: {why}", elsewhere)
         elif error.native is not None:
             fix = make if error.native == errno.ENOENT else f"let this user read {key}, or unset XPUSHARE_KEY_FILE"
             yield Check(group, "key", "fails", str(error), fix)
