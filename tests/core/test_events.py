@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from peering import PAGE, call_on, exported_event, opened
 
 import xpushare as xs
 from harness import Child, kept
+from xpushare import adapters
+from xpushare.adapters.vendor import Vendor
 
 Pair = tuple[str, str]
 
@@ -170,6 +173,22 @@ def test_a_queue_may_be_closed_from_its_own_work(device: str) -> None:
     del queue
     gate.open()
     assert done.wait(10)
+
+
+def test_a_stream_that_two_vendors_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a number, where CUDA's and HIP's libraries are loaded. It is the vendor's that has devices, if one has."""
+    records = [adapters.record(backend) for backend in (adapters.HOST, "mock")]
+    used = {record.backend: True for record in records if record is not None}
+
+    def claiming(record: Vendor) -> Vendor:
+        return replace(record, stream_of=lambda native: native, in_use=lambda: used[record.backend])
+
+    monkeypatch.setattr(adapters, "search", lambda: map(claiming, filter(None, records)))
+    with pytest.raises(xs.InvalidArgumentError, match="may be a stream of native_cpu or of mock"):
+        xs.Queue.from_native(77)
+    used["mock"] = False
+    with pytest.raises(xs.FeatureNotSupportedError, match="int is no stream"):  # asked, and declined
+        xs.Queue.from_native(77)
 
 
 def test_from_native_knows_nothing_of_other_things() -> None:

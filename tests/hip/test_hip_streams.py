@@ -18,6 +18,7 @@ import pytest
 import xpushare as xs
 from harness import Child
 from xpushare import adapters
+from xpushare.adapters import vendor
 from xpushare.adapters.hip._numbers import Handle
 
 DEVICE = "hip:0"
@@ -84,6 +85,43 @@ def test_a_stream_of_torch_for_cuda_is_not_hip_s(torch: ModuleType) -> None:
     assert record is not None
     assert record.stream_of(stream) is None
     stream.close()
+
+
+@pytest.mark.usefixtures("torch")
+def test_a_stream_of_torch_for_hip_is_not_cuda_s() -> None:
+    stream = TorchStream()
+    record = adapters.record("cuda")
+    assert record is not None
+    assert record.stream_of(stream) is None
+    assert record.stream_of(7) == (7, None)
+    stream.close()
+
+
+def test_a_number_where_both_libraries_are_loaded() -> None:
+    """The memory decides whose stream it is. Without memory it is HIP's only if CUDA has no devices."""
+    with Child() as child:
+        assert child.call(_numbered) == ["hip:0", "this int may be a stream of cuda or of hip", [1, 2, 3]]
+
+
+def _numbered() -> list[Any]:
+    import numpy as np
+
+    vendor._loaded.add("libcuda.so.1")
+    listed = adapters.listed
+    adapters.listed = lambda backend: [] if backend == "cuda" else listed(backend)
+    stream = TorchStream()
+    queue = xs.Queue.from_native(stream.cuda_stream)
+    on = str(queue.device)
+    queue.close()
+    adapters.listed = lambda _backend: listed("hip")
+    with pytest.raises(xs.InvalidArgumentError) as caught:
+        xs.Queue.from_native(stream.cuda_stream)
+    adapters.listed = listed
+    values = xs.array(np.arange(1, 4), device=DEVICE)
+    with xs.share(values, stream=stream.cuda_stream) as handle:
+        content = np.asarray(xs.array(xs.attach(handle), device="native_cpu:0")).tolist()
+    stream.close()
+    return [on, str(caught.value).partition(", which")[0], content]
 
 
 UNLOADED = """

@@ -162,9 +162,17 @@ def adopt(native: object) -> Work:
     """
     from xpushare import adapters
 
-    for record in adapters.search():
-        if record.stream_of(native) is None:
-            continue
+    claims = [record for record in adapters.search() if record.stream_of(native) is not None]
+    if len(claims) > 1:
+        rivals = [each for each in claims if each.in_use() and adapters.listed(each.backend)]
+        if len(rivals) > 1:
+            names = " or of ".join(each.backend for each in rivals)
+            raise InvalidArgumentError(
+                f"this {type(native).__name__} may be a stream of {names}, which all have devices here: give the "
+                "stream object of its library, or name the stream where memory tells the device, as in share(array, stream=…)"
+            )
+        claims = rivals or claims
+    for record in claims:
         adapter = adapters.adapter(record.backend)
         found = adapter.adopt_queue(native)
         if found is not None:

@@ -26,9 +26,17 @@ from xpushare.adapters.cuda._driver import FEATURES, Context, Driver, Gpu
 from xpushare.adapters.cuda._external import Point, open_opaque
 from xpushare.adapters.cuda._listing import driver_version, has_binding, list_gpus, pci_address
 from xpushare.adapters.cuda._numbers import Attribute
-from xpushare.adapters.cuda._protocols import BACKEND, INSTALL, RawStream, current_stream, in_use_here
+from xpushare.adapters.cuda._protocols import (
+    BACKEND,
+    INSTALL,
+    RawStream,
+    current_stream,
+    event_of,
+    in_use_here,
+    stream_of,
+)
 from xpushare.adapters.cuda._stream import Stream
-from xpushare.adapters.runtime.objects import event_of, ordinal_of, stream_of
+from xpushare.adapters.runtime.objects import ordinal_of
 from xpushare.adapters.virtual_memory.adapter import VirtualMemoryAdapter
 from xpushare.adapters.virtual_memory.engine import Engine
 

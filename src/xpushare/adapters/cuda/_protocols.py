@@ -9,10 +9,11 @@ import sys
 from typing import Final, NamedTuple
 
 from xpushare.adapters.cuda import _numbers as n
+from xpushare.adapters.runtime import objects
 from xpushare.adapters.runtime.objects import library_of
 from xpushare.adapters.vendor import library_loaded
 
-__all__ = ["BACKEND", "INSTALL", "RawStream", "current_stream", "in_use_here"]
+__all__ = ["BACKEND", "INSTALL", "RawStream", "current_stream", "event_of", "in_use_here", "stream_of"]
 
 BACKEND: Final = "cuda"
 INSTALL: Final = "install the binding with: pip install 'xpushare[cuda]'"
@@ -49,3 +50,13 @@ def current_stream(array: object, ordinal: int) -> object:
     interface = getattr(array, "__cuda_array_interface__", None)
     said = interface.get("stream") if isinstance(interface, dict) else None
     return RawStream(said if isinstance(said, int) and said > 0 else n.LEGACY_STREAM, ordinal)
+
+
+def stream_of(native: object) -> tuple[int, int | None] | None:
+    """(raw stream, device ordinal if it says that) of another library's stream object; None if it is none of CUDA's."""
+    return None if objects.is_hip(native) else objects.stream_of(native)
+
+
+def event_of(native: object) -> int | None:
+    """The same for an event: its handle, 0 if it was never recorded."""
+    return None if objects.is_hip(native) else objects.event_of(native)

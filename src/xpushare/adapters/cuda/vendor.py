@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from xpushare.adapters.cuda._protocols import INSTALL, in_use_here
-from xpushare.adapters.runtime.objects import event_of, stream_of
+from xpushare.adapters.cuda._protocols import INSTALL, event_of, in_use_here, stream_of
 from xpushare.adapters.vendor import ArrayInterface, Check, DLPackType, Vendor
 
 if TYPE_CHECKING:

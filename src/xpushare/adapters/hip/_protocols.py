@@ -1,14 +1,14 @@
 """Recognises what is HIP's without the driver: whether it is in use, and other libraries' streams and events.
 
-torch and CuPy call AMD's GPUs "cuda". They say themselves for which of the two they were built; of what does not say
-it, the library that is loaded decides.
+torch and CuPy call AMD's GPUs "cuda". They say themselves for which of the two they were built. What does not say it
+may be HIP's if HIP's library is loaded.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from xpushare.adapters.runtime import objects
 from xpushare.adapters.runtime.objects import library_of
@@ -41,14 +41,9 @@ class RawStream(NamedTuple):
 
 
 def _is_hip(native: object) -> bool:
-    """Whether an object of another library is HIP's, as far as its library tells."""
-    library = library_of(native)
-    module: Any = sys.modules.get(library)
-    if library == "torch":
-        return getattr(getattr(module, "version", None), "hip", None) is not None
-    if library == "cupy":
-        return bool(module.cuda.runtime.is_hip)
-    return in_use_here() and not library_loaded("libcuda.so.1")
+    """Whether an object of another library may be HIP's. Where its library does not say, it may be CUDA's as well."""
+    said = objects.is_hip(native)
+    return in_use_here() if said is None else said
 
 
 def current_stream(array: object, ordinal: int) -> object:

@@ -5,16 +5,28 @@ for HIP, and call both "cuda". Imports no driver and no binding.
 from __future__ import annotations
 
 import ctypes
+import sys
 from typing import Any
 
 from xpushare._errors import InvalidArgumentError
 
-__all__ = ["event_of", "library_of", "ordinal_of", "stream_of"]
+__all__ = ["event_of", "is_hip", "library_of", "ordinal_of", "stream_of"]
 
 
 def library_of(native: object) -> str:
     """The top-level module of an object's class."""
     return type(native).__module__.partition(".")[0]
+
+
+def is_hip(native: object) -> bool | None:
+    """Whether an object is HIP's, and not CUDA's; None if its library does not say, as of a number."""
+    library = library_of(native)
+    module: Any = sys.modules.get(library)
+    if library == "torch":
+        return getattr(getattr(module, "version", None), "hip", None) is not None
+    if library == "cupy":
+        return bool(getattr(getattr(getattr(module, "cuda", None), "runtime", None), "is_hip", False))
+    return False if library == "cuda" else None
 
 
 def ordinal_of(native: object) -> int | None:
