@@ -169,7 +169,7 @@ def adopt(native: object) -> Work:
             names = " or of ".join(each.backend for each in rivals)
             raise InvalidArgumentError(
                 f"this {type(native).__name__} may be a stream of {names}, which all have devices here: give the "
-                "stream object of its library, or name the stream where memory tells the device, as in share(array, stream=…)"
+                "stream object of its library, or name it where memory tells the device, as in share(array, stream=…)"
             )
         claims = rivals or claims
     for record in claims:
