@@ -319,3 +319,16 @@ else:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_drivers_that_are_nowhere_have_no_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the loader makes of it, so these tests see no device of OpenCL on any machine."""
+    from xpushare.adapters.opencl import _adapter
+
+    monkeypatch.setattr(_adapter, "ask_child", lambda *_: {"devices": [["uuid", "a device", "1"]]})
+    monkeypatch.delenv("OCL_ICD_FILENAMES", raising=False)
+    monkeypatch.setenv("OCL_ICD_VENDORS", "/nowhere")
+    assert _adapter.OpenCL().devices() == []
+    assert "no /nowhere" in _adapter.OpenCL().why_none()
+    monkeypatch.setenv("OCL_ICD_VENDORS", "libmine.so")
+    assert len(_adapter.OpenCL().devices()) == 1

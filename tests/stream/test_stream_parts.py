@@ -380,6 +380,9 @@ def test_a_child_answers_for_the_driver() -> None:
     assert ask_child('import sys; sys.exit(\'{"why": "none"}\')', "some") == {"why": "none"}
     assert "asking the some driver" in ask_child("1/0", "some")["why"]
     assert "answered 5" in ask_child("print(5)", "some")["why"]
+    crash = "import os, signal, sys; print('a\\nb', file=sys.stderr, flush=True); os.kill(os.getpid(), signal.SIGSEGV)"
+    answer = ask_child(crash, "some")
+    assert (answer["crashed"], "SIGSEGV" in answer["why"]) == ("b", True)
 
 
 def test_threads_start_with_the_first_work(devices: list[Any]) -> None:

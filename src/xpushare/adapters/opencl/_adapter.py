@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import sys
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -17,7 +18,7 @@ from xpushare.adapters.opencl._stream import Stream, Theirs
 from xpushare.adapters.stream.engine import Engine
 from xpushare.adapters.stream.host_adapter import HostStreamAdapter
 from xpushare.adapters.stream.host_ordered import HostOrderedQueue
-from xpushare.adapters.stream.listing import Listed, Listing, ask_driver
+from xpushare.adapters.stream.listing import Listed, Listing, ask_child
 from xpushare.adapters.stream.queue import DeviceQueue
 
 __all__ = ["OpenCL"]
@@ -34,6 +35,12 @@ _RANGES: Final = (Aspect.ext_oneapi_virtual_mem, Aspect.ext_oneapi_ipc_physical_
 _contexts: Final[list[Any]] = []  # of samples: Intel's driver wants a queue's context to live as long
 _UNITS, _NBYTES, _VENDOR = 0x1002, 0x101F, 0x102C
 _FOLDER: Final = "/etc/OpenCL/vendors"
+_ASK: Final = """
+import sys
+sys.path[:] = {path!r}
+from xpushare.adapters.opencl._driver import tell_usable
+tell_usable({crashed!r})
+"""
 
 
 def _described(ordinal: int, listed: Sequence[str]) -> DeviceInfo:
@@ -44,9 +51,18 @@ def _described(ordinal: int, listed: Sequence[str]) -> DeviceInfo:
 
 def _list_devices() -> tuple[list[DeviceInfo], str]:
     """The devices of this process by ordinals; and, where there are none, why."""
-    if not (any(map(os.environ.get, VARIABLES)) or glob.glob(f"{_FOLDER}/*.icd")):
+    vendors, files = map(os.environ.get, VARIABLES)
+    if not (vendors or files or glob.glob(f"{_FOLDER}/*.icd")):
         return [], f"no OpenCL driver is installed (no {_FOLDER}/*.icd); {INSTALL}"
-    said = ask_driver("OpenCL", "xpushare.adapters.opencl._driver", "Driver", "Driver()")
+    if vendors and not files and "/" in vendors and not os.path.exists(vendors):  # some loaders take other drivers then
+        return [], f"there is no {vendors}, where {VARIABLES[0]} says that OpenCL's drivers are"
+    crashed: dict[str, str] = {}
+    while True:
+        said = ask_child(_ASK.format(path=sys.path, crashed=crashed), "OpenCL")
+        last = said.get("crashed", "")
+        if not last or last in crashed:
+            break
+        crashed[last] = said["why"]  # once more without the device that was being tried
     why = "; ".join(said.get("refused", ())) or said.get("why", "the OpenCL loader finds no device")
     return [_described(*each) for each in enumerate(said.get("devices", ()))], f"{why}; {INSTALL}"
 
@@ -58,7 +74,7 @@ class OpenCL(Listed, HostStreamAdapter):
     has_streams = False  # no array says which queue it is ordered on
 
     def __init__(self) -> None:
-        self._driver = Driver()
+        self._driver = Driver(lambda: self.listing.asked())
         super().__init__(Engine(BACKEND, self._driver.gpus))
         self.listing = Listing(self._driver, VARIABLES, _described, _list_devices)
         self._driver.end_after(self.engine.teardown)
@@ -71,7 +87,7 @@ class OpenCL(Listed, HostStreamAdapter):
             return Support("no", _MISSING[aspect])
         try:
             cpu = self.device(device)
-            lacking = cpu.lacking("shareable memory") or (cpu.lacks_system_svm() if aspect in _RANGES else "")
+            lacking = cpu.lacks_system_svm() if aspect in _RANGES else ""
         except XpuShareError as error:
             return Support("unknown", f"the driver cannot be asked: {error}")
         how = "the driver says that kernels use any address" if aspect in _RANGES else "tried on the device"

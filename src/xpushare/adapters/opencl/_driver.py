@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import json
+import sys
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from enum import IntEnum
 from functools import cached_property, partial
@@ -15,12 +17,13 @@ from weakref import WeakSet
 
 from xpushare import _native, _system
 from xpushare._errors import FeatureNotSupportedError, XpuShareError
+from xpushare.adapters.base import DeviceInfo
 from xpushare.adapters.host import memory as host
 from xpushare.adapters.opencl._protocols import LOADER
 from xpushare.adapters.stream.hooks import Calls, Codes, Feature, QueueCalls, Scope
 from xpushare.adapters.stream.library import LibraryDriver, address_of
 
-__all__ = ["Code", "Cpu", "Driver", "Event"]
+__all__ = ["Code", "Cpu", "Driver", "Event", "tell_usable"]
 
 _P, _I, _U, _U64, _SIZE = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_size_t
 _WAITS: Final = (_U, _P, _P)  # of an operation: for how many events it waits, for which, and where to put its own
@@ -141,7 +144,6 @@ class Cpu:
         self.number = partial(driver.number, "clGetDeviceInfo", handle)
         self._lock = threading.RLock()
         self._context = 0
-        self._lacking: str | None = None
 
     def __str__(self) -> str:
         return f"OpenCL device {self.ordinal}"
@@ -163,11 +165,7 @@ class Cpu:
         return bool(self.streams)
 
     def lacking(self, feature: Feature) -> str:
-        """Memory and events are tried together, once."""
-        with self._lock:
-            if self._lacking is None:
-                self._lacking = self._try()
-            return self._lacking
+        return ""  # a device that lacks one is not listed
 
     def lacks_system_svm(self) -> str:
         """Why its kernels cannot use any address of the process; "" if they can."""
@@ -185,8 +183,11 @@ class Cpu:
 
     def unreach(self, doing: str, address: int) -> None: ...
 
-    def _try(self) -> str:
-        """What does not work; "" if all does. The device gets one mapping of a page, and we look at another one."""
+    def tried(self) -> str:
+        """What does not work; "" if all does. The device gets one mapping of a page, and we look at another one.
+
+        This is for a process of its own: PoCL 7.1 crashes under a fill of memory that is not its own.
+        """
         driver, doing, nbytes, calls = self.driver, f"trying {self}", _system.page_nbytes(), host.Calls()
         called, a, b, none = threading.Event(), ctypes.c_uint8(0xAA), ctypes.c_uint8(0xBB), (0, None, None)
         callback = _CALLBACK(lambda _event, _status, _data: called.set())
@@ -241,24 +242,32 @@ class Driver(LibraryDriver[Cpu]):
     exiting = Code.DEVICE_NOT_AVAILABLE
     by_address = ctypes.Structure
 
-    def __init__(self) -> None:
+    def __init__(self, usable: Callable[[], tuple[Sequence[DeviceInfo], str]]) -> None:
+        """`usable`: the devices that can be used, and why the others cannot. A process of its own has tried them."""
         super().__init__("OpenCL", "OCL_ICD_VENDORS")
+        self._usable = usable
 
     def _start(self) -> list[Cpu]:
+        listed, why = self._usable()
+        self.refused = [why]
+        usable = {each.uuid for each in listed}
+        found = [(handle, identity) for handle, _, identity in self.candidates() if identity in usable]
+        return [Cpu(self, ordinal, handle, identity) for ordinal, (handle, identity) in enumerate(found)]
+
+    def candidates(self) -> Iterator[tuple[int, str, str]]:
+        """Handle, name and uuid of every device that the loader lists."""
         self.load(LOADER, ((name, result, given) for names, result, given in _FUNCTIONS for name in names.split()))
-        found: dict[int, Cpu] = {}  # a driver may be named twice
         names: Counter[str] = Counter()
+        seen: set[int] = set()  # a driver may be named twice
         for platform in self._listed("clGetPlatformIDs", none=Code.PLATFORM_NOT_FOUND_KHR):
             of = self.text("clGetPlatformInfo", platform, _PLATFORM_NAME)
             for handle in self._listed("clGetDeviceIDs", platform, _EVERY_TYPE, none=Code.DEVICE_NOT_FOUND):
-                name = f"{self.text('clGetDeviceInfo', handle, _NAME)} of {of}"
-                if unfit := self._unfit(handle):
-                    self.refused.append(f"{name}: {unfit}")
-                elif handle not in found:
+                if handle not in seen:
+                    seen.add(handle)
+                    name = f"{self.text('clGetDeviceInfo', handle, _NAME)} of {of}"
                     names[name] += 1
                     identity = f"xpushare/opencl/{_system.boot_id().hex()}/{name}/{names[name]}"
-                    found[handle] = Cpu(self, len(found), handle, str(uuid.uuid5(uuid.NAMESPACE_OID, identity)))
-        return list(found.values())
+                    yield handle, name, str(uuid.uuid5(uuid.NAMESPACE_OID, identity))
 
     def _listed(self, name: str, *arguments: int, none: int) -> list[int]:
         count = ctypes.c_uint32()
@@ -268,8 +277,8 @@ class Driver(LibraryDriver[Cpu]):
         self("listing the devices", name, *arguments, len(found), address_of(found), None)
         return [each for each in found if each]
 
-    def _unfit(self, device: int) -> str:
-        """Why a device cannot be used at all; "" if it may."""
+    def unfit(self, device: int) -> str:
+        """Why a device cannot be used, as far as the driver says; "" if it may."""
         if not self.number("clGetDeviceInfo", device, _TYPE) & _CPU:
             return _NO_ADDRESS
         return "" if self.number("clGetDeviceInfo", device, _SVM) else _NO_SVM
@@ -322,10 +331,35 @@ class Driver(LibraryDriver[Cpu]):
         device = self.number(*ask, _QUEUE_DEVICE)
         found = next((cpu for cpu in self.gpus() if cpu.handle == device), None)
         if found is None:
-            why = self._unfit(device) or "the loader here does not list its device (OCL_ICD_VENDORS)"
+            known = any(handle == device for handle, *_ in self.candidates())
+            why = "; ".join(self.refused) if known else "the loader here does not list its device (OCL_ICD_VENDORS)"
         elif self.number(*ask, _QUEUE_PROPERTIES) & _OUT_OF_ORDER:
             why = "it is out-of-order, and there PoCL (3.0) runs what a barrier should hold back"
         else:
             return found, self.number(*ask, _QUEUE_CONTEXT)
         name = self.text("clGetDeviceInfo", device, _NAME)
         raise FeatureNotSupportedError(f"this queue, on {name}, cannot be used: {why}")
+
+
+def tell_usable(crashed: Mapping[str, str]) -> None:
+    """In a process of its own: print the devices that can be used, and why the others cannot. Each is tried, after its
+    uuid was written to stderr, except those that have `crashed` such a process before, for what that says.
+    """
+    driver = Driver(lambda: ([], ""))
+    devices: list[tuple[str, str, str]] = []
+    refused: list[str] = []
+    try:
+        for handle, name, identity in driver.candidates():
+            cpu = Cpu(driver, len(devices), handle, identity)
+            why = driver.unfit(handle) or crashed.get(identity)
+            if not why:
+                print(identity, file=sys.stderr, flush=True)
+                lacks = cpu.tried()
+                why = lacks and f"it lacks {lacks}"
+            if why:
+                refused.append(f"{name}: {why}")
+            else:
+                devices.append(cpu.listed())
+        print(json.dumps({"devices": devices, "refused": refused}))
+    except XpuShareError as error:
+        print(json.dumps({"why": str(error)}))

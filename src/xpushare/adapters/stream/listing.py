@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -56,6 +57,10 @@ class Listing:
         if self._driver.started:
             found = [self.info(gpu) for gpu in self._driver.gpus()]
             return found, "; ".join(self._driver.refused) or "the driver has no device"
+        return self.asked()
+
+    def asked(self) -> tuple[list[DeviceInfo], str]:
+        """What the child says."""
         asked = [os.environ.get(name) for name in self._variables]
         if self._listed is None or self._listed[0] != asked:
             self._listed = (asked, *self._ask())
@@ -90,11 +95,16 @@ def tell(driver: LibraryDriver[Any]) -> None:
 
 
 def ask_child(program: str, driver: str) -> dict[str, Any]:
-    """The JSON object that a Python program prints, on either stream; {"why": …} where it prints none."""
+    """The JSON object that a Python program prints, on either stream; {"why": …} where it prints none. {"crashed": …},
+    too, if a signal ended it: the last line that it wrote to stderr.
+    """
     try:
         done = subprocess.run(
             [sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, timeout=_SECONDS, check=False
         )
+        if done.returncode < 0:
+            why = f"the {driver} driver ended the process that asked it ({signal.Signals(-done.returncode).name})"
+            return {"why": why, "crashed": (done.stderr.splitlines() or [""])[-1]}
         answer = json.loads(done.stdout or done.stderr)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return {"why": f"asking the {driver} driver in a process of its own failed: {error}"}
