@@ -534,4 +534,7 @@ def _work_of(stream: Any, opened: list[Range]) -> Work:
         assert work is not None  # a stream was named
         return work
     assert refusal is not None
-    raise refusal
+    try:
+        raise refusal
+    finally:
+        del refusal  # its traceback has this frame, which would keep what was opened

@@ -407,7 +407,10 @@ def range_at(where: Located, array: Any) -> Range:
         raise _nobodys(what, [adapter.backend for adapter, _ in answers], True)
     for adapter, answer in answers:
         if isinstance(answer, FeatureNotSupportedError):
-            raise answer
+            try:
+                raise answer
+            finally:
+                del answer, answers  # its traceback has this frame, which would keep the array
         key = (adapter.backend, answer.identity)
         allocation = here.foreign.get(key)
         if allocation is None:

@@ -291,10 +291,9 @@ def _detached(error: Exception) -> NoReturn:
 def _lost(slot: Slot, point: int) -> NoReturn:
     quiet_if_leaving()
     try:
-        error = peer_lost(slot, point)
+        raise peer_lost(slot, point)
     except ValueError as detached:
         _detached(detached)
-    raise error
 
 
 @operation("Event.wait", raises=(InvalidArgumentError, PeerLostError, TimeoutError))

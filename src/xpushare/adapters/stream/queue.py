@@ -515,8 +515,11 @@ class DeviceQueue(DriverQueue):
         failure = self._failures.popleft() if self._failures else None
         if not self._failures:
             self._native.told(place)
-        if failure is not None:
-            raise failure
+        try:
+            if failure is not None:
+                raise failure
+        finally:
+            del failure  # its traceback has this frame, which would keep the queue
 
     def told(self) -> None:
         self._native.told(max(self._place, self._native.handed))
