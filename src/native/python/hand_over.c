@@ -203,16 +203,6 @@ static PyObject *new_handle(const xp_hand_over *self, const xp_types *types, con
     return made;
 }
 
-/* What an ArrayHandle describes. */
-static PyObject *new_parts(const xp_hand_over *self, const xp_array_parts *a, PyObject *memory, PyObject *event)
-{
-    PyObject *plain = PyTuple_New(10);
-    if (plain && (PyTuple_SetItem(plain, 0, Py_NewRef(memory)) < 0 || PyTuple_SetItem(plain, 1, Py_NewRef(event)) < 0 ||
-                  xp_set_described(plain, 2, a) < 0))
-        Py_CLEAR(plain);
-    return as_named(CLASS(Parts), plain);
-}
-
 static PyObject *new_array_handle(const xp_hand_over *self, PyObject *raw, PyObject *parts, PyObject *owner)
 {
     PyObject *made = PyType_GenericAlloc(CLASS(ArrayHandle), 0);
@@ -407,35 +397,55 @@ static int lies_in(const xp_hand_over *self, const xp_handle *h, PyObject *alloc
 }
 
 /* What `decode_dtype` returns. */
-static PyObject *dtype_of(const xp_hand_over *self, PyObject *text, PyObject *itemsize, uint32_t nbytes)
+static PyObject *dtype_of(const xp_hand_over *self, const xp_array_parts *a)
 {
-    PyObject *known = found_in(self->kit[K_dtypes], text), *dtype = NULL; /* the dtype, its item size */
+    PyObject *text = PyBytes_FromStringAndSize((const char *)a->text, a->head.text_nbytes), *itemsize = NULL;
+    PyObject *known = text ? found_in(self->kit[K_dtypes], text) : NULL, *dtype = NULL; /* the dtype, its item size */
     uint32_t found;
-    if (known && xp_as_u32(PyTuple_GetItem(known, 1), &found) == 0 && found == nbytes)
+    if (known && xp_as_u32(PyTuple_GetItem(known, 1), &found) == 0 && found == a->head.itemsize)
         dtype = Py_NewRef(PyTuple_GetItem(known, 0));
+    else if (!PyErr_Occurred() && (itemsize = PyLong_FromUnsignedLong(a->head.itemsize)))
+        dtype = CALL(decode_dtype, text, itemsize);
+    Py_XDECREF(text);
     Py_XDECREF(known);
-    return dtype || PyErr_Occurred() ? dtype : CALL(decode_dtype, text, itemsize);
+    Py_XDECREF(itemsize);
+    return dtype;
 }
 
-static PyObject *new_array(const xp_hand_over *self, PyObject *range, PyObject *parts, PyObject *dtype,
-                           PyObject *handle, PyObject *order)
+/* What readers have to wait for, or None. */
+static PyObject *order_of(const xp_hand_over *self, const xp_types *types, const xp_array_parts *a, PyObject *device)
 {
-    PyObject *forks = PyLong_FromUnsignedLong(XP_RELAXED(&xp_fork_count));
-    PyObject *made = forks ? xp_base_new(CLASS(SharedArray)) : NULL;
+    if (!a->has_event)
+        return Py_NewRef(Py_None);
+    PyObject *event = new_handle(self, types, &a->event), *point = PyLong_FromUnsignedLongLong(a->head.point);
+    PyObject *order = event && point ? CALL(order_of, event, device, point) : NULL;
+    Py_XDECREF(event);
+    Py_XDECREF(point);
+    return order;
+}
+
+/* It keeps the message: its handle is made of that when somebody asks. */
+static PyObject *new_array(const xp_hand_over *self, const xp_array_parts *a, PyObject *range, PyObject *dtype,
+                           PyObject *message, PyObject *order)
+{
+    PyObject *forks = PyLong_FromUnsignedLong(XP_RELAXED(&xp_fork_count)), *shape = xp_shape(a);
+    PyObject *strides = xp_strides(a), *offset = PyLong_FromUnsignedLongLong(a->head.offset);
+    PyObject *made = forks && shape && strides && offset ? xp_base_new(CLASS(SharedArray)) : NULL;
     if (made && !(WRITE(made, SharedArray, _held, range) && WRITE(made, SharedArray, _forks, forks) &&
-                  WRITE(made, SharedArray, _shape, PyTuple_GetItem(parts, 3)) &&
-                  WRITE(made, SharedArray, _strides, PyTuple_GetItem(parts, 4)) &&
-                  WRITE(made, SharedArray, _offset, PyTuple_GetItem(parts, 5)) &&
-                  WRITE(made, SharedArray, _dtype, dtype) && WRITE(made, SharedArray, _pinned, Py_None) &&
-                  WRITE(made, SharedArray, _handle, handle) && WRITE(made, SharedArray, _order, order) &&
-                  WRITE(made, SharedArray, _implicit, Py_None)))
+                  WRITE(made, SharedArray, _shape, shape) && WRITE(made, SharedArray, _strides, strides) &&
+                  WRITE(made, SharedArray, _offset, offset) && WRITE(made, SharedArray, _dtype, dtype) &&
+                  WRITE(made, SharedArray, _pinned, Py_None) && WRITE(made, SharedArray, _handle, message) &&
+                  WRITE(made, SharedArray, _order, order) && WRITE(made, SharedArray, _implicit, Py_None)))
         Py_CLEAR(made);
     Py_XDECREF(forks);
+    Py_XDECREF(shape);
+    Py_XDECREF(strides);
+    Py_XDECREF(offset);
     return made;
 }
 
 /* The array over what was acquired. */
-static PyObject *attached(const xp_hand_over *self, const xp_types *types, const xp_array_parts *a, PyObject *raw,
+static PyObject *attached(const xp_hand_over *self, const xp_types *types, const xp_array_parts *a, PyObject *message,
                           PyObject *memory, PyObject *acquired, PyObject *device, PyObject *context)
 {
     const xp_handle *h = &a->memory;
@@ -452,20 +462,12 @@ static PyObject *attached(const xp_hand_over *self, const xp_types *types, const
                          Py_NewRef(memory),
                          Py_NewRef(lease)};
     PyObject *range = named_tuple(CLASS(Range), 8, items);
-    PyObject *event = a->has_event ? new_handle(self, types, &a->event) : Py_NewRef(Py_None);
-    PyObject *parts = range && event ? new_parts(self, a, memory, event) : NULL, *order = NULL, *dtype = NULL;
-    if (parts)
-        order = a->has_event ? CALL(order_of, event, device, PyTuple_GetItem(parts, 2)) : Py_NewRef(Py_None);
-    if (order)
-        dtype = dtype_of(self, PyTuple_GetItem(parts, 7), PyTuple_GetItem(parts, 6), a->head.itemsize);
-    PyObject *handle = dtype ? new_array_handle(self, raw, parts, Py_None) : NULL;
-    PyObject *array = handle ? new_array(self, range, parts, dtype, handle, order) : NULL;
+    PyObject *order = range ? order_of(self, types, a, device) : NULL;
+    PyObject *dtype = order ? dtype_of(self, a) : NULL;
+    PyObject *array = dtype ? new_array(self, a, range, dtype, message, order) : NULL;
     Py_XDECREF(range);
-    Py_XDECREF(event);
-    Py_XDECREF(parts);
     Py_XDECREF(order);
     Py_XDECREF(dtype);
-    Py_XDECREF(handle);
     return array;
 }
 

@@ -55,7 +55,8 @@ const xp_handle *xp_fields_of(const xp_types *types, PyObject *fields); /* borro
 const xp_key *xp_key_of(const xp_types *types, PyObject *seal); /* borrowed; NULL with TypeError */
 
 /* seal.c */
-int xp_set_described(PyObject *tuple, Py_ssize_t at, const xp_array_parts *a); /* 8 items: from the point to `fits` */
+PyObject *xp_shape(const xp_array_parts *a);
+PyObject *xp_strides(const xp_array_parts *a);
 /* Of `head` it takes point, item size, offset and copied. */
 PyObject *xp_seal_array(const xp_key *key, xp_array head, const void *memory, const void *event, int ndim,
                         const int64_t *shape, const int64_t *strides, PyObject *text);
