@@ -1,10 +1,10 @@
 """Instructions of the hand-over of an array of the host, counted by single steps: figures without noise.
 
-python scripts/instructions.py [--rounds N]
+python scripts/instructions.py [--rounds N] [--same]
 
-Two processes hand over a new array of 1 MiB in each round. The table has, for each call: user instructions, the
-distinct cache lines and pages of code that they lie in, and system calls. Needs x86-64, a C compiler, Python's headers,
-and leave to trace a process of one's own.
+Two processes hand over a new array of 1 MiB in each round; with `--same` one that both have open already. The table
+has, for each call: user instructions, the distinct cache lines and pages of code that they lie in, and system calls.
+Needs x86-64, a C compiler, Python's headers, and leave to trace a process of one's own.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ NBYTES = 1 << 20
 Mark = Callable[[int], object]
 
 
-def produce(channel: socket.socket, mark: Mark, rounds: int) -> None:
+def produce(channel: socket.socket, mark: Mark, rounds: int, same: bool) -> None:
+    array = xs.empty((NBYTES,), "u1")
     for number in range(WARM + rounds):
         on = mark if number >= WARM else lambda _label: None
-        array = xs.empty((NBYTES,), "u1")
+        if not same:
+            array = xs.empty((NBYTES,), "u1")
         np.asarray(array)[0] = 7
         on(1)
         handle = xs.share(array)
@@ -49,8 +51,9 @@ def produce(channel: socket.socket, mark: Mark, rounds: int) -> None:
     channel.send(b"-")
 
 
-def consume(channel: socket.socket, mark: Mark, _rounds: int) -> None:
+def consume(channel: socket.socket, mark: Mark, _rounds: int, same: bool) -> None:
     number = 0
+    held: list[xs.SharedArray] = []
     while len(raw := channel.recv(4096)) > 1:
         on = mark if number >= WARM else lambda _label: None
         number += 1
@@ -61,6 +64,8 @@ def consume(channel: socket.socket, mark: Mark, _rounds: int) -> None:
         on(0)
         assert view[0] == 7
         del view
+        if same and not held:
+            held.append(xs.attach(raw))
         on(6)
         array.close()
         del array
@@ -79,7 +84,7 @@ def build(folder: Path) -> None:
     subprocess.run([cc, "-O2", "-shared", "-fPIC", "-DMARK", include, source, "-o", folder / "mark.so"], check=True)
 
 
-def measure(rounds: int) -> dict[str, tuple[int, ...]]:
+def measure(rounds: int, same: bool) -> dict[str, tuple[int, ...]]:
     """By call: instructions, cache lines and pages of code, system calls; medians."""
     found: dict[str, tuple[int, ...]] = {}
     with tempfile.TemporaryDirectory(prefix="xpushare-instructions-") as folder:
@@ -87,7 +92,7 @@ def measure(rounds: int) -> dict[str, tuple[int, ...]]:
         for side, other in (("produce", "consume"), ("consume", "produce")):
             here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with here, there:
-                command = [sys.executable, __file__, "--rounds", str(rounds)]
+                command = [sys.executable, __file__, "--rounds", str(rounds), *(["--same"] if same else [])]
                 stepped = [f"{folder}/count", *command, "--side", side, "--fd", str(here.fileno()), "--marks", folder]
                 free = [*command, "--side", other, "--fd", str(there.fileno())]
                 peer = subprocess.Popen(free, pass_fds=[there.fileno()])
@@ -108,6 +113,7 @@ def measure(rounds: int) -> dict[str, tuple[int, ...]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--same", action="store_true", help="the same array in each round")
     for hidden in "--side", "--fd", "--marks":
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     wanted = parser.parse_args()
@@ -117,12 +123,12 @@ def main() -> int:
             sys.path.append(wanted.marks)
             from mark import mark  # type: ignore[import-not-found,no-redef]
         with socket.socket(fileno=int(wanted.fd)) as channel:
-            SIDES[wanted.side](channel, mark, wanted.rounds)
+            SIDES[wanted.side](channel, mark, wanted.rounds, wanted.same)
         return 0
     if platform.machine() != "x86_64" or shutil.which(os.environ.get("CC", "cc")) is None:
         print("this needs x86-64 and a C compiler", file=sys.stderr)
         return 2
-    found = measure(wanted.rounds)
+    found = measure(wanted.rounds, wanted.same)
     print(f"{'call':24}{'instructions':>14}{'lines':>8}{'pages':>8}{'calls':>8}")
     for name, numbers in found.items():
         print(f"{name:24}{numbers[0]:14,}{numbers[1]:8,}{numbers[2]:8,}{numbers[3]:8,}")

@@ -240,7 +240,7 @@ class SharedArray(BufferBase, Closable[Range]):
     _offset: int
     _dtype: Any
     _pinned: object
-    _handle: ArrayHandle | None  # that it was attached by
+    _handle: ArrayHandle | bytes | None  # that it was attached by; native code keeps the bytes
     _order: Order | None  # what its readers have to wait for
     _implicit: _Pickled | None
 
@@ -401,6 +401,8 @@ class SharedArray(BufferBase, Closable[Range]):
         if self._handle is None:
             how = "xs.share makes one" if not self.is_imported else "its memory has: a.memory.handle"
             raise InvalidArgumentError(f"this SharedArray came by no array handle; {how}")
+        if isinstance(self._handle, bytes):
+            self._handle = ArrayHandle(self._handle)
         return self._handle
 
     def close(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 import struct
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 from xpushare._elements import check_dtype, extent, named_by_typestr
 from xpushare._errors import InvalidArgumentError, InvalidHandleError, Unread, XpuShareError
 from xpushare._lifecycle import Closable
-from xpushare._native import CONSTANTS, MAGICS, STRUCTS, forks
+from xpushare._native import CONSTANTS, MAGICS, STRUCTS, HandleBase, forks
 from xpushare.core.declare import misused
 from xpushare.sharing import identity, layout, node
 from xpushare.sharing.handle import (
@@ -39,6 +38,7 @@ __all__ = [
     "Parts",
     "checked_parts",
     "decode_dtype",
+    "dtypes",
     "encode_dtype",
     "expect_open",
     "other_messages",
@@ -74,7 +74,7 @@ class Parts(NamedTuple):
     fits: bool  # the elements lie in the memory's range, and an array can have that shape
 
 
-class ArrayHandle(Named, Closable[Parts]):
+class ArrayHandle(HandleBase, Named, Closable[Parts]):
     """A verified handle of an array: a memory handle, dtype, shape and strides, and the event that orders its content.
 
     `share` makes it. `ArrayHandle(h)` takes an array handle, its bytes (any bytes-like object) or its text, as `Handle`
@@ -88,7 +88,7 @@ class ArrayHandle(Named, Closable[Parts]):
     `HandleExpiredError` for the bytes of a withdrawn handle.
     """
 
-    __slots__ = ("__weakref__", "_dtype", "_held", "_owner", "_parts", "_raw")
+    __slots__ = ("__weakref__", "_dtype", "_held", "_newest", "_parts", "_raw", "_unread")
 
     _begins = "_seal"
     _owns_export = True
@@ -222,9 +222,9 @@ class ArrayHandle(Named, Closable[Parts]):
             table.withdraw(self._parts.memory, layout.REASON_PUT)  # False where its opens were used up: it is gone
 
     # The defaults keep what is needed at interpreter exit, when module globals are gone.
-    def __del__(self, _forks: Callable[[], int] = forks, _left: list[bool] = node.left) -> None:
-        owner = getattr(self, "_owner", None)
-        if owner is None or _left or owner != _forks():
+    def _lost(self, _forks: Callable[[], int] = forks, _left: list[bool] = node.left) -> None:
+        """The object dies, which may own an export."""
+        if _left or self._owner != _forks():
             return
         table = node.current().table_if_any
         if table is not None and table.lose(self._parts.memory):
@@ -387,7 +387,7 @@ def _why_unfit(parts: Parts) -> str:
 
 
 # By identity: structures that compare equal may differ, in being aligned say.
-texts: Final[dict[int, tuple[Any, bytes]]] = {}
+texts: Final[dict[int, tuple[Any, bytes, int]]] = {}  # with the item size
 _TEXTS_LIMIT: Final = 256
 
 
@@ -399,7 +399,7 @@ def encode_dtype(dtype: Any) -> bytes:
     text = json.dumps(_described(dtype), separators=(",", ":"), ensure_ascii=False).encode()
     if len(texts) >= _TEXTS_LIMIT:
         texts.clear()
-    texts[id(dtype)] = dtype, text
+    texts[id(dtype)] = dtype, text, dtype.itemsize
     return text
 
 
@@ -436,14 +436,22 @@ def _loaded(text: bytes) -> Any:
         raise InvalidHandleError(f"the array handle's dtype is no dtype: {error}") from None
 
 
-@functools.lru_cache(256)
+dtypes: Final[dict[bytes, tuple[Any, int]]] = {}  # and their item sizes
+
+
 def decode_dtype(text: bytes, itemsize: int) -> Any:
     """The dtype that `encode_dtype` described. Raises `InvalidHandleError` for any other description."""
+    known = dtypes.get(text)
+    if known is not None and known[1] == itemsize:
+        return known[0]
     found = _built(_loaded(text), 0)
     if found.hasobject:
         raise InvalidHandleError("the array handle says elements that are Python objects")
     if found.itemsize != itemsize:
         raise InvalidHandleError(f"the array handle says items of {itemsize} bytes and a dtype of {found.itemsize}")
+    if len(dtypes) >= _TEXTS_LIMIT:
+        dtypes.clear()
+    dtypes[text] = found, itemsize
     return found
 
 

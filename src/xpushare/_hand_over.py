@@ -7,20 +7,23 @@ caller goes all of its way in Python, where everything is decided.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Final
 
 from xpushare._array import SharedArray, order_of
-from xpushare._array_handle import ArrayHandle, Parts, decode_dtype, encode_dtype, texts
+from xpushare._array_handle import ArrayHandle, Parts, decode_dtype, dtypes, texts
 from xpushare._device import Device
 from xpushare._native import HandOver
+from xpushare._system import boot_ids
 from xpushare.adapters.base import Export, Form, Import
 from xpushare.core.declare import layers_on
 from xpushare.core.memory import Range, decided, prepared_by
 from xpushare.core.resources import Allocation, End
-from xpushare.sharing import identity, node
 from xpushare.sharing.handle import Handle
-from xpushare.sharing.peers import Opener
-from xpushare.sharing.table import Exported, Prepared
+from xpushare.sharing.identity import sealings
+from xpushare.sharing.node import Node, here
+from xpushare.sharing.peers import Opener, Peer, Peers
+from xpushare.sharing.table import Exported, Table
 
 __all__ = ["SWITCH", "attach", "off", "share"]
 
@@ -41,29 +44,27 @@ _native: Final = HandOver(
     Device=Device,
     Import=Import,
     Export=Export,
-    Prepared=Prepared,
+    Node=Node,
+    Table=Table,
+    Peers=Peers,
+    Peer=Peer,
     decided=decided,
     texts=texts,
+    dtypes=dtypes,
+    off=off,
+    layers_on=layers_on,
+    here=here,
+    sealings=sealings,
+    boot_ids=boot_ids,
     memfd=Form.MEMFD,
     prepared_by=prepared_by,
-    encode_dtype=encode_dtype,
     decode_dtype=decode_dtype,
     order_of=order_of,
 )
 
 
-def share(array: SharedArray) -> ArrayHandle | None:
-    """What `xs.share` returns for an array of ours and no options."""
-    table = node.current().table_if_any
-    if table is None or off or layers_on:
-        return None
-    handle: ArrayHandle | None = _native.share(array, identity.sealing(), table)
-    return handle
+share: Final[Callable[[object], ArrayHandle | None]] = _native.share
+"""What `xs.share` returns for an array of ours and no options."""
 
-
-def attach(raw: bytes) -> SharedArray | None:
-    """What `xs.attach` returns for the bytes of an array handle and no options."""
-    if off or layers_on:
-        return None
-    array: SharedArray | None = _native.attach(raw, identity.sealing(), identity.boot_id(), node.current().peers)
-    return array
+attach: Final[Callable[[object], SharedArray | None]] = _native.attach
+"""What `xs.attach` returns for the bytes of an array handle and no options."""

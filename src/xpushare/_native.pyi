@@ -8,6 +8,8 @@ holds the GIL while it blocks.
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, Self, TypeVar, final
 
+from xpushare.adapters.base import OnDemand
+
 _Handle = TypeVar("_Handle")
 
 # --- the protocol's declarations, of src/native/engine/layout.h -------------------------------------------------------
@@ -264,6 +266,9 @@ class PeerTable:
 class Template:
     """What `OwnTable.prepare` makes. It never changes."""
 
+    nbytes: int
+    on_demand: OnDemand | None
+
 @final
 class OwnTable:
     """This process's own table, mapped writable. `common`: a handle without its seal, with the fields that all handles
@@ -273,7 +278,7 @@ class OwnTable:
     def __init__(self, mapping: Mapping, common: bytes) -> None: ...
     def prepare(
         self, kind: int, flags: int, names: bytes, device: int, object: int, nbytes: int, exposed_nbytes: int,
-        inode: int, within: int, fd_count: int, fds: tuple[int, ...], payload: bytes, /,
+        inode: int, within: int, fd_count: int, fds: tuple[int, ...], payload: bytes, on_demand: OnDemand | None, /,
     ) -> Template:  # fmt: skip
         """What the exports of one object have in common. `names` are the backend and uuid of the device, 32 bytes, and
         `device` is its number in the table; `within` is where the object begins in what the `fds` stand for.
@@ -303,20 +308,29 @@ class OwnTable:
     def new_object(self) -> int:
         """1, 2, 3, …: no two threads get the same number."""
 
+class HandleBase:
+    """Base of handles that may own an export. Where `_owner` is not None when an object dies, `_lost` is called as
+    `__del__` would be.
+    """
+
+    _owner: int | None  # the fork in which this object owns the export
+    def _lost(self) -> None: ...
+
 @final
 class HandOver:
     """`share` and `attach` of the common case, by one call each. It takes the classes, dicts and steps in Python that
-    they are made of.
+    they are made of, and lists that say how things are: whether the native way is off, this process's node, its seal
+    and its boot.
     """
 
     def __init__(self, **kit: Any) -> None: ...
-    def share(self, array: object, seal: Seal, table: Any, /) -> Any:
+    def share(self, array: object, /) -> Any:
         """The handle of an array of ours, in memory of this process on a device without streams. None, with nothing
         exported, for anything else.
         """
 
-    def attach(self, raw: bytes, seal: Seal, boot_id: bytes, peers: Any, /) -> Any:
-        """The array behind the bytes of a handle that `seal` sealed, of an exporter that this process has met, on a
+    def attach(self, raw: object, /) -> Any:
+        """The array behind the bytes of a handle of this user, of an exporter that this process has met, on a
         device that it has opened memory on. None, with nothing left open, for anything else.
         """
 

@@ -183,7 +183,7 @@ def share(
     The export holds the array's memory until the returned handle's `close()` or the end of this process, or until
     `opens` or `ttl` end it. With neither, losing the handle without closing it is a `ResourceWarning`.
     """
-    if type(array) is SharedArray and stream is None and opens is None and ttl is None and not (read_only or copy):
+    if stream is None and opens is None and ttl is None and not (read_only or copy):
         handle = _hand_over.share(array)
         if handle is not None:
             return handle
@@ -279,7 +279,7 @@ def attach(
     `InvalidHandleError` for anything but an array handle of this user and boot that fits the memory it names,
     `HandleExpiredError` after `close` or the exporter's end, and what `ipc.memory.open` raises.
     """
-    if type(h) is bytes and device is None and stream is None and like is None:
+    if device is None and stream is None and like is None:
         array = _hand_over.attach(h)
         if array is not None:
             return array

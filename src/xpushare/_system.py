@@ -21,6 +21,7 @@ __all__ = [
     "Reservation",
     "bell",
     "boot_id",
+    "boot_ids",
     "check_memfd",
     "connect",
     "dup",
@@ -71,20 +72,21 @@ def page_nbytes() -> int:
     return os.sysconf("SC_PAGE_SIZE")
 
 
-_boot_id: list[bytes] = []
+boot_ids: Final[list[bytes]] = []
+"""What `boot_id` has found; native code reads it."""
 
 
 def boot_id() -> bytes:
     """The kernel's id of this boot, 16 bytes: what tells two hosts, and two boots of one, apart."""
-    if not _boot_id:
+    if not boot_ids:
         try:
             with open(BOOT_ID, encoding="ascii") as file:
-                _boot_id.append(bytes.fromhex(file.read().strip().replace("-", "")))
+                boot_ids.append(bytes.fromhex(file.read().strip().replace("-", "")))
         except OSError as error:
             raise FeatureNotSupportedError(
                 f"handles name the boot by {BOOT_ID}, which cannot be read ({error.strerror}): mount -t proc proc /proc"
             ) from error
-    return _boot_id[0]
+    return boot_ids[0]
 
 
 def join(commons: OwnedFd, bell: OwnedFd, cookie: bytes, owner: bool) -> Domain:

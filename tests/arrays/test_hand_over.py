@@ -22,7 +22,7 @@ from xpushare._native import HandOver, OwnTable, Span
 from xpushare.adapters.host.memory import HostMemory
 from xpushare.adapters.native_cpu import NativeCpu
 from xpushare.core.layers import enable_layers
-from xpushare.sharing import identity, layout, node
+from xpushare.sharing import layout, node
 from xpushare.sharing.handle import fields_of
 from xpushare.sharing.peers import Entry
 
@@ -117,7 +117,7 @@ def test_the_first_share_of_an_allocation() -> None:
         assert fields_of(each.handle).object == entry.object == allocation.serial
         assert os.fstat(layout.FDS.unpack(entry.fds)[0]).st_ino == entry.inode
         assert allocation.prepared is not None
-        assert allocation.prepared[1:] == (allocation.nbytes, None)
+        assert (allocation.prepared.nbytes, allocation.prepared.on_demand) == (allocation.nbytes, None)
         each.close()
 
 
@@ -428,7 +428,7 @@ def test_its_allocations_are_what_python_makes(met: bytes) -> None:
 
 CLASSES = (
     "SharedArray", "ArrayHandle", "Handle", "Range", "Parts", "Allocation", "Exported", "End", "Opener", "Device",
-    "Import", "Export", "Prepared",
+    "Import", "Export", "Node", "Table", "Peers", "Peer",
 )  # fmt: skip
 
 
@@ -436,16 +436,15 @@ def test_hand_over_takes_its_kit() -> None:
     for kit in ({}, {"SharedArray": 1}):
         with pytest.raises(TypeError, match="keyword arguments"):
             HandOver(**kit)
-    seal = identity.sealing()
-    with pytest.raises(TypeError):
-        _hand_over._native.attach("text", seal, bytes(16), None)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="Seal"):
-        _hand_over._native.share(None, None, None)  # type: ignore[arg-type]
-    assert _hand_over._native.attach(b"", seal, b"", None) is None
-    kit = dict.fromkeys(CLASSES, object) | {"decided": {}, "texts": {}}
-    steps = ("memfd", "prepared_by", "encode_dtype", "decode_dtype", "order_of")
+    for nonsense in ("text", None, b"", bytearray(1)):
+        assert _hand_over.attach(nonsense) is _hand_over.share(nonsense) is None
+    kit = dict.fromkeys(CLASSES, object) | {"decided": {}, "texts": {}, "dtypes": {}}
+    kit |= dict.fromkeys(("memfd", "prepared_by", "decode_dtype", "order_of"))
+    lists = ("off", "layers_on", "here", "sealings", "boot_ids")
+    with pytest.raises(TypeError, match="off is a list"):
+        HandOver(**kit, **dict.fromkeys(lists))
     with pytest.raises(AttributeError, match="_held"):
-        HandOver(**kit, **dict.fromkeys(steps))
+        HandOver(**kit, **{name: list[Any]() for name in lists})
 
 
 def test_entries_are_used_again_once_nobody_holds_them() -> None:

@@ -375,14 +375,14 @@ def test_exports_of_a_tree_are_all_or_none(monkeypatch: pytest.MonkeyPatch) -> N
     publish = table._publish
     calls: list[int] = []
 
-    def fail(*arguments: Any) -> Any:
+    def fail(_table: object, *arguments: Any) -> Any:
         calls.append(1)
         if len(calls) == 3:
             raise MemoryError
         return publish(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(table, "_publish", fail)
+        patch.setattr(type(table), "_publish", fail)
         with pytest.raises(MemoryError):
             xs.share(arrays)
     assert table.statistics()["exports"] == before

@@ -28,7 +28,7 @@ class Interrupt:
     """Raises KeyboardInterrupt at the nth point in the package's code at which CPython may run the handler of a signal:
     where a function of Python begins, and where one of C has returned, whose result is lost then.
 
-    What runs below a `__del__` is left out: nothing can come out of that.
+    What runs below a `__del__`, or what is called like one, is left out: nothing can come out of that.
     """
 
     def __init__(self, nth: int) -> None:
@@ -40,7 +40,7 @@ class Interrupt:
             return
         above: FrameType | None = frame
         while above is not None:
-            if above.f_code.co_name == "__del__":
+            if above.f_code.co_name in ("__del__", "_lost"):
                 return
             above = above.f_back
         self.left -= 1

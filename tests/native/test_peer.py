@@ -254,8 +254,9 @@ def test_own_table(table):
     names = b"mock".ljust(16, b"\0") + bytes(range(16))
     inode = os.fstat(table.fd).st_ino
     seal = n.Seal(b"key")
-    said = (1, 8, names, 2, 9, 5000, SIZE, inode, 0, 1, (table.fd,), b"")
+    said = (1, 8, names, 2, 9, 5000, SIZE, inode, 0, 1, (table.fd,), b"", None)
     template = own.prepare(*said)
+    assert (template.nbytes, template.on_demand) == (5000, None)
     wanted = (seal, template, ENTRY, 6, 0, 0, 16, 100)
     raw, found = own.enter(*wanted)
     assert (found.magic, found.version, found.backend + found.device_uuid) == (b"XPUSHARE", 1, names)

@@ -447,7 +447,7 @@ def test_another_boot() -> None:
     def pretend() -> bytes:
         from xpushare import _system
 
-        _system._boot_id[:] = [bytes(range(16))]
+        _system.boot_ids[:] = [bytes(range(16))]
         return bytes(exported("native_cpu:0"))
 
     with Child() as child:

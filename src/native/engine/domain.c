@@ -567,6 +567,15 @@ bool xp_leave_if_idle(xp_domain *d)
     return idle;
 }
 
+bool xp_may_hold(const xp_domain *d, uint32_t entry)
+{
+    const uint64_t *mask = (const uint64_t *)(d->base + XP_COMMONS_HOLDERS) + (size_t)entry * XP_MASK_WORDS;
+    uint64_t any = 0;
+    for (uint32_t i = 0; i < XP_MASK_WORDS; i++)
+        any |= XP_LOAD(&mask[i]);
+    return any != 0;
+}
+
 uint32_t xp_holders(xp_domain *d, uint32_t entry, uint32_t *found)
 {
     uint64_t *mask = holders_at(d, entry);

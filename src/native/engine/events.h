@@ -152,6 +152,7 @@ long xp_reap_all(xp_domain *d);
 bool xp_leave_if_idle(xp_domain *d); /* only if it holds nothing and is attached to nothing. Blocks */
 bool xp_hold(xp_domain *d, uint32_t entry); /* false: no memory, or this process has left */
 void xp_drop(xp_domain *d, uint32_t entry);
+bool xp_may_hold(const xp_domain *d, uint32_t entry); /* false: nobody holds it, for which no lock is taken */
 uint32_t xp_holders(xp_domain *d, uint32_t entry, uint32_t *found); /* the other living holders, at most XP_MEMBERS */
 void xp_set_opens(xp_domain *d, uint32_t entry, int32_t count);
 bool xp_take_open(xp_domain *d, uint32_t entry);

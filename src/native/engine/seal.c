@@ -1,5 +1,10 @@
 #include "seal.h"
 
+#if defined __x86_64__ && !defined XP_WORDS /* for tests: what machines without AVX2 do */
+#define XP_ROWS __attribute__((target("avx2")))
+#include <immintrin.h>
+#endif
+
 /* --- BLAKE2b ------------------------------------------------------------------------------------------------------ */
 
 static const uint64_t start[8] = {
@@ -29,7 +34,7 @@ static const uint8_t order[12][16] = {
 };
 
 /* `total`: bytes so far, the key's block and these included */
-static void compress(uint64_t h[8], const uint8_t *block, uint64_t total, bool last)
+static void compress_words(uint64_t h[8], const uint8_t *block, uint64_t total, bool last)
 {
     uint64_t m[16];
     memcpy(m, block, sizeof m); /* little-endian, as the rest of the layout */
@@ -51,6 +56,62 @@ static void compress(uint64_t h[8], const uint8_t *block, uint64_t total, bool l
     for (unsigned i = 0; i < 8; i++)
         h[i] ^= v[i] ^ v[i + 8];
 }
+
+#ifdef XP_ROWS
+XP_ROWS static inline __m256i load(const uint64_t *row) { return _mm256_loadu_si256((const __m256i *)row); }
+
+XP_ROWS static inline __m256i words(const uint64_t *m, const uint8_t *w)
+{
+    return _mm256_set_epi64x((long long)m[w[6]], (long long)m[w[4]], (long long)m[w[2]], (long long)m[w[0]]);
+}
+
+/* MIX of the four columns at once. */
+XP_ROWS static inline void mix(__m256i v[4], const uint64_t *m, const uint8_t *w)
+{
+    const __m256i by24 = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(3, 4, 5, 6, 7, 0, 1, 2, 11, 12, 13, 14, 15, 8, 9, 10));
+    const __m256i by16 = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(2, 3, 4, 5, 6, 7, 0, 1, 10, 11, 12, 13, 14, 15, 8, 9));
+    v[0] = _mm256_add_epi64(_mm256_add_epi64(v[0], v[1]), words(m, w));
+    v[3] = _mm256_shuffle_epi32(_mm256_xor_si256(v[3], v[0]), _MM_SHUFFLE(2, 3, 0, 1));
+    v[2] = _mm256_add_epi64(v[2], v[3]);
+    v[1] = _mm256_shuffle_epi8(_mm256_xor_si256(v[1], v[2]), by24);
+    v[0] = _mm256_add_epi64(_mm256_add_epi64(v[0], v[1]), words(m, w + 1));
+    v[3] = _mm256_shuffle_epi8(_mm256_xor_si256(v[3], v[0]), by16);
+    v[2] = _mm256_add_epi64(v[2], v[3]);
+    v[1] = _mm256_xor_si256(v[1], v[2]);
+    v[1] = _mm256_or_si256(_mm256_srli_epi64(v[1], 63), _mm256_add_epi64(v[1], v[1]));
+}
+
+/* The same in rows of four words: half the instructions, and less code. */
+XP_ROWS static void compress_rows(uint64_t h[8], const uint8_t *block, uint64_t total, bool last)
+{
+    uint64_t m[16];
+    memcpy(m, block, sizeof m);
+    const __m256i low = load(h), high = load(h + 4);
+    __m256i v[4] = {low, high, load(start), load(start + 4)};
+    v[3] = _mm256_xor_si256(v[3], _mm256_set_epi64x(0, -(long long)last, 0, (long long)total));
+    for (unsigned round = 0; round < 12; round++) {
+        mix(v, m, order[round]);
+        v[1] = _mm256_permute4x64_epi64(v[1], _MM_SHUFFLE(0, 3, 2, 1)); /* the diagonals become columns, */
+        v[2] = _mm256_permute4x64_epi64(v[2], _MM_SHUFFLE(1, 0, 3, 2));
+        v[3] = _mm256_permute4x64_epi64(v[3], _MM_SHUFFLE(2, 1, 0, 3));
+        mix(v, m, order[round] + 8);
+        v[1] = _mm256_permute4x64_epi64(v[1], _MM_SHUFFLE(2, 1, 0, 3)); /* and diagonals again */
+        v[2] = _mm256_permute4x64_epi64(v[2], _MM_SHUFFLE(1, 0, 3, 2));
+        v[3] = _mm256_permute4x64_epi64(v[3], _MM_SHUFFLE(0, 3, 2, 1));
+    }
+    _mm256_storeu_si256((__m256i *)h, _mm256_xor_si256(low, _mm256_xor_si256(v[0], v[2])));
+    _mm256_storeu_si256((__m256i *)(h + 4), _mm256_xor_si256(high, _mm256_xor_si256(v[1], v[3])));
+}
+
+static void compress(uint64_t h[8], const uint8_t *block, uint64_t total, bool last)
+{
+    (__builtin_cpu_supports("avx2") ? compress_rows : compress_words)(h, block, total, last);
+}
+#else
+#define compress compress_words
+#endif
 
 void xp_make_key(xp_key *k, const void *key, size_t nbytes)
 {

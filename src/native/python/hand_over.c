@@ -6,15 +6,14 @@
 /* What the package gives at the start. */
 #define KIT(_)                                                                                                        \
     _(SharedArray) _(ArrayHandle) _(Handle) _(Range) _(Parts) _(Allocation) _(Exported) _(End) _(Opener) _(Device)    \
-        _(Import) _(Export) _(Prepared)                            /* classes */                                      \
-        _(decided) _(texts)                                        /* dicts that it fills */                          \
-        _(memfd) _(prepared_by) _(encode_dtype) _(decode_dtype) _(order_of) /* Form.MEMFD; steps in Python */
+        _(Import) _(Export) _(Node) _(Table) _(Peers) _(Peer)      /* classes */                                      \
+        _(decided) _(texts) _(dtypes)                              /* dicts that it fills */                          \
+        _(off) _(layers_on) _(here) _(sealings) _(boot_ids)        /* lists: two are empty, or have at most one */    \
+        _(memfd) _(prepared_by) _(decode_dtype) _(order_of)        /* Form.MEMFD; steps in Python */
 /* Names of attributes and methods. */
 #define NAMES(_)                                                                                                      \
-    _(has_streams) _(itemsize) _(_lock) _(acquire) _(release) _(_serving) _(_lingering) _(_ending) _(_sweep)          \
-        _(_entries) _(domain) _(_exports) _(acquire_known) _(handle) _(_peers) _(_cache) _(sweep) _(table) _(forget)  \
-            _(_remember) _(setdefault) _(import_memory) _(address) _(nbytes) _(host_accessible) _(device)    \
-            _(exporting) _(lasting_export) _(export)
+    _(has_streams) _(acquire) _(release) _(_sweep) _(acquire_known) _(handle) _(sweep) _(forget) _(_remember)         \
+        _(setdefault) _(import_memory) _(address) _(nbytes) _(host_accessible) _(device) _(lasting_export) _(export)
 /* Slots of these classes, which are read and set without a search for their names. */
 #define SLOTS(_)                                                                                                      \
     _(SharedArray, _held) _(SharedArray, _forks) _(SharedArray, _shape) _(SharedArray, _strides)                      \
@@ -30,7 +29,11 @@
     _(Exported, handle) _(Exported, source) _(Exported, keep) _(Exported, foreign) _(Exported, implicit)              \
     _(Exported, nbytes) _(Exported, outlives) _(Exported, deadline)                                                   \
     _(Opener, admit) _(Opener, maps) _(Opener, room)                                                                  \
-    _(Device, _adapter) _(Device, _info)
+    _(Device, _adapter) _(Device, _info)                                                                              \
+    _(Node, _table) _(Node, peers)                                                                                    \
+    _(Table, _lock) _(Table, _serving) _(Table, _lingering) _(Table, _ending) _(Table, _entries) _(Table, domain)     \
+    _(Table, _exports) _(Table, exporting)                                                                            \
+    _(Peers, _peers) _(Peers, _cache) _(Peer, table)
 
 #define ENUM(name) K_##name,
 enum { KIT(ENUM) KIT_SIZE };
@@ -117,12 +120,15 @@ static PyObject *over_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         if (!(good = self->kit[i] != NULL))
             PyErr_Format(PyExc_TypeError, "HandOver() needs %s", kit_texts[i]);
     }
-    for (int i = K_SharedArray; good && i <= K_Prepared; i++)
+    for (int i = K_SharedArray; good && i <= K_Peer; i++)
         if (!(good = PyType_Check(self->kit[i])))
             PyErr_Format(PyExc_TypeError, "%s is a class", kit_texts[i]);
-    for (int i = K_decided; good && i <= K_texts; i++)
+    for (int i = K_decided; good && i <= K_dtypes; i++)
         if (!(good = PyDict_Check(self->kit[i])))
             PyErr_Format(PyExc_TypeError, "%s is a dict", kit_texts[i]);
+    for (int i = K_off; good && i <= K_boot_ids; i++)
+        if (!(good = PyList_Check(self->kit[i])))
+            PyErr_Format(PyExc_TypeError, "%s is a list", kit_texts[i]);
     if (!good || !find_slots(self))
         Py_CLEAR(self);
     return (PyObject *)self;
@@ -197,16 +203,6 @@ static PyObject *new_handle(const xp_hand_over *self, const xp_types *types, con
     return made;
 }
 
-/* What an ArrayHandle describes. */
-static PyObject *new_parts(const xp_hand_over *self, const xp_array_parts *a, PyObject *memory, PyObject *event)
-{
-    PyObject *plain = PyTuple_New(10);
-    if (plain && (PyTuple_SetItem(plain, 0, Py_NewRef(memory)) < 0 || PyTuple_SetItem(plain, 1, Py_NewRef(event)) < 0 ||
-                  xp_set_described(plain, 2, a) < 0))
-        Py_CLEAR(plain);
-    return as_named(CLASS(Parts), plain);
-}
-
 static PyObject *new_array_handle(const xp_hand_over *self, PyObject *raw, PyObject *parts, PyObject *owner)
 {
     PyObject *made = PyType_GenericAlloc(CLASS(ArrayHandle), 0);
@@ -215,6 +211,19 @@ static PyObject *new_array_handle(const xp_hand_over *self, PyObject *raw, PyObj
                   WRITE(made, ArrayHandle, _owner, owner)))
         Py_CLEAR(made);
     return made;
+}
+
+/* The only item of a list, which it keeps, borrowed; NULL if it is empty. */
+static PyObject *only(const xp_hand_over *self, int list)
+{
+    return PyList_Size(self->kit[list]) > 0 ? PyList_GetItem(self->kit[list], 0) : NULL;
+}
+
+/* NULL where Python goes all of its way, or has not made the seal yet. */
+static const xp_key *key_if_on(const xp_hand_over *self, const xp_types *types)
+{
+    PyObject *seal = only(self, K_off) || only(self, K_layers_on) ? NULL : only(self, K_sealings);
+    return seal ? xp_key_of(types, seal) : NULL;
 }
 
 /* None unless the last call failed. */
@@ -235,7 +244,8 @@ static PyObject *key_of(const xp_handle *h, PyObject *opener)
 /* Whether what is opened so comes mapped, and is not kept for a moment when it is closed. */
 static bool only_maps(const xp_hand_over *self, PyObject *opener)
 {
-    PyObject *admit = READ(opener, Opener, admit), *maps = READ(opener, Opener, maps), *room = READ(opener, Opener, room);
+    PyObject *admit = READ(opener, Opener, admit), *maps = READ(opener, Opener, maps);
+    PyObject *room = READ(opener, Opener, room);
     bool found = admit == Py_None && maps == Py_True && room == Py_None;
     Py_XDECREF(admit);
     Py_XDECREF(maps);
@@ -293,43 +303,86 @@ static PyObject *remember(const xp_hand_over *self, PyObject *peers, PyObject *c
 
 /* (the allocation, the hold) where that is a mapping that this process does not have yet; NULL: see `declined`. */
 static PyObject *open_mapped(const xp_hand_over *self, const xp_types *types, const xp_handle *h, PyObject *memory,
-                             PyObject *peers, PyObject *device, PyObject *key)
+                             PyObject *peers, PyObject *cache, PyObject *peer, PyObject *device, PyObject *key)
 {
-    PyObject *met = GET(peers, _peers), *cache = met ? GET(peers, _cache) : NULL, *lease = NULL, *mapping = NULL;
-    PyObject *swept = cache && PyDict_Size(met) > 1 ? METHOD(peers, sweep) : Py_NewRef(Py_None);
-    PyObject *peer = swept && cache ? found_in(met, PyTuple_GetItem(key, 0)) : NULL;
-    PyObject *table = peer && PyDict_Contains(cache, key) == 0 ? GET(peer, table) : NULL, *forget = NULL, *found = NULL;
+    PyObject *table = READ(peer, Peer, table), *lease = NULL, *forget = NULL, *found = NULL;
     xp_entry e;
-    if (table && (mapping = xp_open_mapped(types, table, h, peer, &e, &lease)))
+    PyObject *mapping = table ? xp_open_mapped(types, table, h, peer, &e, &lease) : NULL;
+    if (mapping)
         forget = GET(peers, forget);
     PyObject *made = forget ? imported(self, memory, &e, mapping, device, forget, key) : NULL;
     PyObject *kept = made ? remember(self, peers, cache, key, made) : NULL;
     if (kept)
         found = PyTuple_Pack(2, kept, lease);
-    PyObject *all[] = {met, cache, swept, peer, table, forget, mapping, made, kept, lease};
+    PyObject *all[] = {table, forget, mapping, made, kept, lease};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         Py_XDECREF(all[i]);
     return found;
 }
 
-/* (what is mapped, the hold) of an exporter that this process has met; NULL: see `declined`. Where that fails, Python
- * tries again: it may find room, or another way. */
+/* As the property's setter does it. */
+static bool set_handle(const xp_hand_over *self, const xp_types *types, const xp_handle *h, PyObject *memory,
+                       PyObject *allocation)
+{
+    PyObject *before = READ(allocation, Allocation, _handle);
+    PyObject *fields = before && Py_TYPE(before) == CLASS(Handle) ? READ(before, Handle, _fields) : NULL;
+    const xp_handle *old = fields ? xp_fields_of(types, fields) : NULL;
+    bool same = old && old->offset == h->offset && old->nbytes == h->nbytes;
+    Py_XDECREF(fields);
+    Py_XDECREF(before);
+    return same ? WRITE(allocation, Allocation, _handle, memory) : before && SET(allocation, handle, memory);
+}
+
+/* (the allocation, the hold) of what is open already, by a weak reference to it. The hold is first: a handle that is
+ * refused renews nothing. NULL: see `declined`. */
+static PyObject *open_again(const xp_hand_over *self, const xp_types *types, const xp_handle *h, PyObject *memory,
+                            PyObject *peer, PyObject *known)
+{
+    PyObject *table = READ(peer, Peer, table), *lease = table ? xp_hold_live(types, table, h, peer) : NULL;
+    PyObject *allocation = lease ? PyObject_CallNoArgs(known) : NULL, *found = NULL;
+    if (allocation && allocation != Py_None && set_handle(self, types, h, memory, allocation))
+        found = PyTuple_Pack(2, allocation, lease);
+    Py_XDECREF(table);
+    Py_XDECREF(lease);
+    Py_XDECREF(allocation);
+    return found;
+}
+
+/* What `acquire_known` returns. Where that fails, Python tries again: it may find room, or another way. */
+static PyObject *acquire_known(const xp_hand_over *self, PyObject *memory, PyObject *peers, PyObject *key,
+                               PyObject *opener)
+{
+    PyObject *acquired = METHOD(peers, acquire_known, memory, key, opener);
+    if (acquired == NULL && PyErr_ExceptionMatches(PyExc_Exception))
+        PyErr_Clear();
+    if (acquired && !(PyTuple_Check(acquired) && PyTuple_Size(acquired) == 2 &&
+                      SET(PyTuple_GetItem(acquired, 0), handle, memory)))
+        Py_CLEAR(acquired); /* None */
+    return acquired;
+}
+
+/* (what is mapped, the hold) of an exporter that this process has met; NULL: see `declined`. */
 static PyObject *acquire(const xp_hand_over *self, const xp_types *types, const xp_handle *h, PyObject *memory,
                          PyObject *peers, PyObject *opener, PyObject *device)
 {
-    PyObject *key = key_of(h, opener), *acquired = NULL;
-    if (key && only_maps(self, opener))
-        acquired = open_mapped(self, types, h, memory, peers, device, key);
-    if (key && acquired == NULL && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_Exception))) {
-        PyErr_Clear();
-        acquired = METHOD(peers, acquire_known, memory, key, opener);
-        if (acquired == NULL && PyErr_ExceptionMatches(PyExc_Exception))
+    PyObject *key = key_of(h, opener), *met = READ(peers, Peers, _peers), *cache = READ(peers, Peers, _cache);
+    PyObject *swept = key && met && cache && PyDict_Size(met) > 1 ? METHOD(peers, sweep) : Py_NewRef(Py_None);
+    PyObject *peer = swept && key && met && cache ? found_in(met, PyTuple_GetItem(key, 0)) : NULL, *acquired = NULL;
+    if (peer) {
+        PyObject *known = found_in(cache, key);
+        if (known)
+            acquired = open_again(self, types, h, memory, peer, known);
+        else if (!PyErr_Occurred() && only_maps(self, opener))
+            acquired = open_mapped(self, types, h, memory, peers, cache, peer, device, key);
+        Py_XDECREF(known);
+        if (acquired == NULL && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_Exception))) {
             PyErr_Clear();
-        if (acquired && !(PyTuple_Check(acquired) && PyTuple_Size(acquired) == 2 &&
-                          SET(PyTuple_GetItem(acquired, 0), handle, memory)))
-            Py_CLEAR(acquired); /* None */
+            acquired = acquire_known(self, memory, peers, key, opener);
+        }
     }
-    Py_XDECREF(key);
+    PyObject *all[] = {key, met, cache, swept, peer};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        Py_XDECREF(all[i]);
     return acquired;
 }
 
@@ -337,31 +390,62 @@ static PyObject *acquire(const xp_hand_over *self, const xp_types *types, const 
 static int lies_in(const xp_hand_over *self, const xp_handle *h, PyObject *allocation)
 {
     uint64_t total;
-    PyObject *nbytes = GET(allocation, nbytes);
+    PyObject *nbytes = READ(allocation, Allocation, nbytes);
     int rc = nbytes ? xp_as_u64(nbytes, &total) : -1;
     Py_XDECREF(nbytes);
     return rc < 0 ? -1 : h->offset <= total && h->nbytes <= total - h->offset;
 }
 
-static PyObject *new_array(const xp_hand_over *self, PyObject *range, PyObject *parts, PyObject *dtype,
-                           PyObject *handle, PyObject *order)
+/* What `decode_dtype` returns. */
+static PyObject *dtype_of(const xp_hand_over *self, const xp_array_parts *a)
 {
-    PyObject *forks = PyLong_FromUnsignedLong(XP_RELAXED(&xp_fork_count));
-    PyObject *made = forks ? xp_base_new(CLASS(SharedArray)) : NULL;
+    PyObject *text = PyBytes_FromStringAndSize((const char *)a->text, a->head.text_nbytes), *itemsize = NULL;
+    PyObject *known = text ? found_in(self->kit[K_dtypes], text) : NULL, *dtype = NULL; /* the dtype, its item size */
+    uint32_t found;
+    if (known && xp_as_u32(PyTuple_GetItem(known, 1), &found) == 0 && found == a->head.itemsize)
+        dtype = Py_NewRef(PyTuple_GetItem(known, 0));
+    else if (!PyErr_Occurred() && (itemsize = PyLong_FromUnsignedLong(a->head.itemsize)))
+        dtype = CALL(decode_dtype, text, itemsize);
+    Py_XDECREF(text);
+    Py_XDECREF(known);
+    Py_XDECREF(itemsize);
+    return dtype;
+}
+
+/* What readers have to wait for, or None. */
+static PyObject *order_of(const xp_hand_over *self, const xp_types *types, const xp_array_parts *a, PyObject *device)
+{
+    if (!a->has_event)
+        return Py_NewRef(Py_None);
+    PyObject *event = new_handle(self, types, &a->event), *point = PyLong_FromUnsignedLongLong(a->head.point);
+    PyObject *order = event && point ? CALL(order_of, event, device, point) : NULL;
+    Py_XDECREF(event);
+    Py_XDECREF(point);
+    return order;
+}
+
+/* It keeps the message: its handle is made of that when somebody asks. */
+static PyObject *new_array(const xp_hand_over *self, const xp_array_parts *a, PyObject *range, PyObject *dtype,
+                           PyObject *message, PyObject *order)
+{
+    PyObject *forks = PyLong_FromUnsignedLong(XP_RELAXED(&xp_fork_count)), *shape = xp_shape(a);
+    PyObject *strides = xp_strides(a), *offset = PyLong_FromUnsignedLongLong(a->head.offset);
+    PyObject *made = forks && shape && strides && offset ? xp_base_new(CLASS(SharedArray)) : NULL;
     if (made && !(WRITE(made, SharedArray, _held, range) && WRITE(made, SharedArray, _forks, forks) &&
-                  WRITE(made, SharedArray, _shape, PyTuple_GetItem(parts, 3)) &&
-                  WRITE(made, SharedArray, _strides, PyTuple_GetItem(parts, 4)) &&
-                  WRITE(made, SharedArray, _offset, PyTuple_GetItem(parts, 5)) &&
-                  WRITE(made, SharedArray, _dtype, dtype) && WRITE(made, SharedArray, _pinned, Py_None) &&
-                  WRITE(made, SharedArray, _handle, handle) && WRITE(made, SharedArray, _order, order) &&
-                  WRITE(made, SharedArray, _implicit, Py_None)))
+                  WRITE(made, SharedArray, _shape, shape) && WRITE(made, SharedArray, _strides, strides) &&
+                  WRITE(made, SharedArray, _offset, offset) && WRITE(made, SharedArray, _dtype, dtype) &&
+                  WRITE(made, SharedArray, _pinned, Py_None) && WRITE(made, SharedArray, _handle, message) &&
+                  WRITE(made, SharedArray, _order, order) && WRITE(made, SharedArray, _implicit, Py_None)))
         Py_CLEAR(made);
     Py_XDECREF(forks);
+    Py_XDECREF(shape);
+    Py_XDECREF(strides);
+    Py_XDECREF(offset);
     return made;
 }
 
 /* The array over what was acquired. */
-static PyObject *attached(const xp_hand_over *self, const xp_types *types, const xp_array_parts *a, PyObject *raw,
+static PyObject *attached(const xp_hand_over *self, const xp_types *types, const xp_array_parts *a, PyObject *message,
                           PyObject *memory, PyObject *acquired, PyObject *device, PyObject *context)
 {
     const xp_handle *h = &a->memory;
@@ -378,34 +462,28 @@ static PyObject *attached(const xp_hand_over *self, const xp_types *types, const
                          Py_NewRef(memory),
                          Py_NewRef(lease)};
     PyObject *range = named_tuple(CLASS(Range), 8, items);
-    PyObject *event = a->has_event ? new_handle(self, types, &a->event) : Py_NewRef(Py_None);
-    PyObject *parts = range && event ? new_parts(self, a, memory, event) : NULL, *order = NULL, *dtype = NULL;
-    if (parts)
-        order = a->has_event ? CALL(order_of, event, device, PyTuple_GetItem(parts, 2)) : Py_NewRef(Py_None);
-    if (order)
-        dtype = CALL(decode_dtype, PyTuple_GetItem(parts, 7), PyTuple_GetItem(parts, 6));
-    PyObject *handle = dtype ? new_array_handle(self, raw, parts, Py_None) : NULL;
-    PyObject *array = handle ? new_array(self, range, parts, dtype, handle, order) : NULL;
+    PyObject *order = range ? order_of(self, types, a, device) : NULL;
+    PyObject *dtype = order ? dtype_of(self, a) : NULL;
+    PyObject *array = dtype ? new_array(self, a, range, dtype, message, order) : NULL;
     Py_XDECREF(range);
-    Py_XDECREF(event);
-    Py_XDECREF(parts);
     Py_XDECREF(order);
     Py_XDECREF(dtype);
-    Py_XDECREF(handle);
     return array;
 }
 
-/* attach(raw, seal, boot_id, peers) */
-static PyObject *over_attach(PyObject *object, PyObject *const *args, Py_ssize_t n)
+static PyObject *over_attach(PyObject *object, PyObject *message)
 {
     const xp_hand_over *self = (xp_hand_over *)object;
     const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    const xp_key *key = key_if_on(self, types);
+    PyObject *boot_id = only(self, K_boot_ids), *node = only(self, K_here);
     char *raw, *boot;
     Py_ssize_t nbytes, boot_nbytes;
     xp_array_parts a;
-    const xp_key *key = xp_arity("attach", n, 4, 4) < 0 ? NULL : xp_key_of(types, args[1]);
-    if (key == NULL || PyBytes_AsStringAndSize(args[0], &raw, &nbytes) < 0 ||
-        PyBytes_AsStringAndSize(args[2], &boot, &boot_nbytes) < 0)
+    if (key == NULL || boot_id == NULL || node == NULL || !PyBytes_CheckExact(message))
+        return declined();
+    if (PyBytes_AsStringAndSize(message, &raw, &nbytes) < 0 ||
+        PyBytes_AsStringAndSize(boot_id, &boot, &boot_nbytes) < 0)
         return NULL;
     if (boot_nbytes != sizeof a.memory.boot_id || !xp_read_array(key, raw, (size_t)nbytes, &a) || !a.fits ||
         (a.memory.flags & (XP_ENTRY_COUNTED | XP_ENTRY_PICKLED)) || !of_boot(&a.memory, boot) ||
@@ -416,13 +494,15 @@ static PyObject *over_attach(PyObject *object, PyObject *const *args, Py_ssize_t
     PyObject *decided = names ? found_in(self->kit[K_decided], names) : NULL; /* opener, device, context */
     Py_XDECREF(names);
     PyObject *memory = decided ? new_handle(self, types, &a.memory) : NULL;
-    PyObject *acquired = memory ? acquire(self, types, &a.memory, memory, args[3], PyTuple_GetItem(decided, 0),
-                                          PyTuple_GetItem(decided, 1))
-                                : NULL;
-    PyObject *array = acquired ? attached(self, types, &a, args[0], memory, acquired, PyTuple_GetItem(decided, 1),
+    PyObject *peers = memory ? READ(node, Node, peers) : NULL;
+    PyObject *acquired = peers ? acquire(self, types, &a.memory, memory, peers, PyTuple_GetItem(decided, 0),
+                                         PyTuple_GetItem(decided, 1))
+                               : NULL;
+    PyObject *array = acquired ? attached(self, types, &a, message, memory, acquired, PyTuple_GetItem(decided, 1),
                                           PyTuple_GetItem(decided, 2))
                                : declined();
     Py_XDECREF(acquired);
+    Py_XDECREF(peers);
     Py_XDECREF(memory);
     Py_XDECREF(decided);
     return array;
@@ -463,25 +543,38 @@ static bool has_streams(const xp_hand_over *self, PyObject *device)
     return found != Py_False;
 }
 
+/* The dtype, its text and its item size. */
+static bool name_dtype(const xp_hand_over *self, PyObject *array, source *s)
+{
+    PyObject *id = (s->dtype = READ(array, SharedArray, _dtype)) ? PyLong_FromVoidPtr(s->dtype) : NULL;
+    PyObject *known = id ? found_in(self->kit[K_texts], id) : NULL;
+    bool good = known && PyTuple_GetItem(known, 0) == s->dtype;
+    if (good) {
+        s->text = Py_NewRef(PyTuple_GetItem(known, 1));
+        good = xp_as_u32(PyTuple_GetItem(known, 2), &s->head.itemsize) == 0 && PyBytes_Size(s->text) <= UINT16_MAX;
+    }
+    Py_XDECREF(id);
+    Py_XDECREF(known);
+    return good;
+}
+
 /* Where the elements lie in their range, and which of its bytes they span. */
 static bool span(const xp_hand_over *self, PyObject *array, source *s)
 {
-    uint64_t first, itemsize;
+    uint64_t first;
     int nsteps;
-    if (!as_u64(READ(array, SharedArray, _offset), &first) || (s->dtype = READ(array, SharedArray, _dtype)) == NULL ||
-        !as_u64(GET(s->dtype, itemsize), &itemsize) || (s->shape = READ(array, SharedArray, _shape)) == NULL ||
+    if (!as_u64(READ(array, SharedArray, _offset), &first) || (s->shape = READ(array, SharedArray, _shape)) == NULL ||
         xp_as_dims(s->shape, "shape", s->lengths, &s->ndim) < 0 ||
         (s->strides = READ(array, SharedArray, _strides)) == NULL ||
         xp_as_dims(s->strides, "strides", s->steps, &nsteps) < 0)
         return false;
     int64_t dims[2 * XP_ARRAY_DIMS], low, high;
-    if (s->ndim < 0 || s->ndim > (int)XP_ARRAY_DIMS || nsteps != s->ndim || itemsize > UINT32_MAX)
+    if (s->ndim < 0 || s->ndim > (int)XP_ARRAY_DIMS || nsteps != s->ndim)
         return false;
     memcpy(dims, s->lengths, 8u * (size_t)s->ndim);
     memcpy(dims + s->ndim, s->steps, 8u * (size_t)s->ndim);
-    if (!xp_extent(dims, (unsigned)s->ndim, itemsize, &low, &high))
+    if (!xp_extent(dims, (unsigned)s->ndim, s->head.itemsize, &low, &high))
         return false;
-    s->head.itemsize = (uint32_t)itemsize;
     s->head.offset = (uint64_t)-low;
     s->offset += first + (uint64_t)low;
     s->nbytes = (uint64_t)(high - low);
@@ -500,7 +593,7 @@ static bool describe(const xp_hand_over *self, PyObject *array, source *s)
         s->allocation = Py_NewRef(PyTuple_GetItem(range, 0));
         s->keep = Py_NewRef(PyTuple_GetItem(range, 7));
         s->read_only = PyTuple_GetItem(range, 5) == Py_True;
-        good = span(self, array, s);
+        good = name_dtype(self, array, s) && span(self, array, s);
     }
     Py_XDECREF(range);
     return good;
@@ -513,7 +606,8 @@ static PyObject *prepare_anew(const xp_hand_over *self, const xp_types *types, P
     PyObject *device = READ(s->allocation, Allocation, device), *driver = READ(s->allocation, Allocation, driver);
     PyObject *name = READ(s->allocation, Allocation, _name), *serial = READ(s->allocation, Allocation, _serial);
     PyObject *info = device ? READ(device, Device, _info) : NULL, *id = info ? PyLong_FromVoidPtr(info) : NULL;
-    PyObject *exporting = id ? GET(table, exporting) : NULL, *own = exporting ? GET(table, _entries) : NULL;
+    PyObject *exporting = id ? READ(table, Table, exporting) : NULL;
+    PyObject *own = exporting ? READ(table, Table, _entries) : NULL;
     PyObject *known = own ? found_in(exporting, id) : NULL; /* the info, names, number */
     PyObject *lasting = known && driver ? GET(driver, lasting_export) : NULL, *what = NULL, *prepared = NULL;
     xp_entry e = {.kind = XP_KIND_MEMORY, .fd_count = 0};
@@ -538,11 +632,9 @@ static PyObject *prepare_anew(const xp_hand_over *self, const xp_types *types, P
                 e.object = 0;
             Py_XDECREF(number);
         }
-        PyObject *template = PyErr_Occurred() ? NULL
-                                              : xp_prepare(types, own, PyTuple_GetItem(known, 1), PyTuple_GetItem(what, 2),
-                                                           PyTuple_GetItem(what, 4), &e);
-        PyObject *items[] = {template, Py_NewRef(PyTuple_GetItem(what, 0)), Py_NewRef(Py_None)};
-        prepared = named_tuple(CLASS(Prepared), 3, items);
+        if (!PyErr_Occurred())
+            prepared = xp_prepare(types, own, PyTuple_GetItem(known, 1), PyTuple_GetItem(what, 2),
+                                  PyTuple_GetItem(what, 4), &e, Py_None);
         if (prepared && !WRITE(s->allocation, Allocation, prepared, prepared))
             Py_CLEAR(prepared);
     }
@@ -552,7 +644,7 @@ static PyObject *prepare_anew(const xp_hand_over *self, const xp_types *types, P
     return prepared;
 }
 
-/* What all exports of the allocation say: a template, the size of the whole, and that nothing is handed out on demand. */
+/* What all exports of the allocation say, of which nothing is handed out on demand. */
 static bool prepare(const xp_hand_over *self, const xp_types *types, PyObject *table, source *s)
 {
     s->prepared = READ(s->allocation, Allocation, prepared);
@@ -562,27 +654,14 @@ static bool prepare(const xp_hand_over *self, const xp_types *types, PyObject *t
         if (s->prepared == NULL && !PyErr_Occurred())
             s->prepared = CALL(prepared_by, s->allocation, table, Py_False);
     }
-    return s->prepared && PyTuple_Check(s->prepared) && PyTuple_Size(s->prepared) == 3 &&
-           Py_TYPE(PyTuple_GetItem(s->prepared, 0)) == types->template && PyTuple_GetItem(s->prepared, 2) == Py_None;
+    return s->prepared && Py_TYPE(s->prepared) == types->template && xp_on_demand(s->prepared) == Py_None;
 }
 
-static bool name_dtype(const xp_hand_over *self, source *s)
+/* Takes the reference over. */
+static bool is_empty(PyObject *container)
 {
-    PyObject *id = PyLong_FromVoidPtr(s->dtype), *known = id ? found_in(self->kit[K_texts], id) : NULL;
-    if (known && PyTuple_GetItem(known, 0) == s->dtype)
-        s->text = Py_NewRef(PyTuple_GetItem(known, 1));
-    Py_XDECREF(id);
-    Py_XDECREF(known);
-    if (s->text == NULL && !PyErr_Occurred())
-        s->text = CALL(encode_dtype, s->dtype);
-    return s->text && PyBytes_Check(s->text) && PyBytes_Size(s->text) <= UINT16_MAX;
-}
-
-static bool is_empty(const xp_hand_over *self, PyObject *table, int name)
-{
-    PyObject *found = PyObject_GetAttr(table, self->names[name]);
-    Py_ssize_t size = found ? PyObject_Size(found) : -1;
-    Py_XDECREF(found);
+    Py_ssize_t size = container ? PyObject_Size(container) : -1;
+    Py_XDECREF(container);
     return size == 0;
 }
 
@@ -591,28 +670,31 @@ static bool keep(const xp_hand_over *self, PyObject *exports, PyObject *handle, 
 {
     PyObject *made = PyType_GenericAlloc(CLASS(Exported), 0), *foreign = READ(s->allocation, Allocation, foreign);
     PyObject *zero = PyLong_FromLong(0), *generation = PyLong_FromUnsignedLongLong(s->made.generation);
-    bool good = made && foreign && zero && generation && WRITE(made, Exported, handle, handle) &&
+    PyObject *nbytes = PyLong_FromUnsignedLongLong(xp_prepared_nbytes(s->prepared));
+    bool good = made && foreign && zero && generation && nbytes && WRITE(made, Exported, handle, handle) &&
                 WRITE(made, Exported, source, s->allocation) && WRITE(made, Exported, keep, s->keep) &&
                 WRITE(made, Exported, foreign, foreign) && WRITE(made, Exported, implicit, Py_False) &&
-                WRITE(made, Exported, nbytes, PyTuple_GetItem(s->prepared, 1)) &&
+                WRITE(made, Exported, nbytes, nbytes) &&
                 WRITE(made, Exported, outlives, Py_False) && WRITE(made, Exported, deadline, zero) &&
                 PyObject_SetItem(exports, generation, made) == 0;
     Py_XDECREF(made);
     Py_XDECREF(foreign);
     Py_XDECREF(zero);
     Py_XDECREF(generation);
+    Py_XDECREF(nbytes);
     return good;
 }
 
 /* The handle of a new entry, which is live at once. With the lock of the table. NULL: see `declined`. */
 static PyObject *enter(const xp_hand_over *self, const xp_types *types, const xp_key *key, PyObject *table, source *s)
 {
-    PyObject *own = GET(table, _entries), *domain = GET(table, domain), *exports = GET(table, _exports), *handle = NULL;
+    PyObject *own = READ(table, Table, _entries), *domain = READ(table, Table, domain);
+    PyObject *exports = READ(table, Table, _exports), *handle = NULL;
     uint32_t entry = XP_ENTRIES;
     if (own && Py_TYPE(own) == types->own_table && domain && exports && xp_take_entry(own, domain, &entry) &&
         entry != XP_ENTRIES) {
         uint64_t generation = xp_next_generation(own);
-        if (xp_enter(own, key, PyTuple_GetItem(s->prepared, 0), entry, generation,
+        if (xp_enter(own, key, s->prepared, entry, generation,
                      s->read_only ? XP_ENTRY_READ_ONLY : 0, 0, s->offset, s->nbytes, &s->made))
             handle = new_handle(self, types, &s->made);
         if (handle && keep(self, exports, handle, s)) {
@@ -631,10 +713,10 @@ static PyObject *enter(const xp_hand_over *self, const xp_types *types, const xp
 /* `enter`, after what an export does for those that are over. */
 static PyObject *export(const xp_hand_over *self, const xp_types *types, const xp_key *key, PyObject *table, source *s)
 {
-    PyObject *lock = GET(table, _lock), *taken = lock ? METHOD(lock, acquire) : NULL, *handle = NULL;
+    PyObject *lock = READ(table, Table, _lock), *taken = lock ? METHOD(lock, acquire) : NULL, *handle = NULL;
     if (taken) {
-        PyObject *serving = GET(table, _serving), *ended = NULL, *type, *value, *trace;
-        bool due = !(is_empty(self, table, N__lingering) && is_empty(self, table, N__ending));
+        PyObject *serving = READ(table, Table, _serving), *ended = NULL, *type, *value, *trace;
+        bool due = !(is_empty(READ(table, Table, _lingering)) && is_empty(READ(table, Table, _ending)));
         if (serving == Py_True && (!due || (ended = METHOD(table, _sweep))))
             handle = enter(self, types, key, table, s);
         Py_XDECREF(serving);
@@ -672,20 +754,18 @@ static PyObject *sealed(const xp_hand_over *self, const xp_key *key, PyObject *m
     return handle;
 }
 
-/* share(array, seal, table) */
-static PyObject *over_share(PyObject *object, PyObject *const *args, Py_ssize_t n)
+static PyObject *over_share(PyObject *object, PyObject *array)
 {
     const xp_hand_over *self = (xp_hand_over *)object;
     const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
-    const xp_key *key = xp_arity("share", n, 3, 3) < 0 ? NULL : xp_key_of(types, args[1]);
-    if (key == NULL)
-        return NULL;
+    const xp_key *key = Py_TYPE(array) == CLASS(SharedArray) ? key_if_on(self, types) : NULL;
+    PyObject *node = key ? only(self, K_here) : NULL, *table = node ? READ(node, Node, _table) : NULL;
     source s = {.ndim = 0};
-    bool known = Py_TYPE(args[0]) == CLASS(SharedArray) && describe(self, args[0], &s) && name_dtype(self, &s) &&
-                 prepare(self, types, args[2], &s);
-    PyObject *memory = known ? export(self, types, key, args[2], &s) : NULL;
+    bool known = table && table != Py_None && describe(self, array, &s) && prepare(self, types, table, &s);
+    PyObject *memory = known ? export(self, types, key, table, &s) : NULL;
     PyObject *handle = memory ? sealed(self, key, memory, &s) : declined();
     Py_XDECREF(memory);
+    Py_XDECREF(table);
     Py_XDECREF(s.allocation);
     Py_XDECREF(s.keep);
     Py_XDECREF(s.prepared);
@@ -697,8 +777,8 @@ static PyObject *over_share(PyObject *object, PyObject *const *args, Py_ssize_t 
 }
 
 static PyMethodDef over_methods[] = {
-    {"share", XP_FAST(over_share), METH_FASTCALL, NULL},
-    {"attach", XP_FAST(over_attach), METH_FASTCALL, NULL},
+    {"share", over_share, METH_O, NULL},
+    {"attach", over_attach, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot over_slots[] = {
@@ -708,4 +788,42 @@ static PyType_Slot over_slots[] = {
 static PyType_Spec over_spec = {"xpushare._native.HandOver", sizeof(xp_hand_over), 0,
                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, over_slots};
 
-int xp_init_hand_over(PyObject *module) { return xp_add_type(module, &over_spec); }
+/* HandleBase: `_owner` is the fork in which the object owns an export, or None. Of an object that dies and may own one
+ * Python is told. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *owner;
+} xp_handle_base;
+
+static void base_finalize(PyObject *self)
+{
+    PyObject *owner = ((xp_handle_base *)self)->owner, *type, *value, *trace;
+    if (owner == NULL || owner == Py_None)
+        return;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *told = PyObject_CallMethod(self, "_lost", NULL);
+    if (told == NULL)
+        PyErr_WriteUnraisable(self);
+    Py_XDECREF(told);
+    PyErr_Restore(type, value, trace);
+}
+
+static void base_dealloc(PyObject *self)
+{
+    Py_XDECREF(((xp_handle_base *)self)->owner);
+    xp_free(self);
+}
+
+static PyMemberDef base_members[] = {
+    {"_owner", T_OBJECT, offsetof(xp_handle_base, owner), 0, NULL}, {NULL, 0, 0, 0, NULL},
+};
+static PyType_Slot base_slots[] = {
+    {Py_tp_finalize, base_finalize}, {Py_tp_dealloc, base_dealloc}, {Py_tp_members, base_members}, {0, NULL},
+};
+static PyType_Spec base_spec = {"xpushare._native.HandleBase", sizeof(xp_handle_base), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, base_slots};
+
+int xp_init_hand_over(PyObject *module)
+{
+    return xp_add_type(module, &base_spec) < 0 ? -1 : xp_add_type(module, &over_spec);
+}

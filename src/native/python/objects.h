@@ -51,21 +51,27 @@ int xp_take_fd(PyObject *owned_fd); /* its number, which the caller owns from no
 
 /* peer.c, seal.c */
 PyObject *xp_fields_new(PyTypeObject *type, const xp_handle *h);
+const xp_handle *xp_fields_of(const xp_types *types, PyObject *fields); /* borrowed; NULL: they are no Fields */
 const xp_key *xp_key_of(const xp_types *types, PyObject *seal); /* borrowed; NULL with TypeError */
 
 /* seal.c */
-int xp_set_described(PyObject *tuple, Py_ssize_t at, const xp_array_parts *a); /* 8 items: from the point to `fits` */
+PyObject *xp_shape(const xp_array_parts *a);
+PyObject *xp_strides(const xp_array_parts *a);
 /* Of `head` it takes point, item size, offset and copied. */
 PyObject *xp_seal_array(const xp_key *key, xp_array head, const void *memory, const void *event, int ndim,
                         const int64_t *shape, const int64_t *strides, PyObject *text);
 
+/* peer.c, of a PeerTable: a hold of what is open already; NULL: declined */
+PyObject *xp_hold_live(const xp_types *types, PyObject *table, const xp_handle *h, PyObject *peer);
 /* peer.c, of a PeerTable: a new mapping of the handle's memfd, its entry, and the hold; NULL: declined, or failed */
 PyObject *xp_open_mapped(const xp_types *types, PyObject *table, const xp_handle *h, PyObject *peer, xp_entry *e,
                          PyObject **lease);
 
 /* peer.c, of an OwnTable: a template. Of `common` it takes all but fds and payload */
 PyObject *xp_prepare(const xp_types *types, PyObject *own, PyObject *names, PyObject *fds, PyObject *payload,
-                     const xp_entry *common);
+                     const xp_entry *common, PyObject *on_demand);
+PyObject *xp_on_demand(PyObject *template); /* borrowed */
+uint64_t xp_prepared_nbytes(PyObject *template);
 uint64_t xp_new_object(PyObject *own);
 
 /* peer.c, of an OwnTable: an export in steps, all with the lock of the Python table */

@@ -136,6 +136,11 @@ static bool look_up(const xp_peer_table *self, const xp_handle *h, xp_entry *e)
            !overdue(self, h);
 }
 
+const xp_handle *xp_fields_of(const xp_types *types, PyObject *fields)
+{
+    return Py_TYPE(fields) == types->fields ? &((const xp_fields *)fields)->h : NULL;
+}
+
 static const xp_handle *fields_arg(const xp_types *types, const char *name, PyObject *arg)
 {
     if (Py_TYPE(arg) == types->fields)
@@ -158,19 +163,30 @@ static PyObject *lease_of(PyObject *self, const xp_handle *h, PyObject *peer)
     return lease;
 }
 
-static PyObject *table_hold(PyObject *object, PyObject *const *args, Py_ssize_t n)
+/* A hold of the entry, for what is open already, if it is live and its process, too. */
+static PyObject *hold_live(PyObject *object, const xp_handle *h, PyObject *peer, xp_entry *e)
 {
     const xp_peer_table *self = (xp_peer_table *)object;
+    PyObject *lease = look_up(self, h, e) ? lease_of(object, h, peer) : NULL;
+    uint32_t reason;
+    if (lease && (xp_entry_state(self->base, h, &reason) != XP_LIVE || xp_pidfd_readable(self->pidfd)))
+        Py_CLEAR(lease);
+    return lease;
+}
+
+PyObject *xp_hold_live(const xp_types *types, PyObject *table, const xp_handle *h, PyObject *peer)
+{
+    xp_entry e;
+    return Py_TYPE(table) == types->peer_table ? hold_live(table, h, peer, &e) : NULL;
+}
+
+static PyObject *table_hold(PyObject *object, PyObject *const *args, Py_ssize_t n)
+{
     const xp_handle *h = handle_arg(object, "hold", args, n, 2);
     xp_entry e;
     if (h == NULL)
         return NULL;
-    PyObject *lease = NULL;
-    if (look_up(self, h, &e))
-        lease = lease_of(object, h, args[1]);
-    uint32_t reason;
-    if (lease && (xp_entry_state(self->base, h, &reason) != XP_LIVE || xp_pidfd_readable(self->pidfd)))
-        Py_CLEAR(lease);
+    PyObject *lease = hold_live(object, h, args[1], &e);
     if (lease == NULL)
         Py_RETURN_NONE;
     return Py_BuildValue("(NI)", lease, e.slot);
@@ -302,11 +318,25 @@ typedef struct {
 /* Template: what the exports of one object have in common. */
 typedef struct {
     PyObject_HEAD
+    PyObject *on_demand;
     xp_handle h;
     xp_entry e;
 } xp_template;
 
-static PyType_Slot template_slots[] = {{0, NULL}};
+static void template_dealloc(PyObject *object)
+{
+    Py_XDECREF(((xp_template *)object)->on_demand);
+    xp_free(object);
+}
+
+static PyMemberDef template_members[] = {
+    {"on_demand", T_OBJECT, offsetof(xp_template, on_demand), READONLY, NULL},
+    {"nbytes", T_ULONGLONG, offsetof(xp_template, e.nbytes), READONLY, NULL},
+    {NULL, 0, 0, 0, NULL},
+};
+static PyType_Slot template_slots[] = {
+    {Py_tp_dealloc, template_dealloc}, {Py_tp_members, template_members}, {0, NULL},
+};
 static PyType_Spec template_spec = {"xpushare._native.Template", sizeof(xp_template), 0,
                                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, template_slots};
 
@@ -346,7 +376,7 @@ static void own_dealloc(PyObject *object)
 }
 
 PyObject *xp_prepare(const xp_types *types, PyObject *own, PyObject *o_names, PyObject *fds, PyObject *o_payload,
-                     const xp_entry *common)
+                     const xp_entry *common, PyObject *on_demand)
 {
     char *names, *payload;
     Py_ssize_t names_size, payload_size, fds_size = PyTuple_Check(fds) ? PyTuple_Size(fds) : -1;
@@ -373,6 +403,7 @@ PyObject *xp_prepare(const xp_types *types, PyObject *own, PyObject *o_names, Py
     t->h.object = common->object;
     t->h.exposed_nbytes = common->exposed_nbytes;
     t->e.payload_nbytes = (uint32_t)payload_size;
+    t->on_demand = Py_NewRef(on_demand);
     memset(t->e.fds, 0xff, sizeof t->e.fds);
     memcpy(t->e.payload, payload, (size_t)payload_size);
     for (Py_ssize_t i = 0; i < fds_size; i++)
@@ -383,16 +414,20 @@ PyObject *xp_prepare(const xp_types *types, PyObject *own, PyObject *o_names, Py
     return (PyObject *)t;
 }
 
-/* prepare(kind, flags, names, device, object, nbytes, exposed_nbytes, inode, within, fd_count, fds, payload) */
+PyObject *xp_on_demand(PyObject *template) { return ((xp_template *)template)->on_demand; }
+
+uint64_t xp_prepared_nbytes(PyObject *template) { return ((xp_template *)template)->e.nbytes; }
+
+/* prepare(kind, flags, names, device, object, nbytes, exposed_nbytes, inode, within, fd_count, fds, payload, on_demand) */
 static PyObject *own_prepare(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     xp_entry e = {0};
-    if (xp_arity("prepare", n, 12, 12) < 0 || xp_as_u32(args[0], &e.kind) < 0 || xp_as_u32(args[1], &e.flags) < 0 ||
+    if (xp_arity("prepare", n, 13, 13) < 0 || xp_as_u32(args[0], &e.kind) < 0 || xp_as_u32(args[1], &e.flags) < 0 ||
         xp_as_u32(args[3], &e.device) < 0 || xp_as_u64(args[4], &e.object) < 0 || xp_as_u64(args[5], &e.nbytes) < 0 ||
         xp_as_u64(args[6], &e.exposed_nbytes) < 0 || xp_as_u64(args[7], &e.inode) < 0 ||
         xp_as_u64(args[8], &e.offset) < 0 || xp_as_u32(args[9], &e.fd_count) < 0)
         return NULL;
-    return xp_prepare(PyType_GetModuleState(Py_TYPE(object)), object, args[2], args[10], args[11], &e);
+    return xp_prepare(PyType_GetModuleState(Py_TYPE(object)), object, args[2], args[10], args[11], &e, args[12]);
 }
 
 xp_entry *xp_own_entry(PyObject *own, uint32_t entry)
@@ -419,6 +454,8 @@ static uint32_t first_free(xp_own_table *self)
 static bool held(xp_domain *d, uint32_t entry)
 {
     uint32_t found[XP_MEMBERS], n;
+    if (!xp_may_hold(d, entry))
+        return false;
     Py_BEGIN_ALLOW_THREADS
     n = xp_holders(d, entry, found);
     Py_END_ALLOW_THREADS

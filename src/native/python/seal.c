@@ -87,14 +87,20 @@ static PyObject *lengths(const uint8_t *dims, unsigned ndim)
     return tuple;
 }
 
-int xp_set_described(PyObject *tuple, Py_ssize_t at, const xp_array_parts *a)
+PyObject *xp_shape(const xp_array_parts *a) { return lengths(a->dims, a->head.ndim); }
+
+PyObject *xp_strides(const xp_array_parts *a)
 {
-    unsigned ndim = a->head.ndim;
     int64_t strides[XP_ARRAY_DIMS];
-    memcpy(strides, a->dims + 8 * ndim, 8 * ndim);
+    memcpy(strides, a->dims + 8 * a->head.ndim, 8 * a->head.ndim);
+    return xp_dims_tuple(strides, a->head.ndim);
+}
+
+/* 8 items: from the point to `fits` */
+static int set_described(PyObject *tuple, Py_ssize_t at, const xp_array_parts *a)
+{
     bool good = set(tuple, at, PyLong_FromUnsignedLongLong(a->head.point)) == 0 &&
-                set(tuple, at + 1, lengths(a->dims, ndim)) == 0 &&
-                set(tuple, at + 2, xp_dims_tuple(strides, (int)ndim)) == 0 &&
+                set(tuple, at + 1, xp_shape(a)) == 0 && set(tuple, at + 2, xp_strides(a)) == 0 &&
                 set(tuple, at + 3, PyLong_FromUnsignedLongLong(a->head.offset)) == 0 &&
                 set(tuple, at + 4, PyLong_FromUnsignedLong(a->head.itemsize)) == 0 &&
                 set(tuple, at + 5, PyBytes_FromStringAndSize((const char *)a->text, a->head.text_nbytes)) == 0 &&
@@ -115,7 +121,7 @@ static PyObject *seal_read_array(PyObject *self, PyObject *arg)
     const xp_types *types = PyType_GetModuleState(Py_TYPE(self));
     PyObject *found = PyTuple_New(12);
     if (found && (set_handle(found, 0, types, &a.memory) < 0 ||
-                  set_handle(found, 2, types, a.has_event ? &a.event : NULL) < 0 || xp_set_described(found, 4, &a) < 0))
+                  set_handle(found, 2, types, a.has_event ? &a.event : NULL) < 0 || set_described(found, 4, &a) < 0))
         Py_CLEAR(found);
     return found;
 }

@@ -23,6 +23,7 @@ from xpushare._errors import (
     OutOfMemoryError,
     RouteError,
 )
+from xpushare._native import Template
 from xpushare._system import mapped
 from xpushare.adapters.base import DriverMemory, Form, Import, UsmKind
 from xpushare.core.declare import misused, operation
@@ -31,7 +32,7 @@ from xpushare.core.resources import Allocation
 from xpushare.sharing import node
 from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, READ_ONLY, Handle, HandleLike, fields_of, raw_of
 from xpushare.sharing.peers import Opener
-from xpushare.sharing.table import Exporting, Prepared, Table
+from xpushare.sharing.table import Exporting, Table
 
 __all__ = [
     "HostBytes",
@@ -338,7 +339,7 @@ def get_all(sources: list[Range], read_only: bool) -> list[Handle]:
 _SHARED: Final = Aspect.ext_oneapi_ipc_memory  # a global of its own: a member of an enum costs a call
 
 
-def prepared_by(allocation: Allocation, table: Table, read_only: bool) -> Prepared:
+def prepared_by(allocation: Allocation, table: Table, read_only: bool) -> Template:
     """What all exports of an allocation say; kept with it where its driver says the same each time."""
     prepared = None if read_only else allocation.prepared
     if prepared is None:

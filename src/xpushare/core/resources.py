@@ -9,11 +9,10 @@ from functools import partial
 from typing import Any, Final, final
 
 from xpushare._device import Device
-from xpushare._native import Domain, Slot, forks
+from xpushare._native import Domain, Slot, Template, forks
 from xpushare.adapters.base import DriverMemory, DriverPhysical, UsmKind
 from xpushare.sharing import node
 from xpushare.sharing.handle import Handle, fields_of
-from xpushare.sharing.table import Prepared
 
 __all__ = ["Allocation", "End", "Pages", "Resource", "Timeline", "release_slot"]
 
@@ -98,7 +97,7 @@ class Allocation(Resource):
     )
 
     driver: DriverMemory
-    prepared: Prepared | None  # for exports by this process
+    prepared: Template | None  # for exports by this process
 
     def __init__(
         self,
@@ -151,8 +150,10 @@ class Allocation(Resource):
     def handle(self, handle: Handle) -> None:
         before, self._handle = self._handle, handle
         if before is not None:
-            fields = fields_of(before)
+            fields, new = fields_of(before), fields_of(handle)
             key = fields.offset, fields.nbytes
+            if key == (new.offset, new.nbytes):
+                return
             self._earlier.pop(key, None)
             self._earlier[key] = before
             if len(self._earlier) > _EARLIER:

@@ -105,7 +105,7 @@ def _backend(field: bytes) -> str:
 class Named:
     """A handle that may have been looked up by a name, and then follows it: see `following`."""
 
-    __slots__ = ("_newest", "_unread")
+    __slots__ = ()  # the classes have these two
 
     _newest: Callable[[], Named | None]
     _unread: Unread  # of a pickle's content that is no handle here: then it has bytes, and no more
@@ -146,7 +146,7 @@ class Handle(Named):
     Verifying a handle touches no driver and no other process.
     """
 
-    __slots__ = ("_fields", "_raw")
+    __slots__ = ("_fields", "_newest", "_raw", "_unread")
     NBYTES: Final = _NBYTES
 
     _fields: Fields

@@ -22,6 +22,7 @@ __all__ = [
     "read_key",
     "runtime_dir",
     "sealing",
+    "sealings",
     "user_key",
 ]
 
@@ -29,7 +30,8 @@ KEY_NBYTES: Final = 32
 
 _lock = threading.RLock()  # re-entrant: for the handlers of signals
 _key: bytes | None = None
-_sealing: tuple[bytes | None, Seal | None] = (None, None)  # of that key
+sealings: Final[list[Seal]] = []
+"""What `sealing` has made; native code reads it."""
 _namespaces: dict[str, int] = {}  # asked once: /proc is slow
 os.register_at_fork(after_in_child=_namespaces.clear)  # a child may begin in another one
 
@@ -123,13 +125,9 @@ def user_key() -> bytes:
 
 def sealing() -> Seal:
     """What seals under the user's key, and reads what was sealed. Raises as `user_key`."""
-    global _sealing
-    key, found = _sealing
-    if found is None or key is not _key:
-        key = user_key()
-        found = Seal(key)
-        _sealing = key, found
-    return found
+    if not sealings:
+        sealings.append(Seal(user_key()))
+    return sealings[0]
 
 
 def _make_key(path: Path) -> None:

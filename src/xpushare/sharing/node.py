@@ -6,7 +6,7 @@ import os
 import threading
 from bisect import bisect_right, insort
 from collections.abc import Hashable
-from typing import Any, final
+from typing import Any, Final, final
 from weakref import WeakValueDictionary, ref
 
 from xpushare import _native
@@ -14,7 +14,7 @@ from xpushare._leaving import Stage, at_leave
 from xpushare.sharing.peers import Peers
 from xpushare.sharing.table import Table
 
-__all__ = ["AddressMap", "Node", "current", "left"]
+__all__ = ["AddressMap", "Node", "current", "here", "left"]
 
 
 @final
@@ -64,6 +64,8 @@ class AddressMap:
 class Node:
     """What `current()` returns."""
 
+    __slots__ = ("_lock", "_table", "allocations", "foreign", "peers")
+
     def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: for the handlers of signals
         self._table: Table | None = None
@@ -101,24 +103,24 @@ left: list[bool] = []  # not empty once this process has left: what dies after t
 
 
 def current() -> Node:
-    return _node
+    return here[0]
 
 
 def leave(_deadline: float) -> None:
     """Clean exit, also of a forked child."""
-    _node.peers.kept.end()
+    here[0].peers.kept.end()
     left.append(True)
-    _node.leave()
+    here[0].leave()
 
 
-_node = Node()
+here: Final[list[Node]] = [Node()]
+"""What `current` returns, alone; native code reads it."""
 
 
 def _after_fork() -> None:
-    global _node
-    parent, _node = _node, Node()
+    _parents.append(here[0])  # its objects stay as they are: destroying them here is no business of the child
+    here[0] = Node()
     left.clear()
-    _parents.append(parent)  # its objects stay as they are: destroying them here is no business of the child
 
 
 _parents: list[Node] = []

@@ -113,6 +113,10 @@ class Peer:
     open.
     """
 
+    __slots__ = (
+        "_attachment", "_direct", "_mapping", "_pidfd_number", "_view", "address", "cookie", "domain", "pid", "table",
+    )  # fmt: skip
+
     def __init__(self, handle: Handle) -> None:
         fields = fields_of(handle)
         attachment = routes.attach(handle)
@@ -272,6 +276,8 @@ class Peers:
     The cache maps (exporter, its object, how it was opened) to what `make` returned, for as long as that lives. It
     holds weak references, so it never evicts what is in use, and keeps nothing else alive.
     """
+
+    __slots__ = ("_cache", "_lock", "_peers", "_pidfds", "_turns", "kept")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: what dies while it is held may call `forget`

@@ -15,11 +15,12 @@ from typing import Any, Final, NamedTuple, final
 
 from xpushare import _native, _system
 from xpushare._errors import HandleExpiredError, InvalidArgumentError, OutOfMemoryError, from_os_error
-from xpushare.adapters.base import DeviceInfo, Export, OnDemand
+from xpushare._native import Template
+from xpushare.adapters.base import DeviceInfo, Export
 from xpushare.sharing import door, identity, layout
 from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, Handle, fields_of, handle_of, pack, raw_of
 
-__all__ = ["Exported", "Exporting", "Prepared", "Table", "deadline_in"]
+__all__ = ["Exported", "Exporting", "Table", "deadline_in"]
 
 _FORM_BIT: Final = layout.ENTRY_FORM_BIT
 _REMEMBERED: Final = 1 << 16  # ended exports whose reason is kept for the message, and for a `put` that comes later
@@ -34,21 +35,10 @@ def deadline_in(nanoseconds: int) -> int:
     return time.monotonic_ns() + nanoseconds
 
 
-_new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
-
-
-class Prepared(NamedTuple):
-    """What the exports of one object have in common."""
-
-    template: _native.Template
-    nbytes: int
-    on_demand: OnDemand | None
-
-
 class Exporting(NamedTuple):
     """What `Table.export_all` exports."""
 
-    prepared: Prepared
+    prepared: Template
     source: Any
     offset: int
     nbytes: int
@@ -88,6 +78,29 @@ class _Waiting(NamedTuple):
 @final
 class Table:
     """This process as an exporter. Made at the first export or event; lives until the process ends."""
+
+    __slots__ = (
+        "_devices",
+        "_ending",
+        "_entries",
+        "_expired_pickles",
+        "_exports",
+        "_fd",
+        "_lingering",
+        "_lock",
+        "_lost",
+        "_lost_told",
+        "_mapping",
+        "_named",
+        "_put",
+        "_serving",
+        "_view",
+        "_waiting",
+        "address",
+        "cookie",
+        "domain",
+        "exporting",
+    )
 
     def __init__(self) -> None:
         self.cookie = secrets.token_bytes(16)
@@ -157,7 +170,7 @@ class Table:
                 del self._named[next(iter(self._named))]
         return known
 
-    def prepare(self, kind: str, device: DeviceInfo, what: Export, serial: int) -> Prepared:
+    def prepare(self, kind: str, device: DeviceInfo, what: Export, serial: int) -> Template:
         """What exports of an object say, as long as `what` is so. `serial`: of `new_object`, or 0."""
         nbytes, exposed_nbytes, fds, inode, payload, on_demand, form, offset = what
         flags = form << _FORM_BIT
@@ -172,15 +185,14 @@ class Table:
         names, number = self._device(device)
         if kind == "memory":
             self.exporting[id(device)] = device, names, number
-        template = self._entries.prepare(
-            KIND_NUMBERS[kind], flags, names, number, serial, nbytes, exposed_nbytes, inode, offset, count, fds, payload
-        )
-        prepared: Prepared = _new(Prepared, (template, nbytes, on_demand))
-        return prepared
+        return self._entries.prepare(
+            KIND_NUMBERS[kind], flags, names, number, serial, nbytes, exposed_nbytes, inode, offset, count, fds,
+            payload, on_demand,
+        )  # fmt: skip
 
     def export(
         self,
-        prepared: Prepared,
+        prepared: Template,
         source: Any,
         *,
         offset: int = 0,
@@ -231,23 +243,23 @@ class Table:
         return handles
 
     def _publish(
-        self, prepared: Prepared, source: Any, offset: int, nbytes: int, flags: int, slot: int, keep: Any,
+        self, prepared: Template, source: Any, offset: int, nbytes: int, flags: int, slot: int, keep: Any,
         foreign: bool, opens: int | None, ttl: int | None,
     ) -> Handle:  # fmt: skip
         """With the lock: fill in an entry, which is live when this returns."""
-        template, total, on_demand = prepared
+        on_demand = prepared.on_demand
         implicit = bool(flags & layout.ENTRY_PICKLED)
         entry = self._take_entry()
         generation = self._entries.next_generation()
         try:  # no call comes between what takes something and the block that gives it back: one may be interrupted
             handle = handle_of(
-                *self._entries.enter(identity.sealing(), template, entry, generation, flags, slot, offset, nbytes)
+                *self._entries.enter(identity.sealing(), prepared, entry, generation, flags, slot, offset, nbytes)
             )
             if opens is not None or implicit:
                 self.domain.set_opens(entry, opens or 0)
             if on_demand is not None:
                 _native.offer(entry, generation, *on_demand)
-            exported = self._exports[generation] = Exported(handle, source, keep, foreign, implicit, total)
+            exported = self._exports[generation] = Exported(handle, source, keep, foreign, implicit, prepared.nbytes)
             if ttl is not None:
                 self._set_deadline(exported, deadline_in(ttl))
             if opens is not None or ttl is not None:
