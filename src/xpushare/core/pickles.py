@@ -22,7 +22,7 @@ from xpushare.sharing import layout, node
 from xpushare.sharing.handle import PICKLED, Handle, fields_of
 from xpushare.sharing.table import deadline_in
 
-__all__ = ["Implicit", "ImplicitAll", "Pickled", "Unopened", "anew", "forwards", "wait_for_all"]
+__all__ = ["Implicit", "ImplicitAll", "Pickled", "Unopened", "anew", "forwards", "sent_once", "wait_for_all"]
 
 _GRACE: Final = "XPUSHARE_PICKLE_GRACE"
 _BYTES: Final = "XPUSHARE_PICKLE_BYTES"
@@ -119,6 +119,16 @@ def _outlive(handle: Handle, limits: list[int]) -> None:
     table = node.current().table_if_any
     if table is not None:
         table.outlive(handle, *limits)
+
+
+def sent_once(made: dict[Handle, Device]) -> None:
+    """The handles were made for one pickle, and nobody else has them: as if their objects had died since."""
+    grace = _grace()
+    most = {device: _most_nbytes(device) for device in set(made.values())}
+    table = node.current().table()
+    for handle, device in made.items():
+        table.count_pickle(handle)
+        table.outlive(handle, grace, most[device])
 
 
 def forwards(handle: Handle) -> bool:

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import functools
 import importlib
-from typing import Any, Final
+import math
+from typing import TYPE_CHECKING, Any, Final
 
 import xpushare as xs
 from xpushare import adapters
 from xpushare._array import capsule_of, order_before, unsettled
 from xpushare._lifecycle import use
+from xpushare._tree_handle import content_of
 from xpushare.adapters import HOST
+from xpushare.arrays import Located
 from xpushare.core.ordering import work_on
 from xpushare.integrations import _reductions as common
 from xpushare.sharing.handle import fields_of
+
+if TYPE_CHECKING:
+    from xpushare.sharing.handle import Handle
 
 __all__ = ["install", "uninstall"]
 
 torch: Any = importlib.import_module("torch")  # type checkers take `import torch` for this module where it is missing
 _torch_reductions: Any = importlib.import_module("torch.multiprocessing.reductions")
 _TYPES: Final = (torch.Tensor, torch.nn.Parameter)
+_PLAIN: Final = frozenset(
+    (
+        torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+        torch.uint8,
+    )
+)  # fmt: skip
 
 
 def install() -> None:
@@ -62,15 +74,45 @@ class _Reduction:
         if backend is None:
             return self._before(tensor)
         storage = tensor.untyped_storage()
-        on_device = None if backend == HOST else backend
-        found = common.block_of(storage.data_ptr(), storage.nbytes(), on_device, tensor, _reopened)
-        if found is None:
-            return self._before(tensor)
+        address, nbytes = storage.data_ptr(), storage.nbytes()
+        where = Located(address, nbytes, False, None if backend == HOST else backend)
+        message = common.message("torch", where, tensor)
+        wanted: tuple[Any, ...]
+        if message is not None:
+            number = message.numbers.get((address, nbytes))
+            if number is None:
+                plain = _is_plain(tensor, nbytes)
+                number = message.numbers[address, nbytes] = message.add(tensor if plain else _bytes(storage))
+                if plain:
+                    return _received, (message, number)
+            wanted = message, number
+        else:
+            found = common.block_of(address, nbytes, tensor, _reopened)
+            if found is None:
+                return self._before(tensor)
+            wanted = (*found, nbytes)
         torch.utils.hooks.warn_if_has_hooks(tensor)
-        block, at = found
         layout = tensor.storage_offset(), tuple(tensor.size()), tensor.stride()
-        wanted = (block, at, storage.nbytes())
         return _rebuild, (wanted, type(tensor) is torch.nn.Parameter, tensor.dtype, *layout, tensor.requires_grad)
+
+
+def _is_plain(tensor: Any, nbytes: int) -> bool:
+    """Whether a tensor over a storage of so many bytes is what any library makes of its elements: DLPack says nothing
+    of gradients, nor of the strides of dimensions of length 1.
+    """
+    return (
+        type(tensor) is torch.Tensor
+        and not tensor.requires_grad
+        and tensor.dtype in _PLAIN
+        and tensor.nbytes == nbytes
+        and tensor.is_contiguous()
+        and 1 not in tensor.shape
+    )
+
+
+def _bytes(storage: Any) -> Any:
+    """All of a storage."""
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, 0, (storage.nbytes(),), (1,))
 
 
 @functools.cache
@@ -98,25 +140,67 @@ def _reopened(raw: bytes) -> xs.SharedArray:
     return array
 
 
-def _storage(array: xs.SharedArray, offset: int, nbytes: int) -> Any:
-    """The storage over these bytes: the same object for the same bytes, as long as it lives."""
-    handle = use(array).handle
-    if handle is None:
-        raise xs.InvalidArgumentError("the message names no imported memory")
-    fields = fields_of(handle)
-    key = ("xpushare", fields.cookie, fields.object, fields.offset + offset, nbytes, fields.flags)
-    known = _torch_reductions.storage_from_cache(torch.UntypedStorage, key)
-    if known is not None:
-        return known
-    piece = common.piece_of(array, offset, nbytes)
-    stream = -1 if array.device.type == "gpu" else None
-    storage = torch.utils.dlpack.from_dlpack(capsule_of(piece, stream, False, True)).untyped_storage()
+def _cached(key: tuple[Any, ...]) -> Any:
+    """The storage over these bytes, if it lives: the same object for the same bytes."""
+    return _torch_reductions.storage_from_cache(torch.UntypedStorage, key)
+
+
+def _keep(key: tuple[Any, ...], storage: Any) -> Any:
     _torch_reductions.shared_cache[key] = _torch_reductions.StorageWeakRef(storage)
     return storage
 
 
+def _key(handle: Handle, offset: int, nbytes: int) -> tuple[Any, ...]:
+    """By what a storage is known that lies so in the memory of a handle."""
+    fields = fields_of(handle)
+    return "xpushare", fields.cookie, fields.object, fields.offset + offset, nbytes, fields.flags
+
+
+def _of_block(array: xs.SharedArray, offset: int, nbytes: int) -> Any:
+    """The storage over these bytes."""
+    handle = use(array).handle
+    if handle is None:
+        raise xs.InvalidArgumentError("the message names no imported memory")
+    key = _key(handle, offset, nbytes)
+    known = _cached(key)
+    if known is not None:
+        return known
+    piece = common.piece_of(array, offset, nbytes)
+    stream = -1 if array.device.type == "gpu" else None
+    return _keep(key, torch.utils.dlpack.from_dlpack(capsule_of(piece, stream, False, True)).untyped_storage())
+
+
+def _key_of(message: common.Received, number: int) -> tuple[Any, ...]:
+    """By what the storage of a message's tensor is known."""
+    if message.keys is None:
+        content = content_of(message.handle)
+        message.keys = [
+            _key(content.memory[each.memory], each.offset, math.prod(each.shape) * each.dtype.itemsize)
+            for each in content.elements()
+        ]
+    found: tuple[Any, ...] = message.keys[number]
+    return found
+
+
+def _of_message(message: common.Received, number: int) -> Any:
+    """The storage of a message's tensor."""
+    key = _key_of(message, number)
+    known = _cached(key)
+    return _keep(key, message.arrays[number].untyped_storage()) if known is None else known
+
+
+def _received(message: common.Received, number: int) -> Any:
+    """A message's tensor."""
+    tensor, key = message.arrays[number], _key_of(message, number)
+    known = _cached(key)
+    if known is None:
+        _keep(key, tensor.untyped_storage())
+        return tensor
+    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(known, 0, tensor.shape, tensor.stride())
+
+
 def _rebuild(
-    wanted: tuple[xs.SharedArray, int, int],
+    wanted: tuple[Any, ...],
     parameter: bool,
     dtype: Any,
     first: int,
@@ -124,7 +208,7 @@ def _rebuild(
     stride: tuple[int, ...],
     requires_grad: bool,
 ) -> Any:
-    storage = _storage(*wanted)
+    storage = _of_message(*wanted) if len(wanted) == 2 else _of_block(*wanted)
     tensor = torch.empty(0, dtype=dtype, device=storage.device).set_(storage, first, size, stride)
     if parameter:
         return torch.nn.Parameter(tensor, requires_grad=requires_grad)

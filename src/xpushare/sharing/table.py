@@ -209,10 +209,11 @@ class Table:
         del ended
         return handle
 
-    def export_all(self, found: Sequence[Exporting], read_only: bool) -> list[Handle]:
+    def export_all(self, found: Sequence[Exporting], read_only: bool, implicit: bool = False) -> list[Handle]:
         """As many exports of memory, at one go: all of them, or none."""
         ended: list[Any] | None = None  # as above
         handles: list[Handle] = []
+        pickled = layout.ENTRY_PICKLED if implicit else 0
         with self._lock:
             if not self._serving:
                 self._start()
@@ -220,7 +221,7 @@ class Table:
                 ended = self._sweep(_ENDING_TRIES + len(found))  # as many exports would look at
             try:
                 for prepared, source, offset, nbytes, own, keep in found:
-                    flags = layout.ENTRY_READ_ONLY if read_only or own else 0
+                    flags = pickled | (layout.ENTRY_READ_ONLY if read_only or own else 0)
                     handles.append(
                         self._publish(prepared, source, offset, nbytes, flags, 0, keep, source.foreign, None, None)
                     )
