@@ -108,7 +108,10 @@ def pickle_arrays(found: list[Any], known: Iterable[Allocation]) -> bytes:
             handles.extend(memory.get_all(ranges, False, implicit=True))
         tree = flatten(found)[1]
         raw = tree_bytes(handles, marks, placing.leaves, placing.dtypes, tree, 0)
-        sent_once({handle: each.device for handle, each in zip(handles, ranges, strict=True)})
+        by_device: dict[Device, list[Handle]] = {}
+        for handle, each in zip(handles, ranges, strict=True):
+            by_device.setdefault(each.device, []).append(handle)
+        sent_once(by_device)
     except BaseException:
         node.current().table().withdraw_all(handles, layout.REASON_FREED)
         raise
@@ -481,7 +484,7 @@ def attach_tree(
             found = made if consumer is None else list(map(consumer, made))
         return unflatten(content.tree, found, kinds)
     except BaseException:
-        for each, _ in zip(content.memory, opened, strict=False):  # a tree counts the gate's, a pickle's message all
+        for each in content.memory[: len(opened)]:  # a tree counts the gate's, a pickle's message all
             give_open(each)
         opened.clear()  # here, not with the traceback
         orders.clear()

@@ -393,6 +393,17 @@ def test_what_cannot_be_opened_takes_no_open_away(
     assert exports() == before
 
 
+def test_a_message_is_bounded_as_a_whole(monkeypatch: pytest.MonkeyPatch, lending: Make, stream: MockStream) -> None:
+    """What was pickled together makes room together, by what was pickled before."""
+    monkeypatch.setenv("XPUSHARE_PICKLE_BYTES", "4096")
+    first, second = ([Lent(lending(4096), 0, stream) for _ in range(3)] for _ in range(2))
+    old = dumped(first)
+    new = dumped(second)
+    with pytest.raises(xs.HandleExpiredError):
+        pickle.loads(old)
+    assert len(pickle.loads(new)) == 3
+
+
 def planted(*_arguments: Any) -> Any:
     raise OSError("planted")
 

@@ -118,17 +118,17 @@ class Pickled:
 def _outlive(handle: Handle, limits: list[int]) -> None:
     table = node.current().table_if_any
     if table is not None:
-        table.outlive(handle, *limits)
+        table.outlive([handle], *limits)
 
 
-def sent_once(made: dict[Handle, Device]) -> None:
+def sent_once(made: dict[Device, list[Handle]]) -> None:
     """The handles were made for one pickle, and nobody else has them: as if their objects had died since."""
-    grace = _grace()
-    most = {device: _most_nbytes(device) for device in set(made.values())}
+    limits = {device: (_grace(), _most_nbytes(device)) for device in made}  # first: they may be wrong
     table = node.current().table()
-    for handle, device in made.items():
-        table.count_pickle(handle)
-        table.outlive(handle, grace, most[device])
+    for device, handles in made.items():
+        for handle in handles:
+            table.count_pickle(handle)
+        table.outlive(handles, *limits[device])
 
 
 def forwards(handle: Handle) -> bool:

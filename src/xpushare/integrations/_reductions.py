@@ -106,24 +106,26 @@ class _Run:
         self.blocks = Blocks()
         self.marks: Marks = {}
         self.messages: dict[str, Message] = {}
-        self.allocations: list[Allocation] = []  # that can be exported, sorted by address
-        self._starts: list[int] = []
+        self.allocations: list[Allocation] = []  # that can be exported
+        self._starts: list[int] = []  # of these, sorted
+        self._ends: list[int] = []
 
-    def reaches(self, where: Located, keep: Any) -> bool:
+    def reaches(self, address: int, nbytes: int, backend: str | None, keep: Any) -> bool:
         """Whether these bytes lie in an allocation that this process can export. False for an import's."""
-        at = bisect_right(self._starts, where.address) - 1
-        if at >= 0 and where.address + where.nbytes <= self._starts[at] + self.allocations[at].nbytes:
+        at = bisect_right(self._starts, address)
+        if at and address + nbytes <= self._ends[at - 1]:
             return True
-        if not where.nbytes or node.current().peers.mapping_at(where.address) is not None:
+        if not nbytes or node.current().peers.mapping_at(address) is not None:
             return False
         try:
-            allocation = arrays.range_at(where, keep).allocation
+            allocation = arrays.range_at(Located(address, nbytes, False, backend), keep).allocation
             prepared_by(allocation, node.current().table(), False)  # now: it may refuse
         except _REFUSALS as error:
             _refused(keep, error)
             return False
-        self.allocations.insert(at + 1, allocation)
-        self._starts.insert(at + 1, allocation.address)
+        self.allocations.append(allocation)
+        self._starts.insert(at, allocation.address)
+        self._ends.insert(at, allocation.address + allocation.nbytes)
         return True
 
     def ahead(self) -> bytes:
@@ -142,10 +144,10 @@ class _Current(threading.local):
 _current = _Current()
 
 
-def message(library: str, where: Located, keep: Any) -> Message | None:
-    """The run's message for an array that lies there; None where it cannot go by one."""
+def message(library: str, address: int, nbytes: int, backend: str | None, keep: Any) -> Message | None:
+    """The run's message for an array that lies there; None where it cannot go by one. `backend`: as in `Located`."""
     run = _current.run
-    if run is None or not run.reaches(where, keep):
+    if run is None or not run.reaches(address, nbytes, backend, keep):
         return None
     found = run.messages.get(library)
     if found is None:
@@ -156,15 +158,13 @@ def message(library: str, where: Located, keep: Any) -> Message | None:
 class Received:
     """A message at the other end, and its arrays. It lives as long as the pickle is being read."""
 
-    __slots__ = ("__weakref__", "arrays", "handle", "keys")
+    __slots__ = ("__weakref__", "arrays")
 
     def __init__(self, library: str, raw: bytes) -> None:
         handle = xs.ArrayHandle(raw)
         if not isinstance(handle, TreeHandle):
             raise xs.InvalidHandleError("this is the handle of an array, where that of a list of arrays is due")
-        self.handle = handle
         self.arrays: Any = attach_tree(handle, None, None, consumer_of(library), ())
-        self.keys: Any = None  # for the library's own use
 
 
 def opened(token: bytes, library: bytes, raw: bytes) -> Received:
@@ -198,7 +198,7 @@ def sent(array: Any, library: str) -> tuple[Any, ...] | None:
     try:
         found = arrays.describe(array)
         where = found.located()
-        to = message(library, where, array)
+        to = message(library, where.address, where.nbytes, where.backend, array)
         if to is not None:
             return received_array, (to, to.add(array))
         place = _imported(where.address, where.nbytes) if where.nbytes else None

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import functools
 import importlib
-import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import xpushare as xs
 from xpushare import adapters
 from xpushare._array import capsule_of, order_before, unsettled
-from xpushare._lifecycle import use
-from xpushare._tree_handle import content_of
 from xpushare.adapters import HOST
-from xpushare.arrays import Located
 from xpushare.core.ordering import work_on
 from xpushare.integrations import _reductions as common
-from xpushare.sharing.handle import fields_of
-
-if TYPE_CHECKING:
-    from xpushare.sharing.handle import Handle
 
 __all__ = ["install", "uninstall"]
 
@@ -59,7 +51,6 @@ class _Reduction:
         self._before = before if before is not None else _torch_reductions.reduce_tensor
 
     def __call__(self, tensor: Any) -> Any:
-        device = tensor.device
         if (
             type(tensor) not in _TYPES
             or tensor.layout is not torch.strided
@@ -70,13 +61,12 @@ class _Reduction:
             or (tensor.requires_grad and not tensor.is_leaf)  # torch says why it refuses these
         ):
             return self._before(tensor)
-        backend = _backends().get(device.type)
+        backend = HOST if tensor.is_cpu else _backends().get(tensor.device.type)
         if backend is None:
             return self._before(tensor)
         storage = tensor.untyped_storage()
         address, nbytes = storage.data_ptr(), storage.nbytes()
-        where = Located(address, nbytes, False, None if backend == HOST else backend)
-        message = common.message("torch", where, tensor)
+        message = common.message("torch", address, nbytes, None if backend == HOST else backend, tensor)
         wanted: tuple[Any, ...]
         if message is not None:
             number = message.numbers.get((address, nbytes))
@@ -140,63 +130,36 @@ def _reopened(raw: bytes) -> xs.SharedArray:
     return array
 
 
-def _cached(key: tuple[Any, ...]) -> Any:
-    """The storage over these bytes, if it lives: the same object for the same bytes."""
-    return _torch_reductions.storage_from_cache(torch.UntypedStorage, key)
-
-
-def _keep(key: tuple[Any, ...], storage: Any) -> Any:
+def _only(storage: Any) -> Any:
+    """The storage over these bytes: the same object for the same bytes, as long as it lives. What is mapped twice is
+    mapped at the same place, which nothing else takes while a storage holds it.
+    """
+    key = "xpushare", storage.data_ptr(), storage.nbytes()
+    known = _torch_reductions.storage_from_cache(torch.UntypedStorage, key)
+    if known is not None:
+        return known
     _torch_reductions.shared_cache[key] = _torch_reductions.StorageWeakRef(storage)
     return storage
 
 
-def _key(handle: Handle, offset: int, nbytes: int) -> tuple[Any, ...]:
-    """By what a storage is known that lies so in the memory of a handle."""
-    fields = fields_of(handle)
-    return "xpushare", fields.cookie, fields.object, fields.offset + offset, nbytes, fields.flags
-
-
 def _of_block(array: xs.SharedArray, offset: int, nbytes: int) -> Any:
     """The storage over these bytes."""
-    handle = use(array).handle
-    if handle is None:
-        raise xs.InvalidArgumentError("the message names no imported memory")
-    key = _key(handle, offset, nbytes)
-    known = _cached(key)
-    if known is not None:
-        return known
-    piece = common.piece_of(array, offset, nbytes)
     stream = -1 if array.device.type == "gpu" else None
-    return _keep(key, torch.utils.dlpack.from_dlpack(capsule_of(piece, stream, False, True)).untyped_storage())
-
-
-def _key_of(message: common.Received, number: int) -> tuple[Any, ...]:
-    """By what the storage of a message's tensor is known."""
-    if message.keys is None:
-        content = content_of(message.handle)
-        message.keys = [
-            _key(content.memory[each.memory], each.offset, math.prod(each.shape) * each.dtype.itemsize)
-            for each in content.elements()
-        ]
-    found: tuple[Any, ...] = message.keys[number]
-    return found
+    piece = capsule_of(common.piece_of(array, offset, nbytes), stream, False, True)
+    return _only(torch.utils.dlpack.from_dlpack(piece).untyped_storage())
 
 
 def _of_message(message: common.Received, number: int) -> Any:
     """The storage of a message's tensor."""
-    key = _key_of(message, number)
-    known = _cached(key)
-    return _keep(key, message.arrays[number].untyped_storage()) if known is None else known
+    return _only(message.arrays[number].untyped_storage())
 
 
 def _received(message: common.Received, number: int) -> Any:
     """A message's tensor."""
-    tensor, key = message.arrays[number], _key_of(message, number)
-    known = _cached(key)
-    if known is None:
-        _keep(key, tensor.untyped_storage())
-        return tensor
-    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(known, 0, tensor.shape, tensor.stride())
+    tensor = message.arrays[number]
+    storage = tensor.untyped_storage()
+    only = _only(storage)
+    return tensor if only is storage else tensor.set_(only, 0, tensor.shape, tensor.stride())
 
 
 def _rebuild(
