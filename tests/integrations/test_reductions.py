@@ -349,6 +349,16 @@ def test_what_a_run_itself_queues_comes_first(lending: Make, stream: MockStream)
     assert first.tolist() == second.tolist() == [9] * 64
 
 
+def test_the_receiver_waits_for_the_stream(ask_torch: Ask, lending: Make, stream: MockStream) -> None:
+    """In another process: both arrays are read when the one stream that they share has come to them."""
+    arrays = [lending(64), lending(64)]
+    gate = busy(stream)
+    for array in arrays:
+        stream.call(lambda array=array: np.asarray(array).fill(9))  # type: ignore[misc]
+    threading.Timer(0.3, gate.set).start()
+    assert ask_torch("content", [Lent(array, 0, stream) for array in arrays]) == [[9] * 64] * 2
+
+
 def test_a_run_that_fails_leaves_nothing(lending: Make, stream: MockStream) -> None:
     gate = busy(stream)
     lent, before = Lent(lending(64), 0, stream), exports()

@@ -123,6 +123,8 @@ def _outlive(handle: Handle, limits: list[int]) -> None:
 
 def sent_once(made: dict[Device, list[Handle]]) -> None:
     """The handles were made for one pickle, and nobody else has them: as if their objects had died since."""
+    if node.left:
+        return
     limits = {device: (_grace(), _most_nbytes(device)) for device in made}  # first: they may be wrong
     table = node.current().table()
     for device, handles in made.items():

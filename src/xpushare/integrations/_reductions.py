@@ -124,6 +124,7 @@ class _Run:
             _refused(keep, error)
             return False
         self.allocations.append(allocation)
+        at = bisect_right(self._starts, allocation.address)
         self._starts.insert(at, allocation.address)
         self._ends.insert(at, allocation.address + allocation.nbytes)
         return True
