@@ -4,9 +4,11 @@ installed, against torch's queue, in one run.
 python scripts/tree_bench.py [--device cuda:0] [--floor] [--json FILE]
 
 The shapes are those of a model of 1.5 billion parameters (GPT-2 XL, bfloat16: 3.1 GB); on the host its width is an
-eighth, and the tensors lie in shared memory of the kind that each side sends without a copy. The clock runs from the
-call until the receiver has tensors and has read the first element of one. "New": the tensors are new, and nobody has
-them open. "Again": the receiver has them open. The ways take turns; medians with quartiles, in microseconds.
+eighth, and the tensors lie in shared memory of the kind that each side sends without a copy, ours in about as many
+allocations as torch's allocator takes on a GPU. The clock runs from the call until the receiver has tensors and has
+read the first element of one. "New": the tensors are new, and nobody has them open. "Again": the receiver has them
+open. The ways take turns; medians with quartiles, in microseconds. The lines below the table say what CPU time the two
+processes took for each tensor, which a busy machine changes less.
 
 `--floor` adds, on a GPU, what CUDA alone takes for new models of the same kind: its calls that name the allocations
 (`cuIpcGetMemHandle`) in one process, and those that open them in the other (`cuIpcOpenMemHandle`), by one thread and by
@@ -19,11 +21,14 @@ import argparse
 import ctypes
 import gc
 import json
+import math
 import multiprocessing
 import pickle
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import xpushare as xs
@@ -31,6 +36,8 @@ from xpushare.bench.measure import Row, alternate, compare, machine, spread
 from xpushare.bench.report import table
 
 LAYERS: Final = 48
+TENSORS: Final = 578
+ALLOCATIONS: Final = 160
 WAYS: Final = ("tree", "reductions", "torch")
 OTHER: Final = "torch.multiprocessing queue"
 WANTED: Final = {("tree", "new"): 2.5, ("tree", "again"): 5.0, ("reductions", "new"): 1.5, ("reductions", "again"): 1.5}
@@ -59,17 +66,20 @@ def model(device: str, way: str, value: int) -> dict[str, Any]:
             tensor.fill_(value)
         torch.cuda.synchronize()
         return made
-    made = {}
-    nbytes = sum(-(-4 * torch.Size(shape).numel() // 64) * 64 for shape in shapes(200).values())
-    slab = None if way == "torch" else xs.malloc_host(nbytes)
-    at = 0
-    for name, shape in shapes(200).items():
-        if slab is None:
-            made[name] = torch.empty(shape).share_memory_()
-        else:
-            made[name] = torch.from_dlpack(slab.as_array(shape, "f4", at))
-            at += -(-made[name].nbytes // 64) * 64
-        made[name].view(-1)[:1] = value
+    if way == "torch":
+        made = {name: torch.empty(shape).share_memory_() for name, shape in shapes(200).items()}
+    else:
+        made = {}
+        slabs: dict[int, list[tuple[str, tuple[int, ...]]]] = {}
+        for number, (name, shape) in enumerate(shapes(200).items()):
+            slabs.setdefault(number * ALLOCATIONS // TENSORS, []).append((name, shape))
+        for tensors in slabs.values():
+            ends = list(accumulate((-(-4 * math.prod(shape) // 64) * 64 for _, shape in tensors), initial=0))
+            slab = xs.malloc_host(ends[-1])
+            for (name, shape), at in zip(tensors, ends, strict=False):
+                made[name] = torch.from_dlpack(slab.as_array(shape, "f4", at))
+    for tensor in made.values():
+        tensor.view(-1)[:1] = value
     return made
 
 
@@ -150,8 +160,10 @@ def receive(pipe: Any, queue: Any) -> None:
             handles, threads = pickle.loads(asked[5:])
             pipe.send_bytes(pickle.dumps(opened(handles, threads)))
             continue
+        start = time.process_time_ns()
         found = queue.get() if asked == b"queue" else xs.attach(asked, like=torch)
-        pipe.send_bytes(b"%d" % int(found["h.7.ln_1.bias"][0].item()))
+        value = int(found["h.7.ln_1.bias"][0].item())
+        pipe.send_bytes(b"%d %d" % (value, time.process_time_ns() - start))
         held = found
         del found
     del held
@@ -171,23 +183,26 @@ class Bench:
         self._child.start()
         self._pipe.recv_bytes()
         self._number = 0
+        self._cpu: dict[str, list[tuple[float, float]]] = {}
 
-    def _send(self, way: str, state: Any, expected: int) -> float:
+    def _send(self, way: str, when: str, state: Any, expected: int) -> float:
         """Microseconds of one hand-over."""
         from xpushare.integrations import torch as reductions
 
         handle: Any = None
         if way == "reductions":
             reductions.install()
-        start = time.perf_counter_ns()
+        start, busy = time.perf_counter_ns(), time.process_time_ns()
         if way == "tree":
             handle = xs.share(state)
             self._pipe.send_bytes(bytes(handle))
         else:
             self._queue.put(state)
             self._pipe.send_bytes(b"queue")
-        value = int(self._pipe.recv_bytes())
+        value, there = map(int, self._pipe.recv_bytes().split())
         took = (time.perf_counter_ns() - start) / 1000
+        here = time.process_time_ns() - busy
+        self._cpu.setdefault(f"{way}, {when}", []).append((here / 1000 / TENSORS, there / 1000 / TENSORS))
         reductions.uninstall()
         if handle is not None:
             handle.close()
@@ -202,7 +217,7 @@ class Bench:
     def new(self, way: str) -> float:
         self._number = self._number % 100 + 1
         state = model(self._device, way, self._number)
-        took = self._send(way, state, self._number)
+        took = self._send(way, "new", state, self._number)
         self.drop()
         return took
 
@@ -231,7 +246,7 @@ class Bench:
             found[way, "new"] = samples
         for way in WAYS:  # one after the other: the receiver holds one model
             state = model(self._device, way, 7)
-            found[way, "again"] = [self._send(way, state, 7) for _ in range(rounds + 3)][3:]
+            found[way, "again"] = [self._send(way, "again", state, 7) for _ in range(rounds + 3)][3:]
             self.drop()
             del state
         return [
@@ -239,6 +254,13 @@ class Bench:
                     most=1 / wanted, wanted=f"{wanted:g}x faster")
             for (way, when), wanted in WANTED.items()
         ]  # fmt: skip
+
+    def cpu(self) -> dict[str, tuple[float, float]]:
+        """By way: the median CPU time for each tensor here and there, in microseconds."""
+        return {
+            way: (median(here for here, _ in samples), median(there for _, there in samples))
+            for way, samples in self._cpu.items()
+        }
 
     def end(self) -> None:
         self._pipe.send_bytes(b"end")
@@ -257,6 +279,9 @@ def main() -> None:
     bench = Bench(arguments.device)
     found = bench.rows(arguments.rounds)
     print(table(machine(), found, {}))
+    cpu = bench.cpu()
+    for way, (here, there) in cpu.items():
+        print(f"{way}: {here:.1f} us of CPU time for each tensor at the sender, {there:.1f} us at the receiver")
     floors = bench.floors(arguments.rounds) if arguments.floor else None
     bench.end()
     for name, values in (floors or {}).items():
@@ -264,6 +289,7 @@ def main() -> None:
     if arguments.json:
         report: dict[str, Any] = {
             "machine": machine(), "device": arguments.device, "rows": [row.as_json() for row in found], "floor": floors,
+            "cpu": cpu,
         }  # fmt: skip
         Path(arguments.json).write_text(json.dumps(report, indent=2) + "\n")
 

@@ -17,14 +17,14 @@ from xpushare._like import exchange_of, torch_stream
 from xpushare._native import Leaves
 from xpushare._queue import Queue
 from xpushare._source import Source, copy_of, host_view, in_place, is_unordered, native_stream, own_array, whole
-from xpushare._tree_handle import Content, Dtypes, TreeHandle, content_of, flatten, seal_tree, unflatten
+from xpushare._tree_handle import Content, Dtypes, TreeHandle, content_of, flatten, seal_tree, tree_bytes, unflatten
 from xpushare.core import memory
 from xpushare.core.declare import layers_on
 from xpushare.core.event import open_ as open_event
 from xpushare.core.memory import Range
 from xpushare.core.opening import give_open
 from xpushare.core.ordering import Order, mark, work_on
-from xpushare.core.pickles import ImplicitAll
+from xpushare.core.pickles import ImplicitAll, sent_once
 from xpushare.core.resources import Allocation
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import fields_of
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from xpushare._device import DeviceLike
     from xpushare._like import Consumer
     from xpushare.core.queue import Work
+    from xpushare.sharing.handle import Handle
 
-__all__ = ["attach_tree", "share_tree"]
+__all__ = ["attach_tree", "pickle_arrays", "share_tree"]
 
 _ALIGNMENT = 64  # of copies in one allocation
 _new: Any = tuple.__new__  # not by a named tuple's own `__new__`, which is slower
@@ -86,6 +87,37 @@ def share_tree(
     return sealed, placing.copied
 
 
+def pickle_arrays(found: list[Any], known: Iterable[Allocation]) -> bytes:
+    """The handle of a list of arrays for a pickle, as of now. Each allocation has an export of its own, which is good
+    as long as a pickle's whose object has died. It is exported as a whole: whoever receives several messages can pass
+    on what came by one of them by the handle of another. `known`: allocations that the arrays lie in.
+    """
+    placing = _Placing(found, False, None, known)
+    if not (_hand_over.off or layers_on):
+        placing.view()
+    placing.place()
+    works = placing.works()
+    marks = [mark(work, work.device) for work in works]
+    groups = placing.describe({id(work): number for number, work in enumerate(works)}, False, spread=True)
+    ranges = [group.range([mark.export for mark in marks]) for group in groups]
+    handles: list[Handle] = []
+    try:
+        if layers_on:
+            handles.extend(memory.get(each, implicit=True) for each in ranges)
+        else:
+            handles.extend(memory.get_all(ranges, False, implicit=True))
+        tree = flatten(found)[1]
+        raw = tree_bytes(handles, marks, placing.leaves, placing.dtypes, tree, 0)
+        by_device: dict[Device, list[Handle]] = {}
+        for handle, each in zip(handles, ranges, strict=True):
+            by_device.setdefault(each.device, []).append(handle)
+        sent_once(by_device)
+    except BaseException:
+        node.current().table().withdraw_all(handles, layout.REASON_FREED)
+        raise
+    return raw
+
+
 class _Group:
     """The arrays in one allocation: what is exported is the range that they span."""
 
@@ -103,6 +135,10 @@ class _Group:
         self.low = min(self.low, low)
         self.high = max(self.high, high)
         self._leases.extend(leases)
+
+    def spread(self) -> None:
+        """Export the whole allocation."""
+        self.low, self.high = 0, self._covered.allocation.nbytes
 
     def range(self, more: Any) -> Range:
         """What to export, with all that the export has to hold."""
@@ -134,7 +170,8 @@ class _Alike(NamedTuple):
 class _Placing:
     """Where the arrays of a tree lie, and on which streams they are produced."""
 
-    def __init__(self, found: list[Any], copy: bool, stream: Any) -> None:
+    def __init__(self, found: list[Any], copy: bool, stream: Any, known: Iterable[Allocation] = ()) -> None:
+        """`known`: allocations that arrays lie in, which the driver need not be asked for."""
         self.leaves: Final = Leaves(found)
         self.dtypes: Final = Dtypes()
         self._found = found
@@ -154,6 +191,8 @@ class _Placing:
         self.sources: list[Any] = []
         self.produced: list[Work | None] = []
         self.copied = 0
+        for allocation in known:
+            self._learn(allocation)
 
     def view(self) -> None:
         """Have `leaves` place the arrays that lie where others do, and are like them."""
@@ -346,9 +385,9 @@ class _Placing:
                 kept[id(work)] = work
         return list(kept.values())
 
-    def describe(self, events: dict[int, int], read_only: bool) -> list[_Group]:
+    def describe(self, events: dict[int, int], read_only: bool, spread: bool = False) -> list[_Group]:
         """Have `leaves` know of each array in which group it lies, and after which event (by the ids of their streams)
-        it is there; the groups.
+        it is there; the groups, which `spread` over their whole allocations.
         """
         groups: dict[tuple[int, bool], _Group] = {}
 
@@ -378,6 +417,8 @@ class _Placing:
             )
             group.add(low - start, high - start, members if allocation.foreign else ())
             places.append((start, group))
+        for group in groups.values() if spread else ():
+            group.spread()
         for index, group, work, source in zip(self._indices, lying, self.produced, self.sources, strict=True):
             covered, first, shape, strides, dtype = source
             if len(shape) > NDIM_MAX:
@@ -443,8 +484,8 @@ def attach_tree(
             found = made if consumer is None else list(map(consumer, made))
         return unflatten(content.tree, found, kinds)
     except BaseException:
-        if opened:
-            give_open(gate)
+        for each in content.memory[: len(opened)]:  # a tree counts the gate's, a pickle's message all
+            give_open(each)
         opened.clear()  # here, not with the traceback
         orders.clear()
         for array in made:

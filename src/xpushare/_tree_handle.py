@@ -41,6 +41,7 @@ __all__ = [
     "content_of",
     "flatten",
     "seal_tree",
+    "tree_bytes",
     "unflatten",
 ]
 
@@ -499,20 +500,27 @@ def seal_tree(
     memory: Sequence[Handle], events: Sequence[Mark], leaves: Leaves, dtypes: Dtypes, tree: Any, copied: int
 ) -> TreeHandle:
     """The handle, whose object owns the exports. Raises `InvalidArgumentError` if it would be too large."""
+    raw = tree_bytes(memory, events, leaves, dtypes, tree, copied)
+    return _made(raw, tuple(memory), tuple([(mark.handle, mark.point) for mark in events]), copied)
+
+
+def tree_bytes(
+    memory: Sequence[Handle], events: Sequence[Mark], leaves: Leaves, dtypes: Dtypes, tree: Any, copied: int
+) -> bytes:
+    """The bytes of such a handle."""
     import json
 
     text = json.dumps([dtypes.texts(), tree], ensure_ascii=False, separators=(",", ":")).encode(
         "utf-8", "surrogatepass"
     )
-    marks = tuple([(mark.handle, mark.point) for mark in events])
     raw = leaves.seal(
         identity.sealing(),
         list(map(raw_of, memory)),
-        [raw_of(handle) for handle, _ in marks],
-        [point for _, point in marks],
+        [raw_of(mark.handle) for mark in events],
+        [mark.point for mark in events],
         text,
         copied,
     )
     if raw is None:
         raise _too_large()
-    return _made(raw, tuple(memory), marks, copied)
+    return raw

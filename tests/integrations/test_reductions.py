@@ -6,7 +6,8 @@ import gc
 import io
 import pickle
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from reductions_peer import SPAWN, Ask, served
 
 import xpushare as xs
 from harness import wait_until
+from xpushare import _tree
 from xpushare.adapters.mock import Mock
 from xpushare.adapters.mock.others import ForeignArray, MockStream
 from xpushare.adapters.mock.script import driver
@@ -174,12 +176,12 @@ def test_without_a_message_or_install() -> None:
 
 @pytest.mark.usefixtures("ask_torch")
 def test_hostile_offsets() -> None:
-    from xpushare.integrations.torch import _storage
+    from xpushare.integrations.torch import _of_block
 
     array = pickle.loads(pickle.dumps(xs.empty(64, "u1")))
     for offset, nbytes in ((-1, 8), (60, 8), (0, 65), (1 << 62, 8), (0, -1)):
         with pytest.raises(xs.InvalidArgumentError):
-            _storage(array, offset, nbytes)
+            _of_block(array, offset, nbytes)
 
 
 @pytest.mark.usefixtures("ask_torch")
@@ -235,41 +237,249 @@ def test_arrays_of_one_allocation_are_passed_on(ask_jax: Ask) -> None:
     assert [each.unsafe_buffer_pointer() for each in found] == [each.unsafe_buffer_pointer() for each in sent]
 
 
+# --- runs of a pickler, with arrays of "another library" on a mock device
+
+
 class Lent:
     """A piece of a device's array, as another library has them."""
 
     def __init__(self, array: ForeignArray, at: int, stream: MockStream) -> None:
-        self.address = array.memory.address + at
+        self.__array_interface__ = {
+            "shape": (64,), "typestr": "|u1", "data": (array.memory.address + at, False), "version": 3,
+        }  # fmt: skip
         self.mock_stream = stream
+        self.keep = array
 
 
-def test_a_message_asks_and_marks_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One question for each allocation, and one mark a stream."""
+class Then:
+    """Something whose reduction does something; what is left of it is what that returned."""
+
+    def __init__(self, do: Callable[[], Any]) -> None:
+        self._do = do
+
+    def __reduce__(self) -> Any:
+        return tuple, ((self._do(),),)
+
+
+@pytest.fixture
+def lending() -> Iterator[Callable[[int], ForeignArray]]:
+    """Makes arrays of which pieces go by handle."""
     xs.Device("mock:0")
+    made: list[ForeignArray] = []
+
+    def make(nbytes: int) -> ForeignArray:
+        made.append(ForeignArray(nbytes))
+        return made[-1]
+
+    _reductions.install("lent", {Lent: lambda _before: lambda lent: _reductions.sent(lent, "numpy")})
+    yield make
+    _reductions.uninstall("lent")
+    for array in made:
+        array.free()
+
+
+@pytest.fixture
+def stream() -> Iterator[MockStream]:
+    found = MockStream()
+    yield found
+    found.close()
+
+
+Make = Callable[[int], ForeignArray]
+
+
+def dumped(thing: Any) -> bytes:
+    return bytes(ForkingPickler.dumps(thing))
+
+
+def busy(stream: MockStream) -> threading.Event:
+    """Keep a stream busy until the event is set."""
+    gate = threading.Event()
+    stream.call(gate.wait)
+    return gate
+
+
+def test_a_message_asks_marks_and_opens_once(
+    monkeypatch: pytest.MonkeyPatch, lending: Make, stream: MockStream
+) -> None:
+    """One question for each allocation, one mark for a stream, one event opened for both allocations."""
     asked: list[int] = []
+    opened: list[Any] = []
     foreign = Mock.foreign
     monkeypatch.setattr(Mock, "foreign", lambda self, at, nbytes=None: asked.append(at) or foreign(self, at, nbytes))
-    arrays, stream = [ForeignArray(4096), ForeignArray(4096)], MockStream()
+    open_event = _tree.open_event
+    monkeypatch.setattr(_tree, "open_event", lambda *a, **k: opened.append(a) or open_event(*a, **k))
+    arrays = [lending(4096), lending(4096)]
     message = [Lent(array, at, stream) for at in (0, 64, 4032) for array in arrays]
-    _reductions.install("lent", {Lent: lambda _before: lambda lent: lent_block(lent)})
-    try:
-        signals = driver().counts["store64"]
-        raw = bytes(ForkingPickler.dumps(message))
-    finally:
-        _reductions.uninstall("lent")
+    before, signals = exports(), driver().counts["store64"]
+    gate = busy(stream)
+    raw = dumped(message)
+    gate.set()
     stream.synchronize()
     assert driver().counts["store64"] == signals + 1
     assert len(asked) == 2
-    blocks = pickle.loads(raw)
-    assert [at for _block, at in blocks] == [0, 0, 64, 64, 4032, 4032]
-    assert len({id(block) for block, _at in blocks}) == 2
-    del blocks, message
+    assert exports() == before + 3  # two allocations, and the event
+    found = pickle.loads(raw)
+    assert len(opened) == 1
+    for array, piece in zip(arrays * 3, found, strict=True):
+        piece[:] = 7
+        assert np.asarray(array).sum() % (7 * 64) == 0
+        np.asarray(array)[:] = 0
+        assert not piece.any()
+
+
+def test_an_idle_stream_is_not_marked(lending: Make, stream: MockStream) -> None:
+    signals = driver().counts["store64"]
+    pickle.loads(dumped(Lent(lending(64), 0, stream)))
+    assert driver().counts["store64"] == signals
+
+
+def test_what_a_run_itself_queues_comes_first(lending: Make, stream: MockStream) -> None:
+    """Also where it is queued after the first array was reduced."""
+    array = lending(64)
+    lent, gate = Lent(array, 0, stream), threading.Event()
+
+    def write() -> None:
+        stream.call(gate.wait)
+        stream.call(lambda: np.asarray(array).fill(9))
+
+    raw = dumped([lent, Then(write), Lent(array, 0, stream)])
+    threading.Timer(0.1, gate.set).start()
+    first, _, second = pickle.loads(raw)
+    assert first.tolist() == second.tolist() == [9] * 64
+
+
+def test_the_receiver_waits_for_the_stream(ask_torch: Ask, lending: Make, stream: MockStream) -> None:
+    """In another process: both arrays are read when the one stream that they share has come to them."""
+    arrays = [lending(64), lending(64)]
+    gate = busy(stream)
     for array in arrays:
-        array.free()
-    stream.close()
+        stream.call(lambda array=array: np.asarray(array).fill(9))  # type: ignore[misc]
+    threading.Timer(0.3, gate.set).start()
+    assert ask_torch("content", [Lent(array, 0, stream) for array in arrays]) == [[9] * 64] * 2
 
 
-def lent_block(lent: Lent) -> Any:
-    found = _reductions.block_of(lent.address, 64, "mock", lent)
-    assert found is not None
-    return tuple, (found,)
+def test_a_run_that_fails_leaves_nothing(lending: Make, stream: MockStream) -> None:
+    gate = busy(stream)
+    lent, before = Lent(lending(64), 0, stream), exports()
+    file = io.BytesIO()
+    pickler = ForkingPickler(file)
+    with pytest.raises(ZeroDivisionError):
+        pickler.dump([lent, Then(lambda: 1 // 0)])
+    assert exports() == before
+    assert file.getvalue() == b""
+    gate.set()
+    pickler.clear_memo()
+    pickler.dump(lent)  # the pickler is as good as before
+    assert pickle.loads(file.getvalue()).tolist() == [0] * 64
+
+
+def test_a_message_that_cannot_be_sealed_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, lending: Make, stream: MockStream
+) -> None:
+    lent, before = [Lent(lending(64), 0, stream), Lent(lending(64), 0, stream)], exports()
+    monkeypatch.setenv("XPUSHARE_PICKLE_GRACE", "never")
+    with pytest.raises(xs.InvalidArgumentError):
+        dumped(lent)
+    assert exports() == before
+
+
+def test_what_cannot_be_opened_takes_no_open_away(
+    monkeypatch: pytest.MonkeyPatch, lending: Make, stream: MockStream
+) -> None:
+    """A message is good until its arrays were received, not until somebody tried."""
+    before = exports()
+    raw = dumped([Lent(lending(64), 0, stream), Lent(lending(64), 0, stream)])
+    with monkeypatch.context() as patched:
+        patched.setattr(np, "asarray", planted)
+        with pytest.raises(OSError, match="planted"):
+            pickle.loads(raw)
+    node.current().table().sweep(everything=True)
+    assert exports() == before + 2
+    found = pickle.loads(raw)
+    assert [each.tolist() for each in found] == [[0] * 64] * 2
+    del found
+    node.current().table().sweep(everything=True)
+    assert exports() == before
+
+
+def test_a_message_is_bounded_as_a_whole(monkeypatch: pytest.MonkeyPatch, lending: Make, stream: MockStream) -> None:
+    """What was pickled together makes room together, by what was pickled before."""
+    monkeypatch.setenv("XPUSHARE_PICKLE_BYTES", "4096")
+    first, second = ([Lent(lending(4096), 0, stream) for _ in range(3)] for _ in range(2))
+    old = dumped(first)
+    new = dumped(second)
+    with pytest.raises(xs.HandleExpiredError):
+        pickle.loads(old)
+    assert len(pickle.loads(new)) == 3
+
+
+def planted(*_arguments: Any) -> Any:
+    raise OSError("planted")
+
+
+def test_pickles_in_pickles_and_threads(lending: Make, stream: MockStream) -> None:
+    arrays = [lending(64) for _ in range(4)]
+    for number, array in enumerate(arrays):
+        np.asarray(array)[:] = number
+    lent = [Lent(array, 0, stream) for array in arrays]
+    inner = Then(lambda: dumped([lent[1], lent[0]]))
+    other: list[bytes] = []
+
+    def elsewhere() -> None:
+        thread = threading.Thread(target=lambda: other.append(dumped(lent[3])))
+        thread.start()
+        thread.join()
+
+    first, (raw,), _, last = pickle.loads(dumped([lent[0], inner, Then(elsewhere), lent[2]]))
+    assert [first[0], last[0]] == [0, 2]
+    assert [each[0] for each in pickle.loads(raw)] == [1, 0]
+    assert pickle.loads(other[0])[0] == 3
+
+
+def test_a_part_of_a_pickle_names_the_whole(lending: Make, stream: MockStream) -> None:
+    """What another pickler makes within a run of what the run's reductions return."""
+    lent = Lent(lending(64), 0, stream)
+    part: list[bytes] = []
+
+    def by_hand() -> None:
+        function, arguments = ForkingPickler._extra_reducers[Lent](lent)
+        part.append(pickle.dumps((function, arguments)))
+
+    whole = dumped([lent, Then(by_hand)])
+    with pytest.raises(xs.InvalidHandleError, match="part of another"):
+        pickle.loads(part[0])
+    assert pickle.loads(whole)[0].tolist() == [0] * 64
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_every_protocol_and_reader(lending: Make, stream: MockStream, protocol: int) -> None:
+    lent = [Lent(lending(64), 0, stream), Lent(lending(64), 0, stream)]
+    file = io.BytesIO()
+    file.write(b"before")
+    pickler = ForkingPickler(file, protocol)
+    pickler.dump([*lent, lent[0], "x" * 100_000, bytearray(100_000)])
+    pickler.dump([lent[1], lent])  # the same memo goes on
+    raw = file.getvalue()[6:]
+    for kind in (pickle.Unpickler, pickle._Unpickler):  # type: ignore[attr-defined]
+        reader = kind(io.BytesIO(raw))
+        first, second, third, text, filled = reader.load()
+        assert third is first
+        assert (len(text), len(filled)) == (100_000, 100_000)
+        again = reader.load()
+        assert again[0] is second
+        assert again[1][0] is first
+        np.asarray(lent[0].keep)[5] += 1
+        assert first[5] == np.asarray(lent[0].keep)[5]
+
+
+def test_a_pickler_that_is_older_than_install(monkeypatch: pytest.MonkeyPatch, lending: Make) -> None:
+    """Its arrays go their library's way: nothing can be put before what it writes."""
+    file = io.BytesIO()
+    with monkeypatch.context() as patched:
+        patched.setattr(ForkingPickler, "__init__", _reductions._plain_init)
+        pickler = ForkingPickler(file)
+    lent, found = Lent(lending(64), 0, MockStream()), []
+    pickler.dump([1, Then(lambda: found.append(_reductions.sent(lent, "numpy")))])
+    assert found == [None]
+    assert pickle.loads(file.getvalue()) == [1, (None,)]

@@ -318,7 +318,7 @@ def get(
     )
 
 
-def get_all(sources: list[Range], read_only: bool) -> list[Handle]:
+def get_all(sources: list[Range], read_only: bool, implicit: bool = False) -> list[Handle]:
     """`get` of each, for ranges of other allocations than imports. Layers see nothing of it."""
     for source in sources:
         if (
@@ -326,14 +326,14 @@ def get_all(sources: list[Range], read_only: bool) -> list[Handle]:
             or not isinstance(source.allocation, Allocation)
             or source.allocation.foreign_process
         ):
-            return [get(each, None, read_only) for each in sources]  # which says why not
+            return [get(each, None, read_only, None, implicit) for each in sources]  # which says why not
     table = node.current().table()
     found: list[Exporting] = []
     for allocation, offset, nbytes, _device, _context, own, _handle, lease in sources:
         found.append(
             _new(Exporting, (prepared_by(allocation, table, read_only), allocation, offset, nbytes, own, lease))
         )
-    return table.export_all(found, read_only)
+    return table.export_all(found, read_only, implicit)
 
 
 _SHARED: Final = Aspect.ext_oneapi_ipc_memory  # a global of its own: a member of an enum costs a call

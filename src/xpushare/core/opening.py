@@ -170,7 +170,7 @@ def give_open(handle: Handle) -> None:
     """Give back an open of a handle that came to nothing, if its opens are counted."""
     here = node.current()
     fields = fields_of(handle)
-    if fields.flags & COUNTED:
+    if fields.flags & (COUNTED | PICKLED):
         own = here.is_own(fields.cookie)
         exporter = here.table() if own else here.peers.known(fields.cookie)
         if exporter is not None:  # else it is gone

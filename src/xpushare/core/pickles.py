@@ -22,7 +22,7 @@ from xpushare.sharing import layout, node
 from xpushare.sharing.handle import PICKLED, Handle, fields_of
 from xpushare.sharing.table import deadline_in
 
-__all__ = ["Implicit", "ImplicitAll", "Pickled", "Unopened", "anew", "forwards", "wait_for_all"]
+__all__ = ["Implicit", "ImplicitAll", "Pickled", "Unopened", "anew", "forwards", "sent_once", "wait_for_all"]
 
 _GRACE: Final = "XPUSHARE_PICKLE_GRACE"
 _BYTES: Final = "XPUSHARE_PICKLE_BYTES"
@@ -118,7 +118,19 @@ class Pickled:
 def _outlive(handle: Handle, limits: list[int]) -> None:
     table = node.current().table_if_any
     if table is not None:
-        table.outlive(handle, *limits)
+        table.outlive([handle], *limits)
+
+
+def sent_once(made: dict[Device, list[Handle]]) -> None:
+    """The handles were made for one pickle, and nobody else has them: as if their objects had died since."""
+    if node.left:
+        return
+    limits = {device: (_grace(), _most_nbytes(device)) for device in made}  # first: they may be wrong
+    table = node.current().table()
+    for device, handles in made.items():
+        for handle in handles:
+            table.count_pickle(handle)
+        table.outlive(handles, *limits[device])
 
 
 def forwards(handle: Handle) -> bool:

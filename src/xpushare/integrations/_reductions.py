@@ -1,18 +1,26 @@
-"""What the reductions of arrays have in common: one export for each allocation that a message names, and no copies.
+"""What the reductions of arrays have in common: one message for all arrays of a pickle, and no copies.
 
-`multiprocessing` pickles with `ForkingPickler`. Within one message the arrays of an allocation are pieces of one
-`Block`, which is pickled once.
+`multiprocessing` pickles with `ForkingPickler`. While one of them works on an object, which is a *run*, the reductions
+collect the arrays that they meet; in the pickle stands each one's number. At the end of the run all arrays of a library
+are exported together: one export for each allocation that they lie in, one mark for each stream that has work, made
+when everything that the run itself may have queued is queued. This message goes before the pickle, so that the receiver
+has opened it when it comes to the first array. What goes wrong in a run has exported nothing.
+
+Arrays in memory of another process are pieces of a `Block`, which passes on the handle that the memory came by.
 """
 
 from __future__ import annotations
 
 import logging
 import pickle
+import secrets
+import struct
 import threading
 from bisect import bisect_right
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import xpushare as xs
 from xpushare import arrays
@@ -20,13 +28,26 @@ from xpushare._array import Marks, array_of, open_array, pickled_by, placed, vie
 from xpushare._array_handle import checked_parts
 from xpushare._elements import as_dtype
 from xpushare._lifecycle import use
+from xpushare._like import consumer_of
+from xpushare._tree import attach_tree, pickle_arrays
+from xpushare._tree_handle import TreeHandle
 from xpushare.arrays import Located
-from xpushare.core.memory import Range
+from xpushare.core.memory import Range, prepared_by
 from xpushare.core.resources import Allocation
 from xpushare.sharing import node
 from xpushare.sharing.handle import fields_of
 
-__all__ = ["Block", "block_of", "install", "piece_of", "received", "reopened", "sent", "uninstall"]
+__all__ = [
+    "Message",
+    "Received",
+    "block_of",
+    "install",
+    "message",
+    "piece_of",
+    "reopened",
+    "sent",
+    "uninstall",
+]
 
 Reduction = Callable[[Any], Any]
 Reopen = Callable[[bytes], xs.SharedArray]
@@ -40,24 +61,173 @@ def _refused(array: Any, error: Exception) -> None:
     _log.debug("this %s goes through multiprocessing in its library's way: %s", type(array).__name__, error)
 
 
-class Block:
-    """An allocation, or of an import what its handle covers, for arrays of one message. At the other end it is a
-    `SharedArray` of bytes.
+# --- a run, and its messages
+
+
+class Message:
+    """All arrays of one library that a run sends, in memory of this process."""
+
+    __slots__ = ("_library", "_token", "arrays", "numbers")
+
+    def __init__(self, library: str) -> None:
+        self._library = library
+        self._token = secrets.token_bytes(16)
+        self.arrays: list[Any] = []
+        self.numbers: dict[Any, int] = {}  # for the library's own use
+
+    def add(self, array: Any) -> int:
+        """The array's number."""
+        self.arrays.append(array)
+        return len(self.arrays) - 1
+
+    def __reduce__(self) -> Any:
+        return received, (self._token,)
+
+    def ahead(self, known: list[Allocation]) -> bytes:
+        """Instructions of a pickle that has yet to end. They open the message, and leave it on the stack, where it
+        stays until the pickle has been read. They touch no memo, whose numbers the pickle after them counts, and say no
+        protocol, which one of an old protocol does not say either.
+        """
+        raw = pickle_arrays(self.arrays, known)
+        strings = self._token, self._library.encode(), raw
+        return b"".join(
+            (
+                pickle.GLOBAL, f"{opened.__module__}\n{opened.__name__}\n".encode(),
+                *(pickle.BINBYTES + struct.pack("<I", len(each)) + each for each in strings),
+                pickle.TUPLE3, pickle.REDUCE,
+            )
+        )  # fmt: skip
+
+
+class _Run:
+    """What a pickler has met since its `dump` was called."""
+
+    def __init__(self) -> None:
+        self.blocks = Blocks()
+        self.marks: Marks = {}
+        self.messages: dict[str, Message] = {}
+        self.allocations: list[Allocation] = []  # that can be exported
+        self._starts: list[int] = []  # of these, sorted
+        self._ends: list[int] = []
+
+    def reaches(self, address: int, nbytes: int, backend: str | None, keep: Any) -> bool:
+        """Whether these bytes lie in an allocation that this process can export. False for an import's."""
+        at = bisect_right(self._starts, address)
+        if at and address + nbytes <= self._ends[at - 1]:
+            return True
+        if not nbytes or node.current().peers.mapping_at(address) is not None:
+            return False
+        try:
+            allocation = arrays.range_at(Located(address, nbytes, False, backend), keep).allocation
+            prepared_by(allocation, node.current().table(), False)  # now: it may refuse
+        except _REFUSALS as error:
+            _refused(keep, error)
+            return False
+        self.allocations.append(allocation)
+        at = bisect_right(self._starts, allocation.address)
+        self._starts.insert(at, allocation.address)
+        self._ends.insert(at, allocation.address + allocation.nbytes)
+        return True
+
+    def ahead(self) -> bytes:
+        return b"".join([each.ahead(self.allocations) for each in self.messages.values() if each.arrays])
+
+
+class _Current(threading.local):
+    """The run of this thread, and the messages that it has open."""
+
+    run: _Run | None = None
+
+    def __init__(self) -> None:
+        self.opened: WeakValueDictionary[bytes, Received] = WeakValueDictionary()  # by token
+
+
+_current = _Current()
+
+
+def message(library: str, address: int, nbytes: int, backend: str | None, keep: Any) -> Message | None:
+    """The run's message for an array that lies there; None where it cannot go by one. `backend`: as in `Located`."""
+    run = _current.run
+    if run is None or not run.reaches(address, nbytes, backend, keep):
+        return None
+    found = run.messages.get(library)
+    if found is None:
+        found = run.messages[library] = Message(library)
+    return found
+
+
+class Received:
+    """A message at the other end, and its arrays. It lives as long as the pickle is being read."""
+
+    __slots__ = ("__weakref__", "arrays")
+
+    def __init__(self, library: str, raw: bytes) -> None:
+        handle = xs.ArrayHandle(raw)
+        if not isinstance(handle, TreeHandle):
+            raise xs.InvalidHandleError("this is the handle of an array, where that of a list of arrays is due")
+        self.arrays: Any = attach_tree(handle, None, None, consumer_of(library), ())
+
+
+def opened(token: bytes, library: bytes, raw: bytes) -> Received:
+    """The message that stands before a pickle."""
+    found = _current.opened.get(token)
+    if found is None:  # else this very pickle is being read already
+        found = _current.opened[token] = Received(library.decode(), raw)
+    return found
+
+
+def received(token: bytes) -> Received:
+    """The message that a pickle names."""
+    found = _current.opened.get(token)
+    if found is None:
+        raise xs.InvalidHandleError("this pickle is a part of another one, which carries the arrays: read it there")
+    return found
+
+
+def received_array(found: Received, number: int) -> Any:
+    """An array of a message."""
+    return found.arrays[number]
+
+
+def sent(array: Any, library: str) -> tuple[Any, ...] | None:
+    """What goes in the place of another library's array: a function and its arguments. None for memory that no other
+    process can reach, and for what has none to show.
     """
+    run = _current.run
+    if run is None:
+        return None
+    try:
+        found = arrays.describe(array)
+        where = found.located()
+        to = message(library, where.address, where.nbytes, where.backend, array)
+        if to is not None:
+            return received_array, (to, to.add(array))
+        place = _imported(where.address, where.nbytes) if where.nbytes else None
+        if place is None:
+            return None
+        block = Block(place._replace(read_only=place.read_only or found.read_only), array, reopened, run.marks)
+        return received_piece, (
+            library, block, found.address - place.address, found.shape, found.dtype, found.strides,
+        )  # fmt: skip
+    except _REFUSALS as error:
+        _refused(array, error)
+        return None
 
-    __slots__ = ("_array", "_holds", "_raw", "_reopen", "place")
 
-    def __init__(self, place: Range, holds: list[Any], producer: Any, reopen: Reopen) -> None:
+# --- memory of other processes
+
+
+class Block:
+    """What the handle of an import covers, for arrays of one run. At the other end it is a `SharedArray` of bytes."""
+
+    __slots__ = ("_array", "_raw", "_reopen", "place")
+
+    def __init__(self, place: Range, producer: Any, reopen: Reopen, marks: Marks) -> None:
         self.place = place
-        self._holds = holds
         self._reopen = reopen
         self._array = array_of(place, (place.nbytes,), _BYTE, (1,), 0)
         # Now: what cannot be exported goes its library's way.
-        self._raw = pickled_by(self._array, producer, _message.marks)
-
-    def hold(self, keep: Any) -> None:
-        """Hold what is sent of the block, too."""
-        self._holds.append(keep)
+        self._raw = pickled_by(self._array, producer, marks)
 
     def __reduce__(self) -> Any:
         return self._reopen, (self._raw,)
@@ -70,7 +240,7 @@ def reopened(raw: bytes) -> xs.SharedArray:
 
 
 class Blocks:
-    """The blocks of a message."""
+    """The blocks of a run."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int, int], Block] = {}
@@ -92,7 +262,7 @@ class Blocks:
         self._sorted.insert(at, block)
 
     def find(self, address: int, nbytes: int) -> tuple[Block, int] | None:
-        """The block that has these bytes, and where: asking a driver for the allocation takes long."""
+        """The block that has these bytes, and where."""
         at = bisect_right(self._starts, address) - 1
         if at < 0:
             return None
@@ -100,102 +270,49 @@ class Blocks:
         return (block, offset) if offset + nbytes <= block.place.nbytes else None
 
 
-class _Message(threading.local):
-    """The message that this thread pickles."""
-
-    blocks: Blocks | None = None
-    marks: Marks | None = None  # one a stream: a message has what was queued when it was begun, at least
-
-
-_message = _Message()
-
-
-def _place(address: int, nbytes: int, backend: str | None, keep: Any) -> tuple[Range, list[Any]] | None:
-    """The allocation that these bytes lie in, or of an import what its handle covers, and the list of what an export
-    of it holds; None for memory that no other process can reach.
-    """
-    here = node.current()
-    imported = here.peers.mapping_at(address)
-    holds: list[Any] = []
-    if imported is None:
-        try:
-            found = arrays.range_at(Located(address, nbytes, False, backend), keep)
-        except _REFUSALS as error:
-            _refused(keep, error)
-            return None
-        return found._replace(offset=0, nbytes=found.allocation.nbytes, lease=holds), holds
+def _imported(address: int, nbytes: int) -> Range | None:
+    """What the handle covers that this memory came by; None for memory that came by none."""
+    imported = node.current().peers.mapping_at(address)
     if not isinstance(imported, Allocation):
         return None
     handle = imported.handle_covering(address - imported.address, nbytes)
     if handle is None:
         return None
     fields, device = fields_of(handle), imported.device
-    place = Range(imported, fields.offset, fields.nbytes, device, device.context, handle.read_only, handle, None)
-    return place, holds
+    return Range(imported, fields.offset, fields.nbytes, device, device.context, handle.read_only, handle, None)
 
 
-def block_of(
-    address: int, nbytes: int, backend: str | None, keep: Any, reopen: Reopen = reopened
-) -> tuple[Block, int] | None:
-    """The block of the message, and the offset in it; None for memory that no other process can reach, for its
-    library's own way. `keep`: what holds the memory; its library's stream produces it. `backend`: as in `Located`.
-    `reopen`: what opens the block at the other end, once.
+def block_of(address: int, nbytes: int, keep: Any, reopen: Reopen) -> tuple[Block, int] | None:
+    """The run's block of an import, and the offset in it; None for other memory. `keep`: what holds the memory; its
+    library's stream produces it. `reopen`: what opens the block at the other end, once.
     """
-    blocks = _message.blocks
-    if blocks is None or not nbytes:
+    run = _current.run
+    if run is None or not nbytes:
         return None
-    known = blocks.find(address, nbytes)
+    known = run.blocks.find(address, nbytes)
     if known is not None:
-        known[0].hold(keep)
         return known
-    found = _place(address, nbytes, backend, keep)
-    if found is None:
+    place = _imported(address, nbytes)
+    if place is None:
         return None
-    place = found[0]
-    at = address - place.address
-    if not 0 <= at <= place.nbytes - nbytes:
-        return None
-    block = blocks.over(place)
+    block = run.blocks.over(place)
     if block is None:
         try:
-            block = Block(*found, keep, reopen)
-            blocks.add(block)
+            block = Block(place, keep, reopen, run.marks)
         except _REFUSALS as error:
             _refused(keep, error)
             return None
-    block.hold(keep)
-    return block, at
+        run.blocks.add(block)
+    return block, address - place.address
 
 
-def sent(array: Any) -> tuple[Block, int, tuple[int, ...], Any, tuple[int, ...]] | None:
-    """What goes in the place of another library's array, for `received`; None for memory that no other process can
-    reach, and for what has none to show.
-
-    Each array has a block of its own: it may be on another stream than the next. The block is the whole allocation, so
-    the receiver can pass on any of its arrays by the handle that came last.
-    """
-    try:
-        found = arrays.describe(array)
-        where = found.located()
-        placed = _place(where.address, where.nbytes, where.backend, array) if where.nbytes else None
-        if placed is None:
-            return None
-        place, holds = placed
-        if not 0 <= where.address - place.address <= place.nbytes - where.nbytes:
-            return None
-        holds.append(array)
-        block = Block(place._replace(read_only=place.read_only or found.read_only), holds, array, reopened)
-        return block, found.address - place.address, found.shape, found.dtype, found.strides
-    except _REFUSALS as error:
-        _refused(array, error)
-        return None
-
-
-def received(
-    block: xs.SharedArray, at: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]
-) -> xs.SharedArray:
-    """The array that was sent so."""
-    return view_of(block, at, shape, dtype, strides)
+def received_piece(
+    library: str, block: xs.SharedArray, at: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...]
+) -> Any:
+    """An array of a block."""
+    consumer = consumer_of(library)
+    assert consumer is not None
+    return consumer(view_of(block, at, shape, dtype, strides))
 
 
 def piece_of(array: xs.SharedArray, offset: int, nbytes: int) -> xs.SharedArray:
@@ -212,16 +329,63 @@ _lock = threading.RLock()
 _registered: dict[str, dict[type, Reduction | None]] = {}  # by library: what its types had before
 
 
+_plain_init: Final[Any] = ForkingPickler.__init__
 _plain_dump: Final[Any] = pickle.Pickler.dump
+_FILE: Final = "_xpushare_file"  # of a pickler
 
 
-def _dump(self: Any, obj: Any) -> Any:
-    outer = _message.blocks, _message.marks
-    _message.blocks, _message.marks = Blocks(), {}
+class _File:
+    """A pickler's file. What is written in a run is kept back, since the run's messages come first."""
+
+    __slots__ = ("_chunks", "_write")
+
+    def __init__(self, write: Callable[[Any], Any]) -> None:
+        self._write = write
+        self._chunks: list[Any] | None = None
+
+    def write(self, data: Any) -> None:
+        if self._chunks is None:
+            self._write(data)
+        else:
+            self._chunks.append(data if isinstance(data, bytes) else bytes(data))  # others may change until then
+
+    def begin(self) -> None:
+        self._chunks = []
+
+    def end(self) -> list[Any]:
+        """What was written since `begin`."""
+        chunks, self._chunks = self._chunks or [], None
+        return chunks
+
+
+def _init(self: Any, file: Any, *arguments: Any) -> None:
+    write = getattr(file, "write", None)
+    if write is not None:
+        file = _File(write)
+        setattr(self, _FILE, file)
+    _plain_init(self, file, *arguments)
+
+
+def _dump(self: Any, obj: Any) -> None:
+    file: _File | None = getattr(self, _FILE, None)
+    outer = _current.run
+    run = _current.run = None if file is None else _Run()
     try:
-        return _plain_dump(self, obj)
+        if file is None or run is None:  # a pickler that was made before `install`
+            _plain_dump(self, obj)
+            return
+        file.begin()
+        try:
+            _plain_dump(self, obj)
+        finally:
+            chunks = file.end()
     finally:
-        _message.blocks, _message.marks = outer
+        _current.run = outer
+    ahead = run.ahead()
+    if ahead:
+        file.write(ahead)
+    for chunk in chunks:
+        file.write(chunk)
 
 
 def _table() -> dict[type, Reduction]:
@@ -238,6 +402,7 @@ def install(library: str, reductions: dict[type, Callable[[Reduction | None], Re
         _registered[library] = {kind: table.get(kind) for kind in reductions}
         for kind, make in reductions.items():
             ForkingPickler.register(kind, make(table.get(kind)))
+        ForkingPickler.__init__ = _init  # type: ignore[method-assign]
         ForkingPickler.dump = _dump  # type: ignore[method-assign]
 
 
@@ -250,5 +415,8 @@ def uninstall(library: str) -> None:
                 table.pop(kind, None)
             else:
                 table[kind] = before
-        if not _registered and vars(ForkingPickler).get("dump") is _dump:
-            del ForkingPickler.dump
+        if not _registered:
+            if vars(ForkingPickler).get("dump") is _dump:
+                del ForkingPickler.dump
+            if ForkingPickler.__init__ is _init:
+                ForkingPickler.__init__ = _plain_init  # type: ignore[method-assign]

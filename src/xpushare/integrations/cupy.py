@@ -35,11 +35,7 @@ class _Reduction:
         self._before = before
 
     def __call__(self, array: Any) -> Any:
-        found = common.sent(array)
+        found = common.sent(array, "cupy")
         if found is not None:
-            return _rebuild, found
+            return found
         return array.__reduce__() if self._before is None else self._before(array)
-
-
-def _rebuild(*sent: Any) -> Any:
-    return cupy.from_dlpack(common.received(*sent))

@@ -10,7 +10,6 @@ from xpushare.integrations import _reductions as common
 __all__ = ["install", "uninstall"]
 
 jax: Any = importlib.import_module("jax")  # type checkers take `import jax` for this module where it is missing
-_dlpack: Any = importlib.import_module("jax.dlpack")
 
 
 def install() -> None:
@@ -39,11 +38,7 @@ class _Reduction:
     def __call__(self, array: Any) -> Any:
         found = None
         if array.is_fully_addressable and len(array.devices()) == 1 and not array.weak_type:
-            found = common.sent(array)
+            found = common.sent(array, "jax")
         if found is not None:
-            return _rebuild, found
+            return found
         return array.__reduce__() if self._before is None else self._before(array)
-
-
-def _rebuild(*sent: Any) -> Any:
-    return _dlpack.from_dlpack(common.received(*sent))

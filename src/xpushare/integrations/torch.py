@@ -9,17 +9,21 @@ from typing import Any, Final
 import xpushare as xs
 from xpushare import adapters
 from xpushare._array import capsule_of, order_before, unsettled
-from xpushare._lifecycle import use
 from xpushare.adapters import HOST
 from xpushare.core.ordering import work_on
 from xpushare.integrations import _reductions as common
-from xpushare.sharing.handle import fields_of
 
 __all__ = ["install", "uninstall"]
 
 torch: Any = importlib.import_module("torch")  # type checkers take `import torch` for this module where it is missing
 _torch_reductions: Any = importlib.import_module("torch.multiprocessing.reductions")
 _TYPES: Final = (torch.Tensor, torch.nn.Parameter)
+_PLAIN: Final = frozenset(
+    (
+        torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+        torch.uint8,
+    )
+)  # fmt: skip
 
 
 def install() -> None:
@@ -47,7 +51,6 @@ class _Reduction:
         self._before = before if before is not None else _torch_reductions.reduce_tensor
 
     def __call__(self, tensor: Any) -> Any:
-        device = tensor.device
         if (
             type(tensor) not in _TYPES
             or tensor.layout is not torch.strided
@@ -58,19 +61,48 @@ class _Reduction:
             or (tensor.requires_grad and not tensor.is_leaf)  # torch says why it refuses these
         ):
             return self._before(tensor)
-        backend = _backends().get(device.type)
+        backend = HOST if tensor.is_cpu else _backends().get(tensor.device.type)
         if backend is None:
             return self._before(tensor)
         storage = tensor.untyped_storage()
-        on_device = None if backend == HOST else backend
-        found = common.block_of(storage.data_ptr(), storage.nbytes(), on_device, tensor, _reopened)
-        if found is None:
-            return self._before(tensor)
+        address, nbytes = storage.data_ptr(), storage.nbytes()
+        message = common.message("torch", address, nbytes, None if backend == HOST else backend, tensor)
+        wanted: tuple[Any, ...]
+        if message is not None:
+            number = message.numbers.get((address, nbytes))
+            if number is None:
+                plain = _is_plain(tensor, nbytes)
+                number = message.numbers[address, nbytes] = message.add(tensor if plain else _bytes(storage))
+                if plain:
+                    return _received, (message, number)
+            wanted = message, number
+        else:
+            found = common.block_of(address, nbytes, tensor, _reopened)
+            if found is None:
+                return self._before(tensor)
+            wanted = (*found, nbytes)
         torch.utils.hooks.warn_if_has_hooks(tensor)
-        block, at = found
         layout = tensor.storage_offset(), tuple(tensor.size()), tensor.stride()
-        wanted = (block, at, storage.nbytes())
         return _rebuild, (wanted, type(tensor) is torch.nn.Parameter, tensor.dtype, *layout, tensor.requires_grad)
+
+
+def _is_plain(tensor: Any, nbytes: int) -> bool:
+    """Whether a tensor over a storage of so many bytes is what any library makes of its elements: DLPack says nothing
+    of gradients, nor of the strides of dimensions of length 1.
+    """
+    return (
+        type(tensor) is torch.Tensor
+        and not tensor.requires_grad
+        and tensor.dtype in _PLAIN
+        and tensor.nbytes == nbytes
+        and tensor.is_contiguous()
+        and 1 not in tensor.shape
+    )
+
+
+def _bytes(storage: Any) -> Any:
+    """All of a storage."""
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, 0, (storage.nbytes(),), (1,))
 
 
 @functools.cache
@@ -98,25 +130,40 @@ def _reopened(raw: bytes) -> xs.SharedArray:
     return array
 
 
-def _storage(array: xs.SharedArray, offset: int, nbytes: int) -> Any:
-    """The storage over these bytes: the same object for the same bytes, as long as it lives."""
-    handle = use(array).handle
-    if handle is None:
-        raise xs.InvalidArgumentError("the message names no imported memory")
-    fields = fields_of(handle)
-    key = ("xpushare", fields.cookie, fields.object, fields.offset + offset, nbytes, fields.flags)
+def _only(storage: Any) -> Any:
+    """The storage over these bytes: the same object for the same bytes, as long as it lives. What is mapped twice is
+    mapped at the same place, which nothing else takes while a storage holds it.
+    """
+    key = "xpushare", storage.data_ptr(), storage.nbytes()
     known = _torch_reductions.storage_from_cache(torch.UntypedStorage, key)
     if known is not None:
         return known
-    piece = common.piece_of(array, offset, nbytes)
-    stream = -1 if array.device.type == "gpu" else None
-    storage = torch.utils.dlpack.from_dlpack(capsule_of(piece, stream, False, True)).untyped_storage()
     _torch_reductions.shared_cache[key] = _torch_reductions.StorageWeakRef(storage)
     return storage
 
 
+def _of_block(array: xs.SharedArray, offset: int, nbytes: int) -> Any:
+    """The storage over these bytes."""
+    stream = -1 if array.device.type == "gpu" else None
+    piece = capsule_of(common.piece_of(array, offset, nbytes), stream, False, True)
+    return _only(torch.utils.dlpack.from_dlpack(piece).untyped_storage())
+
+
+def _of_message(message: common.Received, number: int) -> Any:
+    """The storage of a message's tensor."""
+    return _only(message.arrays[number].untyped_storage())
+
+
+def _received(message: common.Received, number: int) -> Any:
+    """A message's tensor."""
+    tensor = message.arrays[number]
+    storage = tensor.untyped_storage()
+    only = _only(storage)
+    return tensor if only is storage else tensor.set_(only, 0, tensor.shape, tensor.stride())
+
+
 def _rebuild(
-    wanted: tuple[xs.SharedArray, int, int],
+    wanted: tuple[Any, ...],
     parameter: bool,
     dtype: Any,
     first: int,
@@ -124,7 +171,7 @@ def _rebuild(
     stride: tuple[int, ...],
     requires_grad: bool,
 ) -> Any:
-    storage = _storage(*wanted)
+    storage = _of_message(*wanted) if len(wanted) == 2 else _of_block(*wanted)
     tensor = torch.empty(0, dtype=dtype, device=storage.device).set_(storage, first, size, stride)
     if parameter:
         return torch.nn.Parameter(tensor, requires_grad=requires_grad)

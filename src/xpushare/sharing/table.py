@@ -221,10 +221,11 @@ class Table:
         del ended
         return handle
 
-    def export_all(self, found: Sequence[Exporting], read_only: bool) -> list[Handle]:
+    def export_all(self, found: Sequence[Exporting], read_only: bool, implicit: bool = False) -> list[Handle]:
         """As many exports of memory, at one go: all of them, or none."""
         ended: list[Any] | None = None  # as above
         handles: list[Handle] = []
+        pickled = layout.ENTRY_PICKLED if implicit else 0
         with self._lock:
             if not self._serving:
                 self._start()
@@ -232,7 +233,7 @@ class Table:
                 ended = self._sweep(_ENDING_TRIES + len(found))  # as many exports would look at
             try:
                 for prepared, source, offset, nbytes, own, keep in found:
-                    flags = layout.ENTRY_READ_ONLY if read_only or own else 0
+                    flags = pickled | (layout.ENTRY_READ_ONLY if read_only or own else 0)
                     handles.append(
                         self._publish(prepared, source, offset, nbytes, flags, 0, keep, source.foreign, None, None)
                     )
@@ -479,45 +480,53 @@ class Table:
                 self.domain.renew(fields.entry, deadline_in(grace))
         return live
 
-    def outlive(self, handle: Handle, grace: int, most_nbytes: int) -> None:
-        """The object behind a pickle has died. What nobody has opened yet is good for `grace` nanoseconds more, unless
-        such pickles hold more than `most_nbytes` of the device; what somebody has open may still be passed on.
+    def outlive(self, handles: Sequence[Handle], grace: int, most_nbytes: int) -> None:
+        """The objects behind pickles of memory of one device have died. What nobody has opened yet is good for `grace`
+        nanoseconds more, unless such pickles hold more than `most_nbytes` of the device; what somebody has open may
+        still be passed on.
         """
-        fields = fields_of(handle)
+        over: list[Handle] = []
+        waiting: list[Exported] = []
         dropped: list[Any] = []
-        expired = 0
+        found: Exported | None = None
         with self._lock:
-            found = self._exports.get(fields.generation)
-            if found is None:
-                return
-            held = bool(self.domain.holders(fields.entry))
-            waits = self.domain.opens_left(fields.entry) > 0
-            stays = grace > 0 and (waits or held)
-            if stays:
-                found.outlives = True
-                self._set_deadline(found, deadline_in(grace if waits else 0))
-                self._ending[fields.generation] = found
-                if waits and found.nbytes:
-                    dropped = self._make_room(found, most_nbytes)
-                    expired = len(dropped)
-                dropped += self._sweep(_OUTLIVED_TRIES)
-        del dropped, found  # outside the lock: their release may call us
-        if not stays:
-            self.withdraw(handle, layout.REASON_FREED)
+            for handle in handles:
+                fields = fields_of(handle)
+                found = self._exports.get(fields.generation)
+                if found is None:
+                    continue
+                waits = self.domain.opens_left(fields.entry) > 0  # first: who takes an open holds the entry before
+                if grace > 0 and (waits or self.domain.holders(fields.entry)):
+                    found.outlives = True
+                    self._set_deadline(found, deadline_in(grace if waits else 0))
+                    self._ending[fields.generation] = found
+                    if waits and found.nbytes:
+                        waiting.append(found)
+                else:
+                    over.append(handle)
+            if waiting:
+                dropped = self._make_room(waiting, most_nbytes)
+            expired = len(dropped)
+            dropped += self._sweep(_OUTLIVED_TRIES)
+        del dropped, waiting, found  # outside the lock: their release may call us
+        if over:
+            self.withdraw_all(over, layout.REASON_FREED)
         if expired:
             self._tell_expired(expired)
 
-    def _make_room(self, newest: Exported, most_nbytes: int) -> list[Any]:
+    def _make_room(self, newest: list[Exported], most_nbytes: int) -> list[Any]:
         """End the oldest pickles of a device that wait for their first open, where they hold too much. An allocation
-        counts once, however many pickles hold it, and the newest one is always allowed.
+        counts once, however many pickles hold it, and the newest ones, which came together, are always allowed.
         """
-        device = raw_of(newest.handle)[NAMES_DEVICE]
+        device = raw_of(newest[0].handle)[NAMES_DEVICE]
         fds = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         most_number = layout.ENTRY_COUNT if fds == resource.RLIM_INFINITY else fds // 2  # each may hold one
-        estimate = self._waiting.get(device, _Waiting(0, 0))
-        estimate = self._waiting[device] = _Waiting(estimate.nbytes + newest.nbytes, estimate.number + 1)
+        before = self._waiting.get(device, _Waiting(0, 0))
+        estimate = _Waiting(before.nbytes + sum([each.nbytes for each in newest]), before.number + len(newest))
+        self._waiting[device] = estimate
         if estimate.nbytes <= most_nbytes and estimate.number <= most_number:
             return []
+        stay = {fields_of(each.handle).object for each in newest}
         waiting: dict[int, list[Exported]] = {}  # by allocation, in the order of their oldest pickles
         for each in sorted(self._ending.values(), key=lambda each: each.deadline):
             fields = fields_of(each.handle)
@@ -530,9 +539,7 @@ class Table:
         for serial, pickles in waiting.items():
             if nbytes <= most_nbytes and number <= most_number:
                 break
-            if serial != fields_of(newest.handle).object and not any(
-                self.domain.holders(fields_of(each.handle).entry) for each in pickles
-            ):
+            if serial not in stay and not any(self.domain.holders(fields_of(each.handle).entry) for each in pickles):
                 for each in pickles:
                     self._end(each, layout.REASON_PICKLE)
                 ended += pickles
