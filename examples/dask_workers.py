@@ -41,7 +41,7 @@ def main() -> None:
         ) as cluster,
         Client(cluster) as client,
     ):
-        first, second = client.scheduler_info()["workers"]
+        first, second = client.nthreads()
         wanted = SHAPE[1] * sum(range(SHAPE[0]))
 
         made = client.submit(make, workers=[first])

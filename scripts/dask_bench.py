@@ -72,7 +72,7 @@ class Side:
             n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", memory_limit=0, preload=preload
         )
         self.client = Client(self._cluster)
-        self.first, self.second = self.client.scheduler_info()["workers"]
+        self.first, self.second = self.client.nthreads()
         self.transfers: list[float] = []  # of the samples taken so far
 
     def sample(self, make: Callable[[int], Any], nbytes: int, keep: bool) -> float:

@@ -113,6 +113,7 @@ def test_another_user_reads_no_more_modules() -> None:
 
 def test_counts() -> None:
     with Child() as child:
+        child.call(int)  # it has started, and what its imports opened is closed
         before = fd_count(child.pid)
         child.call(lambda: harness.kept.update(fd=os.open("/dev/null", os.O_RDONLY)))
         assert fd_count(child.pid) == before + 1

@@ -155,7 +155,7 @@ def test_ci_installs_it() -> None:
     assert "examples/adapter" in (ROOT / ".ci" / "run").read_text()
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("command", [each for each in COMMANDS if each not in INSTALLS + PARTS])
 def test_commands(environment: dict[str, str], command: str) -> None:
     words = shlex.split(command)
@@ -164,5 +164,5 @@ def test_commands(environment: dict[str, str], command: str) -> None:
     else:
         assert words[0] == "xpushare"
         arguments = ["-m", *words]
-    out = run(environment, *arguments, timeout=380)
+    out = run(environment, *arguments, timeout=880)
     assert "example" in out or "PASSED" in out or "mutants caught" in out

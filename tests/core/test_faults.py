@@ -15,7 +15,7 @@ from peering import GRANULE, PAGE, exported, exported_event, exported_physical, 
 
 import xpushare as xs
 from harness import Child, kept
-from xpushare import _system
+from xpushare import _system, adapters
 from xpushare.sharing import node
 from xpushare.sharing.peers import Peers
 
@@ -250,6 +250,7 @@ def driver() -> Iterator[Any]:
     from xpushare.adapters import mock
 
     driver = mock.driver()
+    assert adapters.adapter("mock").engine.teardown.settle(60)  # nothing of an earlier test is counted
     driver.reset()
     yield driver
     driver.reset()
@@ -273,8 +274,9 @@ def driver_errors() -> list[BaseException]:
     ids=["malloc", "physical", "range"],
 )
 def test_driver_calls_fail_in_own_operations(driver: Any, operation: Callable[[], Any]) -> None:
-    operation().close()
-    calls = dict(driver.counts)
+    made = operation()
+    calls = dict(driver.counts)  # before the end of what was made, which another thread brings about
+    made.close()
     assert calls
     for name, count in calls.items():
         for nth in range(1, count + 1):
@@ -295,9 +297,11 @@ def test_driver_calls_fail_in_opens(driver: Any, kind: str, device: str | None, 
     verbs = getattr(xs.ipc, kind)
     verbs.open(handle, device=device).close()  # from here on the exporter is known
     xs.trim()  # nothing stays mapped
+    assert adapters.adapter("mock").engine.teardown.settle(60)
     driver.reset()
-    verbs.open(handle, device=device).close()
+    opened = verbs.open(handle, device=device)
     calls = dict(driver.counts)
+    opened.close()
     assert calls
     for name, count in calls.items():
         for nth in range(1, count + 1):

@@ -199,6 +199,7 @@ def exports() -> Any:
 @pytest.mark.usefixtures("exports")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # from 3.12 on: of a fork with threads
 @pytest.mark.filterwarnings("ignore:unclosed <ArrayHandle:ResourceWarning")  # that an interrupt kept from its caller
+@pytest.mark.timeout(900)  # some hundred processes
 @pytest.mark.parametrize("name", CASES)
 def test_an_interrupt_leaves_nothing_and_breaks_nothing(name: str) -> None:
     case = CASES[name]

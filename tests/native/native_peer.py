@@ -34,7 +34,7 @@ n = load_native()
 AT = n.LAYOUT
 
 
-def until(condition, timeout=10.0):
+def until(condition, timeout=60.0):
     """Wait for a condition that another process or thread brings about."""
     end = time.monotonic() + timeout
     while not (got := condition()):

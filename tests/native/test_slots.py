@@ -449,7 +449,8 @@ def test_idle_warden_sleeps(peers, event):
     peer.run("s.signal()")
     event.wait(2, 0.01)
     tasks = Path("/proc/self/task")
-    [task] = [t for t in tasks.iterdir() if (t / "comm").read_text() == "xpushare-warden\n"]
+    # A thread names itself, once it has a CPU.
+    [task] = until(lambda: [t for t in tasks.iterdir() if (t / "comm").read_text() == "xpushare-warden\n"])
 
     def switches():
         return [line for line in (task / "status").read_text().splitlines() if "ctxt" in line]

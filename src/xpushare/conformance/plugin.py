@@ -54,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--importer-device", default=None)
     group.addoption("--rules", default="", help="only these, comma-separated")
     group.addoption("--results", default=None, help="file for one JSON line an event")
-    group.addoption("--rule-timeout", type=float, default=30.0)
+    group.addoption("--rule-timeout", type=float, default=60.0)
     group.addoption("--runner", type=int, default=None, help="pid of the process to end with")
 
 

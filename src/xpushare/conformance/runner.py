@@ -142,7 +142,7 @@ def run(
     mutant: str | None = None,
     stop: bool = False,
     timeout: float = 600.0,
-    rule_timeout: float = 30.0,
+    rule_timeout: float = 60.0,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Report:
     """Run the suite on a device, the importing process on `importer_device`.
