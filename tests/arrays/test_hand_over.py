@@ -24,7 +24,7 @@ from xpushare.adapters.native_cpu import NativeCpu
 from xpushare.core.layers import enable_layers
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import fields_of
-from xpushare.sharing.peers import Entry
+from xpushare.sharing.peers import Entry, Peers
 
 pytestmark = pytest.mark.skipif(bool(_hand_over.off), reason="the native way is switched off")
 
@@ -345,6 +345,23 @@ def test_altered_bytes(met: bytes) -> None:
         for length in range(len(met)):
             assert _hand_over.attach(met[:length]) is None
         assert _hand_over.attach(met + b"\0") is None
+
+
+def test_what_is_open_is_attached_again_without_python(
+    peer: Child, met: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unwanted(*_arguments: object) -> None:
+        pytest.fail("this is Python's way")
+
+    with xs.attach(met) as first:
+        other = peer.call(put_back, "met")
+        monkeypatch.setattr(Peers, "acquire_known", unwanted)
+        for raw in met, other:
+            with nothing_left(), xs.attach(raw) as again:
+                assert again.memory.ptr == first.memory.ptr
+                assert again.handle is again.handle == xs.ArrayHandle(raw)
+                assert again._held is not None
+                assert again._held.allocation.handle == again.handle.handle
 
 
 @pytest.mark.parametrize("times", [1, 2])
