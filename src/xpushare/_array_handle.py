@@ -222,7 +222,7 @@ class ArrayHandle(HandleBase, Named, Closable[Parts]):
             table.withdraw(self._parts.memory, layout.REASON_PUT)  # False where its opens were used up: it is gone
 
     # The defaults keep what is needed at interpreter exit, when module globals are gone.
-    def _lost(self, _forks: Callable[[], int] = forks, _left: list[bool] = node.left) -> None:
+    def _abandoned(self, _forks: Callable[[], int] = forks, _left: list[bool] = node.left) -> None:
         """The object dies, which may own an export."""
         if _left or self._owner != _forks():
             return

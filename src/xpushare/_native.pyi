@@ -309,12 +309,12 @@ class OwnTable:
         """1, 2, 3, …: no two threads get the same number."""
 
 class HandleBase:
-    """Base of handles that may own an export. Where `_owner` is not None when an object dies, `_lost` is called as
+    """Base of handles that may own an export. Where `_owner` is not None when an object dies, `_abandoned` is called as
     `__del__` would be.
     """
 
     _owner: int | None  # the fork in which this object owns the export
-    def _lost(self) -> None: ...
+    def _abandoned(self) -> None: ...
 
 @final
 class HandOver:

@@ -250,7 +250,12 @@ def _export(
         order = mark(work, covered.device)
         covered = covered._replace(lease=(covered.lease, order.export))  # the event's export ends with the memory's
     handle = memory.get(covered, None, read_only, opens, ttl=ttl)
-    return seal_array(handle, dtype, shape, strides, offset, order, copied, forks())
+    try:
+        return seal_array(handle, dtype, shape, strides, offset, order, copied, forks())
+    except BaseException:
+        if covered.handle is None:  # else it is the handle that the memory came by
+            memory.put(handle)
+        raise
 
 
 # --- attaching

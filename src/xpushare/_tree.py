@@ -24,7 +24,7 @@ from xpushare.core.event import open_ as open_event
 from xpushare.core.memory import Range
 from xpushare.core.opening import give_open
 from xpushare.core.ordering import Order, mark, work_on
-from xpushare.core.pickles import ImplicitAll, sent_once
+from xpushare.core.pickles import ImplicitAll
 from xpushare.core.resources import Allocation
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import fields_of
@@ -71,11 +71,7 @@ def share_tree(
     groups = placing.describe({id(work): number for number, work in enumerate(works)}, read_only)
     first, *others = groups
     ranges = [other.range(None) for other in others]
-    if layers_on:
-        held = ImplicitAll([])
-        held.handles.extend(memory.get(each, None, read_only) for each in ranges)
-    else:
-        held = ImplicitAll(memory.get_all(ranges, read_only))
+    held = ImplicitAll((memory.get_each if layers_on else memory.get_all)(ranges, read_only))
     whole_tree = first.range([held, *(mark.export for mark in marks)])
     gate = memory.get(whole_tree, None, read_only, opens, ttl=ttl)
     try:
@@ -87,10 +83,10 @@ def share_tree(
     return sealed, placing.copied
 
 
-def pickle_arrays(found: list[Any], known: Iterable[Allocation]) -> bytes:
-    """The handle of a list of arrays for a pickle, as of now. Each allocation has an export of its own, which is good
-    as long as a pickle's whose object has died. It is exported as a whole: whoever receives several messages can pass
-    on what came by one of them by the handle of another. `known`: allocations that the arrays lie in.
+def pickle_arrays(found: list[Any], known: Iterable[Allocation], made: dict[Device, list[Handle]]) -> bytes:
+    """The handle of a list of different arrays for a pickle, as of now. Each allocation has an export of its own, which
+    is added to `made`, also where an error follows. It is exported as a whole: whoever receives several messages can
+    pass on what came by one of them by the handle of another. `known`: allocations that the arrays lie in.
     """
     placing = _Placing(found, False, None, known)
     if not (_hand_over.off or layers_on):
@@ -100,22 +96,10 @@ def pickle_arrays(found: list[Any], known: Iterable[Allocation]) -> bytes:
     marks = [mark(work, work.device) for work in works]
     groups = placing.describe({id(work): number for number, work in enumerate(works)}, False, spread=True)
     ranges = [group.range([mark.export for mark in marks]) for group in groups]
-    handles: list[Handle] = []
-    try:
-        if layers_on:
-            handles.extend(memory.get(each, implicit=True) for each in ranges)
-        else:
-            handles.extend(memory.get_all(ranges, False, implicit=True))
-        tree = flatten(found)[1]
-        raw = tree_bytes(handles, marks, placing.leaves, placing.dtypes, tree, 0)
-        by_device: dict[Device, list[Handle]] = {}
-        for handle, each in zip(handles, ranges, strict=True):
-            by_device.setdefault(each.device, []).append(handle)
-        sent_once(by_device)
-    except BaseException:
-        node.current().table().withdraw_all(handles, layout.REASON_FREED)
-        raise
-    return raw
+    handles = (memory.get_each if layers_on else memory.get_all)(ranges, False, implicit=True)
+    for handle, each in zip(handles, ranges, strict=True):
+        made.setdefault(each.device, []).append(handle)
+    return tree_bytes(handles, marks, placing.leaves, placing.dtypes, flatten(found)[1], 0)
 
 
 class _Group:

@@ -153,8 +153,8 @@ def test_share_of_views_of_an_allocation() -> None:
         expected.close()
 
 
-def test_share_ends_what_is_over() -> None:
-    """As each export does."""
+def share_when_another_is_over() -> tuple[int, int]:
+    """How many exports there are before one ends by itself, and after the next `share`."""
     array = xs.empty(3)
     table = node.current().table()
     with xs.share(array), xs.share(array, opens=1) as counted:
@@ -162,8 +162,42 @@ def test_share_ends_what_is_over() -> None:
         xs.attach(bytes(counted)).close()
         handle = _hand_over.share(array)
         assert handle is not None
-        assert table.statistics()["exports"] == before
+        after = table.statistics()["exports"]
         handle.close()
+        return before, after
+
+
+def test_share_ends_what_is_over() -> None:
+    """As each export does, of a few that it looks at: in a process that has no others."""
+    with Child() as child:
+        assert child.call(share_when_another_is_over) == (2, 2)
+
+
+def failed_shares(array: xs.SharedArray) -> tuple[int, int]:
+    """How often `share` runs out of memory, and how many exports that leaves."""
+    testcapi = pytest.importorskip("_testcapi", reason="this Python has no _testcapi")
+    table = node.current().table()
+    before, failed = table.statistics()["exports"], 0
+    for nth in range(100):
+        handle = None
+        testcapi.set_nomemory(nth, nth + 1)
+        try:
+            handle = _hand_over.share(array)
+        except MemoryError:
+            failed += 1
+        finally:
+            testcapi.remove_mem_hooks()
+        if handle is not None:
+            handle.close()
+    return failed, table.statistics()["exports"] - before
+
+
+def test_share_without_memory_exports_nothing() -> None:
+    array = xs.empty(3)
+    xs.share(array).close()
+    failed, left = failed_shares(array)
+    assert failed > 3
+    assert left == 0
 
 
 def test_share_leaves_the_rest_to_python(met: bytes) -> None:

@@ -40,7 +40,7 @@ class Interrupt:
             return
         above: FrameType | None = frame
         while above is not None:
-            if above.f_code.co_name in ("__del__", "_lost"):
+            if above.f_code.co_name in ("__del__", "_abandoned"):
                 return
             above = above.f_back
         self.left -= 1

@@ -8,11 +8,11 @@
     _(SharedArray) _(ArrayHandle) _(Handle) _(Range) _(Parts) _(Allocation) _(Exported) _(End) _(Opener) _(Device)    \
         _(Import) _(Export) _(Node) _(Table) _(Peers) _(Peer)      /* classes */                                      \
         _(decided) _(texts) _(dtypes)                              /* dicts that it fills */                          \
-        _(off) _(layers_on) _(here) _(sealings) _(boot_ids)        /* lists: two are empty, or have at most one */    \
+        _(off) _(layers_on) _(here) _(sealings) _(boot_ids)        /* the first two are empty, the others have one item or none */    \
         _(memfd) _(prepared_by) _(decode_dtype) _(order_of)        /* Form.MEMFD; steps in Python */
 /* Names of attributes and methods. */
 #define NAMES(_)                                                                                                      \
-    _(has_streams) _(acquire) _(release) _(_sweep) _(acquire_known) _(handle) _(sweep) _(forget) _(_remember)         \
+    _(has_streams) _(acquire) _(release) _(_sweep) _(acquire_known) _(handle) _(sweep) _(withdraw) _(forget) _(_remember)         \
         _(setdefault) _(import_memory) _(address) _(nbytes) _(host_accessible) _(device) _(lasting_export) _(export)
 /* Slots of these classes, which are read and set without a search for their names. */
 #define SLOTS(_)                                                                                                      \
@@ -213,16 +213,26 @@ static PyObject *new_array_handle(const xp_hand_over *self, PyObject *raw, PyObj
     return made;
 }
 
-/* The only item of a list, which it keeps, borrowed; NULL if it is empty. */
+/* The only item of a list that loses none, borrowed; NULL if it has none yet. */
 static PyObject *only(const xp_hand_over *self, int list)
 {
-    return PyList_Size(self->kit[list]) > 0 ? PyList_GetItem(self->kit[list], 0) : NULL;
+    if (PyList_Size(self->kit[list]) == 0)
+        return NULL;
+#ifdef Py_GIL_DISABLED
+    PyObject *item = PyList_GetItemRef(self->kit[list], 0); /* it may be growing: the list's storage moves then */
+    Py_XDECREF(item);
+    return item;
+#else
+    return PyList_GetItem(self->kit[list], 0);
+#endif
 }
+
+static bool has_items(const xp_hand_over *self, int list) { return PyList_Size(self->kit[list]) != 0; }
 
 /* NULL where Python goes all of its way, or has not made the seal yet. */
 static const xp_key *key_if_on(const xp_hand_over *self, const xp_types *types)
 {
-    PyObject *seal = only(self, K_off) || only(self, K_layers_on) ? NULL : only(self, K_sealings);
+    PyObject *seal = has_items(self, K_off) || has_items(self, K_layers_on) ? NULL : only(self, K_sealings);
     return seal ? xp_key_of(types, seal) : NULL;
 }
 
@@ -754,6 +764,20 @@ static PyObject *sealed(const xp_hand_over *self, const xp_key *key, PyObject *m
     return handle;
 }
 
+/* End an export that nobody will own. The error that is set stays. */
+static void withdraw(const xp_hand_over *self, PyObject *table, PyObject *memory)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *reason = PyLong_FromUnsignedLong(XP_REASON_PUT);
+    PyObject *ended = reason ? METHOD(table, withdraw, memory, reason) : NULL;
+    if (ended == NULL)
+        PyErr_WriteUnraisable(memory);
+    Py_XDECREF(reason);
+    Py_XDECREF(ended);
+    PyErr_Restore(type, value, trace);
+}
+
 static PyObject *over_share(PyObject *object, PyObject *array)
 {
     const xp_hand_over *self = (xp_hand_over *)object;
@@ -764,6 +788,8 @@ static PyObject *over_share(PyObject *object, PyObject *array)
     bool known = table && table != Py_None && describe(self, array, &s) && prepare(self, types, table, &s);
     PyObject *memory = known ? export(self, types, key, table, &s) : NULL;
     PyObject *handle = memory ? sealed(self, key, memory, &s) : declined();
+    if (memory && handle == NULL)
+        withdraw(self, table, memory);
     Py_XDECREF(memory);
     Py_XDECREF(table);
     Py_XDECREF(s.allocation);
@@ -801,7 +827,7 @@ static void base_finalize(PyObject *self)
     if (owner == NULL || owner == Py_None)
         return;
     PyErr_Fetch(&type, &value, &trace);
-    PyObject *told = PyObject_CallMethod(self, "_lost", NULL);
+    PyObject *told = PyObject_CallMethod(self, "_abandoned", NULL);
     if (told == NULL)
         PyErr_WriteUnraisable(self);
     Py_XDECREF(told);

@@ -36,6 +36,7 @@ __all__ = [
     "on_host",
     "problems",
     "record",
+    "records",
     "search",
     "vendors",
     "why_none",
@@ -181,9 +182,13 @@ def search() -> Iterator[Vendor]:
     """All vendors, those of this package first, so that whoever finds a match there need not look for other
     packages.
     """
-    for name in _own_names():
-        yield _own(name)
-    yield from _elsewhere().values()
+    yield from records(own=True)
+    yield from records(own=False)
+
+
+def records(own: bool) -> Iterable[Vendor]:
+    """The vendors of this package, or those of other packages, which are looked for now."""
+    return map(_own, _own_names()) if own else _elsewhere().values()
 
 
 def vendors(backends: Iterable[str] | None = None) -> list[Vendor]:
@@ -208,8 +213,7 @@ def record(backend: str) -> Vendor | None:
 @functools.cache
 def interfaces(own: bool) -> tuple[tuple[Vendor, ArrayInterface], ...]:
     """The array interfaces to look for: those of this package's vendors first, which saves looking for others."""
-    records = map(_own, _own_names()) if own else _elsewhere().values()
-    return tuple((record, each) for record in records for each in record.interfaces)
+    return tuple((record, each) for record in records(own) for each in record.interfaces)
 
 
 def dlpack_owner(number: int) -> tuple[Vendor, DLPackType]:

@@ -29,7 +29,7 @@ from xpushare.adapters.base import DriverMemory, Form, Import, UsmKind
 from xpushare.core.declare import misused, operation
 from xpushare.core.opening import Openers, give_open, import_own, opening_device, own_export
 from xpushare.core.resources import Allocation
-from xpushare.sharing import node
+from xpushare.sharing import layout, node
 from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, READ_ONLY, Handle, HandleLike, fields_of, raw_of
 from xpushare.sharing.peers import Opener
 from xpushare.sharing.table import Exporting, Table
@@ -318,6 +318,18 @@ def get(
     )
 
 
+def get_each(sources: list[Range], read_only: bool, implicit: bool = False) -> list[Handle]:
+    """`get` of each: all of them, or none."""
+    made: list[Handle] = []
+    try:
+        for each in sources:
+            made.append(get(each, None, read_only, None, implicit))  # noqa: PERF401 - those before an error are withdrawn
+    except BaseException:
+        node.current().table().withdraw_all(made, layout.REASON_PUT)
+        raise
+    return made
+
+
 def get_all(sources: list[Range], read_only: bool, implicit: bool = False) -> list[Handle]:
     """`get` of each, for ranges of other allocations than imports. Layers see nothing of it."""
     for source in sources:
@@ -326,7 +338,7 @@ def get_all(sources: list[Range], read_only: bool, implicit: bool = False) -> li
             or not isinstance(source.allocation, Allocation)
             or source.allocation.foreign_process
         ):
-            return [get(each, None, read_only, None, implicit) for each in sources]  # which says why not
+            return get_each(sources, read_only, implicit)  # which says why not
     table = node.current().table()
     found: list[Exporting] = []
     for allocation, offset, nbytes, _device, _context, own, _handle, lease in sources:

@@ -22,7 +22,17 @@ from xpushare.sharing import layout, node
 from xpushare.sharing.handle import PICKLED, Handle, fields_of
 from xpushare.sharing.table import deadline_in
 
-__all__ = ["Implicit", "ImplicitAll", "Pickled", "Unopened", "anew", "forwards", "sent_once", "wait_for_all"]
+__all__ = [
+    "Implicit",
+    "ImplicitAll",
+    "Pickled",
+    "Unopened",
+    "anew",
+    "forwards",
+    "sent_once",
+    "taken_back",
+    "wait_for_all",
+]
 
 _GRACE: Final = "XPUSHARE_PICKLE_GRACE"
 _BYTES: Final = "XPUSHARE_PICKLE_BYTES"
@@ -131,6 +141,13 @@ def sent_once(made: dict[Device, list[Handle]]) -> None:
         for handle in handles:
             table.count_pickle(handle)
         table.outlive(handles, *limits[device])
+
+
+def taken_back(made: dict[Device, list[Handle]]) -> None:
+    """The handles were made for a pickle that nobody gets."""
+    table = node.current().table_if_any
+    if table is not None:
+        table.withdraw_all([handle for handles in made.values() for handle in handles], layout.REASON_FREED)
 
 
 def forwards(handle: Handle) -> bool:

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, final
 from weakref import WeakKeyDictionary, ref
 
@@ -22,6 +22,7 @@ from xpushare._errors import (
 from xpushare._leaving import Stage, at_leave
 from xpushare._native import PENDING, Domain, Slot
 from xpushare.adapters.base import DriverQueue
+from xpushare.adapters.vendor import Vendor
 from xpushare.core.declare import operation
 from xpushare.core.event import Opened, may_signal, point_argument, quiet_if_leaving, timeout_argument
 from xpushare.core.memory import Range, piece
@@ -162,7 +163,18 @@ def adopt(native: object) -> Work:
     """
     from xpushare import adapters
 
-    claims = [record for record in adapters.search() if record.stream_of(native) is not None]
+    for own in (True, False):
+        found = _adopted(native, adapters.records(own))
+        if found is not None:
+            return found
+    known = "; ".join(f"{record.backend}: {record.streams}" for record in adapters.vendors() if record.streams)
+    raise FeatureNotSupportedError(f"{type(native).__name__} is no stream that an adapter here knows ({known})")
+
+
+def _adopted(native: object, vendors: Iterable[Vendor]) -> Work | None:
+    from xpushare import adapters
+
+    claims = [record for record in vendors if record.stream_of(native) is not None]
     if len(claims) > 1:
         rivals = [each for each in claims if each.in_use() and adapters.listed(each.backend)]
         if len(rivals) > 1:
@@ -179,8 +191,7 @@ def adopt(native: object) -> Work:
             info, driver = found
             device = known_device(adapter, info)
             return Work(device, device.context, driver)
-    known = "; ".join(f"{record.backend}: {record.streams}" for record in adapters.vendors() if record.streams)
-    raise FeatureNotSupportedError(f"{type(native).__name__} is no stream that an adapter here knows ({known})")
+    return None
 
 
 def operand(queue: Work, what: str, source: Range, offset: int, total: int, nbytes: int | None, write: bool) -> Operand:

@@ -26,6 +26,7 @@ import xpushare as xs
 from xpushare import arrays
 from xpushare._array import Marks, array_of, open_array, pickled_by, placed, view_of
 from xpushare._array_handle import checked_parts
+from xpushare._device import Device
 from xpushare._elements import as_dtype
 from xpushare._lifecycle import use
 from xpushare._like import consumer_of
@@ -33,9 +34,10 @@ from xpushare._tree import attach_tree, pickle_arrays
 from xpushare._tree_handle import TreeHandle
 from xpushare.arrays import Located
 from xpushare.core.memory import Range, prepared_by
+from xpushare.core.pickles import sent_once, taken_back
 from xpushare.core.resources import Allocation
 from xpushare.sharing import node
-from xpushare.sharing.handle import fields_of
+from xpushare.sharing.handle import Handle, fields_of
 
 __all__ = [
     "Message",
@@ -67,28 +69,31 @@ def _refused(array: Any, error: Exception) -> None:
 class Message:
     """All arrays of one library that a run sends, in memory of this process."""
 
-    __slots__ = ("_library", "_token", "arrays", "numbers")
+    __slots__ = ("_added", "_library", "_token", "arrays", "numbers")
 
     def __init__(self, library: str) -> None:
         self._library = library
         self._token = secrets.token_bytes(16)
         self.arrays: list[Any] = []
         self.numbers: dict[Any, int] = {}  # for the library's own use
+        self._added: dict[int, int] = {}  # numbers by the ids of `arrays`
 
     def add(self, array: Any) -> int:
-        """The array's number."""
-        self.arrays.append(array)
-        return len(self.arrays) - 1
+        """The array's number: a reduction that calls another, or a pickler without a memo, brings one twice."""
+        number = self._added.setdefault(id(array), len(self.arrays))
+        if number == len(self.arrays):
+            self.arrays.append(array)
+        return number
 
     def __reduce__(self) -> Any:
         return received, (self._token,)
 
-    def ahead(self, known: list[Allocation]) -> bytes:
+    def ahead(self, known: list[Allocation], made: dict[Device, list[Handle]]) -> bytes:
         """Instructions of a pickle that has yet to end. They open the message, and leave it on the stack, where it
         stays until the pickle has been read. They touch no memo, whose numbers the pickle after them counts, and say no
         protocol, which one of an old protocol does not say either.
         """
-        raw = pickle_arrays(self.arrays, known)
+        raw = pickle_arrays(self.arrays, known, made)
         strings = self._token, self._library.encode(), raw
         return b"".join(
             (
@@ -129,8 +134,11 @@ class _Run:
         self._ends.insert(at, allocation.address + allocation.nbytes)
         return True
 
-    def ahead(self) -> bytes:
-        return b"".join([each.ahead(self.allocations) for each in self.messages.values() if each.arrays])
+    def ahead(self, made: dict[Device, list[Handle]]) -> bytes:
+        """What goes before the pickle. `made`: takes the handles of its exports, also where an error follows."""
+        found = [each.ahead(self.allocations, made) for each in self.messages.values() if each.arrays]
+        sent_once(made)
+        return b"".join(found)
 
 
 class _Current(threading.local):
@@ -330,7 +338,6 @@ _registered: dict[str, dict[type, Reduction | None]] = {}  # by library: what it
 
 
 _plain_init: Final[Any] = ForkingPickler.__init__
-_plain_dump: Final[Any] = pickle.Pickler.dump
 _FILE: Final = "_xpushare_file"  # of a pickler
 
 
@@ -372,20 +379,23 @@ def _dump(self: Any, obj: Any) -> None:
     run = _current.run = None if file is None else _Run()
     try:
         if file is None or run is None:  # a pickler that was made before `install`
-            _plain_dump(self, obj)
+            super(ForkingPickler, self).dump(obj)
             return
         file.begin()
         try:
-            _plain_dump(self, obj)
+            super(ForkingPickler, self).dump(obj)
         finally:
             chunks = file.end()
     finally:
         _current.run = outer
-    ahead = run.ahead()
-    if ahead:
-        file.write(ahead)
-    for chunk in chunks:
-        file.write(chunk)
+    made: dict[Device, list[Handle]] = {}
+    try:
+        ahead = run.ahead(made) if run.messages else b""
+        for chunk in (ahead, *chunks) if ahead else chunks:
+            file.write(chunk)
+    except BaseException:
+        taken_back(made)
+        raise
 
 
 def _table() -> dict[type, Reduction]:
