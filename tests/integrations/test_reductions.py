@@ -251,6 +251,10 @@ class Lent:
         self.keep = array
 
 
+class LentToTorch(Lent):
+    """It goes in another message."""
+
+
 class Then:
     """Something whose reduction does something; what is left of it is what that returned."""
 
@@ -271,7 +275,13 @@ def lending() -> Iterator[Callable[[int], ForeignArray]]:
         made.append(ForeignArray(nbytes))
         return made[-1]
 
-    _reductions.install("lent", {Lent: lambda _before: lambda lent: _reductions.sent(lent, "numpy")})
+    _reductions.install(
+        "lent",
+        {
+            Lent: lambda _before: lambda lent: _reductions.sent(lent, "numpy"),
+            LentToTorch: lambda _before: lambda lent: _reductions.sent(lent, "torch"),
+        },
+    )
     yield make
     _reductions.uninstall("lent")
     for array in made:
@@ -374,6 +384,66 @@ def test_a_run_that_fails_leaves_nothing(lending: Make, stream: MockStream) -> N
     assert pickle.loads(file.getvalue()).tolist() == [0] * 64
 
 
+class Full(io.BytesIO):
+    def write(self, _data: Any) -> int:
+        raise OSError("planted")
+
+
+def test_a_pickle_that_cannot_be_written_leaves_nothing(lending: Make, stream: MockStream) -> None:
+    lent, before = Lent(lending(64), 0, stream), exports()
+    with pytest.raises(OSError, match="planted"):
+        ForkingPickler(Full()).dump(lent)
+    assert exports() == before
+
+
+def test_the_message_that_fails_takes_the_others_with_it(
+    monkeypatch: pytest.MonkeyPatch, lending: Make, stream: MockStream
+) -> None:
+    lent, before = [kind(lending(64), 0, stream) for kind in (Lent, LentToTorch)], exports()
+    plain, calls = _reductions.pickle_arrays, []
+
+    def second_fails(*arguments: Any) -> bytes:
+        calls.append(arguments)
+        return plain(*arguments) if len(calls) < 2 else planted()
+
+    monkeypatch.setattr(_reductions, "pickle_arrays", second_fails)
+    with pytest.raises(OSError, match="planted"):
+        dumped(lent)
+    assert len(calls) == 2
+    assert exports() == before
+
+
+class Again:
+    """What another array's reduction makes of it, once more."""
+
+    def __init__(self, lent: Lent) -> None:
+        self.lent = lent
+
+    def __reduce__(self) -> Any:
+        return _reductions.sent(self.lent, "numpy")
+
+
+def test_an_array_that_comes_twice_is_one(lending: Make, stream: MockStream) -> None:
+    first, second = (Lent(lending(64), 0, stream) for _ in range(2))
+    for number, lent in enumerate((first, second)):
+        np.asarray(lent.keep)[:] = number
+    found = pickle.loads(dumped([first, Again(first), second]))
+    assert [each[0] for each in found] == [0, 0, 1]
+    file = io.BytesIO()
+    pickler = ForkingPickler(file)
+    pickler.fast = True  # without a memo
+    pickler.dump([first, first, second])
+    assert [each[0] for each in pickle.loads(file.getvalue())] == [0, 0, 1]
+
+
+@pytest.mark.usefixtures("ask_torch")
+def test_a_tensor_goes_as_it_was_when_it_was_pickled() -> None:
+    found = tensor(2, 8)
+    sent, (shape,) = pickle.loads(dumped([found, Then(lambda: tuple(found.t_().shape))]))
+    assert tuple(sent.shape) == (2, 8)
+    assert shape == (8, 2)
+
+
 def test_a_message_that_cannot_be_sealed_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, lending: Make, stream: MockStream
 ) -> None:
@@ -412,6 +482,8 @@ def test_a_message_is_bounded_as_a_whole(monkeypatch: pytest.MonkeyPatch, lendin
     with pytest.raises(xs.HandleExpiredError):
         pickle.loads(old)
     assert len(pickle.loads(new)) == 3
+    in_two_messages = [kind(lending(4096), 0, stream) for kind in (Lent, LentToTorch)]
+    assert len(pickle.loads(dumped(in_two_messages))) == 2
 
 
 def planted(*_arguments: Any) -> Any:
