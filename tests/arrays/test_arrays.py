@@ -504,6 +504,23 @@ def test_opens_count_exactly_between_processes() -> None:
     handle.close()  # it has withdrawn itself: nothing is left to do, and nothing wrong
 
 
+def test_a_share_that_fails_exports_nothing() -> None:
+    """The type's text is too long; a tree's last array cannot be exported."""
+    long = np.dtype([(f"field {number} " + 200 * "x", "u1") for number in range(400)])
+    table, plain = node.current().table(), xs.empty(4)
+    before = table.statistics()["exports"]
+    with pytest.raises(xs.InvalidArgumentError):
+        xs.share(xs.empty(2, long))
+    with xs.VirtualRange(1 << 21) as place, xs.PhysicalMemory(1 << 21) as physical:
+        place.map(physical)
+        mapped = place.as_array(8, "u1")
+        with pytest.raises(xs.FeatureNotSupportedError):
+            xs.share([plain, xs.empty(4), mapped])
+        del mapped
+    gc.collect()
+    assert table.statistics()["exports"] == before
+
+
 def test_opens_in_the_own_process() -> None:
     array = xs.empty(4)
     handle = xs.share(array, opens=2)

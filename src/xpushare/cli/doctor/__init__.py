@@ -1,9 +1,9 @@
 """What can and cannot be shared on this machine or in this container, tried for real, and what to change.
 
 Starts processes of its own that share memory, physical memory and events on each device by each route alone; they use
-a key and folder of their own, so nothing of yours changes. Exit status 0 when memory and events can be shared on every
-device by at least one route and the user's folder and key are sound, else 1. With --pid: can this process reach what
-that one shares, and if not, why.
+a key and folder of their own. In your folder nothing changes: it is only tried whether a file could be written there.
+Exit status 0 when memory and events can be shared on every device by at least one route and the user's folder and key
+are sound, else 1. With --pid: can this process reach what that one shares, and if not, why.
 """
 
 from __future__ import annotations

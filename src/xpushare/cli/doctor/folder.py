@@ -28,7 +28,7 @@ def _private_fix(path: Path, mode: str) -> str:
 
 
 def _why_not_written(folder: Path) -> str:
-    """Why a key cannot be written there; "" if it can."""
+    """Why no file can be written there, as long as a key; "" if one can."""
     from xpushare.sharing.identity import KEY_NBYTES
 
     try:
@@ -49,7 +49,12 @@ def examine() -> Iterator[Check]:
     sound = True
     try:
         identity.check_folder(folder)
-        yield Check(group, "runtime folder", "works", f"{folder}, yours alone")
+        why = _why_not_written(folder)
+        if why:
+            found = f"{folder}, yours alone; no names, and no sockets, can be made there: {why}"
+            yield Check(group, "runtime folder", "limited", found, elsewhere)
+        else:
+            yield Check(group, "runtime folder", "works", f"{folder}, yours alone")
     except FileNotFoundError:
         sound = os.access(folder.parent, os.W_OK | os.X_OK)
         if sound:
