@@ -183,7 +183,7 @@ def test_a_stream_that_two_vendors_claim(monkeypatch: pytest.MonkeyPatch) -> Non
     def claiming(record: Vendor) -> Vendor:
         return replace(record, stream_of=lambda native: native, in_use=lambda: used[record.backend])
 
-    monkeypatch.setattr(adapters, "search", lambda: map(claiming, filter(None, records)))
+    monkeypatch.setattr(adapters, "records", lambda own: list(map(claiming, filter(None, records))) if own else [])
     with pytest.raises(xs.InvalidArgumentError, match="may be a stream of native_cpu or of mock"):
         xs.Queue.from_native(77)
     used["mock"] = False

@@ -375,15 +375,16 @@ def _init(self: Any, file: Any, *arguments: Any) -> None:
 
 def _dump(self: Any, obj: Any) -> None:
     file: _File | None = getattr(self, _FILE, None)
+    plain: Any = super(ForkingPickler, self)
     outer = _current.run
     run = _current.run = None if file is None else _Run()
     try:
         if file is None or run is None:  # a pickler that was made before `install`
-            super(ForkingPickler, self).dump(obj)
+            plain.dump(obj)
             return
         file.begin()
         try:
-            super(ForkingPickler, self).dump(obj)
+            plain.dump(obj)
         finally:
             chunks = file.end()
     finally:
