@@ -36,6 +36,7 @@ __all__ = [
     "on_host",
     "problems",
     "record",
+    "refused",
     "search",
     "vendors",
     "why_none",
@@ -308,6 +309,11 @@ def listed(backend: str) -> list[DeviceInfo]:
 def why_none(backend: str) -> str:
     """Why there are no devices of that backend."""
     return _broken.get(backend) or adapter(backend).why_none()
+
+
+def refused(backend: str) -> list[str]:
+    """The devices of that backend that cannot be used, which `listed` leaves out: the name and why."""
+    return [] if backend in _broken else adapter(backend).refused()
 
 
 def _renew_lock() -> None:
