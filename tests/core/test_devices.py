@@ -332,3 +332,23 @@ def test_drivers_that_are_nowhere_have_no_devices(monkeypatch: pytest.MonkeyPatc
     assert "no /nowhere" in _adapter.OpenCL().why_none()
     monkeypatch.setenv("OCL_ICD_VENDORS", "libmine.so")
     assert len(_adapter.OpenCL().devices()) == 1
+
+
+def test_refused_devices_are_told_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    from xpushare import adapters
+    from xpushare.adapters.opencl import _adapter
+    from xpushare.cli import info
+    from xpushare.cli.doctor import devices
+
+    said = {"devices": [["uuid", "a device", "1"]], "refused": {"another": "a GPU: it has no address"}}
+    monkeypatch.setattr(_adapter, "ask_child", lambda *_: said)
+    monkeypatch.setenv("OCL_ICD_VENDORS", "libmine.so")
+    monkeypatch.setattr(adapters, "_adapters", {"opencl": _adapter.OpenCL()})
+    assert adapters.refused("opencl") == ["a GPU: it has no address"]
+    assert info.collect("native_cpu:0")["refused_devices"] == {"opencl": ["a GPU: it has no address"]}
+    [check] = [each for each in devices.examine("native_cpu:0")[1] if each.name == "opencl"]
+    assert (check.state, check.why) == ("absent", "not listed: a GPU: it has no address")
+    monkeypatch.setattr(_adapter, "ask_child", lambda *_: {**said, "devices": []})
+    monkeypatch.setattr(adapters, "_adapters", {"opencl": _adapter.OpenCL()})
+    assert "opencl" not in info.collect("native_cpu:0")["refused_devices"], "told as the reason why there is none"
+    assert adapters.why_none("opencl").startswith("a GPU: it has no address; ")

@@ -6,6 +6,7 @@ import ctypes
 import os
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ import pytest
 import xpushare as xs
 from harness import TIMEOUT, Child, kept, wait_until
 from xpushare import adapters
+from xpushare.adapters.opencl import _adapter
+from xpushare.adapters.opencl._adapter import OpenCL
 from xpushare.adapters.opencl._protocols import LOADER
+from xpushare.adapters.vendor import Check
 
 CL_COMPLETE = 0
 NAMED = (7, 3, 1, 4)
@@ -292,6 +296,93 @@ def _refused() -> list[str]:
     with pytest.raises(xs.FeatureNotSupportedError) as caught:
         xs.Queue.from_native(cl.CommandQueue(cl.Context([device])))
     return [*why, str(caught.value)]
+
+
+REASONS = {
+    "crash": "ended the process that asked it (SIGSEGV)",
+    "abort": "ended the process that asked it (SIGABRT)",
+    "pid": "ended the process that asked it (SIGABRT)",
+    "exit": "LLVM ERROR: out of registers",
+    "hang": "did not answer within 12 s",
+}
+
+
+@pytest.fixture
+def faulty(faulty_loader: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., OpenCL]:
+    """An adapter whose processes that try devices have a fault."""
+
+    def make(fault: str, device: str | None = None) -> OpenCL:
+        for name, value in {**faulty_loader, "OPENCL_FAULT": fault, "OPENCL_DEVICE": device}.items():
+            monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
+        monkeypatch.setattr(_adapter, "_SECONDS", 12)
+        return OpenCL()
+
+    return make
+
+
+@pytest.mark.parametrize("fault", REASONS)
+def test_a_device_that_fails_leaves_the_others(device: str, fault: str, faulty: Callable[..., OpenCL]) -> None:
+    """Whichever it is, and whatever the driver writes to stderr."""
+    listed = xs.devices("opencl:*")
+    bad = xs.Device(device)
+    found = faulty(f"clEnqueueSVMMemFill={fault}", bad.name)
+    assert [each.uuid for each in found.devices()] == [each.uuid for each in listed if each != bad]
+    [said] = found.refused()
+    assert said.startswith(f"{bad.name} of ")
+    assert REASONS[fault] in said
+    assert "import" not in said
+
+
+def test_a_crash_after_the_answer(device: str, faulty: Callable[..., OpenCL]) -> None:
+    """In a destructor of a driver: the answer was complete."""
+    found = faulty("clEnqueueSVMMemFill=late", xs.Device(device).name)
+    assert [each.uuid for each in found.devices()] == [each.uuid for each in xs.devices("opencl:*")]
+    assert found.refused() == []
+
+
+def test_a_slow_device_is_listed(faulty: Callable[..., OpenCL]) -> None:
+    """On a machine with too much to do: else ordinals would depend on it."""
+    found = faulty("clSetEventCallback=slow")
+    assert [each.uuid for each in found.devices()] == [each.uuid for each in xs.devices("opencl:*")]
+
+
+@pytest.mark.parametrize("fault", ["crash", "pid", "hang"])
+def test_a_loader_that_fails(fault: str, faulty: Callable[..., OpenCL]) -> None:
+    """No device is to blame, so there are none."""
+    found = faulty(f"clGetPlatformIDs={fault}")
+    assert (found.devices(), found.refused()) == ([], [])
+    assert REASONS[fault] in found.why_none()
+
+
+def test_commands_tell_what_is_refused(faulty_loader: dict[str, str]) -> None:
+    """Also beside devices that can be used; and who brings a queue on such a device is told its reason alone."""
+    good, bad = xs.devices("opencl:*")[:2]
+    fault = {"OPENCL_FAULT": "clEnqueueSVMMemFill=-59", "OPENCL_DEVICE": bad.name}
+    with Child(env={**faulty_loader, **fault}) as child:
+        told, checks, adopted = child.call(_told, bad.name)
+    [why] = told
+    assert why.startswith(f"{bad.name} of ")
+    assert "it lacks what it was tried for: " in why
+    assert "clEnqueueSVMMemFill failed with CL_INVALID_OPERATION" in why
+    assert [check for check in checks if check.name.startswith("opencl")] == [
+        Check("devices", "opencl:0", "note", f"listed: {good.name}, driver {good.driver_version}"),
+        Check("devices", "opencl", "absent", f"not listed: {why}"),
+    ]
+    assert adopted == f"this queue, on {bad.name}, cannot be used: {why}"
+
+
+def _told(name: str) -> tuple[list[str], list[Check], str]:
+    import pyopencl as cl
+
+    from xpushare.cli import info
+    from xpushare.cli.doctor import devices
+
+    told, checks = info.collect("native_cpu:*")["refused_devices"]["opencl"], devices.examine("native_cpu:*")[1]
+    device = next(each for one in cl.get_platforms() for each in one.get_devices() if each.name.strip() == name)
+    with pytest.raises(xs.FeatureNotSupportedError) as caught:
+        xs.Queue.from_native(cl.CommandQueue(cl.Context([device])))
+    assert adapters.refused("opencl") == told  # also once the driver runs here
+    return told, checks, str(caught.value)
 
 
 def test_a_driver_that_is_not_listed(device: str) -> None:

@@ -7,6 +7,7 @@ import gc
 import itertools
 import logging
 import re
+import sys
 import threading
 import time
 import weakref
@@ -380,9 +381,46 @@ def test_a_child_answers_for_the_driver() -> None:
     assert ask_child('import sys; sys.exit(\'{"why": "none"}\')', "some") == {"why": "none"}
     assert "asking the some driver" in ask_child("1/0", "some")["why"]
     assert "answered 5" in ask_child("print(5)", "some")["why"]
-    crash = "import os, signal, sys; print('a\\nb', file=sys.stderr, flush=True); os.kill(os.getpid(), signal.SIGSEGV)"
-    answer = ask_child(crash, "some")
-    assert (answer["crashed"], "SIGSEGV" in answer["why"]) == ("b", True)
+    assert "ended with it" in ask_child("import sys; sys.exit('ended with it')", "some")["why"]
+    answer = ask_child("import sys; sys.stdout.buffer.write(b'\\xff\\n{\"devices\": 2}\\n[3]\\n')", "some")
+    assert answer == {"devices": 2}, "among what the driver writes"
+
+
+FIRST, SECOND = "11111111-2222-3333-4444-555555555555", "66666666-7777-8888-9999-aaaaaaaaaaaa"
+SAID = f"""
+import os, signal, sys, time
+sys.path[:] = {sys.path!r}
+from xpushare.adapters.stream.listing import trying
+trying({FIRST!r})
+trying({SECOND!r})
+os.write(2, b"{FIRST}\\nxpushare is trying it\\nLLVM ERROR: in process %d\\n" % os.getpid())
+"""
+ANSWERED = """print('{"devices": 2}', flush=True)\n"""
+CRASH, LEAVE, HANG = "os.kill(os.getpid(), signal.SIGSEGV)", "os._exit(1)", "time.sleep(600)"
+
+
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        (CRASH, "the some driver ended the process that asked it (SIGSEGV)"),
+        (LEAVE, "LLVM ERROR: in process "),
+        (HANG, "the some driver did not answer within 3 s"),
+    ],
+)
+def test_a_child_ends_without_an_answer(end: str, why: str) -> None:
+    """The device that it said last that it was trying is named, whatever else it wrote."""
+    answer = ask_child(SAID + end, "some", 3 if end == HANG else 60)
+    assert answer.keys() == {"why", "trying"}
+    assert answer["trying"] == SECOND
+    assert why in answer["why"]
+    assert "import" not in answer["why"]
+    assert ask_child("import os, signal\n" + CRASH, "some").keys() == {"why"}, "it tried nothing"
+
+
+@pytest.mark.parametrize("end", [CRASH, LEAVE, HANG])
+def test_a_child_ends_after_its_answer(end: str) -> None:
+    """As when a driver's destructor crashes."""
+    assert ask_child(SAID + ANSWERED + end, "some", 3 if end == HANG else 60) == {"devices": 2}
 
 
 def test_threads_start_with_the_first_work(devices: list[Any]) -> None:

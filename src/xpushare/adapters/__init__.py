@@ -37,6 +37,7 @@ __all__ = [
     "problems",
     "record",
     "records",
+    "refused",
     "search",
     "vendors",
     "why_none",
@@ -312,6 +313,11 @@ def listed(backend: str) -> list[DeviceInfo]:
 def why_none(backend: str) -> str:
     """Why there are no devices of that backend."""
     return _broken.get(backend) or adapter(backend).why_none()
+
+
+def refused(backend: str) -> list[str]:
+    """The devices of that backend that cannot be used, which `listed` leaves out: the name and why."""
+    return [] if backend in _broken else adapter(backend).refused()
 
 
 def _renew_lock() -> None:

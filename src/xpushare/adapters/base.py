@@ -375,6 +375,10 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def why_none(self) -> str: ...
+    def refused(self) -> list[str]:
+        """Devices of the driver that `devices` leaves out because they cannot be used: the name and why, of each."""
+        return []
+
     @abc.abstractmethod
     def support(self, device: DeviceInfo, aspect: Aspect) -> Support: ...
     @abc.abstractmethod

@@ -53,6 +53,7 @@ def collect(selector: str | None = None, verbose: bool = False) -> dict[str, Any
         "environment": {name: os.environ[name] for name in _variables(why is None) if name in os.environ},
         "devices": [_device(device) | ({"queries": _queries(device)} if verbose else {}) for device in found],
         "backends_without_devices": _missing() if why is None else {"*": str(why)},
+        "refused_devices": _refused() if why is None else {},
     }
 
 
@@ -149,8 +150,17 @@ def _shown(value: Any) -> Any:
 
 def _missing() -> dict[str, str]:
     """Backends of this version that have no device here, whatever the selector says, and why."""
-    every = [record.backend for record in adapters.vendors() if not record.selected_only]
-    return {backend: adapters.why_none(backend) for backend in every if not adapters.listed(backend)}
+    return {backend: adapters.why_none(backend) for backend in _backends() if not adapters.listed(backend)}
+
+
+def _refused() -> dict[str, list[str]]:
+    """Devices that this version cannot use, beside others of their backend, and why."""
+    found = {backend: adapters.refused(backend) for backend in _backends() if adapters.listed(backend)}
+    return {backend: said for backend, said in found.items() if said}
+
+
+def _backends() -> list[str]:
+    return [record.backend for record in adapters.vendors() if not record.selected_only]
 
 
 def _line(value: Any) -> str:
@@ -188,6 +198,9 @@ def _text(found: dict[str, Any]) -> str:
         lines += ["", "no device"]
     if found["backends_without_devices"]:
         lines += ["", *(f"{name}: no device: {why}" for name, why in found["backends_without_devices"].items())]
+    if found["refused_devices"]:
+        refused = ((name, why) for name, said in found["refused_devices"].items() for why in said)
+        lines += ["", *(f"{name}: not listed: {why}" for name, why in refused)]
     return "\n".join(lines)
 
 

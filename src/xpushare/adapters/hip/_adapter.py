@@ -20,7 +20,7 @@ from xpushare.adapters.hip._stream import Stream
 from xpushare.adapters.runtime.objects import ordinal_of
 from xpushare.adapters.stream.host_ordered import HostOrderedQueue
 from xpushare.adapters.stream.library import address_of
-from xpushare.adapters.stream.listing import ask_driver
+from xpushare.adapters.stream.listing import Found, ask_driver
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.library_adapter import LibraryAdapter
 
@@ -52,13 +52,12 @@ def _described(ordinal: int, listed: Sequence[Any]) -> DeviceInfo:
     return DeviceInfo(BACKEND, ordinal, name, uuid, "gpu", release, pci)
 
 
-def _list_devices() -> tuple[list[DeviceInfo], str]:
-    """The devices of this process by ordinals; and, where there are none, why."""
+def _list_devices() -> Found:
     if not (os.environ.get("XPUSHARE_HIP_LIBRARY") or protocols.in_use_here() or any(map(os.path.exists, _KERNEL))):
-        return [], "the kernel shows no AMD GPU (no /dev/kfd)"
+        return Found([], "the kernel shows no AMD GPU (no /dev/kfd)")
     said = ask_driver("HIP", "xpushare.adapters.hip._driver", "Driver", "Driver()")
     found = [_described(*each) for each in enumerate(said.get("devices", ()))]
-    return found, str(said.get("why", "HIP has no device"))
+    return Found(found, str(said.get("why", "HIP has no device")))
 
 
 class Hip(LibraryAdapter[Gpu]):

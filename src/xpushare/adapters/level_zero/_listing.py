@@ -9,7 +9,7 @@ from typing import Any, Final
 from xpushare.adapters.base import DeviceInfo
 from xpushare.adapters.level_zero._numbers import INTEL
 from xpushare.adapters.level_zero._protocols import BACKEND, INSTALL
-from xpushare.adapters.stream.listing import ask_driver, has_render_node
+from xpushare.adapters.stream.listing import Found, ask_driver, has_render_node
 
 __all__ = ["VARIABLES", "info", "list_devices", "present"]
 
@@ -33,12 +33,11 @@ def info(ordinal: int, listed: Sequence[Any]) -> DeviceInfo:
     return DeviceInfo(BACKEND, ordinal, name, device, "gpu", version, pci, driver_uuid)
 
 
-def list_devices() -> tuple[list[DeviceInfo], str]:
-    """The devices of this process by ordinals; and, where there are none, why."""
+def list_devices() -> Found:
     if not present():
-        return [], "the kernel shows no Intel GPU (no /dev/dri/renderD* of one)"
+        return Found([], "the kernel shows no Intel GPU (no /dev/dri/renderD* of one)")
     said = ask_driver("Level Zero", "xpushare.adapters.level_zero._device", "Driver, Gpu", "Driver(Gpu)")
     if "why" in said:
-        return [], f"{said['why']}; {INSTALL}"
+        return Found([], f"{said['why']}; {INSTALL}")
     why = f"the Level Zero loader has no GPU driver with a device; {INSTALL}"
-    return [info(ordinal, each) for ordinal, each in enumerate(said["devices"])], why
+    return Found([info(ordinal, each) for ordinal, each in enumerate(said["devices"])], why)

@@ -18,7 +18,7 @@ from xpushare.adapters.opencl._stream import Stream, Theirs
 from xpushare.adapters.stream.engine import Engine
 from xpushare.adapters.stream.host_adapter import HostStreamAdapter
 from xpushare.adapters.stream.host_ordered import HostOrderedQueue
-from xpushare.adapters.stream.listing import Listed, Listing, ask_child
+from xpushare.adapters.stream.listing import Found, Listed, Listing, ask_child
 from xpushare.adapters.stream.queue import DeviceQueue
 
 __all__ = ["OpenCL"]
@@ -35,6 +35,7 @@ _RANGES: Final = (Aspect.ext_oneapi_virtual_mem, Aspect.ext_oneapi_ipc_physical_
 _contexts: Final[list[Any]] = []  # of samples: Intel's driver wants a queue's context to live as long
 _UNITS, _NBYTES, _VENDOR = 0x1002, 0x101F, 0x102C
 _FOLDER: Final = "/etc/OpenCL/vendors"
+_SECONDS: Final = 30.0  # that a driver may take, for its start and the trials, on a busy machine
 _ASK: Final = """
 import sys
 sys.path[:] = {path!r}
@@ -49,22 +50,22 @@ def _described(ordinal: int, listed: Sequence[str]) -> DeviceInfo:
     return DeviceInfo(BACKEND, ordinal, name, uuid, "cpu", version)
 
 
-def _list_devices() -> tuple[list[DeviceInfo], str]:
-    """The devices of this process by ordinals; and, where there are none, why."""
+def _list_devices() -> Found:
     vendors, files = map(os.environ.get, VARIABLES)
     if not (vendors or files or glob.glob(f"{_FOLDER}/*.icd")):
-        return [], f"no OpenCL driver is installed (no {_FOLDER}/*.icd); {INSTALL}"
+        return Found([], f"no OpenCL driver is installed (no {_FOLDER}/*.icd); {INSTALL}")
     if vendors and not files and "/" in vendors and not os.path.exists(vendors):  # some loaders take other drivers then
-        return [], f"there is no {vendors}, where {VARIABLES[0]} says that OpenCL's drivers are"
+        return Found([], f"there is no {vendors}, where {VARIABLES[0]} says that OpenCL's drivers are")
     crashed: dict[str, str] = {}
     while True:
-        said = ask_child(_ASK.format(path=sys.path, crashed=crashed), "OpenCL")
-        last = said.get("crashed", "")
-        if not last or last in crashed:
+        said = ask_child(_ASK.format(path=sys.path, crashed=crashed), "OpenCL", _SECONDS)
+        tried = said.get("trying")
+        if tried is None or tried in crashed:
             break
-        crashed[last] = said["why"]  # once more without the device that was being tried
-    why = "; ".join(said.get("refused", ())) or said.get("why", "the OpenCL loader finds no device")
-    return [_described(*each) for each in enumerate(said.get("devices", ()))], f"{why}; {INSTALL}"
+        crashed[tried] = said["why"]  # once more without the device that was being tried
+    refused: dict[str, str] = said.get("refused", {})
+    why = "; ".join(refused.values()) or said.get("why", "the OpenCL loader finds no device")
+    return Found([_described(*each) for each in enumerate(said.get("devices", ()))], f"{why}; {INSTALL}", refused)
 
 
 class OpenCL(Listed, HostStreamAdapter):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import json
-import sys
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, nullcontext
 from enum import IntEnum
 from functools import cached_property, partial
@@ -17,11 +16,11 @@ from weakref import WeakSet
 
 from xpushare import _native, _system
 from xpushare._errors import FeatureNotSupportedError, XpuShareError
-from xpushare.adapters.base import DeviceInfo
 from xpushare.adapters.host import memory as host
 from xpushare.adapters.opencl._protocols import LOADER
 from xpushare.adapters.stream.hooks import Calls, Codes, Feature, QueueCalls, Scope
 from xpushare.adapters.stream.library import LibraryDriver, address_of
+from xpushare.adapters.stream.listing import Found, trying
 
 __all__ = ["Code", "Cpu", "Driver", "Event", "tell_usable"]
 
@@ -56,7 +55,7 @@ _NO_ADDRESS: Final = (
     "(cuda, level_zero)"
 )
 _NO_SVM: Final = "it lacks shared virtual memory (CL_DEVICE_SVM_CAPABILITIES is 0), by which queues copy and fill"
-_SECONDS: Final = 5.0  # how long a trial takes at most
+_SECONDS: Final = 20.0  # for which a trial waits for its callback: less than the process has that tries devices
 _HELD: Final = 0.02  # seconds for which work behind an event is seen not to run
 _CALLBACK: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p)
 _called: Final[list[object]] = []  # callbacks of trials: a driver may be late
@@ -242,14 +241,13 @@ class Driver(LibraryDriver[Cpu]):
     exiting = Code.DEVICE_NOT_AVAILABLE
     by_address = ctypes.Structure
 
-    def __init__(self, usable: Callable[[], tuple[Sequence[DeviceInfo], str]]) -> None:
-        """`usable`: the devices that can be used, and why the others cannot. A process of its own has tried them."""
+    def __init__(self, usable: Callable[[], Found]) -> None:
+        """`usable`: what a process of its own said that has tried the devices."""
         super().__init__("OpenCL", "OCL_ICD_VENDORS")
         self._usable = usable
 
     def _start(self) -> list[Cpu]:
-        listed, why = self._usable()
-        self.refused = [why]
+        listed, self.why_none, self.refused = self._usable()
         usable = {each.uuid for each in listed}
         found = [(handle, identity) for handle, _, identity in self.candidates() if identity in usable]
         return [Cpu(self, ordinal, handle, identity) for ordinal, (handle, identity) in enumerate(found)]
@@ -331,8 +329,9 @@ class Driver(LibraryDriver[Cpu]):
         device = self.number(*ask, _QUEUE_DEVICE)
         found = next((cpu for cpu in self.gpus() if cpu.handle == device), None)
         if found is None:
-            known = any(handle == device for handle, *_ in self.candidates())
-            why = "; ".join(self.refused) if known else "the loader here does not list its device (OCL_ICD_VENDORS)"
+            known = next((identity for handle, _, identity in self.candidates() if handle == device), "")
+            why = self.refused.get(known, "" if not known or self.gpus() else self.why_none)
+            why = why or "the loader here does not list its device (OCL_ICD_VENDORS)"
         elif self.number(*ask, _QUEUE_PROPERTIES) & _OUT_OF_ORDER:
             why = "it is out-of-order, and there PoCL (3.0) runs what a barrier should hold back"
         else:
@@ -342,24 +341,24 @@ class Driver(LibraryDriver[Cpu]):
 
 
 def tell_usable(crashed: Mapping[str, str]) -> None:
-    """In a process of its own: print the devices that can be used, and why the others cannot. Each is tried, after its
-    uuid was written to stderr, except those that have `crashed` such a process before, for what that says.
+    """In a process of its own: print the devices that can be used, and why the others cannot. Each is tried, except
+    those that have `crashed` such a process before, for what that says.
     """
-    driver = Driver(lambda: ([], ""))
+    driver = Driver(lambda: Found([], ""))
     devices: list[tuple[str, str, str]] = []
-    refused: list[str] = []
+    refused: dict[str, str] = {}
     try:
-        for handle, name, identity in driver.candidates():
+        for handle, name, identity in list(driver.candidates()):  # a crash in listing them is none of a device's
             cpu = Cpu(driver, len(devices), handle, identity)
             why = driver.unfit(handle) or crashed.get(identity)
             if not why:
-                print(identity, file=sys.stderr, flush=True)
+                trying(identity)
                 lacks = cpu.tried()
                 why = lacks and f"it lacks {lacks}"
             if why:
-                refused.append(f"{name}: {why}")
+                refused[identity] = f"{name}: {why}"
             else:
                 devices.append(cpu.listed())
-        print(json.dumps({"devices": devices, "refused": refused}))
+        print(json.dumps({"devices": devices, "refused": refused}), flush=True)
     except XpuShareError as error:
-        print(json.dumps({"why": str(error)}))
+        print(json.dumps({"why": str(error)}), flush=True)

@@ -41,7 +41,8 @@ class LibraryDriver(ProcessDriver[G], abc.ABC):
         super().__init__(vendor, hides)
         self.ended = False
         self.functions: dict[str, Callable[..., int]] = {}
-        self.refused: list[str] = []  # why devices are not listed that the driver has
+        self.why_none = "the driver has no device"
+        self.refused: Mapping[str, str] = {}  # as in `Found`
 
     def load(self, library: str, functions: Iterable[tuple[str, Any, Sequence[Any]]]) -> Any:
         """Load the library, and declare its functions (name, result, arguments), those that it has."""

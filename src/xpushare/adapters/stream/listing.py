@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, final
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, final
 
 from xpushare._errors import XpuShareError
 from xpushare.adapters.base import DeviceInfo
 from xpushare.adapters.stream.library import LibraryDriver
 
-__all__ = ["Listed", "Listing", "ask_child", "ask_driver", "has_render_node", "tell"]
+__all__ = ["Found", "Listed", "Listing", "ask_child", "ask_driver", "has_render_node", "tell", "trying"]
 
 _DRM: Final = Path("/sys/class/drm")
 _SECONDS: Final = 60.0
+_MARK: Final = "xpushare is trying "
+_TRYING: Final = re.compile(_MARK.encode() + rb"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b")
 _ASK: Final = """
 import sys
 sys.path[:] = {path!r}
@@ -28,12 +32,22 @@ tell({make})
 """
 
 
+class Found(NamedTuple):
+    """The devices by ordinals; why there are none; and those that the driver has and that cannot be used: by uuids, the
+    name and why.
+    """
+
+    devices: list[DeviceInfo]
+    why: str
+    refused: Mapping[str, str] = MappingProxyType({})
+
+
 @final
 class Listing:
     """The devices of this process, from the driver once it runs, before that from a child of its own.
 
-    `ask` asks the child, and says why there are no devices; `describe` makes a device of its ordinal and what its
-    `listed()` says. The child is asked anew when one of the environment's `variables` has changed.
+    `ask` asks the child; `describe` makes a device of its ordinal and what its `listed()` says. The child is asked anew
+    when one of the environment's `variables` has changed.
     """
 
     def __init__(
@@ -41,30 +55,28 @@ class Listing:
         driver: LibraryDriver[Any],
         variables: Sequence[str],
         describe: Callable[[int, Any], DeviceInfo],
-        ask: Callable[[], tuple[list[DeviceInfo], str]],
+        ask: Callable[[], Found],
     ) -> None:
         self._driver = driver
         self._variables = variables
         self._describe = describe
         self._ask = ask
-        self._listed: tuple[list[str | None], list[DeviceInfo], str] | None = None
+        self._listed: tuple[list[str | None], Found] | None = None
 
     def info(self, gpu: Any) -> DeviceInfo:
         return self._describe(gpu.ordinal, gpu.listed())
 
-    def found(self) -> tuple[list[DeviceInfo], str]:
-        """The devices by ordinals; and why there are none."""
+    def found(self) -> Found:
         if self._driver.started:
-            found = [self.info(gpu) for gpu in self._driver.gpus()]
-            return found, "; ".join(self._driver.refused) or "the driver has no device"
+            return Found([self.info(gpu) for gpu in self._driver.gpus()], self._driver.why_none, self._driver.refused)
         return self.asked()
 
-    def asked(self) -> tuple[list[DeviceInfo], str]:
+    def asked(self) -> Found:
         """What the child says."""
         asked = [os.environ.get(name) for name in self._variables]
         if self._listed is None or self._listed[0] != asked:
-            self._listed = (asked, *self._ask())
-        return self._listed[1:]
+            self._listed = asked, self._ask()
+        return self._listed[1]
 
 
 class Listed:
@@ -73,10 +85,13 @@ class Listed:
     listing: Listing
 
     def devices(self) -> list[DeviceInfo]:
-        return list(self.listing.found()[0])
+        return list(self.listing.found().devices)
 
     def why_none(self) -> str:
-        return self.listing.found()[1]
+        return self.listing.found().why
+
+    def refused(self) -> list[str]:
+        return list(self.listing.found().refused.values())
 
 
 def ask_driver(vendor: str, module: str, names: str, make: str) -> dict[str, Any]:
@@ -89,26 +104,62 @@ def ask_driver(vendor: str, module: str, names: str, make: str) -> dict[str, Any
 def tell(driver: LibraryDriver[Any]) -> None:
     """In the child: print what the driver says of its devices."""
     try:
-        print(json.dumps({"devices": [gpu.listed() for gpu in driver.gpus()], "refused": driver.refused}))
+        print(json.dumps({"devices": [gpu.listed() for gpu in driver.gpus()]}), flush=True)
     except XpuShareError as error:
-        print(json.dumps({"why": str(error)}))
+        print(json.dumps({"why": str(error)}), flush=True)
 
 
-def ask_child(program: str, driver: str) -> dict[str, Any]:
-    """The JSON object that a Python program prints, on either stream; {"why": …} where it prints none. {"crashed": …},
-    too, if a signal ended it: the last line that it wrote to stderr.
+def trying(uuid: str) -> None:
+    """In the child: say which device the driver is tried on from now on."""
+    os.write(2, f"{_MARK}{uuid}\n".encode())  # one call: what the driver's threads write does not come between
+
+
+def ask_child(program: str, driver: str, seconds: float = _SECONDS) -> dict[str, Any]:
+    """The JSON object that a Python program prints as a line on either stream, whatever happens to the process after
+    that; {"why": …} where it prints none. {"trying": …}, too, if it said by `trying` which device it was about to try.
     """
+    failed = f"asking the {driver} driver in a process of its own failed: "
     try:
         done = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, timeout=_SECONDS, check=False
+            [sys.executable, "-I", "-S", "-c", program], capture_output=True, timeout=seconds, check=False
         )
+        out, err = done.stdout, done.stderr
         if done.returncode < 0:
-            why = f"the {driver} driver ended the process that asked it ({signal.Signals(-done.returncode).name})"
-            return {"why": why, "crashed": (done.stderr.splitlines() or [""])[-1]}
-        answer = json.loads(done.stdout or done.stderr)
+            why = f"the {driver} driver ended the process that asked it ({_signal_name(-done.returncode)})"
+        elif out.strip():
+            why = f"the {driver} driver answered {_last_line(out)}"
+        else:
+            why = failed + (_last_line(err) or "it said nothing")
+    except subprocess.TimeoutExpired as error:
+        out, err = error.stdout or b"", error.stderr or b""
+        why = f"the {driver} driver did not answer within {seconds:g} s"
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        return {"why": f"asking the {driver} driver in a process of its own failed: {error}"}
-    return answer if isinstance(answer, dict) else {"why": f"the {driver} driver answered {answer!r}"}
+        return {"why": f"{failed}{error}"}
+    answer = _answer(out) or _answer(err)
+    if answer is not None:
+        return answer
+    tried = _TRYING.findall(err)
+    return {"why": why} | ({"trying": tried[-1].decode()} if tried else {})
+
+
+def _answer(stream: bytes) -> dict[str, Any] | None:
+    """The last line that is a JSON object: drivers write there, too."""
+    for line in reversed(stream.splitlines()):
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            return found
+    return None
+
+
+def _last_line(stream: bytes) -> str:
+    return (stream.decode(errors="replace").strip().splitlines() or [""])[-1]
+
+
+def _signal_name(number: int) -> str:
+    return next((each.name for each in signal.Signals if each == number), f"signal {number}")
 
 
 def has_render_node(vendor: int) -> bool:

@@ -10,7 +10,7 @@ from xpushare._aspects import Aspect, Support
 from xpushare._errors import XpuShareError
 from xpushare.adapters.base import DeviceInfo
 from xpushare.adapters.stream.library import LibraryDriver
-from xpushare.adapters.stream.listing import Listed, Listing
+from xpushare.adapters.stream.listing import Found, Listed, Listing
 from xpushare.adapters.virtual_memory.adapter import VirtualMemoryAdapter
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.hooks import VirtualMemory
@@ -32,7 +32,7 @@ class LibraryAdapter(Listed, VirtualMemoryAdapter, Generic[G]):
         driver: LibraryDriver[Any],
         variables: Sequence[str],
         describe: Callable[[int, Any], DeviceInfo],
-        ask: Callable[[], tuple[list[DeviceInfo], str]],
+        ask: Callable[[], Found],
     ) -> None:
         """`variables`, `describe` and `ask` are those of `Listing`."""
         super().__init__(engine)

@@ -20,7 +20,11 @@ def _listed(record: Vendor) -> list[Check]:
         why = adapters.why_none(record.backend)
         return [Check("devices", record.backend, "absent", why, None if record.install in why else record.install)]
     said = [(f"{record.backend}:{each.ordinal}", f"{each.name}, driver {each.driver_version}") for each in found]
-    return [Check("devices", name, "note", f"listed: {what}") for name, what in said]
+    refused = adapters.refused(record.backend)
+    return [
+        *(Check("devices", name, "note", f"listed: {what}") for name, what in said),
+        *(Check("devices", record.backend, "absent", f"not listed: {what}") for what in refused),
+    ]
 
 
 def examine(selector: str | None) -> tuple[list[xs.Device], list[Check]]:
