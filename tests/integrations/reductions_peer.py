@@ -89,6 +89,15 @@ def keep(thing: Any, kept: Any) -> bool:
     return kept[0][0].untyped_storage()._cdata == thing[0].untyped_storage()._cdata
 
 
+def kept_at(thing: Any, kept: Any) -> Any:
+    return kept[thing]
+
+
+def drop(thing: Any, kept: Any) -> None:
+    """All but the first so many."""
+    del kept[thing:]
+
+
 def forget(_thing: Any, kept: Any) -> int:
     kept.clear()
     return mappings(None, None)

@@ -337,7 +337,8 @@ static bool set_handle(const xp_hand_over *self, const xp_types *types, const xp
     PyObject *before = READ(allocation, Allocation, _handle);
     PyObject *fields = before && Py_TYPE(before) == CLASS(Handle) ? READ(before, Handle, _fields) : NULL;
     const xp_handle *old = fields ? xp_fields_of(types, fields) : NULL;
-    bool same = old && old->offset == h->offset && old->nbytes == h->nbytes;
+    bool same = old && (h->flags & XP_ENTRY_PICKLED ? old->generation == h->generation
+                                                    : old->offset == h->offset && old->nbytes == h->nbytes);
     Py_XDECREF(fields);
     Py_XDECREF(before);
     return same ? WRITE(allocation, Allocation, _handle, memory) : before && SET(allocation, handle, memory);

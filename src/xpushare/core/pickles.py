@@ -163,7 +163,7 @@ def forwards(handle: Handle) -> bool:
     peer = here.peers.known(fields.cookie)
     if peer is None or not peer.alive():
         return False
-    if fields.flags & PICKLED:
+    if fields.flags & PICKLED and here.peers.stands(handle):
         peer.domain.renew(fields.entry, deadline_in(_grace()))
     return True
 

@@ -12,11 +12,13 @@ from xpushare._device import Device
 from xpushare._native import Domain, Slot, Template, forks
 from xpushare.adapters.base import DriverMemory, DriverPhysical, UsmKind
 from xpushare.sharing import node
-from xpushare.sharing.handle import Handle, fields_of
+from xpushare.sharing.handle import PICKLED, Handle, fields_of
 
 __all__ = ["Allocation", "End", "Pages", "Resource", "Timeline", "release_slot"]
 
-_EARLIER: Final = 64  # handles by which an allocation was opened before that are remembered
+_EARLIER: Final = (
+    64  # handles by which an allocation was opened before: from so many on, those that ended are forgotten
+)
 
 
 class End:
@@ -126,7 +128,7 @@ class Allocation(Resource):
         self.foreign = foreign
         self.source = source  # what keeps foreign memory alive
         self._handle: Handle | None = None
-        self._earlier: dict[tuple[int, int], Handle] = {}  # by the range
+        self._earlier: dict[Hashable, Handle] = {}  # by what tells them apart
         self._serial = serial
         self._name = name
         self.prepared = None
@@ -150,23 +152,31 @@ class Allocation(Resource):
     def handle(self, handle: Handle) -> None:
         before, self._handle = self._handle, handle
         if before is not None:
-            fields, new = fields_of(before), fields_of(handle)
-            key = fields.offset, fields.nbytes
-            if key == (new.offset, new.nbytes):
+            key = _told_apart(before)
+            if key == _told_apart(handle):
                 return
             self._earlier.pop(key, None)
             self._earlier[key] = before
-            if len(self._earlier) > _EARLIER:
-                self._earlier.pop(next(iter(self._earlier), key), None)
+            number = len(self._earlier)
+            if number >= _EARLIER and number & (number - 1) == 0:  # now and then, since it looks at all of them
+                peers = node.current().peers
+                for key, each in list(self._earlier.items()):
+                    if not peers.stands(each):
+                        self._earlier.pop(key, None)
 
     def handle_covering(self, offset: int, nbytes: int) -> Handle | None:
-        """The newest handle that this import was opened by and that has these bytes; None if there is none."""
+        """The newest handle that this import was opened by, that has these bytes, and whose export has not ended; else
+        the newest that has them. None if there is none.
+        """
+        peers, newest = node.current().peers, None
         for handle in (self._handle, *reversed(list(self._earlier.values()))):
             if handle is not None:
                 fields = fields_of(handle)
                 if fields.offset <= offset and offset + nbytes <= fields.offset + fields.nbytes:
-                    return handle
-        return None
+                    if peers.stands(handle):
+                        return handle
+                    newest = newest or handle
+        return newest
 
     def reopener(self) -> Callable[[End], Allocation] | None:
         return partial(_reopened, self.device, self.driver, self.kind) if self.driver.keepable else None
@@ -174,6 +184,12 @@ class Allocation(Resource):
     def hold(self, piece: Any) -> tuple[object, bool]:
         """See `Range.hold`: the piece itself holds this allocation."""
         return piece, piece.read_only
+
+
+def _told_apart(handle: Handle) -> Hashable:
+    """Equal for handles of an object of which the newer one will do. Those of pickles end one by one."""
+    fields = fields_of(handle)
+    return fields.generation if fields.flags & PICKLED else (fields.offset, fields.nbytes)
 
 
 def _reopened(device: Device, driver: DriverMemory, kind: UsmKind, end: End) -> Allocation:

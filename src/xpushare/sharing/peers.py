@@ -451,6 +451,12 @@ class Peers:
             self.sweep()
         return self._peers.get(cookie)
 
+    def stands(self, handle: Handle) -> bool:
+        """Whether what was exported under a handle has not ended. False, too, where its exporter is unknown or dead."""
+        fields = fields_of(handle)
+        peer = self.known(fields.cookie)
+        return peer is not None and self._stands(peer, fields)
+
     @staticmethod
     def _stands(peer: Peer, fields: Fields) -> bool:
         """Whether the entry is still the handle's."""
