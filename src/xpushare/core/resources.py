@@ -16,9 +16,7 @@ from xpushare.sharing.handle import PICKLED, Handle, fields_of
 
 __all__ = ["Allocation", "End", "Pages", "Resource", "Timeline", "release_slot"]
 
-_EARLIER: Final = (
-    64  # handles by which an allocation was opened before: from so many on, those that ended are forgotten
-)
+_EARLIER: Final = 64  # handles by which an allocation was opened before; of so many those that ended are forgotten
 
 
 class End:
