@@ -45,7 +45,9 @@ def _give_back(_deadline: float) -> None:
     for each in gc.get_objects():
         if isinstance(each, Closable):
             each.close()
-    vars(node.current()).clear()
+    here = node.current()
+    for name in type(here).__slots__:
+        delattr(here, name)
     ends.clear()
     gc.collect()
     # A queue ends in the background, once its work has.
