@@ -46,6 +46,8 @@ def _give_back(_deadline: float) -> None:
         if isinstance(each, Closable):
             each.close()
     here = node.current()
+    here.peers.kept.end()
+    here.peers._peers.clear()  # the thread that looks after what is kept may hold `peers` a moment longer
     for name in type(here).__slots__:
         delattr(here, name)
     ends.clear()
@@ -58,6 +60,11 @@ def _give_back(_deadline: float) -> None:
             break  # the books will say so
         time.sleep(0.01)
     gc.collect()
+    # So do the pages of events that a queue was the last to hold.
+    background = sys.modules.get("xpushare.adapters.stream.background")
+    for each in gc.get_objects():
+        if background and isinstance(each, background.Teardown):
+            each.settle(_PATIENCE)
 
 
 at_leave(_give_back, Stage.STOP)  # before the adapter's own, which is given when the adapter is made
