@@ -717,6 +717,14 @@ for name in ("xp_queue_work", "xp_queue_after"):
     getattr(native, name).restype = ctypes.c_bool
 
 
+def new_owner(engine: Engine, device: Device, new_slot: NewSlot) -> tuple[Stream, DeviceQueue, _native.Slot]:
+    """A queue on a stream of its own, with a timeline of its own."""
+    stream, own = new_stream(device), new_slot()
+    queue = new_queue(engine, stream)
+    queue.own(own)
+    return stream, queue, own
+
+
 def take(queue: DeviceQueue | _native.StreamQueue, work: Work | None = None) -> int:
     """Have native code enqueue it: the point that it signals, 0 if native code leaves it to Python."""
     slot, point = ctypes.c_uint64(), ctypes.c_uint64()
@@ -900,9 +908,7 @@ def test_native_commands_wait_for_what_is_certain(
 def test_a_broken_device_loses_what_native_commands_owe(
     engine: Engine, device: Device, driver: ScriptedDriver, memory: Memory, new_slot: NewSlot, until: Until
 ) -> None:
-    stream, own = new_stream(device), new_slot()
-    queue = new_queue(engine, stream)
-    queue.own(own)
+    stream, queue, own = new_owner(engine, device, new_slot)
     driver.library.ss_pause(ctypes.c_uint64(stream.handle), 1)
     assert take(queue, filling(memory.address, b"a", 100)) == 1
     driver.fail("device_check", xs.DeviceError("", native=70), nth=0)
@@ -917,9 +923,7 @@ def test_a_broken_device_loses_what_native_commands_owe(
 def test_a_signal_that_the_driver_refuses_is_for_python_to_tell(
     engine: Engine, device: Device, driver: ScriptedDriver, memory: Memory, new_slot: NewSlot, until: Until
 ) -> None:
-    stream, own = new_stream(device), new_slot()
-    queue = new_queue(engine, stream)
-    queue.own(own)
+    stream, queue, own = new_owner(engine, device, new_slot)
     driver.fail("fill", xs.OutOfMemoryError("", native=2))
     assert take(queue, filling(memory.address, b"a", 100)) == 0
     assert not queue.spent
@@ -938,9 +942,7 @@ def test_a_signal_that_the_driver_refuses_is_for_python_to_tell(
 def test_a_refused_store_loses_no_earlier_command(
     engine: Engine, device: Device, driver: ScriptedDriver, memory: Memory, new_slot: NewSlot, until: Until
 ) -> None:
-    stream, own = new_stream(device), new_slot()
-    queue = new_queue(engine, stream)
-    queue.own(own)
+    stream, queue, own = new_owner(engine, device, new_slot)
     driver.library.ss_pause(ctypes.c_uint64(stream.handle), 1)
     assert [take(queue, filling(memory.address, b"a", 100)) for _ in range(3)] == [1, 2, 3]
     driver.fail("store64", xs.OutOfMemoryError("", native=2))
@@ -955,9 +957,7 @@ def test_what_is_handed_over_after_the_break_is_lost(
     engine: Engine, device: Device, driver: ScriptedDriver, memory: Memory, new_slot: NewSlot, until: Until
 ) -> None:
     """Native code hears of no break: a driver that still takes commands then carries out nothing."""
-    stream, own, other = new_stream(device), new_slot(), new_slot()
-    queue = new_queue(engine, stream)
-    queue.own(own)
+    (stream, queue, own), other = new_owner(engine, device, new_slot), new_slot()
     assert take(queue, filling(memory.address, b"a", 100)) == 1
     until(lambda: own.state(1) == _native.DONE)
     driver.fail("store64", xs.DeviceError("", native=70))
@@ -973,9 +973,7 @@ def test_what_is_handed_over_after_the_break_is_lost(
 def test_what_native_code_does_not_take_it_does_not_do(
     engine: Engine, device: Device, driver: ScriptedDriver, memory: Memory, new_slot: NewSlot
 ) -> None:
-    stream, own, other = new_stream(device), new_slot(), new_slot()
-    queue = new_queue(engine, stream)
-    queue.own(own)
+    (_, queue, _), other = new_owner(engine, device, new_slot), new_slot()
     other.submit(99)
     other.fail(2)
     queue.wait(other, 1)

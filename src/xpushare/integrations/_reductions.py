@@ -4,7 +4,7 @@
 collect the arrays that they meet; in the pickle stands each one's number. At the end of the run all arrays of a library
 are exported together: one export for each allocation that they lie in, one mark for each stream that has work, made
 when everything that the run itself may have queued is queued. This message goes before the pickle, so that the receiver
-has opened it when it comes to the first array. What goes wrong in a run has exported nothing.
+has opened it when it comes to the first array. A run that fails leaves no export.
 
 Arrays in memory of another process are pieces of a `Block`, which passes on the handle that the memory came by.
 """
