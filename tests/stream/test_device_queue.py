@@ -28,9 +28,23 @@ def ordering(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+class Memory:
+    """Bytes that a stream works on."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.view = (ctypes.c_char * nbytes)()
+        self.address = ctypes.addressof(self.view)
+
+
+@pytest.fixture
+def memory() -> Memory:
+    return Memory(4096)
+
+
 @pytest.fixture
 def driver(until: Until, request: pytest.FixtureRequest) -> Iterator[ScriptedDriver]:
     """The driver, which has nothing left at the end."""
+    request.getfixturevalue("memory")  # outlives the streams that work on it
     driver = mock_driver()
     driver.reset()
     library = driver.library
@@ -74,14 +88,6 @@ def engine(device: Device, domain: _native.Domain) -> Engine:
     return made
 
 
-class Memory:
-    """Bytes that a stream works on."""
-
-    def __init__(self, nbytes: int) -> None:
-        self.view = (ctypes.c_char * nbytes)()
-        self.address = ctypes.addressof(self.view)
-
-
 class Keep:
     """An operand; `gone` names those that were let go of."""
 
@@ -98,11 +104,6 @@ class Keep:
 def _nothing_gone() -> None:
     gc.collect()
     Keep.gone.clear()
-
-
-@pytest.fixture
-def memory() -> Memory:
-    return Memory(4096)
 
 
 def test_what_is_unfinished(
