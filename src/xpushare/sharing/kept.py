@@ -6,6 +6,7 @@ import logging
 import resource
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, Final, NamedTuple, final
@@ -61,6 +62,17 @@ class _Item(NamedTuple):
 
 
 @final
+class _OfRoom:
+    """What is kept of one device."""
+
+    __slots__ = ("keys", "nbytes")
+
+    def __init__(self) -> None:
+        self.keys: OrderedDict[Hashable, None] = OrderedDict()  # the oldest first
+        self.nbytes = 0
+
+
+@final
 class Kept:
     """Closed imports by the keys of the cache. None holds a lease: for its exporter, each is closed.
 
@@ -71,32 +83,47 @@ class Kept:
     def __init__(self, sweep: Callable[[], object]) -> None:
         self._sweep = sweep  # calls `give_up` for the exporters that have died
         self._lock = threading.RLock()  # the garbage collector may close something while it is held
-        self._items: dict[Hashable, _Item] = {}  # the oldest first
+        self._items: OrderedDict[Hashable, _Item] = OrderedDict()  # the oldest first, which `popitem` takes at one go
+        self._of: dict[Room, _OfRoom] = {}
+        self._descriptors = 0  # how many this process may use for what is kept
         self._ended = False
 
     def keep(
         self, end: object, key: Hashable, cookie: bytes, nbytes: int, room: Room, reopen: Callable[[Any], Any]
     ) -> None:
         """Keep `end`, of which `reopen` makes the import anew; or let it go, where there is no room."""
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        most = _MOST if limit == resource.RLIM_INFINITY else min(_MOST, limit // 4)
         item = _Item(time.monotonic() + SECONDS, nbytes, cookie, room, end, reopen)
-        dropped: list[_Item] = []
+        dropped: list[_Item | None] = []  # they die outside the lock
         with self._lock:
             if self._ended or nbytes > room.most_nbytes or key in self._items:
                 return
             if not room.looked_after:
+                limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+                self._descriptors = _MOST if limit == resource.RLIM_INFINITY else limit // 4
                 room.look_after(partial(self._look, room))
                 room.looked_after = True
-            self._items[key] = item
-            items = self._items.copy()  # a finaliser may keep more at any moment
-            left = sum(each.nbytes for each in items.values() if each.room is room)
-            for old, each in items.items():
-                if len(self._items) <= most and (left <= room.most_nbytes or each.room is not room):
-                    continue
-                if self._items.pop(old, None) is not None:
-                    dropped.append(each)
-                left -= each.nbytes if each.room is room else 0
+            of = self._of.get(room) or self._of.setdefault(room, _OfRoom())
+            of.keys[key] = None
+            of.nbytes += nbytes
+            self._items[key] = item  # last: what is kept meanwhile may take the room
+            while of.keys and of.nbytes > room.most_nbytes:
+                dropped.append(self._pop(of.keys.popitem(last=False)[0]))
+            while len(self._items) > min(_MOST, self._descriptors):
+                oldest, item = self._items.popitem(last=False)
+                self._leave(oldest, item)
+                dropped.append(item)
+
+    def _pop(self, key: Hashable) -> _Item | None:
+        """With the lock."""
+        item = self._items.pop(key, None)
+        if item is not None:
+            self._leave(key, item)
+        return item
+
+    def _leave(self, key: Hashable, item: _Item) -> None:
+        of = self._of[item.room]
+        of.keys.pop(key, None)
+        of.nbytes -= item.nbytes
 
     def has(self, key: Hashable) -> bool:
         return key in self._items
@@ -106,7 +133,7 @@ class Kept:
         if key not in self._items:
             return None
         with self._lock:
-            item = self._items.pop(key, None)
+            item = self._pop(key)
         return None if item is None else item.reopen(item.end)
 
     def give_up(self, wanted: Callable[[_Item], bool] = lambda _item: True) -> int:
@@ -114,7 +141,7 @@ class Kept:
         with self._lock:
             gone = {key: item for key, item in self._items.copy().items() if wanted(item)}
             for key in gone:
-                self._items.pop(key, None)
+                self._pop(key)
         return sum(item.nbytes for item in gone.values())  # they die here, outside the lock
 
     def end(self) -> None:
@@ -130,11 +157,11 @@ class Kept:
     @property
     def nbytes(self) -> int:
         with self._lock:
-            return sum(item.nbytes for item in self._items.copy().values())
+            return sum(of.nbytes for of in self._of.copy().values())
 
-    def _kept_of(self, room: Room) -> list[_Item]:
-        with self._lock:
-            return [item for item in self._items.copy().values() if item.room is room]
+    def _nbytes_of(self, room: Room) -> int:
+        of = self._of.get(room)
+        return 0 if of is None else of.nbytes
 
     def _look(self, room: Room) -> bool:
         """Let go of what may not stay any longer. Returns whether anything of that device is still kept."""
@@ -142,12 +169,12 @@ class Kept:
             self._sweep()
             now = time.monotonic()
             self.give_up(lambda item: item.until <= now)
-            if kept := self._kept_of(room):
+            if kept := self._nbytes_of(room):
                 try:
                     free = room.free_nbytes()
                 except XpuShareError:
                     free = 1  # the device is broken
-                if 0 < free < sum(item.nbytes for item in kept):
+                if 0 < free < kept:
                     self.give_up(lambda item: item.room is room)
         except Exception:  # of a driver: nothing stays that nobody looks after
             if not self._ended:
@@ -155,5 +182,5 @@ class Kept:
             self.give_up()
         with self._lock:
             room.looked_after = False  # first: the garbage collector may have more kept at any moment
-            room.looked_after = bool(self._kept_of(room))
+            room.looked_after = self._nbytes_of(room) > 0
             return room.looked_after
