@@ -1,8 +1,9 @@
-"""Instructions of the hand-over of an array of the host, counted by single steps: figures without noise.
+"""Instructions of the hand-over of an array, counted by single steps: figures without noise.
 
-python scripts/instructions.py [--rounds N] [--same]
+python scripts/instructions.py [--rounds N] [--same] [--device native_cpu:0]
 
-Two processes hand over a new array of 1 MiB in each round; with `--same` one that both have open already. The table
+Two processes hand over a new array of 1 MiB in each round; with `--same` one that both have open already. On `mock:0`
+the driver's part is Python, which the figures contain. The table
 has, for each call: user instructions, the distinct cache lines and pages of code that they lie in, and system calls.
 Needs x86-64, a C compiler, Python's headers, and leave to trace a process of one's own.
 """
@@ -31,12 +32,12 @@ NBYTES = 1 << 20
 Mark = Callable[[int], object]
 
 
-def produce(channel: socket.socket, mark: Mark, rounds: int, same: bool) -> None:
-    array = xs.empty((NBYTES,), "u1")
+def produce(channel: socket.socket, mark: Mark, rounds: int, same: bool, device: str) -> None:
+    array = xs.empty((NBYTES,), "u1", device=device)
     for number in range(WARM + rounds):
         on = mark if number >= WARM else lambda _label: None
         if not same:
-            array = xs.empty((NBYTES,), "u1")
+            array = xs.empty((NBYTES,), "u1", device=device)
         np.asarray(array)[0] = 7
         on(1)
         handle = xs.share(array)
@@ -51,7 +52,7 @@ def produce(channel: socket.socket, mark: Mark, rounds: int, same: bool) -> None
     channel.send(b"-")
 
 
-def consume(channel: socket.socket, mark: Mark, _rounds: int, same: bool) -> None:
+def consume(channel: socket.socket, mark: Mark, _rounds: int, same: bool, _device: str) -> None:
     number = 0
     held: list[xs.SharedArray] = []
     while len(raw := channel.recv(4096)) > 1:
@@ -84,7 +85,7 @@ def build(folder: Path) -> None:
     subprocess.run([cc, "-O2", "-shared", "-fPIC", "-DMARK", include, source, "-o", folder / "mark.so"], check=True)
 
 
-def measure(rounds: int, same: bool) -> dict[str, tuple[int, ...]]:
+def measure(rounds: int, same: bool, device: str = "native_cpu:0") -> dict[str, tuple[int, ...]]:
     """By call: instructions, cache lines and pages of code, system calls; medians."""
     found: dict[str, tuple[int, ...]] = {}
     with tempfile.TemporaryDirectory(prefix="xpushare-instructions-") as folder:
@@ -92,7 +93,8 @@ def measure(rounds: int, same: bool) -> dict[str, tuple[int, ...]]:
         for side, other in (("produce", "consume"), ("consume", "produce")):
             here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with here, there:
-                command = [sys.executable, __file__, "--rounds", str(rounds), *(["--same"] if same else [])]
+                command = [sys.executable, __file__, "--rounds", str(rounds), "--device", device]
+                command += ["--same"] if same else []
                 stepped = [f"{folder}/count", *command, "--side", side, "--fd", str(here.fileno()), "--marks", folder]
                 free = [*command, "--side", other, "--fd", str(there.fileno())]
                 peer = subprocess.Popen(free, pass_fds=[there.fileno()])
@@ -114,6 +116,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--same", action="store_true", help="the same array in each round")
+    parser.add_argument("--device", default="native_cpu:0")
     for hidden in "--side", "--fd", "--marks":
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     wanted = parser.parse_args()
@@ -123,12 +126,12 @@ def main() -> int:
             sys.path.append(wanted.marks)
             from mark import mark  # type: ignore[import-not-found,no-redef]
         with socket.socket(fileno=int(wanted.fd)) as channel:
-            SIDES[wanted.side](channel, mark, wanted.rounds, wanted.same)
+            SIDES[wanted.side](channel, mark, wanted.rounds, wanted.same, wanted.device)
         return 0
     if platform.machine() != "x86_64" or shutil.which(os.environ.get("CC", "cc")) is None:
         print("this needs x86-64 and a C compiler", file=sys.stderr)
         return 2
-    found = measure(wanted.rounds, wanted.same)
+    found = measure(wanted.rounds, wanted.same, wanted.device)
     print(f"{'call':24}{'instructions':>14}{'lines':>8}{'pages':>8}{'calls':>8}")
     for name, numbers in found.items():
         print(f"{name:24}{numbers[0]:14,}{numbers[1]:8,}{numbers[2]:8,}{numbers[3]:8,}")

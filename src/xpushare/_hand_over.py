@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
+from xpushare import arrays
 from xpushare._array import SharedArray, order_of
 from xpushare._array_handle import ArrayHandle, Parts, decode_dtype, dtypes, texts
 from xpushare._device import Device
-from xpushare._native import HandOver
+from xpushare._native import HandOver, offer
 from xpushare._system import boot_ids
 from xpushare.adapters.base import Export, Form, Import
 from xpushare.core.declare import layers_on
 from xpushare.core.memory import Range, decided, prepared_by
+from xpushare.core.ordering import current_mark
+from xpushare.core.pickles import Implicit
 from xpushare.core.resources import Allocation, End
 from xpushare.sharing.handle import Handle
 from xpushare.sharing.identity import sealings
@@ -31,40 +34,48 @@ SWITCH: Final = "XPUSHARE_NATIVE_HAND_OVER"
 off: Final[list[str]] = [SWITCH] if os.environ.get(SWITCH) == "0" else []
 """Why the long way is taken always. Empty: it is not."""
 
-_native: Final = HandOver(
-    SharedArray=SharedArray,
-    ArrayHandle=ArrayHandle,
-    Handle=Handle,
-    Range=Range,
-    Parts=Parts,
-    Allocation=Allocation,
-    Exported=Exported,
-    End=End,
-    Opener=Opener,
-    Device=Device,
-    Import=Import,
-    Export=Export,
-    Node=Node,
-    Table=Table,
-    Peers=Peers,
-    Peer=Peer,
-    decided=decided,
-    texts=texts,
-    dtypes=dtypes,
-    off=off,
-    layers_on=layers_on,
-    here=here,
-    sealings=sealings,
-    boot_ids=boot_ids,
-    memfd=Form.MEMFD,
-    prepared_by=prepared_by,
-    decode_dtype=decode_dtype,
-    order_of=order_of,
-)
+_kit: Final[dict[str, Any]] = {
+    "SharedArray": SharedArray,
+    "ArrayHandle": ArrayHandle,
+    "Handle": Handle,
+    "Range": Range,
+    "Parts": Parts,
+    "Allocation": Allocation,
+    "Exported": Exported,
+    "End": End,
+    "Opener": Opener,
+    "Device": Device,
+    "Import": Import,
+    "Export": Export,
+    "Node": Node,
+    "Table": Table,
+    "Implicit": Implicit,
+    "Located": arrays.Located,
+    "Peers": Peers,
+    "Peer": Peer,
+    "decided": decided,
+    "texts": texts,
+    "dtypes": dtypes,
+    "off": off,
+    "layers_on": layers_on,
+    "here": here,
+    "sealings": sealings,
+    "boot_ids": boot_ids,
+    "memfd": Form.MEMFD,
+    "prepared_by": prepared_by,
+    "decode_dtype": decode_dtype,
+    "order_of": order_of,
+    "exchange_of": arrays.exchange_of,
+    "kind_of": arrays.kind_of,
+    "range_at": arrays.range_at,
+    "current_mark": current_mark,
+    "offer": offer,
+}
+_native: Final = HandOver(**_kit)
 
 
 share: Final[Callable[[object], ArrayHandle | None]] = _native.share
-"""What `xs.share` returns for an array of ours and no options."""
+"""What `xs.share` returns, without options, for an array of ours, or one that says all by DLPack's exchange API."""
 
 attach: Final[Callable[[object], SharedArray | None]] = _native.attach
 """What `xs.attach` returns for the bytes of an array handle and no options."""

@@ -32,7 +32,7 @@ from xpushare._tree_handle import TreeHandle
 from xpushare.core import memory
 from xpushare.core import queue as queues
 from xpushare.core.opening import give_open, opening_device
-from xpushare.core.ordering import Mark, mark, work_on
+from xpushare.core.ordering import Mark, current_work, mark, work_on
 from xpushare.sharing.handle import newest
 
 if TYPE_CHECKING:
@@ -201,7 +201,10 @@ def share(
     if stream is None and found is None:  # an array of ours is written by whatever works on its device
         ordered = adapter_of(device).has_streams
     if ordered:
-        work = work_on(device, native_stream(stream, found, array, device), array)
+        if stream is None and found is None:
+            work = current_work(device, array)
+        else:
+            work = work_on(device, native_stream(stream, found, array, device), array)
         if work is not None and not isinstance(stream, Queue) and not copied and work.driver.idle():
             work = None  # the content is there: readers have nothing to wait for
     return _told(_export(source, work, read_only, count, limit, copied), copied, array)

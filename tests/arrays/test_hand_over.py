@@ -15,13 +15,16 @@ from array_peer import long_way
 from peering import nothing_left
 
 import xpushare as xs
-from harness import Child, kept
+from harness import Child, HarnessError, kept
 from xpushare import _hand_over
 from xpushare._array_handle import checked_parts
 from xpushare._errors import OutOfMemoryError
 from xpushare._native import HandOver, OwnTable, Span
+from xpushare.adapters.base import Export, OnDemand
 from xpushare.adapters.host.memory import HostMemory
+from xpushare.adapters.mock.others import default_stream
 from xpushare.adapters.native_cpu import NativeCpu
+from xpushare.adapters.stream.queue import DeviceQueue
 from xpushare.core.layers import enable_layers
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import fields_of
@@ -205,6 +208,90 @@ def test_share_without_memory_exports_nothing() -> None:
     assert done.stdout.split() == ["True", "0"], done.stderr
 
 
+def test_share_on_a_device_with_streams(peer: Child) -> None:
+    array = xs.empty((2, 3), "u1", device="mock:0")
+    with xs.share(array) as contact:
+        peer.call(content_of, bytes(contact))
+    with nothing_left():
+        handle, expected = _hand_over.share(array), long_way(xs.share, array)
+        assert handle is not None
+        assert handle.event is None, "nothing is queued"
+        same(handle, expected)
+        handle.close()
+        expected.close()
+        del handle, expected
+    gate, stream = threading.Event(), default_stream(0)
+    stream.call(gate.wait)
+    stream.call(lambda: np.asarray(array.memory).fill(9))
+    before = node.current().table().statistics()["exports"]
+    first, second = _hand_over.share(array), long_way(xs.share, array)
+    assert first is not None
+    parts, others = checked_parts(first), checked_parts(second)
+    assert (parts.event, parts.point + 1) == (others.event, others.point)
+    assert xs.ArrayHandle(bytes(first)) == first
+    assert checked_parts(xs.ArrayHandle(bytes(first)))[1:] == parts[1:]
+    exports = node.current().table()._exports
+    keep, other = (exports[fields_of(each.handle).generation].keep for each in (first, second))
+    assert keep[0] is other[0] is None
+    assert keep[1] is other[1], "the event's export"
+    del keep, other
+    pending = peer.start(content_of, bytes(first))
+    with pytest.raises(HarnessError):
+        pending.result(0.1)
+    gate.set()
+    assert pending.result() == [9] * 6
+    first.close()
+    second.close()
+    del first, second, parts, others
+    assert node.current().table().statistics()["exports"] == before, "the event's export has ended, too"
+
+
+def content_of(raw: bytes) -> list[int]:
+    with xs.attach(raw) as array:
+        found: list[int] = np.asarray(array).ravel().tolist()
+        return found
+
+
+def test_a_stream_that_fails_is_pythons_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    array = xs.empty(3, device="mock:0")
+    xs.share(array).close()
+
+    def fail(_queue: DeviceQueue) -> bool:
+        raise xs.DeviceError("no such luck")
+
+    monkeypatch.setattr(DeviceQueue, "idle", fail)
+    before = node.current().table().statistics()["exports"]
+    with pytest.raises(xs.DeviceError, match="no such luck"):
+        xs.share(array)
+    assert node.current().table().statistics()["exports"] == before
+
+
+def test_fds_are_handed_out_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    xs.share(xs.empty(3), ttl=60)
+    array = xs.empty(5000)
+    monkeypatch.setattr(HostMemory, "lasting_export", False)
+    export = HostMemory.export
+
+    def on_demand(self: HostMemory, read_only: bool) -> Export:
+        return export(self, read_only)._replace(fds=(), on_demand=OnDemand(1 << 20, (3, 4), -5, 6))
+
+    monkeypatch.setattr(HostMemory, "export", on_demand)
+    handle, expected = _hand_over.share(array), long_way(xs.share, array)
+    assert handle is not None
+    same(handle, expected)
+    assert entry_of(handle).fd_count == entry_of(expected).fd_count == 2
+    assert entry_of(handle).flags == entry_of(expected).flags
+    handle.close()
+    expected.close()
+    monkeypatch.setattr(HostMemory, "export", lambda self, read_only: on_demand(self, read_only)._replace(
+        on_demand=OnDemand(0, (3,), 0, 0)
+    ))  # fmt: skip
+    before = node.current().table().statistics()["exports"]
+    with pytest.raises(ValueError, match="no such entry"):
+        _hand_over.share(array)
+    assert node.current().table().statistics()["exports"] == before
+
+
 def test_share_leaves_the_rest_to_python(met: bytes) -> None:
     """None, and nothing exported: for what Python alone decides, refuses, or has more to do for."""
     array = xs.empty(3)
@@ -212,10 +299,9 @@ def test_share_leaves_the_rest_to_python(met: bytes) -> None:
     imported = xs.attach(met)
     closed = xs.empty(3)
     closed.close()
-    streams = xs.empty(3, device="mock:0")
     table = node.current().table()
     before = table.statistics()["exports"]
-    for each in imported, closed, streams, xs.malloc_host(8), np.empty(3), None:
+    for each in imported, closed, xs.malloc_host(8), np.empty(3), None:
         assert _hand_over.share(each) is None  # type: ignore[arg-type]
     enable_layers("UR_LAYER_LEAK_CHECKING")
     try:
@@ -484,7 +570,7 @@ def test_its_allocations_are_what_python_makes(met: bytes) -> None:
 
 CLASSES = (
     "SharedArray", "ArrayHandle", "Handle", "Range", "Parts", "Allocation", "Exported", "End", "Opener", "Device",
-    "Import", "Export", "Node", "Table", "Peers", "Peer",
+    "Import", "Export", "Node", "Table", "Implicit", "Located", "Peers", "Peer",
 )  # fmt: skip
 
 
@@ -495,7 +581,8 @@ def test_hand_over_takes_its_kit() -> None:
     for nonsense in ("text", None, b"", bytearray(1)):
         assert _hand_over.attach(nonsense) is _hand_over.share(nonsense) is None
     kit = dict.fromkeys(CLASSES, object) | {"decided": {}, "texts": {}, "dtypes": {}}
-    kit |= dict.fromkeys(("memfd", "prepared_by", "decode_dtype", "order_of"))
+    steps = "prepared_by", "decode_dtype", "order_of", "exchange_of", "kind_of", "range_at", "current_mark", "offer"
+    kit |= dict.fromkeys(("memfd", *steps))
     lists = ("off", "layers_on", "here", "sealings", "boot_ids")
     with pytest.raises(TypeError, match="off is a list"):
         HandOver(**kit, **dict.fromkeys(lists))

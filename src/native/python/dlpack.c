@@ -266,6 +266,19 @@ const dl_exchange *xp_exchange_of(PyObject *capsule)
     return api;
 }
 
+bool xp_viewed_dims(const dl_tensor *t, int64_t itemsize, int64_t *dims, int64_t *low, int64_t *high)
+{
+    int64_t step = itemsize;
+    for (int i = t->ndim - 1; i >= 0; i--) {
+        dims[i] = t->shape[i];
+        dims[t->ndim + i] = step;
+        if (t->strides ? __builtin_mul_overflow(t->strides[i], itemsize, &dims[t->ndim + i])
+                       : __builtin_mul_overflow(step, t->shape[i] ? t->shape[i] : 1, &step))
+            return false;
+    }
+    return xp_extent(dims, (unsigned)t->ndim, (uint64_t)itemsize, low, high) && *low < *high;
+}
+
 static PyObject *dlpack_view(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
 {
     if (xp_arity("dlpack_view", n, 2, 2) < 0)

@@ -5,6 +5,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct {
@@ -51,6 +52,11 @@ typedef struct dl_exchange {
 
 #define DL_EXCHANGE "dlpack_exchange_api"
 
+#define DL_COMPLEX 5 /* may be conjugated when it is read, which a view does not say */
+
+/* dlpack.c: shape and strides in bytes of what was viewed, and the bytes that its elements span, relative to the first;
+ * false: it spans none, or no array can be so */
+bool xp_viewed_dims(const dl_tensor *t, int64_t itemsize, int64_t *dims, int64_t *low, int64_t *high);
 const dl_exchange *xp_exchange_of(PyObject *capsule); /* dlpack.c; NULL where it has no version that we know */
 
 #endif

@@ -1,19 +1,22 @@
 /* HandOver: `share` and `attach` of the common case, one call each. They take the steps that Python takes, by the same C
  * or by Python's own functions; whatever else comes is None, and then Python goes all of its way, with its decisions and
  * errors. */
+#include "dlpack.h"
 #include "objects.h"
 
 /* What the package gives at the start. */
 #define KIT(_)                                                                                                        \
     _(SharedArray) _(ArrayHandle) _(Handle) _(Range) _(Parts) _(Allocation) _(Exported) _(End) _(Opener) _(Device)    \
-        _(Import) _(Export) _(Node) _(Table) _(Peers) _(Peer)      /* classes */                                      \
+        _(Import) _(Export) _(Node) _(Table) _(Implicit) _(Located) _(Peers) _(Peer) /* classes */                    \
         _(decided) _(texts) _(dtypes)                              /* dicts that it fills */                          \
         _(off) _(layers_on) _(here) _(sealings) _(boot_ids)        /* the first two are empty, the others have one item or none */    \
-        _(memfd) _(prepared_by) _(decode_dtype) _(order_of)        /* Form.MEMFD; steps in Python */
+        _(memfd) _(prepared_by) _(decode_dtype) _(order_of)        /* Form.MEMFD; steps in Python */                  \
+        _(exchange_of) _(kind_of) _(range_at) _(current_mark) _(offer)
 /* Names of attributes and methods. */
 #define NAMES(_)                                                                                                      \
     _(has_streams) _(acquire) _(release) _(_sweep) _(acquire_known) _(handle) _(sweep) _(withdraw) _(forget) _(_remember)         \
-        _(setdefault) _(import_memory) _(address) _(nbytes) _(host_accessible) _(device) _(lasting_export) _(export)
+        _(setdefault) _(import_memory) _(address) _(nbytes) _(host_accessible) _(device) _(lasting_export) _(export)  \
+        _(requires_grad)
 /* Slots of these classes, which are read and set without a search for their names. */
 #define SLOTS(_)                                                                                                      \
     _(SharedArray, _held) _(SharedArray, _forks) _(SharedArray, _shape) _(SharedArray, _strides)                      \
@@ -32,7 +35,7 @@
     _(Device, _adapter) _(Device, _info)                                                                              \
     _(Node, _table) _(Node, peers)                                                                                    \
     _(Table, _lock) _(Table, _serving) _(Table, _lingering) _(Table, _ending) _(Table, _entries) _(Table, domain)     \
-    _(Table, _exports) _(Table, exporting)                                                                            \
+    _(Table, _exports) _(Table, exporting) _(Implicit, handle)                                                        \
     _(Peers, _peers) _(Peers, _cache) _(Peer, table)
 
 #define ENUM(name) K_##name,
@@ -522,7 +525,9 @@ static PyObject *over_attach(PyObject *object, PyObject *message)
 /* --- share -------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    PyObject *allocation, *keep, *prepared, *dtype, *shape, *strides, *text; /* owned */
+    PyObject *allocation, *device, *keep, *prepared, *shape, *strides, *text; /* owned */
+    PyObject *number; /* owned: of another library's stream that works on it now; NULL for an array of ours */
+    PyObject *mark;   /* owned: what readers wait for, or None */
     xp_array head;
     int ndim;
     int64_t lengths[XP_MAX_DIMS], steps[XP_MAX_DIMS];
@@ -554,16 +559,17 @@ static bool has_streams(const xp_hand_over *self, PyObject *device)
     return found != Py_False;
 }
 
-/* The dtype, its text and its item size. */
+/* The dtype's text and its item size. */
 static bool name_dtype(const xp_hand_over *self, PyObject *array, source *s)
 {
-    PyObject *id = (s->dtype = READ(array, SharedArray, _dtype)) ? PyLong_FromVoidPtr(s->dtype) : NULL;
+    PyObject *dtype = READ(array, SharedArray, _dtype), *id = dtype ? PyLong_FromVoidPtr(dtype) : NULL;
     PyObject *known = id ? found_in(self->kit[K_texts], id) : NULL;
-    bool good = known && PyTuple_GetItem(known, 0) == s->dtype;
+    bool good = known && PyTuple_GetItem(known, 0) == dtype;
     if (good) {
         s->text = Py_NewRef(PyTuple_GetItem(known, 1));
         good = xp_as_u32(PyTuple_GetItem(known, 2), &s->head.itemsize) == 0 && PyBytes_Size(s->text) <= UINT16_MAX;
     }
+    Py_XDECREF(dtype);
     Py_XDECREF(id);
     Py_XDECREF(known);
     return good;
@@ -592,22 +598,128 @@ static bool span(const xp_hand_over *self, PyObject *array, source *s)
     return true;
 }
 
-/* Whether it is an array of ours, in memory that this process allocated, on a device that writes nothing later. */
-static bool describe(const xp_hand_over *self, PyObject *array, source *s)
+/* Whether the range lies in memory that this process can export. */
+static bool lies(const xp_hand_over *self, PyObject *range, source *s)
 {
-    PyObject *range = READ(array, SharedArray, _held);
-    bool good = range && Py_TYPE(range) == CLASS(Range) && this_process(READ(array, SharedArray, _forks)) &&
-                PyTuple_GetItem(range, 6) == Py_None && Py_TYPE(PyTuple_GetItem(range, 0)) == CLASS(Allocation) &&
-                this_process(READ(PyTuple_GetItem(range, 0), Allocation, forks)) && !has_streams(self, PyTuple_GetItem(range, 3)) &&
+    bool good = range && Py_TYPE(range) == CLASS(Range) && PyTuple_GetItem(range, 6) == Py_None &&
+                Py_TYPE(PyTuple_GetItem(range, 0)) == CLASS(Allocation) &&
+                this_process(READ(PyTuple_GetItem(range, 0), Allocation, forks)) &&
                 xp_as_u64(PyTuple_GetItem(range, 1), &s->offset) == 0;
     if (good) {
         s->allocation = Py_NewRef(PyTuple_GetItem(range, 0));
+        s->device = Py_NewRef(PyTuple_GetItem(range, 3));
         s->keep = Py_NewRef(PyTuple_GetItem(range, 7));
         s->read_only = PyTuple_GetItem(range, 5) == Py_True;
-        good = name_dtype(self, array, s) && span(self, array, s);
     }
+    return good;
+}
+
+/* Whether it is an array of ours, in memory that this process allocated. */
+static bool describe(const xp_hand_over *self, PyObject *array, source *s)
+{
+    PyObject *range = READ(array, SharedArray, _held);
+    bool good = range && this_process(READ(array, SharedArray, _forks)) && lies(self, range, s) &&
+                name_dtype(self, array, s) && span(self, array, s);
     Py_XDECREF(range);
     return good;
+}
+
+/* False, for what Python will say better; an interrupt stays set. */
+static bool quietly(void)
+{
+    if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception))
+        PyErr_Clear();
+    return false;
+}
+
+/* Look at the array by its library's exchange API; NULL where it has none, or does not say all. */
+static const dl_exchange *view(const xp_hand_over *self, PyObject *array, dl_tensor *t)
+{
+    PyObject *capsule = CALL(exchange_of, (PyObject *)Py_TYPE(array));
+    const dl_exchange *api = capsule ? xp_exchange_of(capsule) : NULL;
+    Py_XDECREF(capsule); /* the type has it, for good */
+    if (api == NULL || api->view == NULL)
+        return NULL;
+    PyObject *differs = GET(array, requires_grad); /* of that the view says nothing */
+    if (differs == NULL && !PyErr_ExceptionMatches(PyExc_AttributeError))
+        return NULL;
+    PyErr_Clear();
+    int other = differs ? PyObject_IsTrue(differs) : 0;
+    Py_XDECREF(differs);
+    return other == 0 && api->view(array, t) == 0 ? api : NULL;
+}
+
+/* What Python says of all arrays that are alike: (dtype, its text, item size, device, backend). NULL: see `declined`. */
+static PyObject *kind_of(const xp_hand_over *self, PyObject *array, const dl_tensor *t)
+{
+    const long numbers[] = {t->device.type, t->device.id, t->dtype.code, t->dtype.bits, t->dtype.lanes};
+    PyObject *of[5], *found = NULL;
+    bool good = true;
+    for (int i = 0; i < 5; i++)
+        good = (of[i] = PyLong_FromLong(numbers[i])) && good;
+    if (good)
+        found = CALL(kind_of, (PyObject *)Py_TYPE(array), of[0], of[1], of[2], of[3], of[4]);
+    for (int i = 0; i < 5; i++)
+        Py_XDECREF(of[i]);
+    if (found == NULL || !PyTuple_Check(found))
+        Py_CLEAR(found);
+    return found;
+}
+
+/* The number of the stream that the array's library works on now. NULL: see `declined`. */
+static PyObject *stream_number(const dl_exchange *api, const dl_tensor *t)
+{
+    void *stream = NULL;
+    return api->stream && api->stream(t->device.type, t->device.id, &stream) == 0 ? PyLong_FromVoidPtr(stream) : NULL;
+}
+
+/* Whether it is an array of another library that says all by the exchange API, in memory that can be exported. */
+static bool describe_other(const xp_hand_over *self, PyObject *array, source *s)
+{
+    dl_tensor t = {0};
+    const dl_exchange *api = view(self, array, &t);
+    int64_t dims[2 * XP_ARRAY_DIMS], low, high, itemsize = (t.dtype.bits * t.dtype.lanes + 7) / 8;
+    if (api == NULL || t.dtype.code == DL_COMPLEX || itemsize == 0 || t.ndim < 0 || t.ndim > (int)XP_ARRAY_DIMS ||
+        (t.ndim && t.shape == NULL) || !xp_viewed_dims(&t, itemsize, dims, &low, &high))
+        return quietly();
+    uint64_t address = (uint64_t)(uintptr_t)t.data + t.byte_offset + (uint64_t)low;
+    s->ndim = t.ndim;
+    memcpy(s->lengths, dims, 8u * (size_t)t.ndim);
+    memcpy(s->steps, dims + t.ndim, 8u * (size_t)t.ndim);
+    s->head.offset = (uint64_t)-low;
+    s->nbytes = (uint64_t)(high - low);
+    PyObject *kind = kind_of(self, array, &t), *device = kind ? PyTuple_GetItem(kind, 3) : NULL;
+    if (kind == NULL || xp_as_u32(PyTuple_GetItem(kind, 2), &s->head.itemsize) < 0 || s->head.itemsize != itemsize ||
+        (has_streams(self, device) && (s->number = stream_number(api, &t)) == NULL)) {
+        Py_XDECREF(kind);
+        return quietly();
+    }
+    PyObject *items[] = {PyLong_FromUnsignedLongLong(address), PyLong_FromUnsignedLongLong(s->nbytes),
+                         Py_NewRef(Py_False), Py_NewRef(PyTuple_GetItem(kind, 4))};
+    PyObject *where = named_tuple(CLASS(Located), 4, items), *range = where ? CALL(range_at, where, array) : NULL;
+    bool good = range && lies(self, range, s) && s->device == device;
+    if (good) {
+        s->text = Py_NewRef(PyTuple_GetItem(kind, 1));
+        s->shape = xp_dims_tuple(s->lengths, s->ndim);
+        s->strides = xp_dims_tuple(s->steps, s->ndim);
+    }
+    Py_XDECREF(kind);
+    Py_XDECREF(where);
+    Py_XDECREF(range);
+    return good && s->shape && s->strides;
+}
+
+/* After which point of which event the content is there. */
+static bool order(const xp_hand_over *self, PyObject *array, source *s)
+{
+    s->mark = has_streams(self, s->device) ? CALL(current_mark, s->device, array, s->number ? s->number : Py_None)
+                                           : Py_NewRef(Py_None);
+    if (s->mark == NULL || s->mark == Py_None)
+        return s->mark != NULL;
+    PyObject *keep = PyTuple_Pack(2, s->keep, PyTuple_GetItem(s->mark, 0)); /* its export ends with the memory's */
+    Py_DECREF(s->keep);
+    s->keep = keep;
+    return keep && xp_as_u64(PyTuple_GetItem(s->mark, 1), &s->head.point) == 0;
 }
 
 /* What `prepared_by` returns, where Python has prepared an export of that device before, and the driver says the same
@@ -655,7 +767,7 @@ static PyObject *prepare_anew(const xp_hand_over *self, const xp_types *types, P
     return prepared;
 }
 
-/* What all exports of the allocation say, of which nothing is handed out on demand. */
+/* What all exports of the allocation say. */
 static bool prepare(const xp_hand_over *self, const xp_types *types, PyObject *table, source *s)
 {
     s->prepared = READ(s->allocation, Allocation, prepared);
@@ -665,7 +777,7 @@ static bool prepare(const xp_hand_over *self, const xp_types *types, PyObject *t
         if (s->prepared == NULL && !PyErr_Occurred())
             s->prepared = CALL(prepared_by, s->allocation, table, Py_False);
     }
-    return s->prepared && Py_TYPE(s->prepared) == types->template && xp_on_demand(s->prepared) == Py_None;
+    return s->prepared && Py_TYPE(s->prepared) == types->template;
 }
 
 /* Takes the reference over. */
@@ -696,6 +808,23 @@ static bool keep(const xp_hand_over *self, PyObject *exports, PyObject *handle, 
     return good;
 }
 
+/* Have fds handed out when importers ask, where the export says so. */
+static bool offer(const xp_hand_over *self, uint32_t entry, const source *s)
+{
+    PyObject *what = xp_on_demand(s->prepared); /* function, objects, a, b */
+    if (what == Py_None)
+        return true;
+    PyObject *number = PyLong_FromUnsignedLong(entry);
+    PyObject *generation = PyLong_FromUnsignedLongLong(s->made.generation), *made = NULL;
+    if (number && generation)
+        made = CALL(offer, number, generation, PyTuple_GetItem(what, 0), PyTuple_GetItem(what, 1),
+                    PyTuple_GetItem(what, 2), PyTuple_GetItem(what, 3));
+    Py_XDECREF(number);
+    Py_XDECREF(generation);
+    Py_XDECREF(made);
+    return made != NULL;
+}
+
 /* The handle of a new entry, which is live at once. With the lock of the table. NULL: see `declined`. */
 static PyObject *enter(const xp_hand_over *self, const xp_types *types, const xp_key *key, PyObject *table, source *s)
 {
@@ -708,10 +837,11 @@ static PyObject *enter(const xp_hand_over *self, const xp_types *types, const xp
         if (xp_enter(own, key, s->prepared, entry, generation,
                      s->read_only ? XP_ENTRY_READ_ONLY : 0, 0, s->offset, s->nbytes, &s->made))
             handle = new_handle(self, types, &s->made);
-        if (handle && keep(self, exports, handle, s)) {
+        if (handle && offer(self, entry, s) && keep(self, exports, handle, s)) {
             XP_STORE(&xp_own_entry(own, entry)->generation, generation);
         } else {
             Py_CLEAR(handle);
+            xp_withdraw(xp_own_entry(own, entry), XP_REASON_PUT);
             xp_give_entry(own, entry);
         }
     }
@@ -743,11 +873,22 @@ static PyObject *export(const xp_hand_over *self, const xp_types *types, const x
     return handle;
 }
 
-static PyObject *sealed(const xp_hand_over *self, const xp_key *key, PyObject *memory, const source *s)
+static PyObject *sealed(const xp_hand_over *self, const xp_types *types, const xp_key *key, PyObject *memory,
+                        const source *s)
 {
+    PyObject *event = NULL, *fields = NULL;
+    if (s->mark != Py_None) {
+        event = READ(PyTuple_GetItem(s->mark, 0), Implicit, handle);
+        fields = event ? READ(event, Handle, _fields) : NULL;
+    }
+    const xp_handle *raw_event = fields ? xp_fields_of(types, fields) : NULL;
+    if (PyErr_Occurred()) {
+        Py_XDECREF(event);
+        return NULL;
+    }
     PyObject *items[] = {Py_NewRef(memory),
-                         Py_NewRef(Py_None),
-                         PyLong_FromLong(0),
+                         Py_NewRef(event ? event : Py_None),
+                         PyLong_FromUnsignedLongLong(s->head.point),
                          Py_NewRef(s->shape),
                          Py_NewRef(s->strides),
                          PyLong_FromUnsignedLongLong(s->head.offset),
@@ -756,9 +897,11 @@ static PyObject *sealed(const xp_hand_over *self, const xp_key *key, PyObject *m
                          PyLong_FromLong(0),
                          Py_NewRef(Py_True)};
     PyObject *parts = named_tuple(CLASS(Parts), 10, items);
-    PyObject *raw = xp_seal_array(key, s->head, &s->made, NULL, s->ndim, s->lengths, s->steps, s->text);
+    PyObject *raw = xp_seal_array(key, s->head, &s->made, raw_event, s->ndim, s->lengths, s->steps, s->text);
     PyObject *forks = PyLong_FromUnsignedLong(XP_RELAXED(&xp_fork_count));
     PyObject *handle = parts && raw && forks ? new_array_handle(self, raw, parts, forks) : NULL;
+    Py_XDECREF(event);
+    Py_XDECREF(fields);
     Py_XDECREF(parts);
     Py_XDECREF(raw);
     Py_XDECREF(forks);
@@ -783,23 +926,21 @@ static PyObject *over_share(PyObject *object, PyObject *array)
 {
     const xp_hand_over *self = (xp_hand_over *)object;
     const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
-    const xp_key *key = Py_TYPE(array) == CLASS(SharedArray) ? key_if_on(self, types) : NULL;
+    const xp_key *key = key_if_on(self, types);
+    bool own = Py_TYPE(array) == CLASS(SharedArray);
     PyObject *node = key ? only(self, K_here) : NULL, *table = node ? READ(node, Node, _table) : NULL;
     source s = {.ndim = 0};
-    bool known = table && table != Py_None && describe(self, array, &s) && prepare(self, types, table, &s);
+    bool known = table && table != Py_None && (own ? describe : describe_other)(self, array, &s) &&
+                 prepare(self, types, table, &s) && order(self, array, &s);
     PyObject *memory = known ? export(self, types, key, table, &s) : NULL;
-    PyObject *handle = memory ? sealed(self, key, memory, &s) : declined();
+    PyObject *handle = memory ? sealed(self, types, key, memory, &s) : declined();
     if (memory && handle == NULL)
         withdraw(self, table, memory);
     Py_XDECREF(memory);
     Py_XDECREF(table);
-    Py_XDECREF(s.allocation);
-    Py_XDECREF(s.keep);
-    Py_XDECREF(s.prepared);
-    Py_XDECREF(s.dtype);
-    Py_XDECREF(s.shape);
-    Py_XDECREF(s.strides);
-    Py_XDECREF(s.text);
+    PyObject *all[] = {s.allocation, s.device, s.keep, s.prepared, s.shape, s.strides, s.text, s.number, s.mark};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        Py_XDECREF(all[i]);
     return handle;
 }
 

@@ -354,7 +354,6 @@ static PyType_Spec parts_spec = {"xpushare._native.TreeParts", sizeof(xp_parts),
 
 /* --- Leaves: the arrays of a tree that is shared ------------------------------------------------------------------ */
 
-#define DL_COMPLEX 5 /* may be conjugated when it is read, which a view does not say */
 #define KINDS_MOST 64u /* of arrays in one tree that are told apart; Python takes the rest */
 
 /* Arrays that are described alike: of one type, on one device, with one type of element. */
@@ -429,17 +428,8 @@ static bool copy_dims(xp_leaves *self, leaf *l, const dl_tensor *t, int64_t item
 {
     l->dims = self->pool_used;
     l->as.ndim = (uint16_t)t->ndim;
-    int64_t *dims = room_for(self, 2 * (size_t)t->ndim), step = itemsize;
-    if (dims == NULL)
-        return false;
-    for (int i = t->ndim - 1; i >= 0; i--) {
-        dims[i] = t->shape[i];
-        dims[t->ndim + i] = step;
-        if (t->strides ? __builtin_mul_overflow(t->strides[i], itemsize, &dims[t->ndim + i])
-                       : __builtin_mul_overflow(step, t->shape[i] ? t->shape[i] : 1, &step))
-            return false;
-    }
-    return xp_extent(dims, (unsigned)t->ndim, (uint64_t)itemsize, &l->low, &l->high) && l->low < l->high;
+    int64_t *dims = room_for(self, 2 * (size_t)t->ndim);
+    return dims && xp_viewed_dims(t, itemsize, dims, &l->low, &l->high);
 }
 
 static bool same(const leaf_kind *a, const leaf_kind *b)

@@ -289,6 +289,8 @@ class NativeEvent(Protocol):
 class DriverQueue(abc.ABC):
     """An in-order queue of device work. Operations return once they are queued; `synchronize` raises their failures."""
 
+    lasting: bool = False  # it is over another library's stream that lives as long as the process, and so does it
+
     @abc.abstractmethod
     def copy(self, dst: int, src: int, nbytes: int, keep: object) -> None:
         """Hold `keep` until the operation has finished. `fill` does the same."""

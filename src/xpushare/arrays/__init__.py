@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from xpushare import adapters
 from xpushare._array import SharedArray, covered_by
+from xpushare._array_handle import encode_dtype
 from xpushare._aspects import Aspect
 from xpushare._device import Device, known_device
 from xpushare._elements import DLPACK_NAMED, as_dtype, c_strides, extent
@@ -25,6 +26,8 @@ __all__ = [
     "describe",
     "described",
     "device_of",
+    "exchange_of",
+    "kind_of",
     "locate",
     "range_at",
     "range_of",
@@ -199,7 +202,7 @@ def _nobodys(what: str, backends: list[str], known: bool) -> FeatureNotSupported
 
 
 @functools.lru_cache(64)
-def _exchange_of(kind: type) -> object | None:
+def exchange_of(kind: type) -> object | None:
     """The exchange API that a type itself has. A sub-class may have another `__dlpack__`, and gets none."""
     api = getattr(kind, _EXCHANGE, None)
     return None if api is getattr(kind.__base__, _EXCHANGE, None) else api
@@ -210,7 +213,7 @@ def _viewed(array: Any) -> Described | None:
     of the host, and those of a vendor whose array interface leaves the stream to be asked for, too.
     """
     own: Any = type(array)
-    api = _exchange_of(own)
+    api = exchange_of(own)
     if api is None:
         return None
     if getattr(array, _DIFFERS, False):  # the view says nothing of that, and `__dlpack__` refuses it
@@ -232,7 +235,25 @@ def _viewed(array: Any) -> Described | None:
 
 def view(leaves: Leaves) -> None:
     """Look at all arrays of a tree as `_viewed` looks at one."""
-    leaves.view(_exchange_of, _DIFFERS)
+    leaves.view(exchange_of, _DIFFERS)
+
+
+@functools.lru_cache(256)
+def kind_of(
+    own: type, on: int, ordinal: int, code: int, bits: int, lanes: int
+) -> tuple[Any, bytes, int, Device, str | None] | None:
+    """What native code has to know of all arrays of a type, on a DLPack device, with elements of a DLPack type, which
+    it looks at as `_viewed` does: the dtype, its text, its size, the device and the backend. None: Python describes
+    them, since they name their stream, say.
+    """
+    record = viewable(own, on)
+    if record is None or any(hasattr(own, name) for name in record.stream_methods):
+        return None
+    backend = _backend(own, record)
+    dtype = _dtype_of_dlpack(code, bits, lanes)
+    text = encode_dtype(dtype)
+    device = Device(f"{adapters.HOST}:0" if backend is None else f"{backend}:{ordinal}")
+    return dtype, text, dtype.itemsize, device, backend
 
 
 @functools.lru_cache(64)

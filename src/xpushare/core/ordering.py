@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple, final
 from weakref import WeakKeyDictionary, ref
@@ -17,7 +18,7 @@ from xpushare.core.pickles import Implicit
 from xpushare.core.queue import Work
 from xpushare.sharing.handle import Handle
 
-__all__ = ["Mark", "Order", "mark", "work_on"]
+__all__ = ["Mark", "Order", "current_mark", "current_work", "mark", "work_on"]
 
 
 def work_on(device: Device, stream: object, array: object = None) -> Work | None:
@@ -41,6 +42,33 @@ def work_on(device: Device, stream: object, array: object = None) -> Work | None
         raise InvalidArgumentError(f"{type(native).__name__} is no stream that {device} knows")
     info, driver = found
     return Work(device if info == info_of(device) else _other(device, info), device.context, driver)
+
+
+# By the device, and by what `current_work` is told of the stream: those that never end.
+_lasting: dict[tuple[int, int | None], tuple[Device, Work]] = {}
+os.register_at_fork(after_in_child=_lasting.clear)  # the parent's have no threads here
+
+
+def current_work(device: Device, array: object, number: int | None = None) -> Work | None:
+    """The queue over the stream on which the library of `array` works now; None if the device has no streams.
+
+    `number`: the driver's handle of that stream; None where only the library knows it, or where `array` is one of ours:
+    then it is the device's default stream.
+    """
+    key = id(device), number
+    known = _lasting.get(key)
+    if known is not None:
+        return known[1]
+    work = work_on(device, None, array)
+    if work is not None and work.driver.lasting and number in (None, work.driver.native()):
+        _lasting[key] = device, work
+    return work
+
+
+def current_mark(device: Device, array: object, number: int | None) -> Mark | None:
+    """A mark behind what `current_work` has queued now; None where the content is there."""
+    work = current_work(device, array, number)
+    return None if work is None or work.driver.idle() else mark(work, device)
 
 
 def _other(device: Device, info: Any) -> Device:

@@ -108,7 +108,8 @@ class Mock(HostStreamAdapter):
         if not isinstance(native, MockStream):
             return None
         info = self.devices()[native.ordinal]
-        return info, self.adopted.queue(native.number, Stream(self.device(info), native.handle, native))
+        stream = Stream(self.device(info), native.handle, native)
+        return info, self.adopted.queue(native.number, stream, native is default_stream(native.ordinal))
 
     def stream(self, device: DeviceInfo, number: int | None, array: object) -> object | None:
         if number is None:

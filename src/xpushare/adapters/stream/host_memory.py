@@ -21,6 +21,7 @@ class HostMemory(DriverMemory):
     """A mapped memfd. Who may have to hand it out keeps the fd."""
 
     host_accessible = True
+    lasting_export = True
     keepable = True
 
     def __init__(

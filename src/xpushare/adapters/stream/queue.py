@@ -707,6 +707,7 @@ class AdoptedQueues:
             if found is None:
                 found = DeviceQueue(self._engine, stream)
                 found.drop_user = functools.partial(self._drop_user, identity)
+                found.lasting = lasting
             self._used[identity] = found, users + 1
             return found
 

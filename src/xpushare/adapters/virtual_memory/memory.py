@@ -171,6 +171,8 @@ class AllocationFd:
 class DeviceMemory(Mapped):
     """Allocations mapped side by side: one of ours, or those of another process."""
 
+    lasting_export = True
+
     def __init__(
         self,
         engine: Engine,
