@@ -217,8 +217,10 @@ class ArrayHandle(HandleBase, Named, Closable[Parts]):
         """
         self._held = None
         owner, self._owner = self._owner, None
+        if owner is None or owner != forks():
+            return
         table = node.current().table_if_any
-        if owner is not None and owner == forks() and table is not None:
+        if table is not None:
             table.withdraw(self._parts.memory, layout.REASON_PUT)  # False where its opens were used up: it is gone
 
     # The defaults keep what is needed at interpreter exit, when module globals are gone.

@@ -25,6 +25,8 @@ class Aspect(StrEnum):
         self.query = query
         return self
 
+    __hash__ = str.__hash__  # an enumeration's own is Python, and devices keep their answers by aspects
+
     ext_oneapi_ipc_memory = "ext_oneapi_ipc_memory", "memory can be shared", "IPC_MEMORY_SUPPORT_EXP"
     ext_oneapi_ipc_physical_memory = (
         "ext_oneapi_ipc_physical_memory",

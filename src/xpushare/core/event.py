@@ -81,6 +81,19 @@ def refusal(device: Device, *aspects: Aspect) -> str:
     return ""
 
 
+_known_refusals: Final[dict[int, tuple[Device, tuple[str, str]]]] = {}  # a device's answers never change
+
+
+def _refusals(device: Device) -> tuple[str, str]:
+    """Why queues, and why the host, may not signal an event that was opened on that device; empty if they may."""
+    known = _known_refusals.get(id(device))
+    if known is None:
+        one_way = refusal(device, Aspect.two_way_events)
+        found = one_way, one_way or refusal(device, Aspect.host_signal_events)
+        known = _known_refusals[id(device)] = device, found
+    return known[1]
+
+
 def role_of(domain: Domain, index: int, signals: bool | None) -> Slot | None:
     """What counts an end among those that may signal; None: it only waits."""
     if signals is not None and not isinstance(signals, bool):
@@ -207,8 +220,7 @@ def open_(
     chosen, chosen_context = event_device(found, device, context)
     for each in chosen_context.devices:
         each.require(Aspect.ext_oneapi_ipc_event)
-    one_way = refusal(chosen, Aspect.two_way_events)
-    refusals = one_way, one_way or refusal(chosen, Aspect.host_signal_events)
+    refusals = _refusals(chosen)
     here = node.current()
     if here.is_own(fields_of(found).cookie):
         own: Timeline = own_export(here, found).source

@@ -54,10 +54,11 @@ def opening_device(handle: Handle, device: DeviceLike | None, context: Context |
     """The device to open on: the one that was asked for, else the one that the handle names if the context has it, else
     the context's first.
     """
-    names = handle.backend, fields_of(handle).device_uuid
     if device is not None:
-        chosen = Device(device)
-    elif isinstance(context, Context):
+        chosen = device if isinstance(device, Device) else Device(device)
+        return chosen, resolve_context(chosen, context)
+    names = handle.backend, fields_of(handle).device_uuid
+    if isinstance(context, Context):
         chosen = next((each for each in context.devices if names_of(each) == names), context.devices[0])
     else:
         chosen = device_for_handle(*names)

@@ -428,9 +428,11 @@ class Table:
 
     def withdraw(self, handle: Handle, reason: int) -> bool:
         """End the export. False if it had ended before; but `put` of a freed one counts as the first."""
+        ended: list[Any] | None = None
         with self._lock:
             found = self._withdrawn(handle, reason)
-            ended = [] if found is None else self._sweep()
+            if found is not None and (self._lingering or self._ending):
+                ended = self._sweep()
         ends = found is not None
         del found, ended  # the source may die now, outside the lock: its release may call us
         return ends
@@ -448,7 +450,7 @@ class Table:
         """
         fields = fields_of(handle)
         found = self._exports.get(fields.generation)
-        if found is None or found.handle != handle:
+        if found is None or (found.handle is not handle and found.handle != handle):
             if reason == layout.REASON_PUT and self._put.get(fields.generation, reason) != reason:
                 self._put[fields.generation] = reason
                 return True

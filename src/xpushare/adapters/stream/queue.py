@@ -527,11 +527,18 @@ class DeviceQueue(DriverQueue):
     def idle(self) -> bool:
         if self._broken is not None:
             return True
-        with self._stream.current():
-            self._check()
-            self._forget_run()
-            busy = self._native.held or self._late or self._call(self._stream.busy, "asking for a stream")
-            return not busy
+        stream = self._stream
+        with stream.current():
+            if self._adopted and (code := self._native.check()):
+                self._expect_open(code)
+            if self._late:
+                self._forget_run()
+            if self._native.held or self._late:
+                return False
+            try:
+                return not stream.busy("asking for a stream")
+            except XpuShareError as error:
+                raise self._judged(error) from error.__cause__
 
     def unfinished(self) -> bool | tuple[Slot, int]:
         if self._broken is not None:
