@@ -22,10 +22,11 @@ from xpushare._errors import OutOfMemoryError
 from xpushare._native import HandOver, OwnTable, Span
 from xpushare.adapters.base import Export, OnDemand
 from xpushare.adapters.host.memory import HostMemory
-from xpushare.adapters.mock.others import default_stream
+from xpushare.adapters.mock.others import MockStream, default_stream
 from xpushare.adapters.native_cpu import NativeCpu
 from xpushare.adapters.stream.queue import DeviceQueue
 from xpushare.core.layers import enable_layers
+from xpushare.core.ordering import current_work
 from xpushare.sharing import layout, node
 from xpushare.sharing.handle import fields_of
 from xpushare.sharing.peers import Entry, Peers
@@ -250,6 +251,31 @@ def content_of(raw: bytes) -> list[int]:
     with xs.attach(raw) as array:
         found: list[int] = np.asarray(array).ravel().tolist()
         return found
+
+
+def test_the_queue_over_a_stream_that_never_ends_is_made_once() -> None:
+    array = xs.empty(3, device="mock:0")
+    work = current_work(array.device, array)
+    assert work is not None
+    assert current_work(array.device, array) is work
+    assert current_work(xs.Device("mock:1"), xs.empty(3, device="mock:1")) is not work
+    assert current_work(xs.Device("native_cpu:0"), xs.empty(3)) is None
+
+    class OfALibrary:
+        mock_stream = MockStream()
+
+    made = [current_work(array.device, OfALibrary(), 7) for _ in range(2)]
+    assert made[0] is not made[1], "that stream may end, and its number be another's"
+    OfALibrary.mock_stream.close()
+
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = int(current_work(array.device, array) in (None, work))  # the parent's has no thread here
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_a_stream_that_fails_is_pythons_error(monkeypatch: pytest.MonkeyPatch) -> None:

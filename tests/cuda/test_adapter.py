@@ -593,9 +593,14 @@ def test_streams_of_other_libraries(cuda: Cuda, gpu: DeviceInfo) -> None:
     found = cuda.adopt_queue(Torch())
     assert found is not None
     assert found[0].ordinal == 1
+    assert found[1].lasting
+    same = cuda.adopt_queue(cuda.stream(cuda.devices()[1], None, object()))
+    assert same is not None
+    assert same[1] is found[1]
     found = cuda.adopt_queue(Protocol())
     assert found is not None
     assert found[0].ordinal == 0
+    assert not found[1].lasting
     assert cuda.adopt_queue("a string") is None
     with pytest.raises(xs.InvalidArgumentError, match="no device is current"):
         cuda.adopt_queue(0)

@@ -52,15 +52,14 @@ os.register_at_fork(after_in_child=_lasting.clear)  # the parent's have no threa
 def current_work(device: Device, array: object, number: int | None = None) -> Work | None:
     """The queue over the stream on which the library of `array` works now; None if the device has no streams.
 
-    `number`: the driver's handle of that stream; None where only the library knows it, or where `array` is one of ours:
-    then it is the device's default stream.
+    `number`: what the library calls that stream now; None for an array of ours, whose stream is the device's default.
     """
     key = id(device), number
     known = _lasting.get(key)
     if known is not None:
         return known[1]
     work = work_on(device, None, array)
-    if work is not None and work.driver.lasting and number in (None, work.driver.native()):
+    if work is not None and work.driver.lasting:
         _lasting[key] = device, work
     return work
 
