@@ -254,25 +254,24 @@ def content_of(raw: bytes) -> list[int]:
 
 
 def test_the_queue_over_a_stream_that_never_ends_is_made_once() -> None:
-    array = xs.empty(3, device="mock:0")
-    work = current_work(array.device, array)
+    device, array = xs.Device("mock:0"), xs.empty(3, device="mock:0")
+    work = current_work(device, array)
     assert work is not None
-    assert current_work(array.device, array) is work
+    assert current_work(device, array) is work
     assert current_work(xs.Device("mock:1"), xs.empty(3, device="mock:1")) is not work
     assert current_work(xs.Device("native_cpu:0"), xs.empty(3)) is None
 
     class OfALibrary:
         mock_stream = MockStream()
 
-    made = [current_work(array.device, OfALibrary(), 7) for _ in range(2)]
+    made = [current_work(device, OfALibrary(), 7) for _ in range(2)]
     assert made[0] is not made[1], "that stream may end, and its number be another's"
     OfALibrary.mock_stream.close()
-
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
-            code = int(current_work(array.device, array) in (None, work))  # the parent's has no thread here
+            code = int(current_work(device, array) in (None, work))  # the parent's has no thread here
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
