@@ -23,6 +23,9 @@ ON_EVENT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64)
 WAIT_EVENT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint)
 EXCHANGE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))
 SET_CURRENT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64)
+IPC_HANDLE = type("IpcHandle", (ctypes.Structure,), {"_fields_": [("raw", ctypes.c_char * 64)]})
+OPEN_HANDLE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_uint64), IPC_HANDLE, ctypes.c_uint)
+POINTER_ATTRIBUTE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_uint64), ctypes.c_int, ctypes.c_uint64)
 STREAM_QUERY = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.POINTER(ctypes.c_int))
 
 
@@ -114,6 +117,12 @@ class ScriptedDriver:
             b"cuStreamWaitEvent": WAIT_EVENT(lambda *given: self.cuStreamWaitEvent(*given)[0]),
             b"cuThreadExchangeStreamCaptureMode": EXCHANGE(self._exchange),
             b"cuCtxSetCurrent": SET_CURRENT(self._set_current),
+            b"cuIpcOpenMemHandle": OPEN_HANDLE(
+                lambda at, handle, flags: self._answer(at, *self.cuIpcOpenMemHandle(Struct(bytes(handle)), flags))
+            ),
+            b"cuPointerGetAttribute": POINTER_ATTRIBUTE(
+                lambda at, *asked: self._answer(at, *self.cuPointerGetAttribute(*asked))
+            ),
         }
 
     def _exchange(self, mode: Any) -> int:
@@ -125,6 +134,11 @@ class ScriptedDriver:
     def _set_current(self, context: int) -> int:
         self.stacks[threading.get_ident()][-1:] = [context]
         return 0
+
+    def _answer(self, at: Any, code: int, value: int | None) -> int:
+        if not code:
+            at[0] = value
+        return code
 
     def _is_capturing(self, stream: int, status: Any) -> int:
         code, found = self.cuStreamIsCapturing(stream)

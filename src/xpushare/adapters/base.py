@@ -391,6 +391,18 @@ class Adapter(abc.ABC):
     def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory: ...
     @abc.abstractmethod
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory: ...
+    def import_all(self, device: DeviceInfo, found: Sequence[Import]) -> list[DriverMemory]:
+        """`import_memory` of each: all of them, or none. They come without fds and mappings, from this backend."""
+        made: list[DriverMemory] = []
+        try:
+            for what in found:
+                made.append(self.import_memory(device, what))  # noqa: PERF401 - those before an error are released
+        except BaseException:
+            for each in made:
+                each.release()
+            raise
+        return made
+
     @abc.abstractmethod
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
         """The forms in which `import_memory` (`physical`: `import_physical`) takes what another backend exported, and

@@ -91,7 +91,8 @@ class Driver(ProcessDriver["Gpu"]):
         self.api: Any = None
         self.relaxed_mode: Any = None
         self._pointer_attributes: dict[int, Any] = {}
-        self._functions: dict[str, int] | None = None  # addresses
+        self._functions: dict[str, int] = {}  # addresses
+        self._stream_functions: dict[str, int] | None = None
         self.channels = _CHANNELS
         self.legacy: dict[int, Any] = {}  # buffer id -> cudaMalloc memory of another library, with its handle
 
@@ -199,12 +200,16 @@ class Driver(ProcessDriver["Gpu"]):
 
     def function(self, name: str) -> int:
         """The address of a driver function."""
-        return int(self(f"finding {name}", "cuGetProcAddress", name.encode(), _VERSION, 0)[0])
+        found = self._functions.get(name)
+        if found is None:
+            found = int(self(f"finding {name}", "cuGetProcAddress", name.encode(), _VERSION, 0)[0])
+            self._functions[name] = found
+        return found
 
     def stream_functions(self) -> dict[str, int]:
-        if self._functions is None:
-            self._functions = {name: self.function(name) for name in _STREAM_FUNCTIONS}
-        return self._functions
+        if self._stream_functions is None:
+            self._stream_functions = {name: self.function(name) for name in _STREAM_FUNCTIONS}
+        return self._stream_functions
 
     def posix_fd(self) -> Any:
         return self.api.CUmemAllocationHandleType(n.POSIX_FD)
