@@ -68,10 +68,10 @@ class Entry(NamedTuple):
 class Opener:
     """How this process opens exports of one kind on one device. Its identity is a part of the cache's keys.
 
-    `make` imports; `make_all` imports several that come without fds, all or none. `admit`, where the exporter's device is of another backend, raises unless exports of that form and
-    hardware can be imported; it is asked before anything is fetched. `maps`: memory in a memfd comes mapped.
-    `least_per_fd`: bytes that each fd of several stands for, at least; 0: there is one fd. `room`: where what is closed
-    may stay mapped for a moment.
+    `make` imports; `make_all` imports several that come without fds: all, or none. `admit`, where the exporter's device
+    is of another backend, raises unless exports of that form and hardware can be imported; it is asked before anything
+    is fetched. `maps`: memory in a memfd comes mapped. `least_per_fd`: bytes that each fd of several stands for, at
+    least; 0: there is one fd. `room`: where what is closed may stay mapped for a moment.
     """
 
     __slots__ = ("admit", "least_per_fd", "make", "make_all", "maps", "room")
