@@ -106,6 +106,17 @@ def fill(dst: int, pattern: bytes, nbytes: int) -> None:
 def mapped(address: int, nbytes: int) -> str:
     """How this process can reach all of these bytes: "rw", "r", or "" if not all of them are there."""
 
+def ask(function: int, attribute: int, address: int, /) -> int | None:
+    """What `int function(void *value, int attribute, uint64 address)` tells, zero-extended; None where it fails."""
+
+def ask_all(function: int, attributes: tuple[int, ...], address: int, /) -> tuple[int, ...] | int:
+    """The same of several attributes by `int function(unsigned count, int *attributes, void **values, uint64 address)`;
+    the code where that fails.
+    """
+
+def name_handle(function: int, address: int, /) -> bytes | int:
+    """The 64 bytes that `int function(handle *made, uint64 address)` makes; the code where that fails."""
+
 def open_handles(open: int, flags: int, ask: int, attribute: int, handles: bytes, into: bytearray, /) -> int:
     """Calls `int open(uint64 *address, handle, unsigned flags)` with each 64 bytes of `handles`, by value, until one
     fails; returns its code, or 0. `into` takes two uint64 for each, also where an interrupt follows: the address, and

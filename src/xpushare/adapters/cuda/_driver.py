@@ -90,7 +90,6 @@ class Driver(ProcessDriver["Gpu"]):
         self._given = api
         self.api: Any = None
         self.relaxed_mode: Any = None
-        self._pointer_attributes: dict[int, Any] = {}
         self._functions: dict[str, int] = {}  # addresses
         self._stream_functions: dict[str, int] | None = None
         self.channels = _CHANNELS
@@ -163,21 +162,23 @@ class Driver(ProcessDriver["Gpu"]):
     def by_ordinal(self, ordinal: int) -> Gpu:
         return self.gpus()[ordinal]
 
-    def _attribute(self, attribute: Pointer) -> Any:
-        found = self._pointer_attributes.get(attribute)
-        if found is None:
-            found = self._pointer_attributes[attribute] = self.api.CUpointer_attribute(int(attribute))
-        return found
-
     def pointer(self, attribute: Pointer, address: int) -> int | None:
         """An attribute of an address; None if the driver does not know the address."""
-        code, value = self.api.cuPointerGetAttribute(self._attribute(attribute), address)[:2]
-        return None if code else int(value)
+        return _native.ask(self.function("cuPointerGetAttribute"), attribute, address)
 
-    def pointers(self, doing: str, attributes: Sequence[Pointer], address: int) -> list[int]:
+    def pointers(self, attributes: tuple[Pointer, ...], address: int) -> tuple[int, ...]:
         """Several attributes of an address that the driver knows; 0 for those that its memory does not have."""
-        asked = [self._attribute(attribute) for attribute in attributes]
-        return [int(value) for value in self(doing, "cuPointerGetAttributes", len(asked), asked, address)]
+        found = _native.ask_all(self.function("cuPointerGetAttributes"), attributes, address)
+        if isinstance(found, int):
+            raise self.error(f"asking for the memory at {address:#x}", "cuPointerGetAttributes", found)
+        return found
+
+    def ipc_handle(self, doing: str, address: int) -> bytes:
+        """The driver's handle of the allocation of cudaMalloc at an address. Needs its context current."""
+        found = _native.name_handle(self.function("cuIpcGetMemHandle"), address)
+        if isinstance(found, int):
+            raise self.error(doing, "cuIpcGetMemHandle", found)
+        return found
 
     def relaxed(self) -> _Scope:
         """`with driver.relaxed():` around calls that a capture in any thread would forbid, and that would end it."""

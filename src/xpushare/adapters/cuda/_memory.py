@@ -182,7 +182,7 @@ class _ForeignLegacy(_ForeignMemory):
             )
         if not self._handle:
             with self.gpu.current():
-                self._handle = struct_bytes(self.gpu.driver(self._doing, "cuIpcGetMemHandle", self.address))
+                self._handle = self.gpu.driver.ipc_handle(self._doing, self.address)
         return described(_LEGACY, self.nbytes, self.nbytes, own=self._handle)
 
 
@@ -252,7 +252,7 @@ def locate(
         identity: tuple[Any, ...] = (known.gpu.ordinal, known.address, known.nbytes, buffer)
         return Foreign(known, address - known.address, info_of(known.gpu), "device", identity)
     doing = f"exporting the memory at {address:#x}"
-    managed, kind, ordinal, start, size, legacy, allowed, pool = driver.pointers(doing, _ASKED, address)
+    managed, kind, ordinal, start, size, legacy, allowed, pool = driver.pointers(_ASKED, address)
     if managed:
         raise FeatureNotSupportedError(
             f"{doing}: CUDA cannot share managed memory between processes: allocate it with cudaMalloc or "
