@@ -114,8 +114,10 @@ def ask_all(function: int, attributes: tuple[int, ...], address: int, /) -> tupl
     the code where that fails.
     """
 
-def name_handle(function: int, address: int, /) -> bytes | int:
-    """The 64 bytes that `int function(handle *made, uint64 address)` makes; the code where that fails."""
+def name_handles(function: int, addresses: list[int], into: bytearray, /) -> int:
+    """Calls `int function(handle *made, uint64 address)` with each address, until one fails; returns its code, or 0.
+    `into` takes the 64 bytes of each.
+    """
 
 def open_handles(open: int, flags: int, ask: int, attribute: int, handles: bytes, into: bytearray, /) -> int:
     """Calls `int open(uint64 *address, handle, unsigned flags)` with each 64 bytes of `handles`, by value, until one

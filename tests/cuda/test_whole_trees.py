@@ -46,6 +46,11 @@ def exported() -> list[xs.ipc.Handle]:
     return memory.get_all(ranges, False)
 
 
+def pushed() -> int:
+    count: int = kept["driver"].calls.count("cuCtxPushCurrent")
+    return count
+
+
 def withdraw(handle: xs.ipc.Handle) -> None:
     xs.ipc.memory.put(handle)
 
@@ -104,6 +109,11 @@ def test_all_are_opened_by_one_call(driver: ScriptedDriver, handles: list[xs.ipc
     opened(handles)
     assert driver.calls.count("cuIpcOpenMemHandle") == NUMBER, "they are kept for a moment"
     closed(driver)
+
+
+def test_all_are_exported_by_one_call(handles: list[xs.ipc.Handle], exporter: Child) -> None:
+    assert len(set(handles)) == NUMBER
+    assert exporter.call(pushed) == 1
 
 
 def test_several_threads_open_each_once(driver: ScriptedDriver, handles: list[xs.ipc.Handle]) -> None:

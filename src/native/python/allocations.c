@@ -108,24 +108,40 @@ static PyObject *ask_all(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize
     return found;
 }
 
-/* name_handle(function, address): see _native.pyi */
-static PyObject *name_handle(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
+/* name_handles(function, addresses, into): see _native.pyi */
+static PyObject *name_handles(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
 {
-    uint64_t function, address;
-    driver_handle handle = {{0}};
-    int code;
-    if (xp_arity("name_handle", n, 2, 2) < 0 || xp_as_u64(args[0], &function) < 0 || xp_as_u64(args[1], &address) < 0)
+    uint64_t function;
+    int code = 0;
+    Py_buffer into;
+    if (xp_arity("name_handles", n, 3, 3) < 0 || xp_as_u64(args[0], &function) < 0 ||
+        PyObject_GetBuffer(args[2], &into, PyBUF_WRITABLE) < 0)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    code = ((names)(uintptr_t)function)(&handle, address);
-    Py_END_ALLOW_THREADS
-    return code ? PyLong_FromLong(code) : PyBytes_FromStringAndSize(handle.raw, sizeof handle.raw);
+    Py_ssize_t count = PyList_Check(args[1]) ? PyList_Size(args[1]) : -1;
+    bool going = into.len == count * XP_DRIVER_HANDLE;
+    if (!going)
+        PyErr_SetString(PyExc_ValueError, "name_handles(): a list of addresses, and 64 bytes for each");
+    for (Py_ssize_t done = 0; going && done < count && code == 0; done++) {
+        uint64_t address;
+        driver_handle handle = {{0}};
+        if (xp_as_u64(PyList_GetItem(args[1], done), &address) < 0) {
+            going = false;
+            break;
+        }
+        Py_BEGIN_ALLOW_THREADS
+        code = ((names)(uintptr_t)function)(&handle, address);
+        Py_END_ALLOW_THREADS
+        if (code == 0)
+            memcpy((char *)into.buf + done * XP_DRIVER_HANDLE, &handle, sizeof handle);
+    }
+    PyBuffer_Release(&into);
+    return going ? PyLong_FromLong(code) : NULL;
 }
 
 static PyMethodDef functions[] = {
     {"ask", XP_FAST(ask), METH_FASTCALL, NULL},
     {"ask_all", XP_FAST(ask_all), METH_FASTCALL, NULL},
-    {"name_handle", XP_FAST(name_handle), METH_FASTCALL, NULL},
+    {"name_handles", XP_FAST(name_handles), METH_FASTCALL, NULL},
     {"open_handles", XP_FAST(open_handles), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

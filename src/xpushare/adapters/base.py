@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -402,6 +402,10 @@ class Adapter(abc.ABC):
                 each.release()
             raise
         return made
+
+    def export_all(self, found: Iterable[DriverMemory]) -> None:
+        """Before `export` of each: do at one go what they have in common. What fails fails again there, with the reason."""
+        return
 
     @abc.abstractmethod
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:

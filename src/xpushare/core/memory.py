@@ -342,6 +342,12 @@ def get_all(sources: list[Range], read_only: bool, implicit: bool = False) -> li
             return get_each(sources, read_only, implicit)  # which says why not
     table = node.current().table()
     found: list[Exporting] = []
+    unprepared: dict[Device, list[DriverMemory]] = {}
+    for source in sources:
+        if source.allocation.prepared is None:
+            unprepared.setdefault(source.allocation.device, []).append(source.allocation.driver)
+    for device, drivers in unprepared.items():
+        adapter_of(device).export_all(drivers)
     for allocation, offset, nbytes, _device, _context, own, _handle, lease in sources:
         found.append(
             _new(Exporting, (prepared_by(allocation, table, read_only), allocation, offset, nbytes, own, lease))

@@ -173,13 +173,6 @@ class Driver(ProcessDriver["Gpu"]):
             raise self.error(f"asking for the memory at {address:#x}", "cuPointerGetAttributes", found)
         return found
 
-    def ipc_handle(self, doing: str, address: int) -> bytes:
-        """The driver's handle of the allocation of cudaMalloc at an address. Needs its context current."""
-        found = _native.name_handle(self.function("cuIpcGetMemHandle"), address)
-        if isinstance(found, int):
-            raise self.error(doing, "cuIpcGetMemHandle", found)
-        return found
-
     def relaxed(self) -> _Scope:
         """`with driver.relaxed():` around calls that a capture in any thread would forbid, and that would end it."""
         return _Scope(self, None, True)

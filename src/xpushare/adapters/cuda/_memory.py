@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any, Final, NamedTuple, final
 
 from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidHandleError, XpuShareError
 from xpushare._fds import OwnedFd
-from xpushare._native import open_handles
+from xpushare._native import name_handles, open_handles
 from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Foreign, Form, Import
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Driver, Gpu, struct_bytes, struct_from
@@ -22,7 +22,7 @@ from xpushare.adapters.stream.payload import described, read_head
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.memory import Mapped, SegmentedMemory
 
-__all__ = ["ManagedMemory", "locate", "open_legacy", "open_own"]
+__all__ = ["ManagedMemory", "locate", "name_all", "open_legacy", "open_own"]
 
 _LEGACY_KNOWN: Final = 1024  # how many allocations of other libraries are remembered, so that nothing is asked twice
 _LEGACY: Final = 2  # kinds of memory in a payload
@@ -153,9 +153,6 @@ class _ForeignMemory(DriverMemory):
 
     def __init__(self, gpu: Gpu, address: int, nbytes: int) -> None:
         self.gpu = gpu
-        self._lock = threading.Lock()
-        self._fd: OwnedFd | None = None
-        self._handle = b""
         self.address = address
         self.nbytes = nbytes
 
@@ -164,8 +161,7 @@ class _ForeignMemory(DriverMemory):
         return f"exporting {self.nbytes} bytes of another library on {self.gpu}"
 
     def release(self) -> None:
-        if self._fd is not None:
-            self._fd.close()
+        pass
 
 
 @final
@@ -174,16 +170,45 @@ class _ForeignLegacy(_ForeignMemory):
 
     lasting_export = True
 
+    def __init__(self, gpu: Gpu, address: int, nbytes: int) -> None:
+        super().__init__(gpu, address, nbytes)
+        self._handle = b""
+
+    @property
+    def named(self) -> bool:
+        return bool(self._handle)
+
     def export(self, read_only: bool) -> Export:
         if read_only:
             raise FeatureNotSupportedError(
                 f"{self._doing}: cudaMalloc memory cannot be mapped read-only by another process: copy it "
                 "(share(copy=True)), or use PyTorch's expandable_segments:True"
             )
-        if not self._handle:
-            with self.gpu.current():
-                self._handle = self.gpu.driver.ipc_handle(self._doing, self.address)
+        if not self._handle and (code := _ForeignLegacy.name([self])):
+            raise self.gpu.driver.error(self._doing, "cuIpcGetMemHandle", code)
         return described(_LEGACY, self.nbytes, self.nbytes, own=self._handle)
+
+    @staticmethod
+    def name(found: Sequence[_ForeignLegacy]) -> int:
+        """Ask for the handles of several on one device. Returns the code of the call that failed, or 0."""
+        gpu = found[0].gpu
+        into = bytearray(_HANDLE_NBYTES * len(found))
+        with gpu.current():
+            code = name_handles(gpu.driver.function("cuIpcGetMemHandle"), [each.address for each in found], into)
+        if not code:
+            for at, each in enumerate(found):
+                each._handle = bytes(into[_HANDLE_NBYTES * at : _HANDLE_NBYTES * (at + 1)])
+        return code
+
+
+def name_all(found: Iterable[DriverMemory]) -> None:
+    """Ask for the handles of those that have none yet. What fails fails again in `export`, which says so."""
+    unnamed: dict[Gpu, list[_ForeignLegacy]] = {}
+    for each in found:
+        if isinstance(each, _ForeignLegacy) and not each.named:
+            unnamed.setdefault(each.gpu, []).append(each)
+    for several in unnamed.values():
+        _ForeignLegacy.name(several)
 
 
 @final
@@ -193,6 +218,8 @@ class _ForeignPool(_ForeignMemory):
     def __init__(self, gpu: Gpu, address: int, nbytes: int, pool: int) -> None:
         super().__init__(gpu, address, nbytes)
         self._pool = pool
+        self._lock = threading.Lock()
+        self._fd: OwnedFd | None = None
 
     def export(self, read_only: bool) -> Export:
         if read_only:
@@ -206,6 +233,10 @@ class _ForeignPool(_ForeignMemory):
                 self._fd = OwnedFd(int(driver(self._doing, "cuMemPoolExportToShareableHandle", pool, kind, 0)))
             data = struct_bytes(driver(self._doing, "cuMemPoolExportPointer", self.address))
             return described(_POOL, self.nbytes, self.nbytes, (self._fd.number,), own=data)
+
+    def release(self) -> None:
+        if self._fd is not None:
+            self._fd.close()
 
 
 _ASKED: Final = (
