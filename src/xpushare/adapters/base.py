@@ -404,7 +404,7 @@ class Adapter(abc.ABC):
         return made
 
     def export_all(self, found: Iterable[DriverMemory]) -> None:
-        """Before `export` of each: do at one go what they have in common. What fails fails again there, with the reason."""
+        """Before `export` of each: do at one go what they have in common. What fails fails again there."""
         return
 
     @abc.abstractmethod
