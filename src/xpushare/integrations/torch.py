@@ -73,7 +73,7 @@ class _Reduction:
             number = message.numbers.get((address, nbytes))
             if number is None:
                 plain = _is_plain(tensor, nbytes)
-                number = message.numbers[address, nbytes] = message.add(tensor if plain else _bytes(storage))
+                number = message.numbers[address, nbytes] = message.add(tensor.detach() if plain else _bytes(storage))
                 if plain:
                     return _received, (message, number)
             wanted = message, number
