@@ -23,7 +23,7 @@ from xpushare._errors import (
     OutOfMemoryError,
     RouteError,
 )
-from xpushare._native import Template
+from xpushare._native import Template, forks
 from xpushare._system import mapped
 from xpushare.adapters.base import DriverMemory, Form, Import, UsmKind
 from xpushare.core.declare import misused, operation
@@ -333,25 +333,23 @@ def get_each(sources: list[Range], read_only: bool, implicit: bool = False) -> l
 
 def get_all(sources: list[Range], read_only: bool, implicit: bool = False) -> list[Handle]:
     """`get` of each, for ranges of other allocations than imports. Layers see nothing of it."""
-    for source in sources:
-        if (
-            source.handle is not None
-            or not isinstance(source.allocation, Allocation)
-            or source.allocation.foreign_process
-        ):
-            return get_each(sources, read_only, implicit)  # which says why not
-    table = node.current().table()
-    found: list[Exporting] = []
     unprepared: dict[Device, list[DriverMemory]] = {}
+    forked = forks()
     for source in sources:
-        if source.allocation.prepared is None:
-            unprepared.setdefault(source.allocation.device, []).append(source.allocation.driver)
+        allocation = source.allocation
+        if source.handle is not None or not isinstance(allocation, Allocation) or allocation.forks != forked:
+            return get_each(sources, read_only, implicit)  # which says why not
+        if allocation.prepared is None:
+            unprepared.setdefault(allocation.device, []).append(allocation.driver)
     for device, drivers in unprepared.items():
         adapter_of(device).export_all(drivers)
+    table = node.current().table()
+    found: list[Exporting] = []
     for allocation, offset, nbytes, _device, _context, own, _handle, lease in sources:
-        found.append(
-            _new(Exporting, (prepared_by(allocation, table, read_only), allocation, offset, nbytes, own, lease))
-        )
+        prepared = None if read_only else allocation.prepared
+        if prepared is None:
+            prepared = prepared_by(allocation, table, read_only)
+        found.append(_new(Exporting, (prepared, allocation, offset, nbytes, own, lease)))
     return table.export_all(found, read_only, implicit)
 
 

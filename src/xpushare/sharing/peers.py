@@ -519,28 +519,35 @@ class Peers:
         known: dict[bytes, Peer | None] = {}
         cache, kept = self._cache, self.kept
         together: dict[tuple[Peer, Opener], dict[Any, tuple[int, Fields]]] = {}
-        for index, (handle, opener) in enumerate(wanted):
-            fields = fields_of(handle)
-            cookie, flags = fields.cookie, fields.flags
-            if cookie not in known:
-                known[cookie] = self.known(cookie)
-            peer = known[cookie]
-            if peer is None:
-                continue
-            key = cookie, fields.object, opener, flags & (READ_ONLY | PICKLED)
-            if key in cache or (opener.room is not None and kept.has(key)):
-                acquired[index] = self._held(peer, fields, key, opener)
-            elif opener.make_all is None or opener.admit is not None or (opener.maps and not flags & PICKLED):
-                acquired[index] = self.acquire_known(handle, key, opener)
-            else:
-                together.setdefault((peer, opener), {}).setdefault(key, (index, fields))
         try:
+            for index, (handle, opener) in enumerate(wanted):
+                fields = fields_of(handle)
+                cookie, flags = fields.cookie, fields.flags
+                if cookie not in known:
+                    known[cookie] = self.known(cookie)
+                peer = known[cookie]
+                if peer is None:
+                    continue
+                key = cookie, fields.object, opener, flags & (READ_ONLY | PICKLED)
+                if key in cache or (opener.room is not None and kept.has(key)):
+                    acquired[index] = self._held(peer, fields, key, opener)
+                elif opener.make_all is None or opener.admit is not None or (opener.maps and not flags & PICKLED):
+                    acquired[index] = self._declining(handle, key, opener)
+                else:
+                    together.setdefault((peer, opener), {}).setdefault(key, (index, fields))
             for (peer, opener), opening in together.items():
                 self._open_together(peer, opener, opening, acquired)
         except BaseException:
             acquired.clear()  # here, not with the traceback
             raise
         return acquired
+
+    def _declining(self, handle: Handle, key: Any, opener: Opener) -> tuple[Any, Lease] | None:
+        """`acquire_known`; None also where it fails: `acquire` says what is wrong, or there is room by then."""
+        try:
+            return self.acquire_known(handle, key, opener)
+        except XpuShareError:
+            return None
 
     def _open_together(
         self, peer: Peer, opener: Opener, opening: dict[Any, tuple[int, Fields]],
@@ -551,6 +558,7 @@ class Peers:
         turn = self._turn_together(opening)
         later: list[_Opening] = []
         made: list[Any] = []
+        lease: Lease | None = None
         try:
             with turn.lock:
                 for key, (index, fields) in opening.items():
@@ -562,10 +570,11 @@ class Peers:
                     if self._stands(peer, fields):  # else as in `_open_known`
                         acquired[opening[key][0]] = self._remember(key, made[at], opener.room), lease
         except XpuShareError:
-            pass  # `acquire` says what is wrong, or finds room
+            pass  # as in `_declining`
         finally:
             later.clear()  # as above
             made.clear()
+            lease = None
 
     def _open_known(
         self, peer: Peer, fields: Fields, key: Any, opener: Opener, maps: bool, later: list[_Opening] | None = None
