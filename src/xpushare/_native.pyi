@@ -106,6 +106,25 @@ def fill(dst: int, pattern: bytes, nbytes: int) -> None:
 def mapped(address: int, nbytes: int) -> str:
     """How this process can reach all of these bytes: "rw", "r", or "" if not all of them are there."""
 
+def ask(function: int, attribute: int, address: int, /) -> int | None:
+    """What `int function(void *value, int attribute, uint64 address)` tells, zero-extended; None where it fails."""
+
+def ask_all(function: int, attributes: tuple[int, ...], address: int, /) -> tuple[int, ...] | int:
+    """The same of several attributes by `int function(unsigned count, int *attributes, void **values, uint64 address)`;
+    the code where that fails.
+    """
+
+def name_handles(function: int, addresses: list[int], into: bytearray, /) -> int:
+    """Calls `int function(handle *made, uint64 address)` with each address, until one fails; returns its code, or 0.
+    `into` takes the 64 bytes of each.
+    """
+
+def open_handles(open: int, flags: int, ask: int, attribute: int, handles: bytes, into: bytearray, /) -> int:
+    """Calls `int open(uint64 *address, handle, unsigned flags)` with each 64 bytes of `handles`, by value, until one
+    fails; returns its code, or 0. `into` takes two uint64 for each, also where an interrupt follows: the address, and
+    what `int ask(void *value, int attribute, uint64 address)` tells of it, the greatest uint64 where that fails.
+    """
+
 @final
 class Mapping:
     """A shared mapping of an fd, which is unmapped when the object dies. It does not keep the fd."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xpushare import _hand_over, adapters, arrays
@@ -454,8 +454,7 @@ def attach_tree(
     orders: dict[tuple[int, int], Order] = {}
     made: list[SharedArray] = []
     try:
-        for each in content.memory:
-            opened.append(memory.open_(each, device))  # noqa: PERF401 (those opened so far must be closed)
+        (_open_each if layers_on else memory.open_all)(content.memory, device, opened)
         if not is_unordered(stream):
             _order(content, opened, orders)
             if stream is not None:
@@ -477,6 +476,12 @@ def attach_tree(
         raise
     finally:
         del own
+
+
+def _open_each(handles: Sequence[Handle], device: DeviceLike | None, opened: list[Range]) -> None:
+    """What `memory.open_all` does, for layers."""
+    for each in handles:
+        opened.append(memory.open_(each, device))  # noqa: PERF401 - those before an error must be closed
 
 
 def _order(content: Content, opened: list[Range], orders: dict[tuple[int, int], Order]) -> None:

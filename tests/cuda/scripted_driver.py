@@ -23,6 +23,14 @@ ON_EVENT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64)
 WAIT_EVENT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint)
 EXCHANGE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))
 SET_CURRENT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64)
+IPC_HANDLE = type("IpcHandle", (ctypes.Structure,), {"_fields_": [("raw", ctypes.c_char * 64)]})
+OPEN_HANDLE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_uint64), IPC_HANDLE, ctypes.c_uint)
+POINTER_ATTRIBUTE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_uint64), ctypes.c_int, ctypes.c_uint64)
+POINTER_ATTRIBUTES = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_uint, ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.POINTER(ctypes.c_uint64)),
+    ctypes.c_uint64,
+)  # fmt: skip
+NAME_HANDLE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(IPC_HANDLE), ctypes.c_uint64)
 STREAM_QUERY = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.POINTER(ctypes.c_int))
 
 
@@ -114,6 +122,14 @@ class ScriptedDriver:
             b"cuStreamWaitEvent": WAIT_EVENT(lambda *given: self.cuStreamWaitEvent(*given)[0]),
             b"cuThreadExchangeStreamCaptureMode": EXCHANGE(self._exchange),
             b"cuCtxSetCurrent": SET_CURRENT(self._set_current),
+            b"cuIpcOpenMemHandle": OPEN_HANDLE(
+                lambda at, handle, flags: self._answer(at, *self.cuIpcOpenMemHandle(Struct(bytes(handle)), flags))
+            ),
+            b"cuPointerGetAttribute": POINTER_ATTRIBUTE(
+                lambda at, *asked: self._answer(at, *self.cuPointerGetAttribute(*asked))
+            ),
+            b"cuPointerGetAttributes": POINTER_ATTRIBUTES(self._pointers),
+            b"cuIpcGetMemHandle": NAME_HANDLE(self._name_handle),
         }
 
     def _exchange(self, mode: Any) -> int:
@@ -125,6 +141,23 @@ class ScriptedDriver:
     def _set_current(self, context: int) -> int:
         self.stacks[threading.get_ident()][-1:] = [context]
         return 0
+
+    def _answer(self, at: Any, code: int, value: int | None) -> int:
+        if not code:
+            at[0] = value
+        return code
+
+    def _pointers(self, count: int, attributes: Any, values: Any, address: int) -> int:
+        code, found = self.cuPointerGetAttributes(count, attributes[:count], address)
+        for place, value in zip(values[:count], found or (), strict=False):
+            place[0] = value
+        return int(code)
+
+    def _name_handle(self, handle: Any, address: int) -> int:
+        code, made = self.cuIpcGetMemHandle(address)
+        if not code:
+            handle[0] = IPC_HANDLE.from_buffer_copy(made.raw)
+        return int(code)
 
     def _is_capturing(self, stream: int, status: Any) -> int:
         code, found = self.cuStreamIsCapturing(stream)

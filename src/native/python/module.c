@@ -169,7 +169,8 @@ static int module_exec(PyObject *module)
         xp_init_process(module) < 0 || xp_init_fds(module) < 0 || xp_init_memory(module) < 0 ||
         xp_init_span(module) < 0 || xp_init_dlpack(module) < 0 || xp_init_domain(module) < 0 ||
         xp_init_peer(module) < 0 || xp_init_seal(module) < 0 || xp_init_slot(module) < 0 || xp_init_queue(module) < 0 ||
-        xp_init_warden(module) < 0 || xp_init_serve(module) < 0 || xp_init_hand_over(module) < 0 || xp_init_tree(module) < 0)
+        xp_init_warden(module) < 0 || xp_init_serve(module) < 0 || xp_init_hand_over(module) < 0 ||
+        xp_init_tree(module) < 0 || xp_init_allocations(module) < 0)
         return -1;
     return 0;
 }

@@ -114,5 +114,6 @@ int xp_init_warden(PyObject *module);
 int xp_init_serve(PyObject *module);
 int xp_init_hand_over(PyObject *module);
 int xp_init_tree(PyObject *module);
+int xp_init_allocations(PyObject *module);
 
 #endif

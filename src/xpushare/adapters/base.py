@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -393,6 +393,22 @@ class Adapter(abc.ABC):
     def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory: ...
     @abc.abstractmethod
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory: ...
+    def import_all(self, device: DeviceInfo, found: Sequence[Import]) -> list[DriverMemory]:
+        """`import_memory` of each: all of them, or none. They come without fds and mappings, from this backend."""
+        made: list[DriverMemory] = []
+        try:
+            for what in found:
+                made.append(self.import_memory(device, what))  # noqa: PERF401 - those before an error are released
+        except BaseException:
+            for each in made:
+                each.release()
+            raise
+        return made
+
+    def export_all(self, found: Iterable[DriverMemory]) -> None:
+        """Before `export` of each: do at one go what they have in common. What fails fails again there."""
+        return
+
     @abc.abstractmethod
     def imports(self, device: DeviceInfo, physical: bool) -> dict[Form, Same]:
         """The forms in which `import_memory` (`physical`: `import_physical`) takes what another backend exported, and

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 from weakref import ref
@@ -23,14 +23,14 @@ from xpushare._errors import (
     OutOfMemoryError,
     RouteError,
 )
-from xpushare._native import Template
+from xpushare._native import Template, forks
 from xpushare._system import mapped
 from xpushare.adapters.base import DriverMemory, Form, Import, UsmKind
 from xpushare.core.declare import misused, operation
 from xpushare.core.opening import Openers, give_open, import_own, opening_device, own_export
-from xpushare.core.resources import Allocation
+from xpushare.core.resources import Allocation, End
 from xpushare.sharing import layout, node
-from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, READ_ONLY, Handle, HandleLike, fields_of, raw_of
+from xpushare.sharing.handle import KIND_NUMBERS, NAMES_DEVICE, READ_ONLY, Fields, Handle, HandleLike, fields_of, raw_of
 from xpushare.sharing.peers import Opener
 from xpushare.sharing.table import Exporting, Table
 
@@ -46,6 +46,7 @@ __all__ = [
     "kept_nbytes",
     "on_trim",
     "open_",
+    "open_all",
     "prepared_by",
     "put",
     "slice_",
@@ -332,19 +333,23 @@ def get_each(sources: list[Range], read_only: bool, implicit: bool = False) -> l
 
 def get_all(sources: list[Range], read_only: bool, implicit: bool = False) -> list[Handle]:
     """`get` of each, for ranges of other allocations than imports. Layers see nothing of it."""
+    unprepared: dict[Device, list[DriverMemory]] = {}
+    forked = forks()
     for source in sources:
-        if (
-            source.handle is not None
-            or not isinstance(source.allocation, Allocation)
-            or source.allocation.foreign_process
-        ):
+        allocation = source.allocation
+        if source.handle is not None or not isinstance(allocation, Allocation) or allocation.forks != forked:
             return get_each(sources, read_only, implicit)  # which says why not
+        if allocation.prepared is None:
+            unprepared.setdefault(allocation.device, []).append(allocation.driver)
+    for device, drivers in unprepared.items():
+        adapter_of(device).export_all(drivers)
     table = node.current().table()
     found: list[Exporting] = []
     for allocation, offset, nbytes, _device, _context, own, _handle, lease in sources:
-        found.append(
-            _new(Exporting, (prepared_by(allocation, table, read_only), allocation, offset, nbytes, own, lease))
-        )
+        prepared = None if read_only else allocation.prepared
+        if prepared is None:
+            prepared = prepared_by(allocation, table, read_only)
+        found.append(_new(Exporting, (prepared, allocation, offset, nbytes, own, lease)))
     return table.export_all(found, read_only, implicit)
 
 
@@ -401,23 +406,61 @@ def open_(
     lease: Any = None
     if not here.is_own(fields.cookie):
         allocation, lease = with_trim(partial(here.peers.acquire, found, opener))
-        allocation.handle = found
-        if fields.offset + fields.nbytes > allocation.nbytes:  # another handle of the object has opened the allocation
-            raise InvalidHandleError(f"the handle does not fit what process {fields.pid} exports under it")
-    else:
-        exported = own_export(here, found)
-        allocation = exported.source
-        if chosen is not allocation.device and opener.admit is None and allocation.kind == "device":
-            _expect_reach(found, chosen, allocation.device)
-        if opener.admit is not None or (anew and not exported.foreign):
-            lease = exported if exported.foreign else None
-            export = partial(allocation.driver.export, found.read_only)
-            allocation = import_own(here, found, opener, allocation, export)
+        return _imported(found, fields, allocation, lease, chosen, chosen_context)
+    exported = own_export(here, found)
+    allocation = exported.source
+    if chosen is not allocation.device and opener.admit is None and allocation.kind == "device":
+        _expect_reach(found, chosen, allocation.device)
+    if opener.admit is not None or (anew and not exported.foreign):
+        lease = exported if exported.foreign else None
+        export = partial(allocation.driver.export, found.read_only)
+        allocation = import_own(here, found, opener, allocation, export)
+    return _opened(found, fields, allocation, lease, chosen, chosen_context)
+
+
+def _imported(
+    handle: Handle, fields: Fields, allocation: Allocation, lease: Any, device: Device, context: Context
+) -> Range:
+    allocation.handle = handle
+    if fields.offset + fields.nbytes > allocation.nbytes:  # another handle of the object has opened the allocation
+        raise InvalidHandleError(f"the handle does not fit what process {fields.pid} exports under it")
+    return _opened(handle, fields, allocation, lease, device, context)
+
+
+def _opened(
+    handle: Handle, fields: Fields, allocation: Allocation, lease: Any, device: Device, context: Context
+) -> Range:
     read_only = bool(fields.flags & READ_ONLY)
-    made: Range = _new(
-        Range, (allocation, fields.offset, fields.nbytes, chosen, chosen_context, read_only, found, lease)
-    )
+    made: Range = _new(Range, (allocation, fields.offset, fields.nbytes, device, context, read_only, handle, lease))
     return made
+
+
+def open_all(handles: Sequence[Handle], device: DeviceLike | None, opened: list[Range]) -> None:
+    """Append what `open_` returns for each, as far as there is no error. Layers see nothing of it."""
+    opened.append(open_(handles[0], device))  # which meets the exporter
+    others = handles[1:]
+    here, decisions = node.current(), dict[bytes, tuple[Opener, Device, Context]]()
+    wanted: list[tuple[Handle, Opener]] = []
+    chosen: list[tuple[Device, Context]] = []
+    for handle in others:
+        names = raw_of(handle)[NAMES_DEVICE]
+        decision = decisions.get(names)
+        if decision is None:
+            decision = decisions[names] = opener_for(handle, device, None)
+        wanted.append((handle, decision[0]))
+        chosen.append(decision[1:])
+    acquired = here.peers.acquire_all(wanted)
+    try:
+        for at, handle in enumerate(others):
+            known, fields = acquired[at], fields_of(handle)
+            if known is None:
+                opened.append(open_(handle, device))
+                continue
+            here.peers.count(known[1].peer, fields)
+            opened.append(_imported(handle, fields, *known, *chosen[at]))
+    finally:
+        acquired.clear()  # here, not with a traceback
+        known = None
 
 
 def _expect_reach(handle: Handle, device: Device, home: Device) -> None:
@@ -433,7 +476,22 @@ def import_on(device: Device, what: Import) -> Allocation:
     return Allocation(device, adapter_of(device).import_memory(info_of(device), what), kind, imported=True)
 
 
-_openers = Openers(Aspect.ext_oneapi_ipc_memory, import_on)
+def _import_all_on(device: Device, found: Sequence[Import]) -> list[Allocation]:
+    """The allocations of several imports from the device's own backend."""
+    drivers: list[DriverMemory] = adapter_of(device).import_all(info_of(device), found)
+    ends: list[End] = []
+    try:
+        ends.extend(map(End, [driver.release for driver in drivers]))
+    except BaseException:
+        for driver in drivers[len(ends) :]:
+            driver.release()
+        raise
+    return [
+        Allocation(device, driver, "device", imported=True, end=end) for driver, end in zip(drivers, ends, strict=True)
+    ]
+
+
+_openers = Openers(Aspect.ext_oneapi_ipc_memory, import_on, _import_all_on)
 # Earlier decisions, by the bytes with which handles name their device; for opens that ask for no other device.
 decided: dict[bytes, tuple[Opener, Device, Context]] = {}
 

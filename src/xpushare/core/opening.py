@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -113,13 +113,20 @@ def _free_nbytes(device: Device) -> int:
 
 
 class Openers:
-    """How exports of one kind are opened on each device: `make` imports there. `aspect` is what a device of the
-    exporter's own backend needs for that; other backends say in `Adapter.imports` what they can import.
+    """How exports of one kind are opened on each device: `make` imports there, and `make_all` several at one go.
+    `aspect` is what a device of the exporter's own backend needs for that; other backends say in `Adapter.imports` what
+    they can import.
     """
 
-    def __init__(self, aspect: Aspect, make: Callable[[Device, Import], Any]) -> None:
+    def __init__(
+        self,
+        aspect: Aspect,
+        make: Callable[[Device, Import], Any],
+        make_all: Callable[[Device, Sequence[Import]], list[Any]] | None = None,
+    ) -> None:
         self._aspect = aspect
         self._make = make
+        self._make_all = make_all
         self._known: dict[tuple[int, bool], Opener] = {}  # by the id of the device, which the opener holds
 
     def on(self, device: Device, handle: Handle) -> Opener:
@@ -138,6 +145,7 @@ class Openers:
                 maps,
                 adapter_of(device).least_per_fd,
                 Room(partial(memory_nbytes, device), partial(_free_nbytes, device), look_after) if look_after else None,
+                partial(self._make_all, device) if self._make_all else None,
             )
             found = self._known.setdefault((id(device), abroad), found)
         return found

@@ -18,6 +18,7 @@ __all__ = ["install", "uninstall"]
 torch: Any = importlib.import_module("torch")  # type checkers take `import torch` for this module where it is missing
 _torch_reductions: Any = importlib.import_module("torch.multiprocessing.reductions")
 _TYPES: Final = (torch.Tensor, torch.nn.Parameter)
+_STRIDED: Final = torch.strided
 _PLAIN: Final = frozenset(
     (
         torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -51,13 +52,13 @@ class _Reduction:
         self._before = before if before is not None else _torch_reductions.reduce_tensor
 
     def __call__(self, tensor: Any) -> Any:
+        dtype = tensor.dtype
         if (
             type(tensor) not in _TYPES
-            or tensor.layout is not torch.strided
+            or tensor.layout is not _STRIDED
             or tensor.is_nested
-            or tensor.is_quantized
-            or tensor.is_conj()
             or tensor.is_neg()
+            or (dtype not in _PLAIN and (tensor.is_quantized or tensor.is_conj()))
             or (tensor.requires_grad and not tensor.is_leaf)  # torch says why it refuses these
         ):
             return self._before(tensor)
@@ -83,7 +84,7 @@ class _Reduction:
             wanted = (*found, nbytes)
         torch.utils.hooks.warn_if_has_hooks(tensor)
         layout = tensor.storage_offset(), tuple(tensor.size()), tensor.stride()
-        return _rebuild, (wanted, type(tensor) is torch.nn.Parameter, tensor.dtype, *layout, tensor.requires_grad)
+        return _rebuild, (wanted, type(tensor) is torch.nn.Parameter, dtype, *layout, tensor.requires_grad)
 
 
 def _is_plain(tensor: Any, nbytes: int) -> bool:
@@ -135,10 +136,12 @@ def _only(storage: Any) -> Any:
     mapped at the same place, which nothing else takes while a storage holds it.
     """
     key = "xpushare", storage.data_ptr(), storage.nbytes()
-    known = _torch_reductions.storage_from_cache(torch.UntypedStorage, key)
-    if known is not None:
-        return known
-    _torch_reductions.shared_cache[key] = _torch_reductions.StorageWeakRef(storage)
+    cache = _torch_reductions.shared_cache
+    if key in cache:
+        known = _torch_reductions.storage_from_cache(torch.UntypedStorage, key)
+        if known is not None:
+            return known
+    cache[key] = _torch_reductions.StorageWeakRef(storage)
     return storage
 
 

@@ -7,10 +7,10 @@ import re
 import resource
 import threading
 import uuid
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar, final
-from weakref import WeakValueDictionary, ref
+from weakref import WeakSet, WeakValueDictionary, ref
 
 from xpushare import _native, _system
 from xpushare._errors import (
@@ -68,13 +68,13 @@ class Entry(NamedTuple):
 class Opener:
     """How this process opens exports of one kind on one device. Its identity is a part of the cache's keys.
 
-    `make` imports. `admit`, where the exporter's device is of another backend, raises unless exports of that form and
-    hardware can be imported; it is asked before anything is fetched. `maps`: memory in a memfd comes mapped.
-    `least_per_fd`: bytes that each fd of several stands for, at least; 0: there is one fd. `room`: where what is closed
-    may stay mapped for a moment.
+    `make` imports; `make_all` imports several that come without fds: all, or none. `admit`, where the exporter's device
+    is of another backend, raises unless exports of that form and hardware can be imported; it is asked before anything
+    is fetched. `maps`: memory in a memfd comes mapped. `least_per_fd`: bytes that each fd of several stands for, at
+    least; 0: there is one fd. `room`: where what is closed may stay mapped for a moment.
     """
 
-    __slots__ = ("admit", "least_per_fd", "make", "maps", "room")
+    __slots__ = ("admit", "least_per_fd", "make", "make_all", "maps", "room")
 
     def __init__(
         self,
@@ -83,8 +83,10 @@ class Opener:
         maps: bool,
         least_per_fd: int = 0,
         room: Room | None = None,
+        make_all: Callable[[Sequence[Import]], list[Any]] | None = None,
     ) -> None:
         self.make = make
+        self.make_all = make_all
         self.admit = admit
         self.maps = maps
         self.least_per_fd = least_per_fd
@@ -260,13 +262,24 @@ class Peer:
 class _Turn:
     """Whose turn it is to make something. Re-entrant, for the handlers of signals: what they make is found later."""
 
-    __slots__ = ("__weakref__", "lock", "refusal")
+    __slots__ = ("__weakref__", "keys", "lock", "refusal")
 
-    def __init__(self) -> None:
+    def __init__(self, keys: frozenset[Hashable] = frozenset()) -> None:
+        """`keys`: of what is made together."""
+        self.keys = keys
         self.lock = threading.RLock()
         # What the last `RouteError` says. Not the error: its traceback holds what failed, and so may that of a copy
         # (tblib, which Dask imports, has copies keep theirs).
         self.refusal: tuple[str, tuple[str, ...]] | None = None
+
+
+class _Opening(NamedTuple):
+    """What is held, and has yet to be made."""
+
+    key: Hashable
+    fields: Fields
+    what: Import
+    lease: Lease
 
 
 @final
@@ -277,19 +290,32 @@ class Peers:
     holds weak references, so it never evicts what is in use, and keeps nothing else alive.
     """
 
-    __slots__ = ("_cache", "_lock", "_peers", "_pidfds", "_turns", "kept")
+    __slots__ = ("_cache", "_lock", "_peers", "_pidfds", "_together", "_turns", "kept")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: what dies while it is held may call `forget`
         self._peers: dict[bytes, Peer] = {}
         self._cache: dict[Hashable, ref[Any]] = {}
         self._turns: WeakValueDictionary[Hashable, _Turn] = WeakValueDictionary()
+        self._together: WeakSet[_Turn] = WeakSet()  # those for several keys, which are not in `_turns`
         self._pidfds: list[int] = []  # of the peers that have one
         self.kept = Kept(self.sweep)
 
     def _turn(self, key: Hashable) -> _Turn:
         with self._lock:  # two threads would get two turns: `setdefault` is written in Python
+            if self._together:
+                for turn in self._together:
+                    if key in turn.keys:
+                        return turn
             return self._turns.setdefault(key, _Turn())
+
+    def _turn_together(self, keys: Iterable[Hashable]) -> _Turn:
+        """One turn for those keys for which there is none now."""
+        with self._lock:
+            others = list(self._together)
+            turn = _Turn(frozenset(k for k in keys if k not in self._turns and not any(k in o.keys for o in others)))
+            self._together.add(turn)
+        return turn
 
     def once(self, key: Hashable, find: Callable[[], T | None], make: Callable[[], T]) -> T:
         """What `find` finds, else what `make` makes and makes findable: one thread at a time for this key; other keys
@@ -405,7 +431,7 @@ class Peers:
         key = (cookie, fields.object, opener, fields.flags & (READ_ONLY | PICKLED))
         acquired = self.acquire_known(handle, key, opener)
         if acquired is not None:
-            self._count(acquired[1].peer, fields)
+            self.count(acquired[1].peer, fields)
             return acquired
         self.sweep()
         new = cookie not in self._peers
@@ -416,7 +442,7 @@ class Peers:
                 self.peer(handle)
                 acquired = self.acquire_known(handle, key, opener)
                 if acquired is not None:
-                    self._count(acquired[1].peer, fields)
+                    self.count(acquired[1].peer, fields)
                     return acquired
             lease = self._lease(handle)
             peer: Peer = lease.peer
@@ -436,11 +462,11 @@ class Peers:
             if new:
                 self._discard(cookie)
             raise
-        self._count(peer, fields)
+        self.count(peer, fields)
         return found, lease
 
     @staticmethod
-    def _count(peer: Peer, fields: Fields) -> None:
+    def count(peer: Peer, fields: Fields) -> None:
         """A pickle has been opened."""
         if fields.flags & PICKLED:
             peer.domain.take_open(fields.entry)
@@ -468,21 +494,92 @@ class Peers:
         if peer is None:
             return None
         fields = fields_of(handle)
-        cached = self._cache.get(key)
-        if cached is not None or (opener.room is not None and self.kept.has(key)):
-            held = peer.table.hold(fields, peer)  # first: a handle that is refused renews nothing that is kept
-            if held is None:
-                return None
-            found = self._taken(key, opener.room) if cached is None else cached()
-            return None if found is None else (found, held[0])
+        if key in self._cache or (opener.room is not None and self.kept.has(key)):
+            return self._held(peer, fields, key, opener)
         if opener.admit is not None:
             return None
         if opener.maps and not fields.flags & PICKLED:  # two threads may map it: one of the mappings is kept
             return self._open_known(peer, fields, key, opener, True)
-        with self._turn(key).lock:
+        turn = self._turn(key)  # it has to live as long as its lock is held
+        with turn.lock:
             return None if key in self._cache else self._open_known(peer, fields, key, opener, False)
 
-    def _open_known(self, peer: Peer, fields: Fields, key: Any, opener: Opener, maps: bool) -> tuple[Any, Lease] | None:
+    def _held(self, peer: Peer, fields: Fields, key: Any, opener: Opener) -> tuple[Any, Lease] | None:
+        """What is open, or kept."""
+        held = peer.table.hold(fields, peer)  # first: a handle that is refused renews nothing that is kept
+        if held is None:
+            return None
+        cached = self._cache.get(key)
+        found = self._taken(key, opener.room) if cached is None else cached()
+        return None if found is None else (found, held[0])
+
+    def acquire_all(self, wanted: Sequence[tuple[Handle, Opener]]) -> list[tuple[Any, Lease] | None]:
+        """`acquire_known` of each. What opens without fds, and without calls of this process, is opened at one go."""
+        acquired: list[tuple[Any, Lease] | None] = [None] * len(wanted)
+        known: dict[bytes, Peer | None] = {}
+        cache, kept = self._cache, self.kept
+        together: dict[tuple[Peer, Opener], dict[Any, tuple[int, Fields]]] = {}
+        try:
+            for index, (handle, opener) in enumerate(wanted):
+                fields = fields_of(handle)
+                cookie, flags = fields.cookie, fields.flags
+                if cookie not in known:
+                    known[cookie] = self.known(cookie)
+                peer = known[cookie]
+                if peer is None:
+                    continue
+                key = cookie, fields.object, opener, flags & (READ_ONLY | PICKLED)
+                if key in cache or (opener.room is not None and kept.has(key)):
+                    acquired[index] = self._held(peer, fields, key, opener)
+                elif opener.make_all is None or opener.admit is not None or (opener.maps and not flags & PICKLED):
+                    acquired[index] = self._declining(handle, key, opener)
+                else:
+                    together.setdefault((peer, opener), {}).setdefault(key, (index, fields))
+            for (peer, opener), opening in together.items():
+                self._open_together(peer, opener, opening, acquired)
+        except BaseException:
+            acquired.clear()  # here, not with the traceback
+            raise
+        return acquired
+
+    def _declining(self, handle: Handle, key: Any, opener: Opener) -> tuple[Any, Lease] | None:
+        """`acquire_known`; None also where it fails: `acquire` says what is wrong, or there is room by then."""
+        try:
+            return self.acquire_known(handle, key, opener)
+        except XpuShareError:
+            return None
+
+    def _open_together(
+        self, peer: Peer, opener: Opener, opening: dict[Any, tuple[int, Fields]],
+        acquired: list[tuple[Any, Lease] | None],
+    ) -> None:  # fmt: skip
+        """Open what no other thread is opening. `opening`: the indices in `acquired`, by the cache's keys."""
+        assert opener.make_all is not None
+        turn = self._turn_together(opening)
+        later: list[_Opening] = []
+        made: list[Any] = []
+        lease: Lease | None = None
+        try:
+            with turn.lock:
+                for key, (index, fields) in opening.items():
+                    if key in turn.keys and key not in self._cache:
+                        acquired[index] = self._open_known(peer, fields, key, opener, False, later)
+                if later:
+                    made = opener.make_all([each.what for each in later])
+                for at, (key, fields, _what, lease) in enumerate(later):
+                    if self._stands(peer, fields):  # else as in `_open_known`
+                        acquired[opening[key][0]] = self._remember(key, made[at], opener.room), lease
+        except XpuShareError:
+            pass  # as in `_declining`
+        finally:
+            later.clear()  # as above
+            made.clear()
+            lease = None
+
+    def _open_known(
+        self, peer: Peer, fields: Fields, key: Any, opener: Opener, maps: bool, later: list[_Opening] | None = None
+    ) -> tuple[Any, Lease] | None:
+        """`later`: takes what comes without fds, which the caller makes then."""
         opened = peer.table.open(fields, peer, maps)
         if opened is None:
             return None
@@ -492,6 +589,9 @@ class Peers:
         what = _new(
             Import, (nbytes, exposed_nbytes, payload, fds, bool(flags & READ_ONLY), mapping, form, offset, None, again)
         )
+        if later is not None and not fds:
+            later.append(_Opening(key, fields, what, lease))
+            return None
         try:
             made = opener.make(what)
         except BaseException:
@@ -568,7 +668,7 @@ class Peers:
             holding, index = held
             found = self._cached((known.cookie, "slot", index), lambda: make(known.domain, index))
             if self._stands(known, fields):
-                self._count(known, fields)
+                self.count(known, fields)
                 return found, holding
         self.sweep()
         new = fields.cookie not in self._peers
@@ -584,7 +684,7 @@ class Peers:
             if new:
                 self._discard(fields.cookie)
             raise
-        self._count(peer, fields)
+        self.count(peer, fields)
         return found, lease
 
     def sweep(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal
 
 from xpushare._aspects import Aspect, Support
@@ -211,6 +212,13 @@ class Cuda(VirtualMemoryAdapter):
         if what.form is Form.OPAQUE_FD:
             return open_opaque(self.memory_engine, self.device(device), what)
         return super().import_memory(device, what)
+
+    def import_all(self, device: DeviceInfo, found: Sequence[Import]) -> list[DriverMemory]:
+        opened = _memory.open_legacy(self.memory_engine, self.device(device), found)
+        return super().import_all(device, found) if opened is None else opened
+
+    def export_all(self, found: Iterable[DriverMemory]) -> None:
+        _memory.name_all(found)
 
     def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
         """With `nbytes`, only as much of a run of allocations as an array of that size needs."""

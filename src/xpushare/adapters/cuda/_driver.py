@@ -90,8 +90,8 @@ class Driver(ProcessDriver["Gpu"]):
         self._given = api
         self.api: Any = None
         self.relaxed_mode: Any = None
-        self._pointer_attributes: dict[int, Any] = {}
-        self._functions: dict[str, int] | None = None  # addresses
+        self._functions: dict[str, int] = {}  # addresses
+        self._stream_functions: dict[str, int] | None = None
         self.channels = _CHANNELS
         self.legacy: dict[int, Any] = {}  # buffer id -> cudaMalloc memory of another library, with its handle
 
@@ -162,21 +162,16 @@ class Driver(ProcessDriver["Gpu"]):
     def by_ordinal(self, ordinal: int) -> Gpu:
         return self.gpus()[ordinal]
 
-    def _attribute(self, attribute: Pointer) -> Any:
-        found = self._pointer_attributes.get(attribute)
-        if found is None:
-            found = self._pointer_attributes[attribute] = self.api.CUpointer_attribute(int(attribute))
-        return found
-
     def pointer(self, attribute: Pointer, address: int) -> int | None:
         """An attribute of an address; None if the driver does not know the address."""
-        code, value = self.api.cuPointerGetAttribute(self._attribute(attribute), address)[:2]
-        return None if code else int(value)
+        return _native.ask(self.function("cuPointerGetAttribute"), attribute, address)
 
-    def pointers(self, doing: str, attributes: Sequence[Pointer], address: int) -> list[int]:
+    def pointers(self, attributes: tuple[Pointer, ...], address: int) -> tuple[int, ...]:
         """Several attributes of an address that the driver knows; 0 for those that its memory does not have."""
-        asked = [self._attribute(attribute) for attribute in attributes]
-        return [int(value) for value in self(doing, "cuPointerGetAttributes", len(asked), asked, address)]
+        found = _native.ask_all(self.function("cuPointerGetAttributes"), attributes, address)
+        if isinstance(found, int):
+            raise self.error(f"asking for the memory at {address:#x}", "cuPointerGetAttributes", found)
+        return found
 
     def relaxed(self) -> _Scope:
         """`with driver.relaxed():` around calls that a capture in any thread would forbid, and that would end it."""
@@ -199,12 +194,16 @@ class Driver(ProcessDriver["Gpu"]):
 
     def function(self, name: str) -> int:
         """The address of a driver function."""
-        return int(self(f"finding {name}", "cuGetProcAddress", name.encode(), _VERSION, 0)[0])
+        found = self._functions.get(name)
+        if found is None:
+            found = int(self(f"finding {name}", "cuGetProcAddress", name.encode(), _VERSION, 0)[0])
+            self._functions[name] = found
+        return found
 
     def stream_functions(self) -> dict[str, int]:
-        if self._functions is None:
-            self._functions = {name: self.function(name) for name in _STREAM_FUNCTIONS}
-        return self._functions
+        if self._stream_functions is None:
+            self._stream_functions = {name: self.function(name) for name in _STREAM_FUNCTIONS}
+        return self._stream_functions
 
     def posix_fd(self) -> Any:
         return self.api.CUmemAllocationHandleType(n.POSIX_FD)

@@ -4,27 +4,32 @@ libraries in this process.
 
 from __future__ import annotations
 
+import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any, Final, NamedTuple, final
 
-from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidHandleError
+from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidHandleError, XpuShareError
 from xpushare._fds import OwnedFd
-from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Foreign, Import
+from xpushare._native import name_handles, open_handles
+from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Foreign, Form, Import
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Driver, Gpu, struct_bytes, struct_from
 from xpushare.adapters.cuda._numbers import Attribute, Pointer
 from xpushare.adapters.cuda._protocols import in_use_here
-from xpushare.adapters.stream.payload import described
+from xpushare.adapters.stream.payload import described, read_head
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.memory import Mapped, SegmentedMemory
 
-__all__ = ["ManagedMemory", "locate", "open_own"]
+__all__ = ["ManagedMemory", "locate", "name_all", "open_legacy", "open_own"]
 
 _LEGACY_KNOWN: Final = 1024  # how many allocations of other libraries are remembered, so that nothing is asked twice
 _LEGACY: Final = 2  # kinds of memory in a payload
 _POOL: Final = 3
+_HANDLE_NBYTES: Final = 64
+_OPENED: Final = struct.Struct("=QQ")  # address, bytes that the driver knows there
+_CLOSING: Final = "closing another process's memory"
 
 
 @final
@@ -52,39 +57,67 @@ class ManagedMemory(Mapped):
 
 def open_own(engine: Engine, gpu: Gpu, kind: int, doing: str, what: Import, description: bytes) -> DriverMemory:
     """Map a peer's legacy or pool memory."""
-    if kind not in (_LEGACY, _POOL) or len(description) < 64:
+    if kind not in (_LEGACY, _POOL) or len(description) < _HANDLE_NBYTES:
         raise InvalidHandleError(f"{doing}: this version does not know the kind of the exporter's memory ({kind})")
     if what.read_only:
         raise FeatureNotSupportedError(f"{doing}: memory of this kind cannot be mapped read-only")
+    raw = description[:_HANDLE_NBYTES]
+    if kind == _LEGACY:
+        return _open_legacy(engine, gpu, [what], raw)[0]
     with gpu.current():
-        address, close = (_open_legacy if kind == _LEGACY else _open_pool)(gpu, doing, what, description[:64])
+        address, close = _open_pool(gpu, doing, what, raw)
     return Mapped(engine, gpu, address, what.nbytes, close)
 
 
-def _check_range(gpu: Gpu, doing: str, address: int, nbytes: int) -> None:
-    """A legacy handle and a pool pointer do not say a size, so ask how much was mapped."""
-    known = gpu.driver.pointer(Pointer.RANGE_SIZE, address)
-    if known is not None and known < nbytes:
+def _expect_size(doing: str, known: int, nbytes: int) -> None:
+    """A legacy handle and a pool pointer do not say a size, so the driver is asked how much was mapped."""
+    if known < nbytes:
         raise InvalidHandleError(f"{doing}: the exporter's table says {nbytes} bytes, its memory has {known}")
 
 
-def _open_legacy(gpu: Gpu, doing: str, what: Import, raw: bytes) -> tuple[int, Callable[[], object]]:
+def open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import]) -> list[DriverMemory] | None:
+    """Map memory of cudaMalloc: all of it, or none. None if some is of another kind, or not as it has to be."""
+    raws: list[bytes] = []
+    for what in found:
+        kind, own = read_head("mapping another process's memory", what)
+        if kind != _LEGACY or what.read_only or what.form is not Form.DRIVER or len(own) < _HANDLE_NBYTES:
+            return None
+        raws.append(own[:_HANDLE_NBYTES])
+    return _open_legacy(engine, gpu, found, b"".join(raws))
+
+
+def _open_legacy(engine: Engine, gpu: Gpu, found: Sequence[Import], handles: bytes) -> list[DriverMemory]:
+    """By one native call: the driver takes longer for each where Python runs in between."""
     driver = gpu.driver
+    open_, ask = driver.function("cuIpcOpenMemHandle"), driver.function("cuPointerGetAttribute")
+    into = bytearray(_OPENED.size * len(found))
+    made: list[DriverMemory] = []
     try:
-        handle = struct_from(driver.api.CUipcMemHandle(), raw)
-        address = int(driver(doing, "cuIpcOpenMemHandle", handle, n.IPC_MEM_LAZY_ENABLE_PEER_ACCESS))
-    except DeviceError as error:
-        raise DeviceError(
-            f"{error}; handles of cudaMalloc memory do not cross PID namespaces or containers: memory of "
-            "xs.malloc_device and of PyTorch's expandable_segments:True does",
-            native=error.native,
-        ) from error
-    try:
-        _check_range(gpu, doing, address, what.nbytes)
+        with gpu.current():
+            code = open_handles(open_, n.IPC_MEM_LAZY_ENABLE_PEER_ACCESS, ask, Pointer.RANGE_SIZE, handles, into)
+        for what, (address, known) in zip(found, _OPENED.iter_unpack(into), strict=True):
+            doing = f"mapping {what.exposed_nbytes} bytes of another process on {gpu}"
+            if not address:
+                raise _not_opened(driver.error(doing, "cuIpcOpenMemHandle", code))
+            _expect_size(doing, known, what.nbytes)
+            made.append(Mapped(engine, gpu, address, what.nbytes, driver, _CLOSING, "cuIpcCloseMemHandle", address))
     except BaseException:
-        driver.api.cuIpcCloseMemHandle(address)
+        with gpu.current():
+            for address, _known in _OPENED.iter_unpack(into):
+                if address:
+                    driver.api.cuIpcCloseMemHandle(address)
         raise
-    return address, lambda: driver("closing another process's memory", "cuIpcCloseMemHandle", address)
+    return made
+
+
+def _not_opened(error: XpuShareError) -> XpuShareError:
+    if not isinstance(error, DeviceError):
+        return error
+    return DeviceError(
+        f"{error}; handles of cudaMalloc memory do not cross PID namespaces or containers: memory of "
+        "xs.malloc_device and of PyTorch's expandable_segments:True does",
+        native=error.native,
+    )
 
 
 def _open_pool(gpu: Gpu, doing: str, what: Import, raw: bytes) -> tuple[int, Callable[[], object]]:
@@ -96,12 +129,14 @@ def _open_pool(gpu: Gpu, doing: str, what: Import, raw: bytes) -> tuple[int, Cal
         data = struct_from(driver.api.CUmemPoolPtrExportData(), raw)
         address = int(driver(doing, "cuMemPoolImportPointer", pool, data))
         undo.callback(driver.api.cuMemFree, address)
-        _check_range(gpu, doing, address, what.nbytes)
+        known = driver.pointer(Pointer.RANGE_SIZE, address)
+        if known is not None:
+            _expect_size(doing, known, what.nbytes)
         undo.pop_all()
 
     def close() -> None:
         try:
-            driver("closing another process's memory", "cuMemFree", address)
+            driver(_CLOSING, "cuMemFree", address)
         finally:
             driver("closing another process's pool", "cuMemPoolDestroy", pool)
 
@@ -118,9 +153,6 @@ class _ForeignMemory(DriverMemory):
 
     def __init__(self, gpu: Gpu, address: int, nbytes: int) -> None:
         self.gpu = gpu
-        self._lock = threading.Lock()
-        self._fd: OwnedFd | None = None
-        self._handle = b""
         self.address = address
         self.nbytes = nbytes
 
@@ -129,8 +161,7 @@ class _ForeignMemory(DriverMemory):
         return f"exporting {self.nbytes} bytes of another library on {self.gpu}"
 
     def release(self) -> None:
-        if self._fd is not None:
-            self._fd.close()
+        pass
 
 
 @final
@@ -139,16 +170,45 @@ class _ForeignLegacy(_ForeignMemory):
 
     lasting_export = True
 
+    def __init__(self, gpu: Gpu, address: int, nbytes: int) -> None:
+        super().__init__(gpu, address, nbytes)
+        self._handle = b""
+
+    @property
+    def named(self) -> bool:
+        return bool(self._handle)
+
     def export(self, read_only: bool) -> Export:
         if read_only:
             raise FeatureNotSupportedError(
                 f"{self._doing}: cudaMalloc memory cannot be mapped read-only by another process: copy it "
                 "(share(copy=True)), or use PyTorch's expandable_segments:True"
             )
-        if not self._handle:
-            with self.gpu.current():
-                self._handle = struct_bytes(self.gpu.driver(self._doing, "cuIpcGetMemHandle", self.address))
+        if not self._handle and (code := _ForeignLegacy.name([self])):
+            raise self.gpu.driver.error(self._doing, "cuIpcGetMemHandle", code)
         return described(_LEGACY, self.nbytes, self.nbytes, own=self._handle)
+
+    @staticmethod
+    def name(found: Sequence[_ForeignLegacy]) -> int:
+        """Ask for the handles of several on one device. Returns the code of the call that failed, or 0."""
+        gpu = found[0].gpu
+        into = bytearray(_HANDLE_NBYTES * len(found))
+        with gpu.current():
+            code = name_handles(gpu.driver.function("cuIpcGetMemHandle"), [each.address for each in found], into)
+        if not code:
+            for at, each in enumerate(found):
+                each._handle = bytes(into[_HANDLE_NBYTES * at : _HANDLE_NBYTES * (at + 1)])
+        return code
+
+
+def name_all(found: Iterable[DriverMemory]) -> None:
+    """Ask for the handles of those that have none yet. What fails fails again in `export`, which says so."""
+    unnamed: dict[Gpu, list[_ForeignLegacy]] = {}
+    for each in found:
+        if isinstance(each, _ForeignLegacy) and not each.named:
+            unnamed.setdefault(each.gpu, []).append(each)
+    for several in unnamed.values():
+        _ForeignLegacy.name(several)
 
 
 @final
@@ -158,6 +218,8 @@ class _ForeignPool(_ForeignMemory):
     def __init__(self, gpu: Gpu, address: int, nbytes: int, pool: int) -> None:
         super().__init__(gpu, address, nbytes)
         self._pool = pool
+        self._lock = threading.Lock()
+        self._fd: OwnedFd | None = None
 
     def export(self, read_only: bool) -> Export:
         if read_only:
@@ -171,6 +233,10 @@ class _ForeignPool(_ForeignMemory):
                 self._fd = OwnedFd(int(driver(self._doing, "cuMemPoolExportToShareableHandle", pool, kind, 0)))
             data = struct_bytes(driver(self._doing, "cuMemPoolExportPointer", self.address))
             return described(_POOL, self.nbytes, self.nbytes, (self._fd.number,), own=data)
+
+    def release(self) -> None:
+        if self._fd is not None:
+            self._fd.close()
 
 
 _ASKED: Final = (
@@ -217,7 +283,7 @@ def locate(
         identity: tuple[Any, ...] = (known.gpu.ordinal, known.address, known.nbytes, buffer)
         return Foreign(known, address - known.address, info_of(known.gpu), "device", identity)
     doing = f"exporting the memory at {address:#x}"
-    managed, kind, ordinal, start, size, legacy, allowed, pool = driver.pointers(doing, _ASKED, address)
+    managed, kind, ordinal, start, size, legacy, allowed, pool = driver.pointers(_ASKED, address)
     if managed:
         raise FeatureNotSupportedError(
             f"{doing}: CUDA cannot share managed memory between processes: allocate it with cudaMalloc or "
