@@ -145,6 +145,15 @@ static inline bool xp_usable(const xp_domain *d)
 /* --- domain.c ----------------------------------------------------------------------------------------------------- */
 /* Become a member. Takes over both fds; where it returns NULL, they stay the caller's. Blocks. */
 xp_domain *xp_join(int fd, int bell, const uint8_t *cookie, bool owner, xp_error *error);
+/* What an importer has of an exporter, and owns. */
+typedef struct {
+    int pidfd, table_fd;
+    char *table; /* XP_TABLE_SIZE bytes, mapped */
+    xp_domain *domain;
+} xp_met;
+/* Meet the exporter of a handle by pidfd_getfd: map its table, join its commons. False: something is in the way, or is
+ * not as it has to be; nothing is left behind. Why, tells who takes these steps one by one. Blocks. */
+bool xp_meet(const xp_handle *h, xp_met *met);
 void xp_leave(xp_domain *d); /* the clean exit; a forked child has only the mapping left to give up. Blocks */
 const char *xp_domain_wrong(const xp_domain *d); /* why it may not touch shared memory, NULL if it may */
 bool xp_look(xp_domain *d, uint32_t m, int *pid, uint64_t *since, bool *alive); /* false: nobody has the index */

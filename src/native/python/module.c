@@ -197,6 +197,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(s->template);
     Py_VISIT(s->own_table);
     Py_VISIT(s->tree_parts);
+    Py_VISIT(s->domain);
     return 0;
 }
 
@@ -213,6 +214,7 @@ static int module_clear(PyObject *module)
     Py_CLEAR(s->template);
     Py_CLEAR(s->own_table);
     Py_CLEAR(s->tree_parts);
+    Py_CLEAR(s->domain);
     Py_CLEAR(s->held_name);
     return 0;
 }
