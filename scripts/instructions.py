@@ -1,8 +1,9 @@
 """Instructions of the hand-over of an array of the host, counted by single steps: figures without noise.
 
-python scripts/instructions.py [--rounds N] [--same]
+python scripts/instructions.py [--rounds N] [--same | --first]
 
-Two processes hand over a new array of 1 MiB in each round; with `--same` one that both have open already. The table
+Two processes hand over a new array of 1 MiB in each round; with `--same` one that both have open already; with
+`--first` each round's exporter is a new process, and what its predecessor left is a part of the figures. The table
 has, for each call: user instructions, the distinct cache lines and pages of code that they lie in, and system calls.
 Needs x86-64, a C compiler, Python's headers, and leave to trace a process of one's own.
 """
@@ -31,7 +32,11 @@ NBYTES = 1 << 20
 Mark = Callable[[int], object]
 
 
-def produce(channel: socket.socket, mark: Mark, rounds: int, same: bool) -> None:
+def produce(channel: socket.socket, mark: Mark, rounds: int, kind: str) -> None:
+    if kind == "first":
+        produce_anew(channel, rounds)
+        return
+    same = kind == "same"
     array = xs.empty((NBYTES,), "u1")
     for number in range(WARM + rounds):
         on = mark if number >= WARM else lambda _label: None
@@ -51,7 +56,22 @@ def produce(channel: socket.socket, mark: Mark, rounds: int, same: bool) -> None
     channel.send(b"-")
 
 
-def consume(channel: socket.socket, mark: Mark, _rounds: int, same: bool) -> None:
+def produce_anew(channel: socket.socket, rounds: int) -> None:
+    """Each array by a child of its own, which has ended before the next one begins."""
+    xs.share(xs.empty(1)).close()  # the children have imported all of it
+    for _ in range(WARM + rounds):
+        child = os.fork()
+        if child == 0:
+            array = xs.empty((NBYTES,), "u1")
+            np.asarray(array)[0] = 7
+            channel.send(bytes(xs.share(array)))
+            channel.recv(1)
+            os._exit(0)
+        os.waitpid(child, 0)
+    channel.send(b"-")
+
+
+def consume(channel: socket.socket, mark: Mark, _rounds: int, kind: str) -> None:
     number = 0
     held: list[xs.SharedArray] = []
     while len(raw := channel.recv(4096)) > 1:
@@ -64,7 +84,7 @@ def consume(channel: socket.socket, mark: Mark, _rounds: int, same: bool) -> Non
         on(0)
         assert view[0] == 7
         del view
-        if same and not held:
+        if kind == "same" and not held:
             held.append(xs.attach(raw))
         on(6)
         array.close()
@@ -84,15 +104,15 @@ def build(folder: Path) -> None:
     subprocess.run([cc, "-O2", "-shared", "-fPIC", "-DMARK", include, source, "-o", folder / "mark.so"], check=True)
 
 
-def measure(rounds: int, same: bool) -> dict[str, tuple[int, ...]]:
+def measure(rounds: int, kind: str) -> dict[str, tuple[int, ...]]:
     """By call: instructions, cache lines and pages of code, system calls; medians."""
     found: dict[str, tuple[int, ...]] = {}
     with tempfile.TemporaryDirectory(prefix="xpushare-instructions-") as folder:
         build(Path(folder))
-        for side, other in (("produce", "consume"), ("consume", "produce")):
+        for side, other in (("produce", "consume"), ("consume", "produce"))[kind == "first" :]:
             here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with here, there:
-                command = [sys.executable, __file__, "--rounds", str(rounds), *(["--same"] if same else [])]
+                command = [sys.executable, __file__, "--rounds", str(rounds), "--kind", kind]
                 stepped = [f"{folder}/count", *command, "--side", side, "--fd", str(here.fileno()), "--marks", folder]
                 free = [*command, "--side", other, "--fd", str(there.fileno())]
                 peer = subprocess.Popen(free, pass_fds=[there.fileno()])
@@ -113,7 +133,11 @@ def measure(rounds: int, same: bool) -> dict[str, tuple[int, ...]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--same", action="store_true", help="the same array in each round")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--same", action="store_const", dest="kind", const="same", help="the same array in each round")
+    kinds.add_argument("--first", action="store_const", dest="kind", const="first", help="a new exporter in each round")
+    kinds.add_argument("--kind", help=argparse.SUPPRESS)
+    parser.set_defaults(kind="new")
     for hidden in "--side", "--fd", "--marks":
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     wanted = parser.parse_args()
@@ -123,16 +147,17 @@ def main() -> int:
             sys.path.append(wanted.marks)
             from mark import mark  # type: ignore[import-not-found,no-redef]
         with socket.socket(fileno=int(wanted.fd)) as channel:
-            SIDES[wanted.side](channel, mark, wanted.rounds, wanted.same)
+            SIDES[wanted.side](channel, mark, wanted.rounds, wanted.kind)
         return 0
     if platform.machine() != "x86_64" or shutil.which(os.environ.get("CC", "cc")) is None:
         print("this needs x86-64 and a C compiler", file=sys.stderr)
         return 2
-    found = measure(wanted.rounds, wanted.same)
+    found = measure(wanted.rounds, wanted.kind)
     print(f"{'call':24}{'instructions':>14}{'lines':>8}{'pages':>8}{'calls':>8}")
     for name, numbers in found.items():
         print(f"{name:24}{numbers[0]:14,}{numbers[1]:8,}{numbers[2]:8,}{numbers[3]:8,}")
-    print(f"{'share + attach':24}{found['share'][0] + found['attach'][0]:14,}")
+    if "share" in found:
+        print(f"{'share + attach':24}{found['share'][0] + found['attach'][0]:14,}")
     return 0
 
 

@@ -29,6 +29,11 @@ typedef struct { /* how far the sweep of a dead member has come, and of whom tha
     bool put_off;
 } xp_sweep;
 
+/* Counts of this process, one for each entry or slot up to the last one that needed its own. */
+typedef struct {
+    uint32_t *at, length;
+} xp_counts;
+
 typedef struct xp_domain {
     unsigned refs, born; /* born: fork count at its making */
     int left;            /* no member any more (or not yet): XP_LEFT, XP_ROBBED, XP_LEAVING */
@@ -60,9 +65,9 @@ typedef struct xp_domain {
     uint32_t next_slot, released_at, released_count; /* a ring of released indices */
     uint32_t *released;
     uint64_t *slots_live; /* bits */
-    uint32_t *holds, *attaches; /* counted in this process, per entry and per slot; mu */
-    uint64_t uses;              /* their sum; mu */
-    uint32_t *able;             /* of the attachments, those that may signal; mu */
+    xp_counts holds, attaches; /* counted in this process, per entry and per slot; mu */
+    uint64_t uses;             /* their sum; mu */
+    xp_counts able;            /* of the attachments, those that may signal; mu */
 } xp_domain;
 
 enum { XP_ONLY_WAITS, XP_MAY_SIGNAL, XP_WILL_SIGNAL }; /* what an attachment is for */
@@ -178,9 +183,9 @@ void xp_rob(void); /* takes xp_mu */
 extern void (*xp_on_robbed)(void); /* NULL, or what tells people; called without locks, from any thread */
 void xp_domain_ref(xp_domain *d);
 void xp_domain_unref(xp_domain *d);
-bool xp_count_in(xp_domain *d, uint32_t **counts, uint32_t length, uint32_t i, uint64_t *mask); /* takes d->mu */
-uint32_t *xp_new_counts(uint32_t length); /* all 0, of XP_ENTRIES or XP_SLOTS; NULL where there is no room */
-void xp_count_out(xp_domain *d, uint32_t *counts, uint32_t i, uint64_t *mask);
+bool xp_count_in(xp_domain *d, xp_counts *counts, uint32_t i, uint64_t *mask); /* takes d->mu */
+bool xp_counts_reach(xp_counts *counts, uint32_t i); /* there is one for `i`; false: there is no memory for it */
+void xp_count_out(xp_domain *d, xp_counts *counts, uint32_t i, uint64_t *mask);
 bool xp_alive(xp_domain *d, uint32_t m);         /* with d->mu */
 uint32_t xp_slots_used(const xp_domain *d); /* no slot at or above it was ever used */
 /* Is anybody in the mask dead whom we could not reap? Another reaper may be stopped, or never mean to. With d->mu. */
