@@ -1,8 +1,9 @@
 """Instructions of the hand-over of an array, counted by single steps: figures without noise.
 
-python scripts/instructions.py [--rounds N] [--same] [--device native_cpu:0]
+python scripts/instructions.py [--rounds N] [--same | --first] [--device native_cpu:0]
 
-Two processes hand over a new array of 1 MiB in each round; with `--same` one that both have open already. On `mock:0`
+Two processes hand over a new array of 1 MiB in each round; with `--same` one that both have open already; with
+`--first` each round's exporter is a new process, and what its predecessor left is a part of the figures. On `mock:0`
 the driver's part is Python, which the figures contain. The table
 has, for each call: user instructions, the distinct cache lines and pages of code that they lie in, and system calls.
 Needs x86-64, a C compiler, Python's headers, and leave to trace a process of one's own.
@@ -32,7 +33,11 @@ NBYTES = 1 << 20
 Mark = Callable[[int], object]
 
 
-def produce(channel: socket.socket, mark: Mark, rounds: int, same: bool, device: str) -> None:
+def produce(channel: socket.socket, mark: Mark, rounds: int, kind: str, device: str) -> None:
+    if kind == "first":
+        produce_anew(channel, rounds, device)
+        return
+    same = kind == "same"
     array = xs.empty((NBYTES,), "u1", device=device)
     for number in range(WARM + rounds):
         on = mark if number >= WARM else lambda _label: None
@@ -52,7 +57,22 @@ def produce(channel: socket.socket, mark: Mark, rounds: int, same: bool, device:
     channel.send(b"-")
 
 
-def consume(channel: socket.socket, mark: Mark, _rounds: int, same: bool, _device: str) -> None:
+def produce_anew(channel: socket.socket, rounds: int, device: str) -> None:
+    """Each array by a child of its own, which has ended before the next one begins."""
+    xs.share(xs.empty(1, device=device)).close()  # the children have imported all of it
+    for _ in range(WARM + rounds):
+        child = os.fork()
+        if child == 0:
+            array = xs.empty((NBYTES,), "u1", device=device)
+            np.asarray(array)[0] = 7
+            channel.send(bytes(xs.share(array)))
+            channel.recv(1)
+            os._exit(0)
+        os.waitpid(child, 0)
+    channel.send(b"-")
+
+
+def consume(channel: socket.socket, mark: Mark, _rounds: int, kind: str, _device: str) -> None:
     number = 0
     held: list[xs.SharedArray] = []
     while len(raw := channel.recv(4096)) > 1:
@@ -65,7 +85,7 @@ def consume(channel: socket.socket, mark: Mark, _rounds: int, same: bool, _devic
         on(0)
         assert view[0] == 7
         del view
-        if same and not held:
+        if kind == "same" and not held:
             held.append(xs.attach(raw))
         on(6)
         array.close()
@@ -85,16 +105,15 @@ def build(folder: Path) -> None:
     subprocess.run([cc, "-O2", "-shared", "-fPIC", "-DMARK", include, source, "-o", folder / "mark.so"], check=True)
 
 
-def measure(rounds: int, same: bool, device: str = "native_cpu:0") -> dict[str, tuple[int, ...]]:
+def measure(rounds: int, kind: str, device: str = "native_cpu:0") -> dict[str, tuple[int, ...]]:
     """By call: instructions, cache lines and pages of code, system calls; medians."""
     found: dict[str, tuple[int, ...]] = {}
     with tempfile.TemporaryDirectory(prefix="xpushare-instructions-") as folder:
         build(Path(folder))
-        for side, other in (("produce", "consume"), ("consume", "produce")):
+        for side, other in (("produce", "consume"), ("consume", "produce"))[kind == "first" :]:
             here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with here, there:
-                command = [sys.executable, __file__, "--rounds", str(rounds), "--device", device]
-                command += ["--same"] if same else []
+                command = [sys.executable, __file__, "--rounds", str(rounds), "--kind", kind, "--device", device]
                 stepped = [f"{folder}/count", *command, "--side", side, "--fd", str(here.fileno()), "--marks", folder]
                 free = [*command, "--side", other, "--fd", str(there.fileno())]
                 peer = subprocess.Popen(free, pass_fds=[there.fileno()])
@@ -115,7 +134,11 @@ def measure(rounds: int, same: bool, device: str = "native_cpu:0") -> dict[str, 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--same", action="store_true", help="the same array in each round")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--same", action="store_const", dest="kind", const="same", help="the same array in each round")
+    kinds.add_argument("--first", action="store_const", dest="kind", const="first", help="a new exporter in each round")
+    kinds.add_argument("--kind", help=argparse.SUPPRESS)
+    parser.set_defaults(kind="new")
     parser.add_argument("--device", default="native_cpu:0")
     for hidden in "--side", "--fd", "--marks":
         parser.add_argument(hidden, help=argparse.SUPPRESS)
@@ -126,16 +149,17 @@ def main() -> int:
             sys.path.append(wanted.marks)
             from mark import mark  # type: ignore[import-not-found,no-redef]
         with socket.socket(fileno=int(wanted.fd)) as channel:
-            SIDES[wanted.side](channel, mark, wanted.rounds, wanted.same, wanted.device)
+            SIDES[wanted.side](channel, mark, wanted.rounds, wanted.kind, wanted.device)
         return 0
     if platform.machine() != "x86_64" or shutil.which(os.environ.get("CC", "cc")) is None:
         print("this needs x86-64 and a C compiler", file=sys.stderr)
         return 2
-    found = measure(wanted.rounds, wanted.same, wanted.device)
+    found = measure(wanted.rounds, wanted.kind, wanted.device)
     print(f"{'call':24}{'instructions':>14}{'lines':>8}{'pages':>8}{'calls':>8}")
     for name, numbers in found.items():
         print(f"{name:24}{numbers[0]:14,}{numbers[1]:8,}{numbers[2]:8,}{numbers[3]:8,}")
-    print(f"{'share + attach':24}{found['share'][0] + found['attach'][0]:14,}")
+    if "share" in found:
+        print(f"{'share + attach':24}{found['share'][0] + found['attach'][0]:14,}")
     return 0
 
 

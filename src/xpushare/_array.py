@@ -413,20 +413,15 @@ class SharedArray(BufferBase, Closable[Range]):
 
     def _span(self) -> Span:
         found = self._use()
-        expect_host(found)
-        self._before_host()
+        if not found.allocation.host_accessible:
+            expect_host(found)
+        if self._order is not None:
+            self._before_host()
+        shape, itemsize = self._shape, self._dtype.itemsize
         code = memoryview_format(self._dtype)
         owner, read_only = found.hold()
-        return Span(
-            found.address + self._offset,
-            self.nbytes,
-            read_only,
-            owner,
-            self._shape,
-            self._strides,
-            code,
-            self._dtype.itemsize,
-        )
+        nbytes = math.prod(shape) * itemsize
+        return Span(found.address + self._offset, nbytes, read_only, owner, shape, self._strides, code, itemsize)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         import numpy

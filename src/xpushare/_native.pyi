@@ -66,6 +66,11 @@ class OwnedFd:
     def close(self) -> None:
         """Also of an fd that a peer gave us: it may be a commons that we are a member of, whose lock must stay."""
 
+def meet(fields: Fields, /) -> tuple[Mapping, Domain, OwnedFd, OwnedFd] | None:
+    """Meet the exporter of a handle by pidfd_getfd: its table mapped, the membership in its commons, the table's fd,
+    the exporter's pidfd. None, with nothing left behind, if anything is in the way or not as it has to be: whoever
+    takes the steps one by one finds out what."""
+
 def close_received(fd: int) -> None:
     """close(2) an fd that a peer gave us. It may be a commons that we are a member of, whose lock must stay."""
 

@@ -27,9 +27,10 @@ from xpushare.adapters.native_cpu import NativeCpu
 from xpushare.adapters.stream.queue import DeviceQueue
 from xpushare.core.layers import enable_layers
 from xpushare.core.ordering import current_work
-from xpushare.sharing import layout, node
-from xpushare.sharing.handle import fields_of
+from xpushare.sharing import layout, node, routes
+from xpushare.sharing.handle import Handle, fields_of
 from xpushare.sharing.peers import Entry, Peers
+from xpushare.sharing.routes import pidfd
 
 pytestmark = pytest.mark.skipif(bool(_hand_over.off), reason="the native way is switched off")
 
@@ -455,7 +456,6 @@ def test_attach_leaves_the_rest_to_python(peer: Child, met: bytes) -> None:
     own.close()
     with Child() as stranger:
         raw = stranger.call(shared, "one", (2,), "u1")
-        assert _hand_over.attach(raw) is None
         xs.attach(raw).close()
         array = _hand_over.attach(raw)
         assert array is not None
@@ -463,6 +463,80 @@ def test_attach_leaves_the_rest_to_python(peer: Child, met: bytes) -> None:
     assert _hand_over.attach(raw) is None, "its exporter has ended"
     with pytest.raises(xs.HandleExpiredError):
         xs.attach(raw)
+
+
+@pytest.mark.usefixtures("met")
+def test_attach_meets_an_exporter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call for each of the steps, and none of Python's; where nothing comes of it, no acquaintance is left."""
+    peers = node.current().peers
+    with Child() as stranger:
+        raw = stranger.call(shared, "one", (2,), "u1")
+        cookie = fields_of(xs.ArrayHandle(raw).handle).cookie
+        gone = stranger.call(shared, "gone", (2,), "u1")
+        stranger.call(withdraw, "gone")
+        counted = stranger.call(shared, "counted", (2,), "u1", opens=1)
+        with nothing_left():
+            assert _hand_over.attach(gone) is _hand_over.attach(counted) is None
+            assert not peers.stands(xs.ArrayHandle(raw).handle)
+        with monkeypatch.context() as patch, nothing_left():
+            patch.setattr(pidfd, "meet", lambda _handle: None)
+            assert _hand_over.attach(raw) is None, "the socket may go"
+        with monkeypatch.context() as patch, nothing_left():
+            patch.setattr(Peers, "acquire_known", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                _hand_over.attach(gone)
+            assert cookie not in peers._peers
+        with monkeypatch.context() as patch:
+            for way in ("acquire", "_turn", "acquire_known"):
+                patch.delattr(Peers, way)
+            array = _hand_over.attach(raw)
+        assert array is not None
+        assert np.asarray(array).tolist() == [3, 3]
+        assert peers.stands(array.handle.handle)
+        assert stranger.call(lambda: len(node.current().table().domain.members())) == 2
+        array.close()
+        del array
+    with nothing_left():
+        assert _hand_over.attach(raw) is None, "its exporter has ended"
+
+
+def interrupted(*_arguments: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.usefixtures("met")
+@pytest.mark.parametrize("native", [True, False])
+def test_who_comes_while_an_exporter_is_being_met_waits(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, joined, go = routes.meet, threading.Event(), threading.Event()
+    attached: list[object] = []
+
+    def meet(handle: Handle) -> Any:
+        found = real(handle)
+        if not joined.is_set():
+            joined.set()
+            assert go.wait(20)
+        return found
+
+    def attach(way: Any) -> None:
+        try:
+            attached.append(way(raw))
+        except BaseException as error:
+            attached.append(error)
+
+    monkeypatch.setattr(routes, "meet", meet)
+    with Child() as stranger:
+        raw = stranger.call(shared, "one", (2,), "u1")
+        ways = [xs.attach, xs.attach if native else lambda raw: long_way(xs.attach, raw)]
+        threads = [threading.Thread(target=attach, args=(way,)) for way in ways]
+        threads[0].start()
+        assert joined.wait(20)
+        threads[1].start()
+        threads[1].join(0.2)  # it cannot be seen to wait
+        assert attached == []
+        go.set()
+        for each in threads:
+            each.join()
+        assert [type(each) for each in attached] == [xs.SharedArray] * 2, attached
 
 
 @pytest.mark.usefixtures("met")

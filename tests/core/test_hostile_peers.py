@@ -28,15 +28,16 @@ from xpushare.sharing.handle import fields_of
 from xpushare.sharing.peers import Opener, Peers
 
 
-def test_a_handler_opens_what_is_being_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", ["meet", "attach"])
+def test_a_handler_opens_what_is_being_opened(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     nested: list[int] = []
-    attach = routes.attach
+    step = getattr(routes, way)
 
     def interrupted(handle: Any) -> Any:
         if not nested:
             nested.append(0)
             signal.raise_signal(signal.SIGUSR1)
-        return attach(handle)
+        return step(handle)
 
     with Child() as child:
         handle = child.call(exported, "native_cpu:0")
@@ -45,7 +46,9 @@ def test_a_handler_opens_what_is_being_opened(monkeypatch: pytest.MonkeyPatch) -
             with xs.ipc.memory.open(handle) as memory:
                 nested.append(memory.nbytes)
 
-        monkeypatch.setattr(routes, "attach", interrupted)
+        if way == "attach":
+            monkeypatch.setattr(routes, "meet", lambda _handle: None)
+        monkeypatch.setattr(routes, way, interrupted)
         old = signal.signal(signal.SIGUSR1, handler)
         try:
             with xs.ipc.memory.open(handle) as memory:

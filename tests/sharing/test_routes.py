@@ -340,6 +340,7 @@ def test_a_route_that_is_blocked_hands_over_to_the_next(monkeypatch: pytest.Monk
         calls.append("pidfd")
         raise routes.Blocked("by the test")
 
+    monkeypatch.setattr(pidfd, "meet", lambda _handle: None)
     monkeypatch.setattr(pidfd, "attach", blocked)
     monkeypatch.setattr(pidfd, "fetch", blocked)
     with Child() as child:

@@ -10,6 +10,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 16
+#endif
+
 /* The kernel drops the locks of a dying process before it closes the process's driver fds; the pidfd says when the
  * process has ended. Wait for that, but not for ever: an exec drops the lock, too, and the pid in the member record may
  * be a lie. */
@@ -20,24 +24,27 @@
 #define SWEEP_BURST_NS 10000000u
 #define SWEEP_REST 5u
 #define SWEEP_STEP 4096u /* slots, and entries */
+#define FIRST_COUNTS 256u
 
 pthread_mutex_t xp_mu = PTHREAD_MUTEX_INITIALIZER;
 xp_domain *xp_domains;
 
 void xp_domain_ref(xp_domain *d) { __atomic_fetch_add(&d->refs, 1, __ATOMIC_RELAXED); }
 
-/* Counts that are 0. The kernel gives pages only as they are used; `calloc` would clear a MiB that it used before, which
- * took more than half of the first contact with an exporter. */
-uint32_t *xp_new_counts(uint32_t length)
+/* They grow as they are needed: making a whole MiB at the first contact with an exporter took much of its time. */
+bool xp_counts_reach(xp_counts *counts, uint32_t i)
 {
-    void *found = mmap(NULL, length * sizeof(uint32_t), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return found == MAP_FAILED ? NULL : found;
-}
-
-static void free_counts(uint32_t *counts, uint32_t length)
-{
-    if (counts)
-        munmap(counts, length * sizeof *counts);
+    uint32_t length = counts->length ? counts->length : FIRST_COUNTS;
+    if (i < counts->length)
+        return true;
+    while (length <= i)
+        length *= 2;
+    uint32_t *at = realloc(counts->at, length * sizeof *at);
+    if (at == NULL)
+        return false;
+    memset(at + counts->length, 0, (length - counts->length) * sizeof *at);
+    *counts = (xp_counts){at, length};
+    return true;
 }
 
 void xp_domain_unref(xp_domain *d)
@@ -51,9 +58,9 @@ void xp_domain_unref(xp_domain *d)
     if (d->last_fd > 0)
         close(d->last_fd);
     free(d->released);
-    free_counts(d->holds, XP_ENTRIES);
-    free_counts(d->attaches, XP_SLOTS);
-    free_counts(d->able, XP_SLOTS);
+    free(d->holds.at);
+    free(d->attaches.at);
+    free(d->able.at);
     free(d->slots_live);
     free(d);
 }
@@ -291,10 +298,8 @@ static bool map_commons(xp_domain *d, xp_error *error)
 {
     xp_memfd wanted = {.nbytes = XP_COMMONS_SIZE, .exact = true};
     struct stat st;
-    if ((d->base = xp_map_memfd(d->fd, &wanted, true, error)) == NULL)
+    if ((d->base = xp_map_checked(d->fd, &wanted, true, &st, error)) == NULL)
         return false;
-    if (fstat(d->fd, &st) < 0)
-        return xp_failed(error, errno, "fstat");
     d->dev = st.st_dev;
     d->ino = st.st_ino;
     xp_commons *c = (xp_commons *)d->base;
@@ -389,6 +394,53 @@ xp_domain *xp_join(int fd, int bell, const uint8_t *cookie, bool owner, xp_error
     return NULL;
 }
 
+/* The commons of a mapped table, joined. What the table says is read once: its owner may change it meanwhile. */
+static xp_domain *join_commons(int pidfd, const xp_table *table, const uint8_t *cookie)
+{
+    xp_table found;
+    memcpy(&found, table, sizeof found);
+    __asm__ __volatile__("" ::: "memory");
+    if (memcmp(found.magic, XP_TABLE_MAGIC, sizeof found.magic) != 0 || found.version != XP_VERSION ||
+        memcmp(found.cookie, cookie, XP_COOKIE) != 0)
+        return NULL;
+    xp_domain *d = NULL;
+    xp_error ignored;
+    struct stat st;
+    int fd = xp_pidfd_getfd(pidfd, found.commons_fd);
+    int bell = fd < 0 ? -1 : xp_pidfd_getfd(pidfd, found.bell_fd);
+    if (bell >= 0 && fstat(fd, &st) == 0 && st.st_ino == found.commons_inode)
+        d = xp_join(fd, bell, cookie, false, &ignored);
+    if (d == NULL && bell >= 0)
+        xp_close_received(bell);
+    if (d == NULL && fd >= 0)
+        xp_close_received(fd);
+    return d;
+}
+
+bool xp_meet(const xp_handle *h, xp_met *met)
+{
+    xp_memfd wanted = {.nbytes = XP_TABLE_SIZE, .seals = F_SEAL_FUTURE_WRITE, .exact = true};
+    xp_error ignored;
+    if (h->pid_namespace == 0 || h->pid_namespace != pid_namespace() || h->pid == (uint32_t)getpid())
+        return false;
+    *met = (xp_met){.pidfd = xp_pidfd_open((int)h->pid), .table_fd = -1};
+    if (met->pidfd >= 0)
+        met->table_fd = xp_pidfd_getfd(met->pidfd, (int)h->table_fd);
+    if (met->table_fd >= 0)
+        met->table = xp_map_memfd(met->table_fd, &wanted, false, &ignored);
+    if (met->table)
+        met->domain = join_commons(met->pidfd, (const xp_table *)met->table, h->cookie);
+    if (met->domain)
+        return true;
+    if (met->table)
+        munmap(met->table, XP_TABLE_SIZE);
+    if (met->table_fd >= 0)
+        xp_close_received(met->table_fd);
+    if (met->pidfd >= 0)
+        close(met->pidfd);
+    return false;
+}
+
 const char *xp_domain_wrong(const xp_domain *d)
 {
     if (xp_usable(d))
@@ -448,8 +500,9 @@ void xp_leave(xp_domain *d)
     }
     XP_STORE(&xp_member_at(d, d->member)->state, XP_EXITING);
     bool all = sweep(d, d->member, XP_CAUSE_EXIT, 0, UINT32_MAX);
-    for (uint32_t m = 0; m < XP_MEMBERS; m++)
-        xp_unwatch(d, m);
+    for (uint32_t i = 0; i < XP_MASK_WORDS; i++)
+        XP_EACH_BIT(d->watched[i], bits)
+            xp_unwatch(d, i * 64 + (uint32_t)__builtin_ctzll(bits));
     xp_unwatch_bell(d);
     if (all) {
         XP_STORE(&xp_member_at(d, d->member)->state, 0);
@@ -467,10 +520,18 @@ void xp_leave(xp_domain *d)
 void xp_close_received(int fd)
 {
     struct stat found;
+    if (fstat(fd, &found) == 0)
+        xp_close_file(fd, &found);
+    else
+        close(fd);
+}
+
+void xp_close_file(int fd, const struct stat *found)
+{
     xp_domain *d = NULL;
-    if (fstat(fd, &found) == 0 && S_ISREG(found.st_mode)) {
+    if (S_ISREG(found->st_mode)) {
         pthread_mutex_lock(&xp_mu);
-        for (d = xp_domains; d && (d->dev != found.st_dev || d->ino != found.st_ino); d = d->next)
+        for (d = xp_domains; d && (d->dev != found->st_dev || d->ino != found->st_ino); d = d->next)
             ;
         if (d)
             xp_domain_ref(d);
@@ -521,25 +582,23 @@ static uint64_t *holders_at(xp_domain *d, uint32_t entry)
 static xp_opens *opens_at(xp_domain *d, uint32_t entry) { return (xp_opens *)(d->base + XP_COMMONS_OPENS) + entry; }
 
 /* Each process counts its own holds and attachments, so that one bit stands for all its opens of an entry or slot. */
-bool xp_count_in(xp_domain *d, uint32_t **counts, uint32_t length, uint32_t i, uint64_t *mask)
+bool xp_count_in(xp_domain *d, xp_counts *counts, uint32_t i, uint64_t *mask)
 {
     pthread_mutex_lock(&d->mu);
-    if (*counts == NULL)
-        *counts = xp_new_counts(length);
-    bool ok = *counts != NULL && XP_LOAD(&d->left) == 0;
-    if (ok && (*counts)[i]++ == 0)
+    bool ok = xp_counts_reach(counts, i) && XP_LOAD(&d->left) == 0;
+    if (ok && counts->at[i]++ == 0)
         xp_set(mask, d->member);
     d->uses += ok;
     pthread_mutex_unlock(&d->mu);
     return ok;
 }
 
-void xp_count_out(xp_domain *d, uint32_t *counts, uint32_t i, uint64_t *mask)
+void xp_count_out(xp_domain *d, xp_counts *counts, uint32_t i, uint64_t *mask)
 {
     pthread_mutex_lock(&d->mu);
-    if (counts && counts[i]) {
+    if (i < counts->length && counts->at[i]) {
         d->uses--;
-        if (--counts[i] == 0)
+        if (--counts->at[i] == 0)
             xp_clear(mask, d->member);
     }
     pthread_mutex_unlock(&d->mu);
@@ -550,10 +609,10 @@ bool xp_hold(xp_domain *d, uint32_t entry)
     uint32_t *used = &((xp_commons *)d->base)->entries_used, old = XP_LOAD(used);
     for (int i = 0; i < XP_TRIES && old <= entry && !XP_CAS(used, &old, entry + 1); i++)
         ;
-    return xp_count_in(d, &d->holds, XP_ENTRIES, entry, holders_at(d, entry));
+    return xp_count_in(d, &d->holds, entry, holders_at(d, entry));
 }
 
-void xp_drop(xp_domain *d, uint32_t entry) { xp_count_out(d, d->holds, entry, holders_at(d, entry)); }
+void xp_drop(xp_domain *d, uint32_t entry) { xp_count_out(d, &d->holds, entry, holders_at(d, entry)); }
 
 bool xp_leave_if_idle(xp_domain *d)
 {

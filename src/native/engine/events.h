@@ -29,6 +29,11 @@ typedef struct { /* how far the sweep of a dead member has come, and of whom tha
     bool put_off;
 } xp_sweep;
 
+/* Counts of this process, one for each entry or slot up to the last one that needed its own. */
+typedef struct {
+    uint32_t *at, length;
+} xp_counts;
+
 typedef struct xp_domain {
     unsigned refs, born; /* born: fork count at its making */
     int left;            /* no member any more (or not yet): XP_LEFT, XP_ROBBED, XP_LEAVING */
@@ -60,9 +65,9 @@ typedef struct xp_domain {
     uint32_t next_slot, released_at, released_count; /* a ring of released indices */
     uint32_t *released;
     uint64_t *slots_live; /* bits */
-    uint32_t *holds, *attaches; /* counted in this process, per entry and per slot; mu */
-    uint64_t uses;              /* their sum; mu */
-    uint32_t *able;             /* of the attachments, those that may signal; mu */
+    xp_counts holds, attaches; /* counted in this process, per entry and per slot; mu */
+    uint64_t uses;             /* their sum; mu */
+    xp_counts able;            /* of the attachments, those that may signal; mu */
 } xp_domain;
 
 enum { XP_ONLY_WAITS, XP_MAY_SIGNAL, XP_WILL_SIGNAL }; /* what an attachment is for */
@@ -145,6 +150,15 @@ static inline bool xp_usable(const xp_domain *d)
 /* --- domain.c ----------------------------------------------------------------------------------------------------- */
 /* Become a member. Takes over both fds; where it returns NULL, they stay the caller's. Blocks. */
 xp_domain *xp_join(int fd, int bell, const uint8_t *cookie, bool owner, xp_error *error);
+/* What an importer has of an exporter, and owns. */
+typedef struct {
+    int pidfd, table_fd;
+    char *table; /* XP_TABLE_SIZE bytes, mapped */
+    xp_domain *domain;
+} xp_met;
+/* Meet the exporter of a handle by pidfd_getfd: map its table, join its commons. False: something is in the way, or is
+ * not as it has to be; nothing is left behind. Why, tells who takes these steps one by one. Blocks. */
+bool xp_meet(const xp_handle *h, xp_met *met);
 void xp_leave(xp_domain *d); /* the clean exit; a forked child has only the mapping left to give up. Blocks */
 const char *xp_domain_wrong(const xp_domain *d); /* why it may not touch shared memory, NULL if it may */
 bool xp_look(xp_domain *d, uint32_t m, int *pid, uint64_t *since, bool *alive); /* false: nobody has the index */
@@ -169,9 +183,9 @@ void xp_rob(void); /* takes xp_mu */
 extern void (*xp_on_robbed)(void); /* NULL, or what tells people; called without locks, from any thread */
 void xp_domain_ref(xp_domain *d);
 void xp_domain_unref(xp_domain *d);
-bool xp_count_in(xp_domain *d, uint32_t **counts, uint32_t length, uint32_t i, uint64_t *mask); /* takes d->mu */
-uint32_t *xp_new_counts(uint32_t length); /* all 0, of XP_ENTRIES or XP_SLOTS; NULL where there is no room */
-void xp_count_out(xp_domain *d, uint32_t *counts, uint32_t i, uint64_t *mask);
+bool xp_count_in(xp_domain *d, xp_counts *counts, uint32_t i, uint64_t *mask); /* takes d->mu */
+bool xp_counts_reach(xp_counts *counts, uint32_t i); /* there is one for `i`; false: there is no memory for it */
+void xp_count_out(xp_domain *d, xp_counts *counts, uint32_t i, uint64_t *mask);
 bool xp_alive(xp_domain *d, uint32_t m);         /* with d->mu */
 uint32_t xp_slots_used(const xp_domain *d); /* no slot at or above it was ever used */
 /* Is anybody in the mask dead whom we could not reap? Another reaper may be stopped, or never mean to. With d->mu. */

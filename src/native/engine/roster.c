@@ -105,10 +105,8 @@ bool xp_roster_attach(xp_slot *s)
     if (s->role == XP_ONLY_WAITS)
         return true;
     pthread_mutex_lock(&d->mu);
-    if (d->able == NULL)
-        d->able = xp_new_counts(XP_SLOTS);
-    bool ok = d->able != NULL;
-    if (ok && d->able[s->index]++ == 0)
+    bool ok = xp_counts_reach(&d->able, s->index);
+    if (ok && d->able.at[s->index]++ == 0)
         join(s, false);
     if (ok && s->role == XP_WILL_SIGNAL && !xp_bit(s->roles->signallers, d->member))
         join(s, true);
@@ -148,8 +146,8 @@ void xp_roster_detach(xp_slot *s)
     xp_domain *d = s->d;
     uint32_t me = d->member;
     pthread_mutex_lock(&d->mu);
-    bool able = s->role == XP_ONLY_WAITS || --d->able[s->index];
-    bool attached = d->attaches[s->index] > 1;
+    bool able = s->role == XP_ONLY_WAITS || --d->able.at[s->index];
+    bool attached = d->attaches.at[s->index] > 1;
     if (!able || !attached)
         close_role(d, s->roles, me);
     if (!able)

@@ -303,7 +303,7 @@ xp_slot *xp_attach(xp_domain *d, uint32_t index, int role, xp_error *error)
     }
     xp_slot *s = calloc(1, sizeof *s);
     xp_words *w = xp_words_at(d, index);
-    if (s == NULL || !xp_count_in(d, &d->attaches, XP_SLOTS, index, w->attached)) {
+    if (s == NULL || !xp_count_in(d, &d->attaches, index, w->attached)) {
         free(s);
         const char *wrong = xp_domain_wrong(d);
         xp_failed(error, wrong ? 0 : ENOMEM, wrong);
@@ -321,7 +321,7 @@ xp_slot *xp_attach(xp_domain *d, uint32_t index, int role, xp_error *error)
     s->w = w;
     s->roles = xp_roles_at(d, index);
     if (!xp_roster_attach(s)) {
-        xp_count_out(d, d->attaches, index, w->attached);
+        xp_count_out(d, &d->attaches, index, w->attached);
         free(s);
         xp_failed(error, ENOMEM, NULL);
         return NULL;
@@ -351,7 +351,7 @@ void xp_detach(xp_slot *s)
     xp_nodes_drop(s->d, s);
     pthread_mutex_unlock(&xp_mu);
     xp_roster_detach(s);
-    xp_count_out(s->d, s->d->attaches, s->index, s->w->attached);
+    xp_count_out(s->d, &s->d->attaches, s->index, s->w->attached);
     wake(s->d, s->w);
 }
 

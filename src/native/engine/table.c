@@ -10,35 +10,44 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-bool xp_check_memfd(int fd, const xp_memfd *wanted, xp_error *error)
+static bool check(int fd, const xp_memfd *wanted, struct stat *found, xp_error *error)
 {
-    struct stat found;
     struct statfs where;
     int needed = wanted->seals | F_SEAL_SHRINK, seals;
-    if (fstat(fd, &found) < 0)
+    if (fstat(fd, found) < 0)
         return xp_failed(error, errno, "fstat");
     if ((seals = fcntl(fd, F_GET_SEALS)) < 0)
         return xp_failed(error, 0, "the file descriptor is no memfd that can be sealed");
-    if (fstatfs(fd, &where) < 0)
-        return xp_failed(error, errno, "fstatfs");
-    if (where.f_type != TMPFS_MAGIC) /* with huge pages, touching a hole is a SIGBUS when the pool is empty */
-        return xp_failed(error, 0, "the memfd is not of ordinary pages");
+    /* With huge pages, whose size is the block size then, touching a hole is a SIGBUS when the pool is empty. In tmpfs,
+     * too, blocks can be larger than pages. */
+    if (found->st_blksize > sysconf(_SC_PAGESIZE)) {
+        if (fstatfs(fd, &where) < 0)
+            return xp_failed(error, errno, "fstatfs");
+        if (where.f_type != TMPFS_MAGIC)
+            return xp_failed(error, 0, "the memfd is not of ordinary pages");
+    }
     if (!(seals & F_SEAL_SHRINK))
         return xp_failed(error, 0, "the memfd is not sealed against shrinking (no F_SEAL_SHRINK)");
     if ((seals & needed) != needed)
         return xp_failed(error, 0, "the memfd is not sealed as it has to be (no F_SEAL_FUTURE_WRITE)");
-    if (wanted->inode && found.st_ino != wanted->inode)
+    if (wanted->inode && found->st_ino != wanted->inode)
         return xp_failed(error, 0, "the file descriptor's number was used again: it is another file");
-    if (wanted->nbytes == 0 || (uint64_t)found.st_size < wanted->nbytes)
+    if (wanted->nbytes == 0 || (uint64_t)found->st_size < wanted->nbytes)
         return xp_failed(error, 0, "the memfd has the wrong size: it is smaller than it has to be");
-    if (wanted->exact && (uint64_t)found.st_size != wanted->nbytes)
+    if (wanted->exact && (uint64_t)found->st_size != wanted->nbytes)
         return xp_failed(error, 0, "the memfd has the wrong size");
     return true;
 }
 
-char *xp_map_memfd(int fd, const xp_memfd *wanted, bool writable, xp_error *error)
+bool xp_check_memfd(int fd, const xp_memfd *wanted, xp_error *error)
 {
-    if (!xp_check_memfd(fd, wanted, error))
+    struct stat found;
+    return check(fd, wanted, &found, error);
+}
+
+char *xp_map_checked(int fd, const xp_memfd *wanted, bool writable, struct stat *found, xp_error *error)
+{
+    if (!check(fd, wanted, found, error))
         return NULL;
     void *base = mmap(NULL, wanted->nbytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
     if (base != MAP_FAILED)
@@ -47,10 +56,17 @@ char *xp_map_memfd(int fd, const xp_memfd *wanted, bool writable, xp_error *erro
     return NULL;
 }
 
+char *xp_map_memfd(int fd, const xp_memfd *wanted, bool writable, xp_error *error)
+{
+    struct stat found;
+    return xp_map_checked(fd, wanted, writable, &found, error);
+}
+
 char *xp_fetch_memfd(int pidfd, int fd, const xp_memfd *wanted, bool writable, const uint64_t *generation,
                      uint64_t expected, xp_error *error)
 {
     char *base = NULL;
+    struct stat found;
     int got = xp_pidfd_getfd(pidfd, fd);
     if (got < 0) {
         xp_failed(error, errno, "pidfd_getfd");
@@ -59,8 +75,11 @@ char *xp_fetch_memfd(int pidfd, int fd, const xp_memfd *wanted, bool writable, c
     if (XP_LOAD(generation) != expected)
         xp_failed(error, ESTALE, "pidfd_getfd");
     else
-        base = xp_map_memfd(got, wanted, writable, error);
-    xp_close_received(got);
+        base = xp_map_checked(got, wanted, writable, &found, error);
+    if (base)
+        xp_close_file(got, &found);
+    else
+        xp_close_received(got);
     return base;
 }
 

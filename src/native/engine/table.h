@@ -14,7 +14,10 @@ typedef struct {
 } xp_memfd;
 bool xp_check_memfd(int fd, const xp_memfd *wanted, xp_error *error);
 
-char *xp_map_memfd(int fd, const xp_memfd *wanted, bool writable, xp_error *error); /* checked; NULL: `error` */
+/* Checked, and mapped; NULL: `error`. `found`: what fstat said. */
+struct stat;
+char *xp_map_checked(int fd, const xp_memfd *wanted, bool writable, struct stat *found, xp_error *error);
+char *xp_map_memfd(int fd, const xp_memfd *wanted, bool writable, xp_error *error); /* likewise */
 /* The same for an fd of the exporter; ESTALE unless `*generation` is as expected once we have the fd. */
 char *xp_fetch_memfd(int pidfd, int fd, const xp_memfd *wanted, bool writable, const uint64_t *generation,
                      uint64_t expected, xp_error *error);

@@ -66,6 +66,8 @@ int xp_futex_wake(uint32_t *word, int count);
 /* `fd`, or -1 with its errno kept, above 2: where a process began without stdio, anybody's print goes to 0, 1 and 2. */
 int xp_above_stdio(int fd);
 void xp_close_received(int fd); /* an fd that a peer gave us; domain.c */
+struct stat;
+void xp_close_file(int fd, const struct stat *found); /* the same of one that was looked at */
 int xp_make_bell(void); /* or -1 and errno */
 void xp_ring_bell(int bell);
 int xp_pidfd_open(int pid);

@@ -12,11 +12,6 @@ static PyObject *close_received(PyObject *Py_UNUSED(module), PyObject *arg)
     Py_RETURN_NONE;
 }
 
-static PyMethodDef domain_functions[] = {
-    {"close_received", close_received, METH_O, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
 /* --- the type ----------------------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -68,6 +63,46 @@ static PyObject *domain_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->d = d;
     return (PyObject *)self;
 }
+
+/* (mapping, domain, table, pidfd), or None */
+static PyObject *meet(PyObject *module, PyObject *fields)
+{
+    const xp_types *types = xp_types_of(module);
+    const xp_handle *h = xp_fields_of(types, fields);
+    xp_met met;
+    bool good;
+    if (h == NULL) {
+        PyErr_SetString(PyExc_TypeError, "meet() takes Fields");
+        return NULL;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    good = xp_meet(h, &met);
+    Py_END_ALLOW_THREADS
+    if (!good)
+        Py_RETURN_NONE;
+    PyObject *mapping = xp_mapping_new(types->mapping, met.table, XP_TABLE_SIZE);
+    xp_domain_object *d = (xp_domain_object *)PyType_GenericAlloc(types->domain, 0);
+    PyObject *table = xp_own_fd(types->owned_fd, met.table_fd, "pidfd_getfd");
+    PyObject *pidfd = xp_own_fd(types->owned_fd, met.pidfd, "pidfd_open");
+    if (d) {
+        d->d = met.domain;
+    } else {
+        xp_leave(met.domain);
+        xp_domain_unref(met.domain);
+    }
+    PyObject *found = mapping && d && table && pidfd ? PyTuple_Pack(4, mapping, d, table, pidfd) : NULL;
+    Py_XDECREF(mapping);
+    Py_XDECREF((PyObject *)d);
+    Py_XDECREF(table);
+    Py_XDECREF(pidfd);
+    return found;
+}
+
+static PyMethodDef domain_functions[] = {
+    {"close_received", close_received, METH_O, NULL},
+    {"meet", meet, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
 
 static void domain_dealloc(PyObject *self)
 {
@@ -402,7 +437,8 @@ static PyType_Spec domain_spec = {"xpushare._native.Domain", sizeof(xp_domain_ob
 
 int xp_init_domain(PyObject *module)
 {
-    if (PyModule_AddFunctions(module, domain_functions) < 0 || xp_add_type(module, &domain_spec) < 0)
+    if (PyModule_AddFunctions(module, domain_functions) < 0 ||
+        xp_keep_type(module, &domain_spec, &xp_types_of(module)->domain) < 0)
         return -1;
     return xp_keep_type(module, &lease_spec, &xp_types_of(module)->lease);
 }

@@ -15,8 +15,8 @@
 /* Names of attributes and methods. */
 #define NAMES(_)                                                                                                      \
     _(has_streams) _(acquire) _(release) _(_sweep) _(acquire_known) _(handle) _(sweep) _(withdraw) _(forget) _(_remember)         \
-        _(setdefault) _(import_memory) _(address) _(nbytes) _(host_accessible) _(device) _(lasting_export) _(export)  \
-        _(requires_grad)
+        _(setdefault) _(meet) _(_discard) _(import_memory) _(address) _(nbytes) _(host_accessible) _(device)          \
+        _(lasting_export) _(export) _(requires_grad)
 /* Slots of these classes, which are read and set without a search for their names. */
 #define SLOTS(_)                                                                                                      \
     _(SharedArray, _held) _(SharedArray, _forks) _(SharedArray, _shape) _(SharedArray, _strides)                      \
@@ -375,26 +375,61 @@ static PyObject *acquire_known(const xp_hand_over *self, PyObject *memory, PyObj
     return acquired;
 }
 
-/* (what is mapped, the hold) of an exporter that this process has met; NULL: see `declined`. */
+/* (what is mapped, the hold) from an exporter that this process has met; NULL: see `declined`. */
+static PyObject *acquire_from(const xp_hand_over *self, const xp_types *types, const xp_handle *h, PyObject *memory,
+                              PyObject *peers, PyObject *cache, PyObject *peer, PyObject *opener, PyObject *device,
+                              PyObject *key)
+{
+    PyObject *known = found_in(cache, key), *acquired = NULL;
+    if (known)
+        acquired = open_again(self, types, h, memory, peer, known);
+    else if (!PyErr_Occurred() && only_maps(self, opener))
+        acquired = open_mapped(self, types, h, memory, peers, cache, peer, device, key);
+    Py_XDECREF(known);
+    if (acquired == NULL && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_Exception))) {
+        PyErr_Clear();
+        acquired = acquire_known(self, memory, peers, key, opener);
+    }
+    return acquired;
+}
+
+/* The same from an exporter that it has not met. Where nothing comes of it, nothing of the acquaintance stays. */
+static PyObject *acquire_first(const xp_hand_over *self, const xp_types *types, const xp_handle *h, PyObject *memory,
+                               PyObject *node, PyObject *peers, PyObject *cache, PyObject *opener, PyObject *device,
+                               PyObject *key)
+{
+    PyObject *peer = METHOD(node, meet, memory), *acquired = NULL;
+    if (peer && Py_TYPE(peer) == CLASS(Peer)) {
+        acquired = acquire_from(self, types, h, memory, peers, cache, peer, opener, device, key);
+        if (acquired == NULL) {
+            PyObject *type, *value, *trace; /* of an interrupt */
+            PyErr_Fetch(&type, &value, &trace);
+            PyObject *left = METHOD(peers, _discard, PyTuple_GetItem(key, 0));
+            if (left)
+                PyErr_Restore(type, value, trace);
+            Py_XDECREF(left);
+        }
+    }
+    Py_XDECREF(peer);
+    return acquired;
+}
+
+/* (what is mapped, the hold); NULL: see `declined`. */
 static PyObject *acquire(const xp_hand_over *self, const xp_types *types, const xp_handle *h, PyObject *memory,
-                         PyObject *peers, PyObject *opener, PyObject *device)
+                         PyObject *node, PyObject *peers, PyObject *opener, PyObject *device)
 {
     PyObject *key = key_of(h, opener), *met = READ(peers, Peers, _peers), *cache = READ(peers, Peers, _cache);
     PyObject *swept = key && met && cache && PyDict_Size(met) > 1 ? METHOD(peers, sweep) : Py_NewRef(Py_None);
-    PyObject *peer = swept && key && met && cache ? found_in(met, PyTuple_GetItem(key, 0)) : NULL, *acquired = NULL;
-    if (peer) {
-        PyObject *known = found_in(cache, key);
-        if (known)
-            acquired = open_again(self, types, h, memory, peer, known);
-        else if (!PyErr_Occurred() && only_maps(self, opener))
-            acquired = open_mapped(self, types, h, memory, peers, cache, peer, device, key);
-        Py_XDECREF(known);
-        if (acquired == NULL && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_Exception))) {
-            PyErr_Clear();
-            acquired = acquire_known(self, memory, peers, key, opener);
-        }
+    PyObject *acquired = NULL;
+    if (swept && key && met && cache) {
+        PyObject *peer = found_in(met, PyTuple_GetItem(key, 0));
+        if (peer)
+            acquired = acquire_from(self, types, h, memory, peers, cache, peer, opener, device, key);
+        else if (!PyErr_Occurred())
+            acquired = acquire_first(self, types, h, memory, node, peers, cache, opener, device, key);
+        Py_XDECREF(peer);
     }
-    PyObject *all[] = {key, met, cache, swept, peer};
+    PyObject *all[] = {key, met, cache, swept};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         Py_XDECREF(all[i]);
     return acquired;
@@ -509,7 +544,7 @@ static PyObject *over_attach(PyObject *object, PyObject *message)
     Py_XDECREF(names);
     PyObject *memory = decided ? new_handle(self, types, &a.memory) : NULL;
     PyObject *peers = memory ? READ(node, Node, peers) : NULL;
-    PyObject *acquired = peers ? acquire(self, types, &a.memory, memory, peers, PyTuple_GetItem(decided, 0),
+    PyObject *acquired = peers ? acquire(self, types, &a.memory, memory, node, peers, PyTuple_GetItem(decided, 0),
                                          PyTuple_GetItem(decided, 1))
                                : NULL;
     PyObject *array = acquired ? attached(self, types, &a, message, memory, acquired, PyTuple_GetItem(decided, 1),

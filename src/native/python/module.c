@@ -198,6 +198,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(s->template);
     Py_VISIT(s->own_table);
     Py_VISIT(s->tree_parts);
+    Py_VISIT(s->domain);
     return 0;
 }
 
@@ -214,6 +215,7 @@ static int module_clear(PyObject *module)
     Py_CLEAR(s->template);
     Py_CLEAR(s->own_table);
     Py_CLEAR(s->tree_parts);
+    Py_CLEAR(s->domain);
     Py_CLEAR(s->held_name);
     return 0;
 }

@@ -11,7 +11,8 @@ from weakref import WeakValueDictionary, ref
 
 from xpushare import _native
 from xpushare._leaving import Stage, at_leave
-from xpushare.sharing.peers import Peers
+from xpushare.sharing.handle import Handle, fields_of
+from xpushare.sharing.peers import Peer, Peers
 from xpushare.sharing.table import Table
 
 __all__ = ["AddressMap", "Node", "current", "here", "left"]
@@ -89,6 +90,13 @@ class Node:
 
     def is_own(self, cookie: bytes) -> bool:
         return self._table is not None and self._table.cookie == cookie
+
+    def meet(self, handle: Handle) -> Peer | None:
+        """The exporter of a handle that came first, the short way; see `Peers.meet`. None for a handle of our own."""
+        if self.is_own(fields_of(handle).cookie):
+            return None
+        self.peers.sweep()
+        return self.peers.meet(handle)
 
     def leave(self) -> None:
         """Clean exit: record what this process owes as lost, and hold nothing any more."""

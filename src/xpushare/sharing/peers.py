@@ -109,6 +109,39 @@ class Opener:
 _new: Any = tuple.__new__
 
 
+def _meet(handle: Handle) -> routes.Met:
+    """Map the exporter's table and join its commons, step by step: an error says what is wrong."""
+    fields = fields_of(handle)
+    attachment = routes.attach(handle)
+    doing = f"mapping the table of process {fields.pid}"
+    try:
+        _system.check_memfd(attachment.table.number, layout.TABLE_NBYTES, seals=_system.F_SEAL_FUTURE_WRITE, exact=True)
+        mapping = _system.Mapping(attachment.table.number, layout.TABLE_NBYTES, 0, False)
+        magic, version, _pid, cookie, _ns, _commons, _bell, inode = layout.TABLE.unpack_from(_view(mapping))
+        if (magic, version, cookie) != (layout.TABLE_MAGIC, layout.TABLE_VERSION, fields.cookie):
+            raise InvalidHandleError(f"{doing}: it is not the one that the handle names")
+        if _system.fstat(attachment.commons.number).st_ino != inode:
+            raise InvalidHandleError(f"{doing}: its commons is another file")
+        domain = _system.join(attachment.commons, attachment.bell, cookie, False)
+    except OSError as error:
+        close_all((attachment.table, attachment.commons, attachment.bell))
+        if error.errno == errno.ENOSPC:
+            raise OutOfMemoryError(
+                f"process {fields.pid} serves as many importing processes as it can (1023)", native=error.errno
+            ) from error
+        raise from_os_error(error, doing) from error
+    except ValueError as error:
+        close_all((attachment.table, attachment.commons, attachment.bell))
+        if isinstance(error, InvalidHandleError):
+            raise
+        raise InvalidHandleError(f"{doing}: {error}") from error
+    return routes.Met(mapping, domain, attachment.table, attachment.direct, attachment.pidfd)
+
+
+def _view(table: _native.Mapping) -> memoryview:
+    return memoryview(_native.Span(table.address, layout.TABLE_NBYTES, True, table))
+
+
 @final
 class Peer:
     """One exporter, known by its table, which is mapped once. Membership in its commons shows the exporter what is
@@ -116,54 +149,26 @@ class Peer:
     """
 
     __slots__ = (
-        "_attachment", "_direct", "_mapping", "_pidfd_number", "_view", "address", "cookie", "domain", "pid", "table",
+        "_direct", "_mapping", "_pidfd_number", "_table_fd", "address", "cookie", "domain", "pid", "pidfd", "table",
     )  # fmt: skip
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: Handle, met: routes.Met) -> None:
         fields = fields_of(handle)
-        attachment = routes.attach(handle)
-        doing = f"mapping the table of process {fields.pid}"
-        try:
-            _system.check_memfd(
-                attachment.table.number, layout.TABLE_NBYTES, seals=_system.F_SEAL_FUTURE_WRITE, exact=True
-            )
-            self._mapping = _system.Mapping(attachment.table.number, layout.TABLE_NBYTES, 0, False)
-            self.address = self._mapping.address
-            self._view = memoryview(_native.Span(self.address, layout.TABLE_NBYTES, True, self._mapping))
-            magic, version, _pid, cookie, _ns, _commons, _bell, inode = layout.TABLE.unpack_from(self._view)
-            if (magic, version, cookie) != (layout.TABLE_MAGIC, layout.TABLE_VERSION, fields.cookie):
-                raise InvalidHandleError(f"{doing}: it is not the one that the handle names")
-            if _system.fstat(attachment.commons.number).st_ino != inode:
-                raise InvalidHandleError(f"{doing}: its commons is another file")
-            self.domain = _system.join(attachment.commons, attachment.bell, cookie, False)
-        except OSError as error:
-            close_all((attachment.table, attachment.commons, attachment.bell))
-            if error.errno == errno.ENOSPC:
-                raise OutOfMemoryError(
-                    f"process {fields.pid} serves as many importing processes as it can (1023)", native=error.errno
-                ) from error
-            raise from_os_error(error, doing) from error
-        except ValueError as error:
-            close_all((attachment.table, attachment.commons, attachment.bell))
-            if isinstance(error, InvalidHandleError):
-                raise
-            raise InvalidHandleError(f"{doing}: {error}") from error
-        # The table's fd stays open with the rest: by it `xpushare ls` tells what a dead exporter left here.
-        self.cookie = cookie
+        self.cookie = fields.cookie
         self.pid = fields.pid
-        self._attachment = attachment
-        self._pidfd_number = -1 if attachment.pidfd is None else attachment.pidfd.number
+        self.domain = met.domain
+        self.pidfd = met.pidfd
+        self.address = met.mapping.address
+        self._mapping = met.mapping
+        self._table_fd = met.table
+        self._pidfd_number = -1 if met.pidfd is None else met.pidfd.number
         # pidfd_getfd is worth trying for every object: nothing that refuses it changes while both processes live.
-        self._direct = attachment.direct
-        self.table = _native.PeerTable(self._mapping, self.domain, self._pidfd_number if self._direct else -1)
-
-    @property
-    def pidfd(self) -> OwnedFd | None:
-        return self._attachment.pidfd
+        self._direct = met.direct
+        self.table = _native.PeerTable(met.mapping, met.domain, self._pidfd_number if met.direct else -1)
 
     def alive(self) -> bool:
-        if self.pidfd is not None:
-            return not _native.dead([self.pidfd.number])
+        if self._pidfd_number >= 0:
+            return not _native.dead([self._pidfd_number])
         return _native.lock_holder(self.domain.fd, layout.LIFE) is not None
 
     def entry_address(self, entry: int) -> int:
@@ -201,7 +206,7 @@ class Peer:
             return Hardware(handle.backend, handle.device_uuid, "", "")
         if entry.device <= layout.DEVICE_COUNT:
             at = layout.TABLE_DEVICES + (entry.device - 1) * layout.DEVICE.size
-            backend, device_uuid, pci, driver_uuid = layout.DEVICE.unpack_from(self._view, at)
+            backend, device_uuid, pci, driver_uuid = layout.DEVICE.unpack_from(_view(self._mapping), at)
             pci = pci.rstrip(b"\0")
             if (backend, device_uuid) == (fields.backend, fields.device_uuid) and _PCI.fullmatch(pci):
                 driver = str(uuid.UUID(bytes=driver_uuid)) if any(driver_uuid) else ""
@@ -213,7 +218,7 @@ class Peer:
         if not entry.fd_count:
             return []
         numbers = None if entry.flags & layout.ENTRY_ON_DEMAND else layout.FDS.unpack(entry.fds)
-        fds = routes.fetch(self._attachment, handle, numbers, entry.fd_count)
+        fds = routes.fetch(self.pidfd, handle, numbers, entry.fd_count)
         try:
             self.expect_exported(handle)
             if entry.inode and _system.fstat(fds[0].number).st_ino != entry.inode:
@@ -336,7 +341,8 @@ class Peers:
                 turn.refusal = error.message, error.reasons
                 raise
             except XpuShareError:
-                found = find()  # the handler of a signal may have made it meanwhile
+                with self._lock:  # or `meet` is making it
+                    found = find()  # the handler of a signal may have made it meanwhile
                 if found is not None:
                     return found
                 raise
@@ -349,10 +355,24 @@ class Peers:
             self.once(cookie, lambda: self._peers.get(cookie), lambda: self._attach(handle)) if found is None else found
         )
 
+    def meet(self, handle: Handle) -> Peer | None:
+        """The exporter of `handle`, which this process may not have met yet, the short way. None where that is closed,
+        or the exporter dead: `peer` says why.
+        """
+        cookie = fields_of(handle).cookie
+        with self._lock:  # so that nobody finds it joined, but not here yet
+            found = self._peers.get(cookie)
+            if found is None and (met := routes.meet(handle)) is not None:
+                found = self._peers[cookie] = Peer(handle, met)
+                self._know()
+        return found
+
     def _attach(self, handle: Handle) -> Peer:
-        peer = self._peers[fields_of(handle).cookie] = Peer(handle)
-        self._know()
-        return peer
+        found = self.meet(handle)
+        if found is None:
+            found = self._peers[fields_of(handle).cookie] = Peer(handle, _meet(handle))
+            self._know()
+        return found
 
     def _lease(self, handle: Handle) -> Lease:
         """A lease of the handle's entry, at its exporter."""

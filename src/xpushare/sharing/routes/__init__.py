@@ -1,8 +1,8 @@
 """The ways in which an exporter's file descriptors reach an importer, in the order in which they are tried.
 
-A route is a module with `name`, `attach(handle) -> Attachment` and `fetch(attachment, handle, count) -> list[OwnedFd]`,
+A route is a module with `name`, `attach(handle) -> Attachment` and `fetch(pidfd, handle, fds, count) -> list[OwnedFd]`,
 which raise `Blocked` when something refuses them (the next route is tried) and `HandleExpiredError` when the exporter
-is certainly gone.
+is certainly gone; and with `meet(handle) -> Met | None`, a short way that says nothing where it is closed.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Protocol
 from xpushare._errors import RouteError
 from xpushare._fds import OwnedFd
 from xpushare.sharing.handle import Handle, fields_of
-from xpushare.sharing.routes.attachment import Attachment, Blocked
+from xpushare.sharing.routes.attachment import Attachment, Blocked, Met
 
-__all__ = ["Attachment", "Blocked", "attach", "fetch", "routes", "use_only"]
+__all__ = ["Attachment", "Blocked", "Met", "attach", "fetch", "meet", "routes", "use_only"]
 
 
 class Route(Protocol):
@@ -22,9 +22,10 @@ class Route(Protocol):
 
     name: str
 
+    def meet(self, handle: Handle) -> Met | None: ...
     def attach(self, handle: Handle) -> Attachment: ...
     def fetch(
-        self, attachment: Attachment, handle: Handle, fds: tuple[int, ...] | None, count: int
+        self, pidfd: OwnedFd | None, handle: Handle, fds: tuple[int, ...] | None, count: int
     ) -> list[OwnedFd]: ...
 
 
@@ -56,6 +57,11 @@ def _refused(handle: Handle, reasons: list[str]) -> RouteError:
     )
 
 
+def meet(handle: Handle) -> Met | None:
+    """The exporter of `handle` by the first route's short way. None where that is closed: `attach` says why."""
+    return routes()[0].meet(handle)
+
+
 def attach(handle: Handle) -> Attachment:
     """Get to know the exporter of `handle`. `RouteError` when every route is blocked."""
     reasons: list[str] = []
@@ -67,14 +73,14 @@ def attach(handle: Handle) -> Attachment:
     raise _refused(handle, reasons)
 
 
-def fetch(attachment: Attachment, handle: Handle, fds: tuple[int, ...] | None, count: int) -> list[OwnedFd]:
+def fetch(pidfd: OwnedFd | None, handle: Handle, fds: tuple[int, ...] | None, count: int) -> list[OwnedFd]:
     """The `count` fds of the handle's entry, whose numbers in the exporter are `fds` (None: made on demand, by the
     socket only).
     """
     reasons: list[str] = []
     for route in routes():
         try:
-            return route.fetch(attachment, handle, fds, count)
+            return route.fetch(pidfd, handle, fds, count)
         except Blocked as blocked:
             reasons.append(f"{route.name}: {blocked}")
     raise _refused(handle, reasons)

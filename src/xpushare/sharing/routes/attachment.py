@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xpushare._fds import OwnedFd
+from xpushare._native import Domain, Mapping
 
-__all__ = ["Attachment", "Blocked"]
+__all__ = ["Attachment", "Blocked", "Met"]
 
 
 class Blocked(Exception):
@@ -22,3 +23,14 @@ class Attachment:
     bell: OwnedFd
     direct: bool  # pidfd_getfd works on this exporter
     pidfd: OwnedFd | None  # None where the kernel or a namespace keeps it from us
+
+
+@dataclass(slots=True)
+class Met:
+    """What an importer makes of an attachment: the table mapped, the commons joined."""
+
+    mapping: Mapping
+    domain: Domain
+    table: OwnedFd  # stays open with the rest: by it `xpushare ls` tells what a dead exporter left here
+    direct: bool
+    pidfd: OwnedFd | None

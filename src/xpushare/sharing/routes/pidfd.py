@@ -11,9 +11,9 @@ from xpushare._errors import HandleExpiredError, from_os_error
 from xpushare._fds import OwnedFd
 from xpushare.sharing import identity, layout
 from xpushare.sharing.handle import Handle, fields_of
-from xpushare.sharing.routes.attachment import Attachment, Blocked
+from xpushare.sharing.routes.attachment import Attachment, Blocked, Met
 
-__all__ = ["attach", "fetch", "name"]
+__all__ = ["attach", "fetch", "meet", "name"]
 
 name = "pidfd_getfd"
 
@@ -51,6 +51,15 @@ def get(pidfd: int, fd: int) -> OwnedFd:
         if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
             raise from_os_error(error, "pidfd_getfd") from error
         raise
+
+
+def meet(handle: Handle) -> Met | None:
+    """All of it by one native call."""
+    found = _native.meet(fields_of(handle))
+    if found is None:
+        return None
+    mapping, domain, table, pidfd = found
+    return Met(mapping, domain, table, True, pidfd)
 
 
 def attach(handle: Handle) -> Attachment:
@@ -104,16 +113,16 @@ def _commons_and_bell(table: OwnedFd, handle: Handle) -> tuple[int, int] | None:
     return (commons, bell) if (magic, cookie) == (layout.TABLE_MAGIC, fields_of(handle).cookie) else None
 
 
-def fetch(attachment: Attachment, handle: Handle, fds: tuple[int, ...] | None, count: int) -> list[OwnedFd]:
+def fetch(pidfd: OwnedFd | None, handle: Handle, fds: tuple[int, ...] | None, count: int) -> list[OwnedFd]:
     if fds is None:
         raise Blocked("these file descriptors are made on demand, by the exporter's socket only")
-    if attachment.pidfd is None or fields_of(handle).pid_namespace != identity.namespace("pid"):
+    if pidfd is None or fields_of(handle).pid_namespace != identity.namespace("pid"):
         raise Blocked("the exporter is in another PID namespace")
     got: list[OwnedFd] = []
     try:
-        got.extend(get(attachment.pidfd.number, fd) for fd in fds[:count])
+        got.extend(get(pidfd.number, fd) for fd in fds[:count])
     except OSError as error:
-        if error.errno == errno.ESRCH or _native.dead([attachment.pidfd.number]):
+        if error.errno == errno.ESRCH or _native.dead([pidfd.number]):
             raise _gone(handle, "it ended") from None
         if error.errno == errno.EBADF:
             raise HandleExpiredError("the handle has expired: the object behind it was freed just now") from None

@@ -18,7 +18,7 @@ from xpushare.sharing import door, identity
 from xpushare.sharing.handle import Handle, fields_of
 from xpushare.sharing.routes.attachment import Attachment, Blocked
 
-__all__ = ["attach", "fetch", "name"]
+__all__ = ["attach", "fetch", "meet", "name"]
 
 name = "socket"
 TIMEOUT: Final = 2.0  # seconds for one answer
@@ -119,6 +119,10 @@ def _is_of(pidfd: OwnedFd, pid: int) -> bool:
     )  # -1: it has ended; 0: in no namespace of ours
 
 
+def meet(handle: Handle) -> None:
+    """There is none: the exporter may not answer."""
+
+
 def attach(handle: Handle) -> Attachment:
     fds, _total = _ask(handle, _HELLO, 0)
     if len(fds) != 4:
@@ -127,7 +131,7 @@ def attach(handle: Handle) -> Attachment:
     return Attachment(fds[0], fds[1], fds[2], False, fds[3])
 
 
-def fetch(attachment: Attachment, handle: Handle, fds: tuple[int, ...] | None, count: int) -> list[OwnedFd]:  # noqa: ARG001
+def fetch(pidfd: OwnedFd | None, handle: Handle, fds: tuple[int, ...] | None, count: int) -> list[OwnedFd]:  # noqa: ARG001
     got: list[OwnedFd] = []
     try:
         while len(got) < count:
