@@ -295,10 +295,11 @@ class Peers:
     holds weak references, so it never evicts what is in use, and keeps nothing else alive.
     """
 
-    __slots__ = ("_cache", "_lock", "_peers", "_pidfds", "_together", "_turns", "kept")
+    __slots__ = ("_cache", "_lock", "_meeting", "_peers", "_pidfds", "_together", "_turns", "kept")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: what dies while it is held may call `forget`
+        self._meeting = threading.RLock()  # another one: to join a commons may take a moment
         self._peers: dict[bytes, Peer] = {}
         self._cache: dict[Hashable, ref[Any]] = {}
         self._turns: WeakValueDictionary[Hashable, _Turn] = WeakValueDictionary()
@@ -341,7 +342,7 @@ class Peers:
                 turn.refusal = error.message, error.reasons
                 raise
             except XpuShareError:
-                with self._lock:  # or `meet` is making it
+                with self._meeting:  # `meet` may be making it
                     found = find()  # the handler of a signal may have made it meanwhile
                 if found is not None:
                     return found
@@ -360,7 +361,7 @@ class Peers:
         or the exporter dead: `peer` says why.
         """
         cookie = fields_of(handle).cookie
-        with self._lock:  # so that nobody finds it joined, but not here yet
+        with self._meeting:  # so that nobody finds it joined, but not here yet
             found = self._peers.get(cookie)
             if found is None and (met := routes.meet(handle)) is not None:
                 found = self._peers[cookie] = Peer(handle, met)
