@@ -653,7 +653,7 @@ static bool lies(const xp_hand_over *self, PyObject *range, source *s)
 static bool describe(const xp_hand_over *self, PyObject *array, source *s)
 {
     PyObject *range = READ(array, SharedArray, _held);
-    bool good = range && this_process(READ(array, SharedArray, _forks)) && lies(self, range, s) &&
+    bool good = range && lies(self, range, s) && this_process(READ(array, SharedArray, _forks)) &&
                 name_dtype(self, array, s) && span(self, array, s);
     Py_XDECREF(range);
     return good;
