@@ -521,10 +521,11 @@ def _tensors(
         dtypes = [(dlpack_type(dtype), dtype.itemsize) for dtype in content.dtypes]
     except BufferError:
         return None
-    if not _wait({dlpack_of(each.device, each.allocation.kind): each.device for each in opened}, orders):
+    on = [dlpack_of(each.device, each.allocation.kind) for each in opened]
+    if not _wait(dict(zip(on, [each.device for each in opened], strict=True)), orders):
         return None
     # last: the traceback of an error would hold them
-    places = [(each.hold()[0], each.address, dlpack_of(each.device, each.allocation.kind)) for each in opened]
+    places = [(each.hold()[0], each.address, where) for each, where in zip(opened, on, strict=True)]
     return content.leaves.tensors(exchange, places, dtypes)
 
 
