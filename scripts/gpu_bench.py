@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any, Final
 
 MIB: Final = 1 << 20
+COLD: Final = 5e-3  # seconds between rounds that find caches and clocks cold
 NBYTES: Final = 64 * MIB
 SPAWN: Final = multiprocessing.get_context("spawn")
 PROFILE: Final = bool(os.environ.get("XPUSHARE_PROFILE"))
@@ -486,7 +487,9 @@ def tensors() -> None:
 
     handles: list[Any] = []
 
-    def run(name: str, way: bytes, send: Callable[[Any], None], make: Callable[[int], Any], same: bool) -> Samples:
+    def run(
+        name: str, way: bytes, send: Callable[[Any], None], make: Callable[[int], Any], same: bool, rest: float = 0
+    ) -> Samples:
         kept: list[Any] = []
         if send is again:
             kept = [make(1)]
@@ -500,6 +503,7 @@ def tensors() -> None:
             kept += [make(i) for i in range(1 if same else rounds)]
         torch.cuda.synchronize()
         for i in range(rounds):
+            time.sleep(rest)
             if profile is not None:
                 profile.enable()
             start = time.perf_counter()
@@ -539,6 +543,7 @@ def tensors() -> None:
         "explicit handle before": (b"open", again, fresh, True),
         "own before": (b"share", again, own, True),
     }
+    ways |= {f"{name}, cold": (*ways[name], COLD) for name in ("theirs", "share", "theirs held", "share before")}
     found: dict[str, Samples] = {name: [] for name in ways}
     for turn in range(1 if PROFILE else 2):
         for name, arguments in ways.items():
@@ -550,15 +555,19 @@ def tensors() -> None:
     here.send_bytes(b"end")
     child.join(10)
     other = "torch.multiprocessing queue"
-    new = found["theirs"]
+    new, cold = found["theirs"], found["theirs, cold"]
     hand = "ctypes by hand, nothing checked, no tensor made"
     compare("d. floor: new 64 MiB torch tensor, ctypes by hand", found["hand"], other, new)
     compare("d. new 64 MiB torch tensor, explicit handle", found["explicit"], hand, found["hand"])
-    compare("d. new 64 MiB torch tensor, xs.share", found["share"], other, new, faster=4)
-    compare("d. new 64 MiB torch tensor, explicit handle", found["explicit"], other, new, faster=4)
-    compare("d. new xs.empty on cuda, xs.share", found["own share"], other, new, faster=2.2)
-    compare("d. new xs.empty on cuda, explicit handle", found["own explicit"], other, new, faster=2.2)
-    for more, before, faster in ((", sent before", "theirs before", 8.0), (", still open there", "theirs held", None)):
+    compare("d. new 64 MiB torch tensor, xs.share", found["share"], other, new, faster=2)
+    compare("d. new 64 MiB torch tensor, xs.share, cold", found["share, cold"], f"{other}, cold", cold, faster=1.2)
+    compare("d. new 64 MiB torch tensor, explicit handle", found["explicit"], other, new)
+    compare("d. new xs.empty on cuda, xs.share", found["own share"], other, new)
+    compare("d. new xs.empty on cuda, explicit handle", found["own explicit"], other, new)
+    cold = found["theirs held, cold"]
+    more = "cold, still open there"
+    compare("d. tensor opened before, shared anew, cold", found["share before, cold"], f"{other}, {more}", cold)
+    for more, before, faster in ((", sent before", "theirs before", None), (", still open there", "theirs held", 3)):
         for what, name in (
             ("tensor opened before, shared anew", "share before"),
             ("tensor opened before, explicit handle anew", "explicit before"),

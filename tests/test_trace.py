@@ -336,12 +336,12 @@ def test_signals_reach_the_program(tmp_path: Path, number: int) -> None:
         textwrap.dedent(
             f"""
             import signal, sys
+            signal.pthread_sigmask(signal.SIG_BLOCK, [{int(number)}])  # for all threads: none comes before `sigwait`
             import xpushare as xs
-            signal.signal({int(number)}, lambda *_: sys.exit(9))
             xs.malloc_device(1, "native_cpu:0")
             open({str(ready)!r}, "w")
-            while True:
-                signal.pause()
+            signal.sigwait([{int(number)}])
+            sys.exit(9)
             """
         )
     )
