@@ -265,6 +265,8 @@ def test_the_queue_over_a_stream_that_never_ends_is_made_once() -> None:
     class OfALibrary:
         mock_stream = MockStream()
 
+    named = current_work(device, array, 7)
+    assert current_work(device, OfALibrary(), 7) is not named, "another library may call another stream the same"
     made = [current_work(device, OfALibrary(), 7) for _ in range(2)]
     assert made[0] is not made[1], "that stream may end, and its number be another's"
     OfALibrary.mock_stream.close()
@@ -486,8 +488,13 @@ def test_attach_meets_an_exporter(monkeypatch: pytest.MonkeyPatch) -> None:
             with pytest.raises(KeyboardInterrupt):
                 _hand_over.attach(gone)
             assert cookie not in peers._peers
+        with monkeypatch.context() as patch, nothing_left():
+            patch.setattr(Peers, "_know", interrupted_once())
+            with pytest.raises(KeyboardInterrupt) as caught:  # whose traceback holds what was made
+                _hand_over.attach(raw)
+            assert cookie not in peers._peers
         with monkeypatch.context() as patch:
-            for way in ("acquire", "_turn", "acquire_known"):
+            for way in ("acquire", "acquire_known"):
                 patch.delattr(Peers, way)
             array = _hand_over.attach(raw)
         assert array is not None
@@ -495,13 +502,49 @@ def test_attach_meets_an_exporter(monkeypatch: pytest.MonkeyPatch) -> None:
         assert peers.stands(array.handle.handle)
         assert stranger.call(lambda: len(node.current().table().domain.members())) == 2
         array.close()
-        del array
+        del array, caught
     with nothing_left():
         assert _hand_over.attach(raw) is None, "its exporter has ended"
 
 
 def interrupted(*_arguments: object) -> None:
     raise KeyboardInterrupt
+
+
+def interrupted_once() -> Callable[[Peers], None]:
+    know, left = Peers._know, [True]
+
+    def first(peers: Peers) -> None:
+        know(peers)
+        if left:
+            left.clear()
+            raise KeyboardInterrupt
+
+    return first
+
+
+@pytest.mark.usefixtures("met")
+def test_others_are_met_while_one_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that this process holds meanwhile is in their way."""
+    real, asked, go = routes.meet, threading.Event(), threading.Event()
+    with Child() as slow, Child() as other:
+        first, second = (each.call(shared, "one", (2,), "u1") for each in (slow, other))
+        cookie = fields_of(xs.ArrayHandle(first).handle).cookie
+
+        def meet(handle: Handle) -> Any:
+            if fields_of(handle).cookie == cookie:
+                asked.set()
+                assert go.wait(20)
+            return real(handle)
+
+        monkeypatch.setattr(routes, "meet", meet)
+        thread = threading.Thread(target=lambda: xs.attach(first).close())
+        thread.start()
+        assert asked.wait(20)
+        with xs.attach(second) as array:
+            assert np.asarray(array).tolist() == [3, 3]
+        go.set()
+        thread.join()
 
 
 @pytest.mark.usefixtures("met")

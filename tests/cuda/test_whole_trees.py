@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 import pytest
@@ -135,6 +135,33 @@ def test_several_threads_open_each_once(driver: ScriptedDriver, handles: list[xs
     found.clear()
 
 
+def test_who_waits_for_a_batch_goes_on_alone(driver: ScriptedDriver, handles: list[xs.ipc.Handle]) -> None:  # noqa: ARG001
+    """One of its keys may find no route; the others are not told so."""
+    peers, found = node.current().peers, dict[str, str]()
+    turn = peers._turn_together(["one", "other"])
+
+    def refuse() -> str:
+        raise xs.RouteError("no way", reasons=())
+
+    def make(key: str, how: Callable[[], str]) -> None:
+        try:
+            found[key] = peers.once(key, lambda: None, how)
+        except xs.RouteError as error:
+            found[key] = error.message
+
+    with turn.lock:
+        ways: dict[str, Callable[[], str]] = {"one": refuse, "other": lambda: "made"}
+        threads = [threading.Thread(target=make, args=each) for each in ways.items()]
+        for thread in threads:
+            thread.start()
+        assert peers._turn("one") is peers._turn("other") is turn
+        turn.over = True
+    assert peers._turn("one") is not peers._turn("other")
+    for thread in threads:
+        thread.join(20)
+    assert found == {"one": "no way", "other": "made"}
+
+
 @pytest.mark.parametrize("code", [2, 999])
 def test_a_call_that_fails_in_the_middle(driver: ScriptedDriver, handles: list[xs.ipc.Handle], code: int) -> None:
     first = opened(handles[:1])
@@ -222,7 +249,7 @@ def test_an_interrupt_leaves_nothing_open(driver: ScriptedDriver, handles: list[
             sys.setprofile(None)
         found.clear()
         closed_but_first(driver)
-        assert not node.current().peers._together
+        assert not node.current().peers._turns_together()
     assert 100 < count < 2000
     found.clear()
     del first

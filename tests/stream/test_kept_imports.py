@@ -229,6 +229,26 @@ def test_it_bears_what_goes_wrong(caplog: pytest.LogCaptureFixture) -> None:
     assert not keeper.looks
 
 
+def test_an_interrupt_miscounts_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper, found = Keeper(), Kept(lambda: None)
+    room = Room(lambda: 400, lambda: 0, keeper.look_after)
+    assert room.prepare()
+    keeper.look()
+    found.keep(object(), 1, b"", 60, room, lambda end: end)
+    with monkeypatch.context() as patch:
+        patch.setattr(Kept, "_leave", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            found.take(1)
+    assert not found.has(1)
+    keeper.look()
+    assert found.nbytes == 0
+    assert not keeper.looks
+
+
+def interrupt(*_arguments: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
 

@@ -39,11 +39,14 @@ bool xp_counts_reach(xp_counts *counts, uint32_t i)
         return true;
     while (length <= i)
         length *= 2;
-    uint32_t *at = realloc(counts->at, length * sizeof *at);
+    uint32_t *at = calloc(length, sizeof *at), *before = counts->at;
     if (at == NULL)
         return false;
-    memset(at + counts->length, 0, (length - counts->length) * sizeof *at);
-    *counts = (xp_counts){at, length};
+    if (before)
+        memcpy(at, before, counts->length * sizeof *at);
+    counts->at = at; /* in this order: a child may be forked at any moment, and finds what was allocated */
+    counts->length = length;
+    free(before);
     return true;
 }
 

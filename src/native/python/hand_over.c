@@ -405,7 +405,9 @@ static PyObject *acquire_first(const xp_hand_over *self, const xp_types *types, 
             PyObject *type, *value, *trace; /* of an interrupt */
             PyErr_Fetch(&type, &value, &trace);
             PyObject *left = METHOD(peers, _discard, PyTuple_GetItem(key, 0));
-            if (left)
+            if (left == NULL && type)
+                PyErr_WriteUnraisable(peers);
+            if (type)
                 PyErr_Restore(type, value, trace);
             Py_XDECREF(left);
         }
@@ -876,7 +878,9 @@ static PyObject *enter(const xp_hand_over *self, const xp_types *types, const xp
             XP_STORE(&xp_own_entry(own, entry)->generation, generation);
         } else {
             Py_CLEAR(handle);
+            Py_BEGIN_ALLOW_THREADS /* the warden may be in a driver's call for it */
             xp_withdraw(xp_own_entry(own, entry), XP_REASON_PUT);
+            Py_END_ALLOW_THREADS
             xp_give_entry(own, entry);
         }
     }

@@ -342,7 +342,9 @@ def get_all(sources: list[Range], read_only: bool, implicit: bool = False) -> li
         if allocation.prepared is None:
             unprepared.setdefault(allocation.device, []).append(allocation.driver)
     for device, drivers in unprepared.items():
-        adapter_of(device).export_all(drivers)
+        device.require(_SHARED)
+        if not read_only:
+            adapter_of(device).export_all(drivers)
     table = node.current().table()
     found: list[Exporting] = []
     for allocation, offset, nbytes, _device, _context, own, _handle, lease in sources:

@@ -44,8 +44,8 @@ def work_on(device: Device, stream: object, array: object = None) -> Work | None
     return Work(device if info == info_of(device) else _other(device, info), device.context, driver)
 
 
-# By the device, and by what `current_work` is told of the stream: those that never end.
-_lasting: dict[tuple[int, int | None], tuple[Device, Work]] = {}
+# By the device, the arrays' type, and what `current_work` is told of the stream: those that never end.
+_lasting: dict[tuple[int, type, int | None], tuple[Device, Work]] = {}
 os.register_at_fork(after_in_child=_lasting.clear)  # the parent's have no threads here
 
 
@@ -54,7 +54,7 @@ def current_work(device: Device, array: object, number: int | None = None) -> Wo
 
     `number`: what the library calls that stream now; None for an array of ours, whose stream is the device's default.
     """
-    key = id(device), number
+    key = id(device), type(array), number  # two libraries may call different streams the same
     known = _lasting.get(key)
     if known is not None:
         return known[1]

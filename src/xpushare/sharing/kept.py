@@ -159,9 +159,14 @@ class Kept:
         with self._lock:
             return sum(of.nbytes for of in self._of.copy().values())
 
-    def _nbytes_of(self, room: Room) -> int:
-        of = self._of.get(room)
-        return 0 if of is None else of.nbytes
+    def _counted(self, room: Room) -> int:
+        """The bytes kept of that device, anew: an interrupt may have come between a removal and its count."""
+        with self._lock:
+            found = [(key, item.nbytes) for key, item in self._items.copy().items() if item.room is room]
+            of = self._of.setdefault(room, _OfRoom())
+            of.keys = OrderedDict((key, None) for key, _nbytes in found)
+            of.nbytes = sum(nbytes for _key, nbytes in found)
+            return of.nbytes
 
     def _look(self, room: Room) -> bool:
         """Let go of what may not stay any longer. Returns whether anything of that device is still kept."""
@@ -169,7 +174,7 @@ class Kept:
             self._sweep()
             now = time.monotonic()
             self.give_up(lambda item: item.until <= now)
-            if kept := self._nbytes_of(room):
+            if kept := self._counted(room):
                 try:
                     free = room.free_nbytes()
                 except XpuShareError:
@@ -182,5 +187,5 @@ class Kept:
             self.give_up()
         with self._lock:
             room.looked_after = False  # first: the garbage collector may have more kept at any moment
-            room.looked_after = self._nbytes_of(room) > 0
+            room.looked_after = self._counted(room) > 0
             return room.looked_after

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar, final
-from weakref import WeakSet, WeakValueDictionary, ref
+from weakref import WeakValueDictionary, ref
 
 from xpushare import _native, _system
 from xpushare._errors import (
@@ -267,11 +267,12 @@ class Peer:
 class _Turn:
     """Whose turn it is to make something. Re-entrant, for the handlers of signals: what they make is found later."""
 
-    __slots__ = ("__weakref__", "keys", "lock", "refusal")
+    __slots__ = ("__weakref__", "keys", "lock", "over", "refusal")
 
     def __init__(self, keys: frozenset[Hashable] = frozenset()) -> None:
         """`keys`: of what is made together."""
         self.keys = keys
+        self.over = False  # what was made together is made: each key has a turn of its own again
         self.lock = threading.RLock()
         # What the last `RouteError` says. Not the error: its traceback holds what failed, and so may that of a copy
         # (tblib, which Dask imports, has copies keep theirs).
@@ -295,58 +296,61 @@ class Peers:
     holds weak references, so it never evicts what is in use, and keeps nothing else alive.
     """
 
-    __slots__ = ("_cache", "_lock", "_meeting", "_peers", "_pidfds", "_together", "_turns", "kept")
+    __slots__ = ("_cache", "_lock", "_peers", "_pidfds", "_together", "_turns", "kept")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: what dies while it is held may call `forget`
-        self._meeting = threading.RLock()  # another one: to join a commons may take a moment
         self._peers: dict[bytes, Peer] = {}
         self._cache: dict[Hashable, ref[Any]] = {}
         self._turns: WeakValueDictionary[Hashable, _Turn] = WeakValueDictionary()
-        self._together: WeakSet[_Turn] = WeakSet()  # those for several keys, which are not in `_turns`
+        self._together: tuple[ref[_Turn], ...] = ()  # those for several keys, which are not in `_turns`
         self._pidfds: list[int] = []  # of the peers that have one
         self.kept = Kept(self.sweep)
 
     def _turn(self, key: Hashable) -> _Turn:
         with self._lock:  # two threads would get two turns: `setdefault` is written in Python
-            if self._together:
-                for turn in self._together:
-                    if key in turn.keys:
-                        return turn
+            for turn in self._turns_together():
+                if key in turn.keys:
+                    return turn
             return self._turns.setdefault(key, _Turn())
+
+    def _turns_together(self) -> list[_Turn]:
+        return [turn for each in self._together if (turn := each()) is not None and not turn.over]
 
     def _turn_together(self, keys: Iterable[Hashable]) -> _Turn:
         """One turn for those keys for which there is none now."""
         with self._lock:
-            others = list(self._together)
+            others = self._turns_together()
             turn = _Turn(frozenset(k for k in keys if k not in self._turns and not any(k in o.keys for o in others)))
-            self._together.add(turn)
+            self._together = (*map(ref, others), ref(turn))
         return turn
 
     def once(self, key: Hashable, find: Callable[[], T | None], make: Callable[[], T]) -> T:
         """What `find` finds, else what `make` makes and makes findable: one thread at a time for this key; other keys
         go on. Who waited for a thread that found no route has found none, either.
         """
-        turn = self._turn(key)
-        known = turn.refusal
-        with turn.lock:
-            found = find()
-            if found is not None:
-                return found
-            if turn.refusal is not None and turn.refusal is not known:
-                message, reasons = turn.refusal
-                raise RouteError(message, reasons=reasons)
-            try:
-                return make()
-            except RouteError as error:
-                turn.refusal = error.message, error.reasons
-                raise
-            except XpuShareError:
-                with self._meeting:  # `meet` may be making it
-                    found = find()  # the handler of a signal may have made it meanwhile
+        while True:
+            turn = self._turn(key)
+            known = turn.refusal
+            with turn.lock:
+                if turn.over:
+                    continue
+                found = find()
                 if found is not None:
                     return found
-                raise
+                if turn.refusal is not None and turn.refusal is not known:
+                    message, reasons = turn.refusal
+                    raise RouteError(message, reasons=reasons)
+                try:
+                    return make()
+                except RouteError as error:
+                    turn.refusal = error.message, error.reasons
+                    raise
+                except XpuShareError:
+                    found = find()  # the handler of a signal may have made it meanwhile
+                    if found is not None:
+                        return found
+                    raise
 
     def peer(self, handle: Handle) -> Peer:
         """The exporter of `handle`; this process attaches to it at its first handle."""
@@ -361,18 +365,30 @@ class Peers:
         or the exporter dead: `peer` says why.
         """
         cookie = fields_of(handle).cookie
-        with self._meeting:  # so that nobody finds it joined, but not here yet
-            found = self._peers.get(cookie)
-            if found is None and (met := routes.meet(handle)) is not None:
-                found = self._peers[cookie] = Peer(handle, met)
-                self._know()
-        return found
+        turn = self._turn(cookie)  # it has to live as long as its lock is held
+        with turn.lock:  # so that nobody finds it joined, but not here yet
+            return self._peers.get(cookie) or self._made(handle, routes.meet)
 
     def _attach(self, handle: Handle) -> Peer:
-        found = self.meet(handle)
-        if found is None:
-            found = self._peers[fields_of(handle).cookie] = Peer(handle, _meet(handle))
-            self._know()
+        found = self.meet(handle) or self._made(handle, _meet)
+        assert found is not None
+        return found
+
+    def _made(self, handle: Handle, way: Callable[[Handle], routes.Met | None]) -> Peer | None:
+        """The exporter that was met in that way; None where it says nothing."""
+        cookie = fields_of(handle).cookie
+        met, found = way(handle), None
+        if met is not None:
+            try:
+                found = self._peers[cookie] = Peer(handle, met)
+                self._know()
+            except BaseException:  # an interrupt; nothing stays with its traceback
+                if cookie in self._peers:
+                    self._discard(cookie)
+                else:
+                    met.domain.leave()
+                del met, found
+                raise
         return found
 
     def _lease(self, handle: Handle) -> Lease:
@@ -521,9 +537,11 @@ class Peers:
             return None
         if opener.maps and not fields.flags & PICKLED:  # two threads may map it: one of the mappings is kept
             return self._open_known(peer, fields, key, opener, True)
-        turn = self._turn(key)  # it has to live as long as its lock is held
-        with turn.lock:
-            return None if key in self._cache else self._open_known(peer, fields, key, opener, False)
+        while True:
+            turn = self._turn(key)  # it has to live as long as its lock is held
+            with turn.lock:
+                if not turn.over:
+                    return None if key in self._cache else self._open_known(peer, fields, key, opener, False)
 
     def _held(self, peer: Peer, fields: Fields, key: Any, opener: Opener) -> tuple[Any, Lease] | None:
         """What is open, or kept."""
@@ -582,14 +600,17 @@ class Peers:
         lease: Lease | None = None
         try:
             with turn.lock:
-                for key, (index, fields) in opening.items():
-                    if key in turn.keys and key not in self._cache:
-                        acquired[index] = self._open_known(peer, fields, key, opener, False, later)
-                if later:
-                    made = opener.make_all([each.what for each in later])
-                for at, (key, fields, _what, lease) in enumerate(later):
-                    if self._stands(peer, fields):  # else as in `_open_known`
-                        acquired[opening[key][0]] = self._remember(key, made[at], opener.room), lease
+                try:
+                    for key, (index, fields) in opening.items():
+                        if key in turn.keys and key not in self._cache:
+                            acquired[index] = self._open_known(peer, fields, key, opener, False, later)
+                    if later:
+                        made = opener.make_all([each.what for each in later])
+                    for at, (key, fields, _what, lease) in enumerate(later):
+                        if self._stands(peer, fields):  # else as in `_open_known`
+                            acquired[opening[key][0]] = self._remember(key, made[at], opener.room), lease
+                finally:
+                    turn.over = True
         except XpuShareError:
             pass  # as in `_declining`
         finally:

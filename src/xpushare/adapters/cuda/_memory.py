@@ -294,6 +294,8 @@ def locate(
             f"{doing}: page-locked host memory of another library is private to its process: use "
             "xs.malloc_host, or copy it (share(copy=True))"
         )
+    if ordinal >= len(driver.gpus()):  # it was freed meanwhile
+        return None
     gpu = driver.by_ordinal(ordinal)
     if not start <= address < start + size:
         raise DeviceError(f"{doing}: the driver says that it lies in [{start:#x}, {start + size:#x})")
