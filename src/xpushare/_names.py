@@ -505,9 +505,10 @@ class Watch:
         """What a version that was replaced is opened as; it does not come as a version of its own, too."""
         with _lock:
             found = self._read()
-            if found is not None:
-                self._seen = bytes(found)
-        return found
+            if found is None:
+                return None
+            self._seen = bytes(found)
+        return following(found, self._follow)  # that one may have been replaced by now, too
 
     def _watching(self) -> _Changes:
         if self._changes is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import ctypes
+import itertools
 import logging
 import os
 import pickle
@@ -19,7 +20,7 @@ import trio
 import harness
 import xpushare as xs
 from harness import Child, kept
-from xpushare import _names
+from xpushare import _names, _share
 
 VERSIONS = 2000
 LOOKS = 20
@@ -246,6 +247,23 @@ def test_watch_by_many_fast_versions(peer: Child) -> None:
         publish_value("w", value)
     found = waiting.result(60)
     assert found == sorted(set(found))  # none twice, also where the attach followed to a newer one
+
+
+def test_a_version_that_replaced_twice_what_was_yielded_comes_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    publish_value("w", 1)
+    with xs.watch("w") as versions:
+        handle, tries, real = next(versions), itertools.count(1), _share._attach
+        publish_value("w", 2)
+
+        def attach(found: Any, device: Any, stream: Any) -> xs.SharedArray:
+            if next(tries) == 2:
+                publish_value("w", 3)
+            return real(found, device, stream)
+
+        monkeypatch.setattr(_share, "_attach", attach)
+        assert value_of(handle) == 3
+        with pytest.raises(TimeoutError):
+            versions.next(0)
 
 
 def test_watch_ends_with_close_and_fork() -> None:
