@@ -356,6 +356,16 @@ def test_unknown_addresses_are_nobodys(cuda: Cuda) -> None:
     assert cuda.foreign(0x42) is None
 
 
+def test_memory_that_is_freed_between_two_questions(cuda: Cuda, driver: ScriptedDriver) -> None:
+    """The driver then answers the second one with device -2, or with an error."""
+    cuda.devices()
+    driver.foreign = [Range(0x1000000, MIB2, 0xFFFFFFFE)]
+    assert cuda.foreign(0x1000010) is None
+    driver.fail_named["cuPointerGetAttributes"] = 999
+    with pytest.raises(xs.DeviceError, match="cuPointerGetAttributes"):
+        cuda.foreign(0x1000010)
+
+
 def test_an_array_over_many_segments(cuda: Cuda, driver: ScriptedDriver, gpu: DeviceInfo) -> None:
     sizes = [MIB2, MIB2, 10 * MIB2, 10 * MIB2, 10 * MIB2]
     addresses: Any = cuda.reserve(gpu, 64 * MIB2, 0)
