@@ -48,6 +48,8 @@ def spoil(place: str, why: str) -> None:
     os.environ["TMPDIR"] = tempfile.tempdir = place
     for name in ("XPUSHARE_RUNTIME_DIR", "XPUSHARE_KEY_FILE", "XDG_RUNTIME_DIR"):
         os.environ.pop(name, None)
+    if why == READ_ONLY or os.path.isdir(f"/run/user/{os.geteuid()}"):
+        os.environ["XDG_RUNTIME_DIR"] = os.path.dirname(place)  # else the machine's own folders get one of ours
 
 
 def run_command(*arguments: str) -> tuple[int, str]:

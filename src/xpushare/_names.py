@@ -44,7 +44,6 @@ from xpushare.timeline.waiting import trio_here
 __all__ = ["Watch", "lookup", "publish", "published", "shares", "survey_named", "unpublish", "watch"]
 
 _NAME: Final = re.compile(rf"[A-Za-z0-9_-][A-Za-z0-9._-]{{0,{NAME_LENGTH_MAX - 1}}}")
-_NAMES: Final = "names"  # the folder in the runtime folder
 _TEMPORARY: Final = ".new-"
 _LIFE: Final = 0  # byte that the publisher locks
 _REAPER: Final = 1  # byte that the one locks who removes a dead publisher's file
@@ -138,12 +137,6 @@ def published() -> dict[str, Handle | ArrayHandle]:
 
     Handles that this version cannot read are left out; `lookup` says why.
     """
-    try:
-        (identity.chosen_dir() / _NAMES).lstat()
-    except FileNotFoundError:
-        return {}  # whoever only looks makes no folder
-    except OSError:
-        pass  # the next line says what is wrong
     folder = _folder()
     found: dict[str, Handle | ArrayHandle] = {}
     with _lock:
@@ -225,7 +218,7 @@ def _taken(name: str, holder: int) -> InvalidArgumentError:
 
 def _folder() -> Path:
     """The folder of the names, which only this user can enter; it is made if it is missing."""
-    folder = identity.runtime_dir() / _NAMES
+    folder = identity.runtime_dir() / "names"
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:

@@ -139,16 +139,6 @@ def test_open_folder_is_refused() -> None:
         folder().chmod(0o700)
 
 
-def test_looking_makes_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XPUSHARE_RUNTIME_DIR", str(tmp_path / "runtime"))
-    for there in ([], ["runtime"]):
-        assert xs.published() == {}
-        assert [row for row in xs.shares() if row["names"]] == []
-        assert os.listdir(tmp_path) == there
-        identity.runtime_dir()
-    assert os.listdir(tmp_path / "runtime") == []
-
-
 def test_unpublish_needs_the_publisher(peer: Child) -> None:
     xs.publish("here", xs.empty(1))
     with pytest.raises(xs.InvalidArgumentError, match="has not published"):

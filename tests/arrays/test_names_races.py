@@ -14,8 +14,7 @@ from xpushare.sharing import identity
 
 def test_a_file_that_its_maker_removes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """A publisher has a temporary file for a moment that it has not locked yet, and removes it itself."""
-    xs.publish("other", xs.empty(1))  # makes the folder
-    xs.unpublish("other")
+    xs.published()
     temporary = identity.runtime_dir() / "names" / ".new-other"
     temporary.write_bytes(b"half")
     stat = os.stat
