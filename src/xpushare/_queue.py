@@ -58,7 +58,8 @@ class Queue(DeviceObject[Work]):
 
     Operations return once they are queued; `synchronize` raises what fails later. Operands stay alive until their
     operation has finished. `Queue.from_native(x)` works on another library's stream instead, in order with what is
-    queued there. (urQueueCreate)
+    queued there. Threads may share a queue. A handler of a signal may queue on one of `native_cpu`; on a queue of
+    another device it would wait for ever, where it interrupted the same thread at queueing there. (urQueueCreate)
     """
 
     __slots__ = ("__weakref__", "_forks", "_held")

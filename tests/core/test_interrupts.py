@@ -214,3 +214,47 @@ def test_an_interrupt_leaves_nothing_and_breaks_nothing(name: str) -> None:
             assert nth > 3
             return
     pytest.fail("it never ends")
+
+
+class Handler:
+    """Runs what a signal's handler would, at the nth point as `Interrupt` has them."""
+
+    def __init__(self, nth: int, work: Callable[[], Any]) -> None:
+        self.left = nth
+        self.work = work
+
+    def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
+        if event in ("call", "c_return") and frame.f_code.co_filename.startswith(PACKAGE):
+            self.left -= 1
+            if self.left == 0:
+                sys.setprofile(None)
+                self.work()
+
+
+def test_a_handler_queues_where_it_interrupted_queueing() -> None:
+    def work(name: str) -> None:
+        queue.fill(memories[name], name.encode())
+        queue.signal(events[name])
+
+    def interrupted(handler: Handler) -> None:
+        sys.setprofile(handler)
+        work("m")
+        sys.setprofile(None)
+
+    nth, handler = 0, Handler(0, int)
+    while handler.left <= 0:
+        nth += 1
+        queue = xs.Queue("native_cpu:0")
+        memories = {name: xs.malloc_host(8, "native_cpu:0") for name in "mh"}
+        events = {name: xs.Event("native_cpu:0") for name in "mh"}
+        handler = Handler(nth, lambda: work("h"))
+        thread = threading.Thread(target=interrupted, args=(handler,), daemon=True)
+        thread.start()
+        thread.join(30)
+        assert not thread.is_alive(), f"the handler waits for what it interrupted at point {nth}"
+        queue.synchronize(30)
+        for name in "mh" if handler.left <= 0 else "m":
+            assert events[name].done
+            assert bytes(memories[name].as_array(8, "u1")) == name.encode() * 8
+        queue.close()
+    assert nth > 20

@@ -35,7 +35,7 @@ class HostQueue(DriverQueue):
         self.number = next(queue_numbers)
         # Of C, as are the locks: nobody who is frozen at the interpreter's end, or interrupted, holds it.
         self._todo: SimpleQueue[tuple[Callable[..., object], tuple[Any, ...]] | None] = SimpleQueue()
-        self._order = threading.Lock()  # of those who queue
+        self._order = threading.RLock()  # of those who queue; re-entrant: for the handlers of signals
         self._pending: deque[None] = deque()  # one for each operation that has not finished
         self._thread: threading.Thread | None = None
         self._working = threading.Lock()  # taken for good by the thread that does the work
