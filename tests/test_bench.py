@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from xpushare import InvalidArgumentError
+from xpushare import InvalidArgumentError, cli
 from xpushare.bench import SCENARIOS, report
 from xpushare.bench.measure import Row, alternate, compare, spread
 from xpushare.cli import bench
@@ -97,6 +97,12 @@ def test_plot(tmp_path: Path) -> None:
     file = tmp_path / "plot.png"
     report.plot({"cpu": "a", "kernel": "b", "python": "c"}, rows, str(file))
     assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_plot_without_matplotlib(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as where it is not installed
+    assert cli.main(["bench", "--plot", "x.png"]) == 1
+    assert capsys.readouterr().err == "xpushare: --plot needs matplotlib: pip install 'xpushare[bench]'\n"
 
 
 def test_wrong_names() -> None:

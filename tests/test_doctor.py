@@ -496,6 +496,12 @@ def test_a_selector_that_leaves_nothing(selector: str, text: str) -> None:
     assert found.checks["selector"].fix == "unset ONEAPI_DEVICE_SELECTOR"
 
 
+def test_a_selector_of_the_command_that_is_none() -> None:
+    found = examine("--device", "nope", env={"ONEAPI_DEVICE_SELECTOR": "native_cpu:*"})
+    assert (found.status, found.wrong) == (1, ["devices: selector"])
+    assert found.checks["selector"].fix == "another --device"
+
+
 class NoCuda:
     """Makes `import cuda` fail, as where the extra is not installed."""
 

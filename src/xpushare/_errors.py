@@ -66,7 +66,9 @@ class XpuShareError(Exception):
         return self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.result, self.native, self.reasons)
+        made = _rebuild, (type(self), self.message, self.result, self.native, self.reasons)
+        notes = getattr(self, "__notes__", None)
+        return (*made, {"__notes__": notes}) if notes else made
 
 
 def _rebuild(

@@ -7,6 +7,7 @@ theirs. Exit status 0 unless something broke: a target that is missed is reporte
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import shutil
 import sys
@@ -82,10 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
         for name, scenario in SCENARIOS.items():
             print(f"{name:<14} {(scenario.__doc__ or '').strip()}")
         return 0
-    if arguments.plot:
-        import matplotlib  # now, not after minutes of measuring
-
-        assert matplotlib
+    if arguments.plot and importlib.util.find_spec("matplotlib") is None:  # said now, not after minutes of measuring
+        raise InvalidArgumentError("--plot needs matplotlib: pip install 'xpushare[bench]'")
     found = collect(arguments.only, quick=arguments.quick, device=arguments.device, progress=True)
     rows, failed = found["rows"], found["failed"]
     if arguments.json != "-":

@@ -95,7 +95,7 @@ def enable_layers(*names: str) -> None:
     off. Raises `InvalidArgumentError` for other names.
 
     The environment variable `UR_ENABLE_LAYERS` also switches layers on; it has their names, separated by commas. What
-    the layers find goes to stderr, or where `UR_LOG_VALIDATION` and `UR_LOGTRACING` say. Leak checking tells what is
+    the layers find goes to stderr, or where `UR_LOG_VALIDATION` and `UR_LOG_TRACING` say. Leak checking tells what is
     retained when it is switched off, and at the exit of the process. Parameter validation is always on.
     """
     unknown = [name for name in names if name not in LAYERS]

@@ -43,7 +43,8 @@ def examine(selector: str | None) -> tuple[list[xs.Device], list[Check]]:
     try:
         found = xs.devices(selector)
     except xs.InvalidArgumentError as error:
-        return [], [*checks, Check(group, "selector", "fails", str(error), "unset ONEAPI_DEVICE_SELECTOR")]
+        fix = "unset ONEAPI_DEVICE_SELECTOR" if repr(variable) in str(error) else "another --device"
+        return [], [*checks, Check(group, "selector", "fails", str(error), fix)]
     except OSError as error:
         return [], [*checks, Check(group, "list", "fails", str(error), "mount -t proc proc /proc")]
     if not found:

@@ -128,9 +128,11 @@ def test_errors_pickle() -> None:
     errors = [*(getattr(xs, name) for name in names), xs.InvalidHandleError, ur.URError]
     for error in errors:
         made = error("what", result=ur.Result.ERROR_INVALID_SIZE, native=7, reasons=("one", "two"))
+        made.add_note("where")
         again = pickle.loads(pickle.dumps(made))
         assert type(again) is error
         assert (again.message, again.result, again.native, again.reasons) == ("what", made.result, 7, ("one", "two"))
         assert str(again) == str(made)
+        assert again.__notes__ == ["where"]
         assert isinstance(made, bases.get(error.__name__, xs.XpuShareError))
         assert isinstance(made, xs.XpuShareError)
