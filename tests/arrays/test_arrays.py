@@ -201,6 +201,8 @@ def test_statistics_are_those_of_the_memory() -> None:
 def test_empty_refuses(shape: Any, dtype: Any) -> None:
     with pytest.raises(xs.InvalidArgumentError):
         xs.empty(shape, dtype)
+    with xs.malloc_host(64) as memory, pytest.raises(xs.InvalidArgumentError):
+        memory.as_array(shape, dtype)
 
 
 def test_empty_too_large() -> None:
