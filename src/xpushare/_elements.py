@@ -92,7 +92,7 @@ def as_dtype(dtype: Any) -> Any:
 
     try:
         return numpy.dtype(dtype)
-    except TypeError:
+    except (TypeError, ValueError, OverflowError, SyntaxError) as error:
         if isinstance(dtype, str):
             try:
                 import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
@@ -100,9 +100,10 @@ def as_dtype(dtype: Any) -> Any:
                 raise InvalidArgumentError(
                     f"dtype {dtype!r} is none of NumPy's (bfloat16 and float8 need ml_dtypes)"
                 ) from None
-            if hasattr(ml_dtypes, dtype):
-                return numpy.dtype(getattr(ml_dtypes, dtype))
-        raise InvalidArgumentError(f"{dtype!r} is no dtype") from None
+            kind = getattr(ml_dtypes, dtype, None)
+            if isinstance(kind, type) and numpy.dtype(kind).type is kind:
+                return numpy.dtype(kind)
+        raise InvalidArgumentError(f"{dtype!r} is no dtype: {error}") from None
 
 
 def check_dtype(dtype: Any) -> None:
