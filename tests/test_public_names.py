@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import operator
 import subprocess
 import sys
 
@@ -56,6 +58,51 @@ def test_ipc_names() -> None:
     for kind in ("memory", "physical_memory", "event"):
         assert {"get", "open", "put"} <= set(getattr(xs.ipc, kind).__all__)
     assert "close" in xs.ipc.memory.__all__
+
+
+# Their arguments, where the contract names them.
+ARGUMENTS = {
+    "devices": "(selector=None)",
+    "malloc_device": "(nbytes, device=None, *, context=None)",
+    "malloc_host": "(nbytes, device=None, *, context=None)",
+    "malloc_shared": "(nbytes, device=None, *, context=None)",
+    "Memory.slice": "(self, offset, nbytes)",
+    "Memory.as_array": "(self, shape, dtype, offset=0)",
+    "ipc.memory.get": "(obj, *, context=None, read_only=False)",
+    "ipc.memory.open": "(h, *, device=None, context=None)",
+    "ipc.memory.put": "(h)",
+    "PhysicalMemory": "(nbytes, device=None, *, context=None, enable_ipc=False)",
+    "ipc.physical_memory.open": "(h, *, device=None, context=None)",
+    "ipc.physical_memory.put": "(h)",
+    "Event": "(device=None, *, context=None, enable_ipc=False, enable_profiling=False, signals=None)",
+    "ipc.event.open": "(h, *, device=None, context=None, signals=None)",
+    "ipc.event.put": "(h)",
+    "VirtualRange": "(nbytes, device=None, *, context=None, address=None)",
+    "VirtualRange.map": "(self, pm, at=0, *, offset=0, nbytes=None, access='rw')",
+    "VirtualRange.unmap": "(self, at, nbytes)",
+    "VirtualRange.set_access": "(self, at, nbytes, access)",
+    "VirtualRange.access": "(self, at)",
+    "VirtualRange.as_array": "(self, shape, dtype, offset=0)",
+    "Queue": "(device=None, *, context=None)",
+    "Queue.copy": "(self, dst, src, nbytes=None)",
+    "Queue.fill": "(self, dst, pattern, nbytes=None)",
+    "Queue.synchronize": "(self, timeout=None)",
+    "Event.wait": "(self, timeout=None, *, at_least=None)",
+    "empty": "(shape, dtype=float, *, device='native_cpu:0', isolated=False)",
+    "array": "(x, *, dtype=None, device=None)",
+    "attach": "(h, *, device=None, stream=None, like=None, types=())",
+    "unpublish": "(name)",
+    "lookup": "(name, *, timeout=None)",
+    "watch": "(name)",
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_arguments(name: str) -> None:
+    found = inspect.signature(operator.attrgetter(name)(xs))
+    parameters = [each.replace(annotation=inspect.Parameter.empty) for each in found.parameters.values()]
+    shown = found.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
+    assert str(shown).replace("<class 'float'>", "float") == ARGUMENTS[name]
 
 
 def test_unknown_name() -> None:

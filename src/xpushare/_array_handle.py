@@ -449,6 +449,8 @@ def decode_dtype(text: bytes, itemsize: int) -> Any:
     found = _built(_loaded(text), 0)
     if found.hasobject:
         raise InvalidHandleError("the array handle says elements that are Python objects")
+    if found.subdtype is not None:
+        raise InvalidHandleError("the array handle says elements that are sub-arrays")
     if found.itemsize != itemsize:
         raise InvalidHandleError(f"the array handle says items of {itemsize} bytes and a dtype of {found.itemsize}")
     if len(dtypes) >= _TEXTS_LIMIT:

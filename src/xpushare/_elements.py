@@ -34,6 +34,7 @@ DLPACK_NAMED: Final = {
     "float8_e5m2fnuz": (13, 8),
     "float8_e8m0fnu": (14, 8),
 }
+_MOST_DIMENSIONS: Final = 64  # NumPy's most, and PEP 3118's
 _MOST_ELEMENTS: Final = 1 << 47
 
 
@@ -45,6 +46,8 @@ def as_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
         found = (operator.index(shape),) if not isinstance(shape, tuple | list) else tuple(map(operator.index, shape))
     except TypeError:
         raise InvalidArgumentError(f"a shape is an integer or a tuple of integers, not {shape!r}") from None
+    if len(found) > _MOST_DIMENSIONS:
+        raise InvalidArgumentError(f"an array has at most {_MOST_DIMENSIONS} dimensions, not {len(found)}")
     if any(length < 0 for length in found):
         raise InvalidArgumentError(f"a shape has no negative length: {found}")
     if 0 in found and math.prod(length or 1 for length in found) > _MOST_ELEMENTS:  # else memory sets the limit
@@ -89,7 +92,7 @@ def as_dtype(dtype: Any) -> Any:
 
     try:
         return numpy.dtype(dtype)
-    except TypeError:
+    except (TypeError, ValueError, OverflowError, SyntaxError) as error:
         if isinstance(dtype, str):
             try:
                 import ml_dtypes  # type: ignore[import-not-found,unused-ignore]
@@ -97,17 +100,22 @@ def as_dtype(dtype: Any) -> Any:
                 raise InvalidArgumentError(
                     f"dtype {dtype!r} is none of NumPy's (bfloat16 and float8 need ml_dtypes)"
                 ) from None
-            if hasattr(ml_dtypes, dtype):
-                return numpy.dtype(getattr(ml_dtypes, dtype))
-        raise InvalidArgumentError(f"{dtype!r} is no dtype") from None
+            kind = getattr(ml_dtypes, dtype, None)
+            if isinstance(kind, type) and numpy.dtype(kind).type is kind:
+                return numpy.dtype(kind)
+        raise InvalidArgumentError(f"{dtype!r} is no dtype: {error}") from None
 
 
 def check_dtype(dtype: Any) -> None:
-    """`InvalidArgumentError` for element types that hold Python objects: those are addresses of this process."""
+    """`InvalidArgumentError` for element types that hold Python objects, which are addresses of this process, and for
+    sub-arrays, whose shape NumPy makes part of the array's.
+    """
     if dtype.hasobject:
         raise InvalidArgumentError(
             "arrays of Python objects cannot be shared: their elements are addresses of this process"
         )
+    if dtype.subdtype is not None:
+        raise InvalidArgumentError(f"{dtype} is a sub-array: give its shape as part of the shape")
 
 
 @functools.cache

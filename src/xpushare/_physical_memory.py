@@ -113,23 +113,22 @@ class VirtualRange(BufferBase, DeviceObject[Reserved]):
 
     __slots__ = ("_forks", "_held")
 
-    _begins = "__init__"
+    _begins = "__new__"
     _copy_advice = "it is the addresses. Map the PhysicalMemory in another range"
     _pickle_advice = "addresses belong to their process. Send the PhysicalMemory"
 
-    def __new__(cls, *_args: object, **_options: object) -> Self:
-        return BufferBase.__new__(cls)  # not bound to one memory: `_span` looks at what is mapped when it is asked
-
-    def __init__(  # pyright: ignore[reportInconsistentConstructor]
-        self,
+    def __new__(
+        cls,
         nbytes: int,
         device: DeviceLike | None = None,
         *,
         context: Context | None = None,
         address: int | None = None,
-    ) -> None:
+    ) -> Self:
+        self = BufferBase.__new__(cls)  # not bound to one memory: `_span` looks at what is mapped when it is asked
         self._held = reserved = core.reserve(nbytes, device, context, address)
         self._forks = reserved.forks
+        return self
 
     def _piece(self) -> Range:
         """The whole range, in the form that operations on memory take."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from xpushare import _hand_over, adapters, arrays
 from xpushare._array import SharedArray, array_of, covered_by, open_array
-from xpushare._array_handle import NDIM_MAX, ArrayHandle, checked_parts, expect_open, seal_array
+from xpushare._array_handle import ArrayHandle, checked_parts, expect_open, seal_array
 from xpushare._device import Device, adapter_of
 from xpushare._elements import as_dtype, as_shape, check_dtype, extent
 from xpushare._errors import HandleExpiredError, InvalidArgumentError
@@ -65,12 +65,7 @@ def empty(
     """
     found = as_dtype(dtype)
     check_dtype(found)
-    if found.subdtype is not None:
-        raise InvalidArgumentError(f"{found} is a sub-array: give its shape as part of the shape")
-    lengths = as_shape(shape)
-    if len(lengths) > NDIM_MAX:
-        raise InvalidArgumentError(f"an array has at most {NDIM_MAX} dimensions, not {len(lengths)}")
-    return new_array(lengths, found, Device(device), isolated)
+    return new_array(as_shape(shape), found, Device(device), isolated)
 
 
 def array(x: Any, *, dtype: Any = None, device: DeviceLike | None = None) -> SharedArray:

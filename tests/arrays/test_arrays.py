@@ -192,6 +192,11 @@ def test_statistics_are_those_of_the_memory() -> None:
         ("ab", "f4"),
         (1.5, "f4"),
         (2, "no such type"),
+        (2, "i4,("),
+        (2, "\ud800"),
+        (2, "__name__"),  # of ml_dtypes
+        (2, [("a", "i4"), ("a", "i4")]),
+        (2, {"a": ("i4", 1 << 99)}),
         (2, object),
         (2, [("a", "O")]),
         ((1,) * 65, "u1"),
@@ -201,6 +206,8 @@ def test_statistics_are_those_of_the_memory() -> None:
 def test_empty_refuses(shape: Any, dtype: Any) -> None:
     with pytest.raises(xs.InvalidArgumentError):
         xs.empty(shape, dtype)
+    with xs.malloc_host(64) as memory, pytest.raises(xs.InvalidArgumentError):
+        memory.as_array(shape, dtype)
 
 
 def test_empty_too_large() -> None:

@@ -124,6 +124,7 @@ LIES: dict[str, dict[str, Any]] = {
     "a field beyond the item": {"dtype": structure(offsets=[4])},
     "a negative offset": {"dtype": structure(offsets=[-8])},
     "a negative item size": {"dtype": structure(itemsize=-8)},
+    "elements that are sub-arrays": {"dtype": b'["<f4",[2]]'},
     "a sub-array of negative length": {"dtype": b'["<f8",[-1]]'},
     "a sub-array of terabytes": {"dtype": b'["<f8",[1099511627776]]'},
     "nested too deeply": {"dtype": b"[" * 40 + b'"<f8"' + b",[1]]" * 40},

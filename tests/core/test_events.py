@@ -197,6 +197,13 @@ def test_from_native_knows_nothing_of_other_things() -> None:
             xs.Queue.from_native(thing)
         with pytest.raises((xs.FeatureNotSupportedError, xs.InvalidArgumentError)):
             xs.Event.from_native(thing)
+    with xs.Event() as event, xs.malloc_host(64) as memory:
+        for own in (event, memory):
+            with pytest.raises(xs.FeatureNotSupportedError, match=f"events of {type(own).__name__}"):
+                xs.Event.from_native(own)
+        memory.close()
+        with pytest.raises(xs.FeatureNotSupportedError, match="Memory is no stream"):
+            xs.Queue.from_native(memory)
 
 
 # --- events in one process ------------------------------------------------------------------------

@@ -12,9 +12,12 @@ import subprocess
 import sys
 import threading
 import time
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from peering import PAGE, exported, exported_event
 
@@ -346,13 +349,17 @@ def test_a_full_bell_blocks_no_signal() -> None:
         assert victim.call(signal_often) == 100
 
 
-@pytest.mark.parametrize("seconds", [float("nan"), -float("nan"), "1", b"1", [1], 1j])
+@pytest.mark.parametrize(
+    "seconds",
+    [float("nan"), -float("nan"), Decimal("nan"), Decimal("snan"), "1", b"1", memoryview(b"1"), [1], 1j],
+)
 @pytest.mark.parametrize("device", ["native_cpu:0", "mock:0"])
 def test_a_time_that_is_no_number_is_refused(device: str, seconds: Any) -> None:
     with xs.Event(device) as event, xs.Queue(device) as queue:
         queue.wait(event, at_least=1)
         for call in (
             lambda: event.wait(seconds, at_least=1),
+            lambda: event.wait(seconds),  # for a point that is complete
             lambda: queue.synchronize(seconds),
             lambda: xs.lookup("never", timeout=seconds),
         ):
@@ -361,6 +368,35 @@ def test_a_time_that_is_no_number_is_refused(device: str, seconds: Any) -> None:
         event.signal()
         queue.synchronize(float("inf"))
         queue.synchronize(10**400)
+
+
+@pytest.mark.parametrize("seconds", [np.float32(1e-3), np.int8(0), Fraction(1, 1000), Decimal("0.001"), 0, False])
+@pytest.mark.parametrize("device", ["native_cpu:0", "mock:0", "mock:1"])
+def test_every_real_number_is_a_time(device: str, seconds: Any) -> None:
+    with xs.Event(device) as event, xs.Queue(device) as queue:
+        queue.wait(event, at_least=1)
+        for call in (
+            lambda: event.wait(seconds, at_least=1),
+            lambda: queue.synchronize(seconds),
+            lambda: xs.lookup("never", timeout=seconds),
+        ):
+            with pytest.raises(TimeoutError, match=f" {float(seconds):g} s"):
+                call()
+        event.signal()
+        event.wait(seconds, at_least=1)
+
+
+@pytest.mark.parametrize("huge", [10**400, Fraction(10**400), Decimal("1e400")])
+def test_times_that_no_float_holds(huge: Any) -> None:
+    with xs.Event("native_cpu:0") as event, xs.Queue("native_cpu:0") as queue:
+        for call in (lambda: event.wait(-huge, at_least=1), lambda: xs.lookup("never", timeout=-huge)):
+            with pytest.raises(TimeoutError):
+                call()
+        with pytest.raises(xs.InvalidArgumentError, match="negative"):
+            queue.synchronize(-huge)
+        queue.submit(event.signal)
+        event.wait(huge, at_least=1)
+        queue.synchronize(huge)
 
 
 def test_a_key_on_a_full_disk(tmp_path: Path) -> None:

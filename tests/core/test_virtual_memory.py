@@ -307,9 +307,13 @@ def test_address(device: str, granule: int) -> None:
             xs.VirtualRange(granule, device, address=where)  # taken
     with xs.VirtualRange(4 * granule, device, address=where) as place:
         assert place.ptr == where
-    for address in (1, where + 1, -granule, "0x1000", 2**64, 2**80):
+    for address in (1, where + 1, -granule, "0x1000", 2**63, 2**64 - granule, 2**64, 2**80):
         with nothing_left(), pytest.raises(xs.InvalidArgumentError):
             xs.VirtualRange(granule, device, address=address)  # type: ignore[arg-type]
+    with nothing_left(), pytest.raises(xs.InvalidArgumentError, match="64 bits"):
+        xs.VirtualRange(2 * granule, device, address=2**64 - granule)
+    with nothing_left(), pytest.raises(xs.OutOfMemoryError):
+        xs.VirtualRange(2**61, device, address=2**61)  # nor anywhere else
 
 
 def test_imports_are_mapped_like_own(pair: Pair, peer: Child) -> None:

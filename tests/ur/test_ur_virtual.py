@@ -40,6 +40,8 @@ def test_reserve_and_free(rt: Runtime) -> None:
     start = ur.urVirtualMemReserve(rt.context, None, size)
     again = ur.urVirtualMemReserve(rt.context, start, size)  # a hint; that place is taken
     assert again not in range(start - size + 1, start + size)
+    for hint in (1 << 63, (1 << 64) - rt.granule):  # no process has these
+        ur.urVirtualMemFree(rt.context, ur.urVirtualMemReserve(rt.context, hint, size), size)
     for wrong in ((start + rt.granule, rt.granule), (start, rt.granule), (start, 2 * size)):
         with refused(R.ERROR_INVALID_VALUE):
             ur.urVirtualMemFree(rt.context, *wrong)

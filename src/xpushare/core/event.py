@@ -128,13 +128,16 @@ def timeout_argument(timeout: float | None) -> float | None:
     if timeout is None:
         return None
     try:
-        if math.isnan(timeout):
-            raise InvalidArgumentError("timeout must be a number, not nan")
+        seconds = math.ldexp(timeout, 0)  # as `float`, which takes strings, too
     except TypeError:
         raise InvalidArgumentError(f"timeout is a number of seconds or None, not {type(timeout).__name__}") from None
-    except OverflowError:  # an int that is no float
+    except OverflowError:  # an integer or a fraction that is no float
         return math.inf if timeout > 0 else -math.inf
-    return timeout
+    except ValueError:  # Decimal's signalling NaN
+        seconds = math.nan
+    if math.isnan(seconds):
+        raise InvalidArgumentError(f"timeout must be a number, not {timeout}")
+    return seconds
 
 
 @operation("Event", raises=(InvalidArgumentError, FeatureNotSupportedError, OutOfMemoryError, DeviceError))
@@ -311,19 +314,19 @@ def _lost(slot: Slot, point: int) -> NoReturn:
 @operation("Event.wait", raises=(InvalidArgumentError, PeerLostError, TimeoutError))
 def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
     """Wait on the host for the newest point known now, or for `at_least`."""
+    seconds = None if timeout is None else timeout_argument(timeout)
     slot = event.timeline.slot
     point = slot.pending if at_least is None else point_argument(at_least, slot)
     try:
-        state = slot.wait(point, timeout)
-    except (TypeError, ValueError) as error:
-        timeout_argument(timeout)
+        state = slot.wait(point, seconds)
+    except ValueError as error:
         _detached(error)
     if state == DONE:
         return
     if state == LOST:
         _lost(slot, point)
     raise TimeoutError(
-        f"point {point} of the event has not come within {timeout:g} s (value {slot.value}, pending {slot.pending})"
+        f"point {point} of the event has not come within {seconds:g} s (value {slot.value}, pending {slot.pending})"
     )
 
 

@@ -276,15 +276,25 @@ def reserve(nbytes: int, device: DeviceLike | None, context: Context | None, add
     nbytes = memory.size_argument(nbytes)
     granularity = chosen.memory_granularity()
     multiple("nbytes", nbytes, granularity)
+    if nbytes >= 1 << 62:
+        raise OutOfMemoryError(f"no process has {nbytes} bytes of addresses")
     where = 0
     if address is not None:
         where = memory.size_argument(address, "address")
         multiple("address", where, granularity)
-        if where >= 1 << 64:
-            raise InvalidArgumentError(f"an address has 64 bits: {where:#x} is none")
-    if nbytes >= 1 << 62 or where + nbytes > 1 << 64:
-        raise OutOfMemoryError(f"no process has {nbytes} bytes of addresses")
-    return Reserved(chosen, chosen_context, adapter_of(chosen).reserve(info_of(chosen), nbytes, where), granularity)
+        if where + nbytes > 1 << 64:
+            raise InvalidArgumentError(f"an address has 64 bits: no {nbytes} bytes are at {where:#x}")
+
+    def reserved(at: int) -> Reserved:
+        return Reserved(chosen, chosen_context, adapter_of(chosen).reserve(info_of(chosen), nbytes, at), granularity)
+
+    try:
+        return reserved(where)
+    except OutOfMemoryError as error:
+        if not where:
+            raise
+        reserved(0)  # not for want of addresses: elsewhere there are so many
+        raise InvalidArgumentError(f"the range cannot be at {where:#x}: {error.message}") from error
 
 
 @operation(

@@ -26,7 +26,7 @@ def get(event: Event, *, context: Context | None = None) -> Handle:
 
 
 def open(
-    handle: HandleLike,
+    h: HandleLike,
     *,
     device: DeviceLike | None = None,
     context: Context | None = None,
@@ -39,14 +39,14 @@ def open(
     """
     while True:
         try:
-            return event_over(_core.open_(handle, device, context, signals))
+            return event_over(_core.open_(h, device, context, signals))
         except HandleExpiredError:
-            again = newest(handle)
+            again = newest(h)
             if again is None:
                 raise
-            handle = again
+            h = again
 
 
-def put(handle: Handle | bytes | str) -> None:
+def put(h: Handle | bytes | str) -> None:
     """Withdraw a handle of this process; events that were opened from it stay valid. (urIPCPutEventHandleExp)"""
-    _core.put(handle)
+    _core.put(h)

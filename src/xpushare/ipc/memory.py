@@ -35,7 +35,7 @@ def _range_of(obj: Any) -> _core.Range:
     return range_of(obj)
 
 
-def open(handle: HandleLike, *, device: DeviceLike | None = None, context: Context | None = None) -> Memory:
+def open(h: HandleLike, *, device: DeviceLike | None = None, context: Context | None = None) -> Memory:
     """Open a handle: a new `Memory` over exactly that range, in any process of this user, including the exporter
     itself.
 
@@ -46,12 +46,12 @@ def open(handle: HandleLike, *, device: DeviceLike | None = None, context: Conte
     """
     while True:
         try:
-            return memory_over(_core.open_(handle, device, context))
+            return memory_over(_core.open_(h, device, context))
         except HandleExpiredError:
-            again = newest(handle)
+            again = newest(h)
             if again is None:
                 raise
-            handle = again
+            h = again
 
 
 def close(memory: Memory) -> None:
@@ -65,10 +65,10 @@ def close(memory: Memory) -> None:
     memory.close()
 
 
-def put(handle: Handle | bytes | str) -> None:
+def put(h: Handle | bytes | str) -> None:
     """Withdraw a handle of this process: new opens fail, what is open stays open. Optional; allowed after the memory
     was freed.
 
     Raises `InvalidArgumentError` for a handle of another process, or one that was put before. (urIPCPutMemHandleExp)
     """
-    _core.put(handle)
+    _core.put(h)

@@ -27,20 +27,20 @@ def get(physical_memory: PhysicalMemory, *, context: Context | None = None) -> H
     return _core.get(use(physical_memory), context)
 
 
-def open(handle: HandleLike, *, device: DeviceLike | None = None, context: Context | None = None) -> PhysicalMemory:
+def open(h: HandleLike, *, device: DeviceLike | None = None, context: Context | None = None) -> PhysicalMemory:
     """Open a handle: an ordinary `PhysicalMemory` over the same pages. Raises what `ipc.memory.open` raises.
     (urIPCOpenPhysMemHandleExp)
     """
     while True:
         try:
-            return physical_memory_over(_core.open_(handle, device, context))
+            return physical_memory_over(_core.open_(h, device, context))
         except HandleExpiredError:
-            again = newest(handle)
+            again = newest(h)
             if again is None:
                 raise
-            handle = again
+            h = again
 
 
-def put(handle: Handle | bytes | str) -> None:
+def put(h: Handle | bytes | str) -> None:
     """Withdraw a handle of this process; what was opened from it stays valid. (urIPCPutPhysMemHandleExp)"""
-    _core.put(handle)
+    _core.put(h)

@@ -52,11 +52,12 @@ def stream_of(native: object) -> tuple[int, int | None] | None:
         if not (isinstance(said, tuple) and len(said) == 2 and said[0] == 0 and isinstance(said[1], int)):
             raise InvalidArgumentError(f"__cuda_stream__ of {type(native).__name__} returned {said!r}, not (0, stream)")
         return said[1], ordinal_of(native)
-    raw = getattr(native, "ptr", None)  # CuPy before it had __cuda_stream__
-    if isinstance(raw, int) and library_of(native) == "cupy":
+    library = library_of(native)  # first: of another object `ptr` and `handle` may mean anything, and raise
+    raw = getattr(native, "ptr", None) if library == "cupy" else None  # before it had __cuda_stream__
+    if isinstance(raw, int):
         return raw, ordinal_of(native)
-    raw = getattr(native, "handle", None)  # numba
-    if isinstance(raw, ctypes.c_void_p) and library_of(native) == "numba":
+    raw = getattr(native, "handle", None) if library == "numba" else None
+    if isinstance(raw, ctypes.c_void_p):
         return raw.value or 0, ordinal_of(native)
     return None
 
@@ -66,10 +67,11 @@ def event_of(native: object) -> int | None:
     raw = getattr(native, "cuda_event", None)  # torch
     if isinstance(raw, int):
         return raw
-    raw = getattr(native, "ptr", None)  # CuPy
-    if isinstance(raw, int) and library_of(native) == "cupy":
+    library = library_of(native)
+    raw = getattr(native, "ptr", None) if library == "cupy" else None
+    if isinstance(raw, int):
         return raw
-    raw = getattr(native, "handle", None)  # cuda.core, numba
-    if raw is not None and library_of(native) in ("cuda", "numba", "numba_cuda"):
+    raw = getattr(native, "handle", None) if library in ("cuda", "numba", "numba_cuda") else None
+    if raw is not None:
         return int(raw.value or 0) if isinstance(raw, ctypes.c_void_p) else int(raw)
     return None

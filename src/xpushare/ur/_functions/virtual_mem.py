@@ -6,7 +6,7 @@ import math
 from typing import Annotated, Final
 
 from xpushare._aspects import Aspect
-from xpushare._errors import DeviceError, OutOfMemoryError
+from xpushare._errors import DeviceError, InvalidArgumentError, OutOfMemoryError
 from xpushare._lifecycle import use
 from xpushare._physical_memory import VirtualRange
 from xpushare._result import Result
@@ -62,8 +62,8 @@ def urVirtualMemReserve(hContext: Context, pStart: NullablePointer, size: Size) 
     context = hContext.shared
     try:
         found = VirtualRange(size, context=context, address=pStart or None)
-    except (DeviceError, OutOfMemoryError):
-        if not pStart:
+    except (DeviceError, InvalidArgumentError, OutOfMemoryError):
+        if not pStart or pStart % context.devices[0].memory_granularity():
             raise
         found = VirtualRange(size, context=context)  # a hint that cannot be met is only a hint
     places = _objects.places
