@@ -209,6 +209,24 @@ def test_pickling(thing: Any, protocol: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["Memory", "PhysicalMemory", "Event", "SharedArray"])
+@pytest.mark.misuse
+def test_what_a_pickle_could_not_open(name: str) -> None:
+    """Unpickling does not raise; each use does, and `close` is no use."""
+    reopen, (handle, *more) = OBJECTS[name]().__reduce__()
+    thing = reopen(handle[:-1] + bytes([handle[-1] ^ 1]), *more)
+    assert type(thing).__name__ == name
+    for _ in range(2):
+        with pytest.raises(xs.InvalidHandleError, match="seal"):
+            thing.__enter__()
+        assert thing.closed is False
+    for _ in range(2):
+        assert thing.close() is None
+        assert thing.closed is True
+    with pytest.raises(xs.InvalidArgumentError, match=f"this {name} is closed"):
+        thing.__enter__()
+
+
+@pytest.mark.parametrize("name", ["Memory", "PhysicalMemory", "Event", "SharedArray"])
 def test_pickling_after_a_put(name: str) -> None:
     """Whoever has a pickle can withdraw its handle. The next pickle is good again, and no other export's affair."""
     _withdraw_all()
