@@ -614,21 +614,20 @@ class SharedArray(BufferBase, Closable[Range]):
         covered, first = self._covered()
         writer = self if producer is None else producer
         order = _marked(found.device, writer, {} if marks is None else marks)  # asks other libraries: without the lock
-        with Pickled.lock:
-            kept = self._implicit
-            if kept is None:
+        while (kept := self._implicit) is None or (handle := kept.memory.sent(found.device)) is None:
+            with Pickled.lock:
+                if self._implicit is not kept:
+                    continue  # another thread has exported it
                 events: set[Implicit] = set()  # the export holds them: it may outlive this array
-                covered = covered._replace(lease=(covered.lease, events))
-                export = partial(core.get, covered, implicit=True)
+                export = partial(core.get, covered._replace(lease=(covered.lease, events)), implicit=True)
                 made = Pickled(export()) if imported is None else anew(self, found.device, export)
                 if made is None:
                     assert imported is not None
                     return self._received(found, imported)  # it has expired, as its first use will say
-                kept = self._implicit = _Pickled(made, events)
-            if order is not None:
-                kept.events.add(order.export)
-            handle = kept.memory.sent(found.device)
-            return bytes(seal_array(handle, self._dtype, self._shape, self._strides, first, order))
+                self._implicit = _Pickled(made, events)
+        if order is not None:
+            kept.events.add(order.export)
+        return bytes(seal_array(handle, self._dtype, self._shape, self._strides, first, order))
 
     def _received(self, found: Range, handle: Handle) -> bytes:
         """The handle that an import came by."""

@@ -131,11 +131,12 @@ class ArrayHandle(HandleBase, Named, Closable[Parts]):
 
     @classmethod
     def _make_unread(cls, raw: bytes, why: Unread) -> ArrayHandle:
-        self = object.__new__(cls)
+        self: Any = object.__new__(cls)
         self._raw = raw
         self._dtype = self._owner = None
-        self._unread = why
-        return self
+        self._held = self._unread = why  # not closed; `_parts` stays unset
+        made: ArrayHandle = self
+        return made
 
     @classmethod
     def _seal(
@@ -244,11 +245,11 @@ class ArrayHandle(HandleBase, Named, Closable[Parts]):
         """Unlike `use`, it allows forked children: a handle is just bytes."""
         if self._held is None:
             raise misused("lifetime", InvalidArgumentError("this ArrayHandle is closed"), self)
-        return self._held
+        return self._parts
 
     def _checked(self) -> Parts:
         """The content. Raises `InvalidHandleError` if the array does not lie inside the memory that it names."""
-        parts = self._held or self._use()  # which raises
+        parts = self._parts if self._held is not None else self._use()  # which raises
         if not parts.fits:
             raise InvalidHandleError(_why_unfit(parts))
         return parts

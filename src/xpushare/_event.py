@@ -154,7 +154,7 @@ class Event(Exportable[Opened]):
         Idempotent.
         """
         held, self._held = self._held, None
-        if held is not None and held.role is not None:
+        if isinstance(held, Opened) and held.role is not None:
             held.role.detach()  # whoever still waits by this object does not signal by it
         self._natives = ()
         self._implicit = None

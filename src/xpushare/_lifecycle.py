@@ -191,12 +191,14 @@ class Exportable(DeviceObject[I]):
         """The handle that an import was opened from, if its exporter lives; else that of an export by `get`."""
         if found.handle is not None and self._implicit is None and forwards(found.handle):
             return found.handle
-        with Pickled.lock:
-            if self._implicit is None:
-                export = functools.partial(get, found, implicit=True)
+        export = functools.partial(get, found, implicit=True)
+        while (kept := self._implicit) is None or (handle := kept.sent(found.device)) is None:
+            with Pickled.lock:
+                if self._implicit is not kept:
+                    continue  # another thread has exported it
                 made = Pickled(export()) if found.handle is None else anew(self, found.device, export)
                 if made is None:
                     assert found.handle is not None
                     return found.handle  # it has expired, as its first use will say
                 self._implicit = made  # type: ignore[misc]  # a slot of each sub-class
-            return self._implicit.sent(found.device)
+        return handle

@@ -446,7 +446,9 @@ def attach_tree(
         kinds = list(types)
     except TypeError:
         raise InvalidArgumentError(f"types is classes of named tuples, not {types!r}") from None
-    unflatten(content.tree, range(len(content.leaves)), kinds)  # refused before anything is opened
+    # Refused before anything is opened, and the exporter is met.
+    unflatten(content.tree, range(len(content.leaves)), kinds)
+    work = None if stream is None or is_unordered(stream) else _work_of(stream, content, device)
     gate = content.memory[0]
     here = node.current()
     own = here.table().find(gate) if here.is_own(fields_of(gate).cookie) else None  # holds the other exports
@@ -457,8 +459,7 @@ def attach_tree(
         (_open_each if layers_on else memory.open_all)(content.memory, device, opened)
         if not is_unordered(stream):
             _order(content, opened, orders)
-            if stream is not None:
-                work = _work_of(stream, opened)
+            if work is not None:
                 for order in orders.values():
                     order.before(work)
         found = None if consumer is None else _tensors(content, opened, orders, consumer)
@@ -551,14 +552,15 @@ def _wait(devices: dict[tuple[int, int], Device], orders: dict[tuple[int, int], 
     return True
 
 
-def _work_of(stream: Any, opened: list[Range]) -> Work:
-    """The stream that the caller names, which is of one of the devices."""
+def _work_of(stream: Any, content: Content, device: DeviceLike | None) -> Work:
+    """The stream that the caller names, which is of one of the devices that the memory is going to be opened on."""
     if isinstance(stream, Queue):
         return use(stream)
     refusal: InvalidArgumentError | None = None
-    for device in dict.fromkeys(each.device for each in opened):
+    handles = content.memory if device is None else content.memory[:1]
+    for chosen in dict.fromkeys(memory.opener_for(each, device, None)[1] for each in handles):
         try:
-            work = work_on(device, stream)
+            work = work_on(chosen, stream)
         except InvalidArgumentError as error:
             refusal = error
             continue
@@ -568,4 +570,4 @@ def _work_of(stream: Any, opened: list[Range]) -> Work:
     try:
         raise refusal
     finally:
-        del refusal  # its traceback has this frame, which would keep what was opened
+        del refusal  # its traceback has this frame

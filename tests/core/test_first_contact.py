@@ -44,6 +44,23 @@ def test_a_failed_first_open_leaves_no_acquaintance(kind: str) -> None:
             assert good.is_imported
 
 
+def test_arguments_are_refused_before_the_exporter_is_met() -> None:
+    with Child() as child:
+        event = child.call(MAKERS["event"], "native_cpu:0")
+        tree = child.call(lambda: bytes(xs.share([xs.empty(1)], ttl=3600)))
+        gc.collect()
+        before = harness.fd_count()
+        with pytest.raises(xs.InvalidArgumentError, match="signals is None"):
+            xs.ipc.event.open(event, signals=5)  # type: ignore[arg-type]
+        for device in None, "native_cpu:0":
+            with pytest.raises(xs.InvalidArgumentError, match="no stream"):
+                xs.attach(tree, device=device, stream="x")
+        assert event._fields.cookie not in node.current().peers._peers
+        assert harness.fd_count() <= before
+        xs.ipc.event.open(event, signals=True).close()
+        assert len(xs.attach(tree, stream=xs.Queue("native_cpu:0"))) == 1
+
+
 def test_an_error_that_is_kept_does_not_stand_in_the_way(kind: str) -> None:
     verbs = getattr(xs.ipc, kind)
     with Child() as child:

@@ -208,6 +208,48 @@ def test_pickling(thing: Any, protocol: int) -> None:
             pickle.dumps(thing, protocol)
 
 
+@pytest.mark.parametrize("name", ["Memory", "PhysicalMemory", "Event", "SharedArray", "parsed ArrayHandle"])
+@pytest.mark.misuse
+def test_what_a_pickle_could_not_open(name: str) -> None:
+    """Unpickling does not raise; each use does, and `close` is no use."""
+    made = OBJECTS[name]()
+    reopen, (handle, *more) = made.__reduce__()
+    thing = reopen(handle[:-1] + bytes([handle[-1] ^ 1]), *more)
+    assert type(thing) is type(made)
+    for _ in range(2):
+        with pytest.raises(xs.InvalidHandleError, match="seal"):
+            thing.__enter__()
+        assert thing.closed is False
+    for _ in range(2):
+        assert thing.close() is None
+        assert thing.closed is True
+    with pytest.raises(xs.InvalidArgumentError, match=f"this {type(thing).__name__} is closed"):
+        thing.__enter__()
+
+
+@pytest.mark.parametrize("name", ["Memory", "PhysicalMemory", "Event", "SharedArray"])
+def test_pickling_after_a_put(name: str) -> None:
+    """Whoever has a pickle can withdraw its handle. The next pickle is good again, and no other export's affair."""
+    _withdraw_all()
+    thing = OBJECTS[name]()
+    with pickle.loads(pickle.dumps(thing)) as opened:
+        handle = opened.handle.handle if name == "SharedArray" else opened.handle
+    verbs(handle.kind).put(handle)
+    counted = [xs.share(xs.empty(4), opens=1)]
+    while counted[-1].handle._fields.entry != handle._fields.entry:  # entries are used again in turn
+        assert len(counted) < 1000
+        counted.append(xs.share(xs.empty(4), opens=1))
+    text = pickle.dumps(thing)
+    assert pickle.dumps(thing) == text
+    for _ in range(3):
+        with pickle.loads(text) as opened:
+            assert opened.is_imported
+    xs.attach(bytes(counted[-1])).close()
+    with pytest.raises(xs.HandleExpiredError, match="used up"):
+        xs.attach(bytes(counted[-1]))
+    _withdraw_all()
+
+
 # --- the silent end -----------------------------------------------------------------------------------------------
 
 

@@ -176,10 +176,10 @@ def test_pickles_as_plain_bytes(handle: Handle, protocol: int) -> None:
     assert copy.deepcopy(handle) == handle
 
 
-@pytest.mark.parametrize("kind", ["memory", "array"])
+@pytest.mark.parametrize("kind", ["memory", "array", "tree"])
 def test_a_pickle_is_verified_when_it_is_loaded(handle: Handle, kind: str) -> None:
     """What it says is no handle here: unpickling does not raise, each use does."""
-    with xs.empty(3) as array, xs.share(array) as shared:
+    with xs.empty(3) as array, xs.share([array] if kind == "tree" else array) as shared:
         whole: Any = handle if kind == "memory" else shared
         raw = bytes(whole)
         altered = pickle.dumps(whole, 5).replace(raw, raw[:-1] + bytes([raw[-1] ^ 1]))

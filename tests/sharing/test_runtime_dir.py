@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import pickle
+import shutil
 import stat
 import subprocess
 import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -71,6 +76,35 @@ def test_links_and_files_are_refused(fresh: pytest.MonkeyPatch, tmp_path: Path) 
         identity.user_key()
 
 
+@pytest.mark.parametrize("permissions", [0, 0o400])
+def test_a_folder_that_cannot_be_entered(fresh: pytest.MonkeyPatch, permissions: int) -> None:
+    """No key, and so no handle means anything; but to unpickle one does not raise."""
+    array, memory = xs.empty(1), xs.malloc_device(16, "native_cpu:0")
+    with xs.share(array) as handle, xs.share([array]) as tree:
+        things = memory, array, handle, handle.handle, tree
+        texts = [pickle.dumps(each) for each in things]
+    run = tempfile.mkdtemp(prefix="xpushare-tests-", dir="/tmp")  # pytest's own are below one that only root can enter
+    fresh.setenv("XPUSHARE_RUNTIME_DIR", run)
+    identity.user_key()
+    fresh.setattr(identity, "_key", None)
+    fresh.setattr(identity, "sealings", [])
+
+    def ask() -> list[str]:
+        ctypes.CDLL(None).setfsuid(12345)  # of this thread alone: root's rights do not count
+        with pytest.raises(xs.InvalidArgumentError, match=r"cannot read the key .*: Permission denied"):
+            identity.user_key()
+        return [repr(pickle.loads(text)) for text in texts]
+
+    try:
+        os.chmod(run, permissions)
+        with ThreadPoolExecutor(1) as pool:
+            found = pool.submit(ask).result()
+    finally:
+        os.chmod(run, 0o700)
+        shutil.rmtree(run)
+    assert all("cannot read the key" in each for each in found), found
+
+
 @needs_root
 def test_a_folder_of_another_user_is_refused(fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run = tmp_path / "run"
@@ -115,7 +149,7 @@ def test_a_key_that_is_a_link_or_a_folder_or_missing(fresh: pytest.MonkeyPatch, 
     link, folder = tmp_path / "link", tmp_path / "folder"
     link.symlink_to(key)
     folder.mkdir(mode=0o700)
-    for path in (link, folder, tmp_path / "missing"):
+    for path in (link, folder, tmp_path / "missing", Path("/proc/self/mem")):  # a file that cannot be read
         fresh.setenv("XPUSHARE_KEY_FILE", str(path))
         with pytest.raises(xs.InvalidArgumentError, match="the key"):
             identity.user_key()

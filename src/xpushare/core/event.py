@@ -94,10 +94,14 @@ def _refusals(device: Device) -> tuple[str, str]:
     return known[1]
 
 
-def role_of(domain: Domain, index: int, signals: bool | None) -> Slot | None:
-    """What counts an end among those that may signal; None: it only waits."""
+def check_signals(signals: object) -> None:
+    """`InvalidArgumentError` unless an event can be made, or opened, with that."""
     if signals is not None and not isinstance(signals, bool):
         raise InvalidArgumentError(f"signals is None, True or False, not {signals!r}")
+
+
+def role_of(domain: Domain, index: int, signals: bool | None) -> Slot | None:
+    """What counts an end among those that may signal; None: it only waits."""
     try:
         return None if signals is False else Slot(domain, index, signals)
     except ValueError as error:
@@ -149,6 +153,7 @@ def create(
     signals: bool | None = None,
 ) -> Opened:
     """A new event, complete (both numbers 0)."""
+    check_signals(signals)
     chosen, chosen_context = resolve(device, context)
     enable_ipc = bool(enable_ipc)
     if enable_ipc and enable_profiling:
@@ -220,6 +225,7 @@ def open_(
 ) -> Opened:
     """Open a handle: an event that shares its state with the exporter's, signalled and waited on from both ends."""
     found = memory.expect_kind(handle, "event")
+    check_signals(signals)
     chosen, chosen_context = event_device(found, device, context)
     for each in chosen_context.devices:
         each.require(Aspect.ext_oneapi_ipc_event)

@@ -180,7 +180,7 @@ def give_open(handle: Handle) -> None:
     here = node.current()
     fields = fields_of(handle)
     if fields.flags & (COUNTED | PICKLED):
-        own = here.is_own(fields.cookie)
-        exporter = here.table() if own else here.peers.known(fields.cookie)
-        if exporter is not None:  # else it is gone
+        if here.is_own(fields.cookie):
+            here.table().give_open(handle)
+        elif (exporter := here.peers.known(fields.cookie)) is not None:  # else it is gone
             exporter.domain.give_open(fields.entry)

@@ -117,12 +117,10 @@ class Pickled:
         self._limits = [0, 0]
         self._end = End(_outlive, handle, self._limits)
 
-    def sent(self, device: Device) -> Handle:
-        """The handle, for one pickle more."""
+    def sent(self, device: Device) -> Handle | None:
+        """The handle, for one pickle more. None if its export has ended: who has a pickle can `put` the handle."""
         self._limits[:] = _grace(), _most_nbytes(device)
-        if not node.left:
-            node.current().table().count_pickle(self.handle)
-        return self.handle
+        return self.handle if node.left or node.current().table().give_open(self.handle) else None
 
 
 def _outlive(handle: Handle, limits: list[int]) -> None:
@@ -139,7 +137,7 @@ def sent_once(made: dict[Device, list[Handle]]) -> None:
     table = node.current().table()
     for device, handles in made.items():
         for handle in handles:
-            table.count_pickle(handle)
+            table.give_open(handle)
         table.outlive(handles, *limits[device])
 
 

@@ -116,7 +116,7 @@ class Named:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:  # what `_unread` leaves unset
-            if name in ("_fields", "_parts", "_held"):
+            if name in ("_fields", "_parts"):
                 self._unread.throw()
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 

@@ -117,8 +117,13 @@ def user_key() -> bytes:
         with _lock:
             explicit = os.environ.get("XPUSHARE_KEY_FILE")
             path = Path(explicit) if explicit else runtime_dir() / "key"
-            if not explicit and not path.exists():
-                _make_key(path)
+            if not explicit:
+                try:
+                    path.lstat()
+                except FileNotFoundError:
+                    _make_key(path)
+                except OSError:  # a folder that cannot be entered, say: `read_key` tells
+                    pass
             _key = read_key(path)
     return _key
 
@@ -151,16 +156,16 @@ def read_key(path: Path) -> bytes:
     """The key in that file. `InvalidArgumentError` as of `user_key`."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                raise InvalidArgumentError(f"the key {path} is not a file")
+            _check_private(f"the key {path}", found, "0600")
+            key = os.read(fd, KEY_NBYTES + 1)
+        finally:
+            os.close(fd)
     except OSError as error:
         raise InvalidArgumentError(f"cannot read the key {path}: {error.strerror}", native=error.errno) from error
-    try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise InvalidArgumentError(f"the key {path} is not a file")
-        _check_private(f"the key {path}", found, "0600")
-        key = os.read(fd, KEY_NBYTES + 1)
-    finally:
-        os.close(fd)
     if len(key) != KEY_NBYTES:
         raise InvalidArgumentError(f"the key {path} must be {KEY_NBYTES} raw bytes")
     return key

@@ -469,9 +469,16 @@ class Table:
 
     # --- pickles: their exports outlive the objects, until they were opened or their time is over
 
-    def count_pickle(self, handle: Handle) -> None:
-        """One pickle more has to be opened."""
-        self.domain.give_open(fields_of(handle).entry)
+    def give_open(self, handle: Handle) -> bool:
+        """One open more: a pickle is made, or an open came to nothing. False if the export has ended, whose entry may
+        be another's by now.
+        """
+        fields = fields_of(handle)
+        with self._lock:
+            live = fields.generation in self._exports
+            if live:
+                self.domain.give_open(fields.entry)
+        return live
 
     def renew(self, handle: Handle, grace: int) -> bool:
         """An import of this very process is pickled on: its export is good for one open more. False if it has ended."""
