@@ -392,9 +392,6 @@ class TreeHandle(ArrayHandle):
         more += ", closed" if self._held is None else ""
         return f"<ArrayHandle of a tree of {arrays} arrays in {len(self._memory)} allocations, by pid {pid}{more}>"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return TreeHandle, (self._raw,)
-
 
 other_messages[MAGIC] = attrgetter("_read")(TreeHandle)
 content_of: Final[Callable[[TreeHandle], Content]] = attrgetter("_content")(TreeHandle)
