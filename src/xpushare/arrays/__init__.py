@@ -103,6 +103,8 @@ def _asked(array: Any, name: str) -> Any:
     """An attribute that another library computes; None where it has none."""
     try:
         return getattr(array, name, None)
+    except XpuShareError:  # of an array of ours
+        raise
     except Exception as error:
         raise InvalidArgumentError(f"{type(array).__name__} does not hand out its memory: {error}") from error
 
