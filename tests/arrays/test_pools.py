@@ -202,7 +202,8 @@ def test_each_use_says_why(peer: Child) -> None:
         lambda: array.shape, lambda: array.dtype, lambda: array.strides, lambda: array.nbytes, lambda: array.device,
         lambda: array.memory, lambda: array.handle, lambda: array.is_imported, lambda: np.asarray(array),
         array.__dlpack__, lambda: memoryview(array), lambda: xs.share(array), lambda: xs.array(array),
-        array.__enter__, lambda: queue.copy(array, good), lambda: queue.copy(good, array), lambda: queue.fill(array, b"a"),
+        lambda: queue.copy(array, good), lambda: queue.copy(good, array), lambda: queue.fill(array, b"a"),
+        array.__enter__,
     )  # fmt: skip
     for use in uses:
         with pytest.raises(xs.HandleExpiredError, match="keep what you pickle"):
