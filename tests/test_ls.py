@@ -329,8 +329,7 @@ def test_few_file_descriptors_hide_nothing(exporter: Child) -> None:
                 try:
                     seen.append(" ".join(sorted(rows_of(pid))))
                 except xs.OutOfMemoryError as error:
-                    assert "ulimit -n" in str(error)
-                    seen.append("too few")
+                    seen.append("too few" if "ulimit -n" in str(error) else str(error))
                 os.close(free.pop())
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
