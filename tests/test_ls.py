@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import json
 import os
+import resource
 import shutil
 import struct
 import subprocess
@@ -307,6 +309,38 @@ def test_a_table_that_makes_sense(change: str) -> None:
         child.call(forge, change)
         row = rows_of(child.pid)["memory"]
         assert (row["nbytes"], row["backend"], row["device"], row["age"]) == (4096, None, None, 0)
+
+
+def test_few_file_descriptors_hide_nothing(exporter: Child) -> None:
+    """Each number of them is too small, or shows all."""
+    exporter.call(export_all)
+
+    def look(pid: int) -> list[str]:
+        xs.shares()  # loads the modules
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        free = [os.open("/", os.O_PATH) for _ in range(8)]
+        seen = []
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(free) + 1, hard))
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    free.append(os.dup(free[0]))
+            for _ in range(8):
+                try:
+                    seen.append(" ".join(sorted(rows_of(pid))))
+                except xs.OutOfMemoryError as error:
+                    seen.append("too few" if "ulimit -n" in str(error) else str(error))
+                os.close(free.pop())
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for fd in free:
+                os.close(fd)
+        return seen
+
+    with Child() as child:
+        seen = child.call(look, exporter.pid)
+    assert seen == sorted(seen, key="too few".__ne__)
+    assert set(seen) == {"too few", "event memory physical_memory"}
 
 
 def test_names_are_printable(exporter: Child) -> None:

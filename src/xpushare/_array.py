@@ -26,7 +26,7 @@ from xpushare._elements import (
     named_by_typestr,
 )
 from xpushare._errors import InvalidArgumentError
-from xpushare._lifecycle import Closable, Exportable, expect_opened, unpickles, why_unusable
+from xpushare._lifecycle import Closable, Exportable, unpickles, why_unusable
 from xpushare._native import BufferBase, Span, dlpack_capsule
 from xpushare._tree_handle import TreeHandle
 from xpushare.core import memory as core
@@ -336,21 +336,26 @@ class SharedArray(BufferBase, Closable[Range]):
         if order is not None:
             order.before(work)
 
+    def _expect_opened(self) -> None:
+        """What an array is can be asked once it is closed, too; but of what no pickle could open, nobody knows it."""
+        if not hasattr(self, "_dtype"):
+            self._use()
+
     @property
     def shape(self) -> tuple[int, ...]:
-        expect_opened(self._held)
+        self._expect_opened()
         return self._shape
 
     @property
     def dtype(self) -> Any:
         """A NumPy dtype."""
-        expect_opened(self._held)
+        self._expect_opened()
         return self._dtype
 
     @property
     def strides(self) -> tuple[int, ...]:
         """Bytes from one element to the next, per dimension."""
-        expect_opened(self._held)
+        self._expect_opened()
         return self._strides
 
     @property

@@ -285,8 +285,10 @@ class ArrayHandle(HandleBase, Named, Closable[Parts]):
 
 
 def _unpickle(raw: bytes) -> ArrayHandle:
+    import xpushare
+
     try:
-        return ArrayHandle(raw)
+        return xpushare.ArrayHandle(raw)  # the public name loads the module that reads handles of trees
     except XpuShareError as error:
         return _make_unread(raw, Unread(error))
 

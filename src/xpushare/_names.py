@@ -141,7 +141,7 @@ def published() -> dict[str, Handle | ArrayHandle]:
     found: dict[str, Handle | ArrayHandle] = {}
     with _lock:
         _reap(folder)
-        for name in sorted(os.listdir(folder)):
+        for name in sorted(_listed(folder)):
             if not name.startswith("."):
                 try:
                     handle = _read(folder, name)
@@ -227,6 +227,13 @@ def _folder() -> Path:
         raise from_os_error(error, f"making {folder}") from error
     identity.check_folder(folder)
     return folder
+
+
+def _listed(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError as error:
+        raise from_os_error(error, f"listing {folder}") from error
 
 
 def _opened(path: Path) -> OwnedFd | None:
@@ -334,7 +341,7 @@ def _reap(folder: Path) -> None:
     """Remove what dead publishers left."""
     with _lock:
         own = {each.inode for each in _own.values()}
-        for name in os.listdir(folder):
+        for name in _listed(folder):
             if name in _own or (name.startswith(".") and not name.startswith(_TEMPORARY)):
                 continue
             try:

@@ -99,11 +99,13 @@ class Queue(DeviceObject[Work]):
         """Copy `nbytes` (default: all of `src`). Raises `InvalidArgumentError` if they do not fit, or if `dst` is
         read-only. (urEnqueueUSMMemcpy)
         """
-        core.copy(_order(self._use(), dst, src), _bytes_of("dst", dst), _bytes_of("src", src), nbytes)
+        work, to, of = self._use(), _bytes_of("dst", dst), _bytes_of("src", src)
+        core.copy(_order(work, dst, src), to, of, nbytes)
 
     def fill(self, dst: Memory | SharedArray | VirtualRange, pattern: bytes, nbytes: int | None = None) -> None:
         """Repeat `pattern` over `nbytes` (default: all of `dst`), a multiple of its length. (urEnqueueUSMFill)"""
-        core.fill(_order(self._use(), dst), _bytes_of("dst", dst), pattern, nbytes)
+        work, to = self._use(), _bytes_of("dst", dst)
+        core.fill(_order(work, dst), to, pattern, nbytes)
 
     def submit(self, fn: Callable[..., object], *args: Any) -> None:
         """Run `fn(*args)` in order (on `native_cpu` only; else `FeatureNotSupportedError`). `synchronize` raises its

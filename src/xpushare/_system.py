@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import operator
 import os
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from xpushare._errors import FeatureNotSupportedError
+from xpushare._errors import FeatureNotSupportedError, from_os_error
 from xpushare._native import Domain, Mapping, OwnedFd, Reservation, check_memfd, mapped, serve
 
 __all__ = [
@@ -83,6 +84,8 @@ def boot_id() -> bytes:
             with open(BOOT_ID, encoding="ascii") as file:
                 boot_ids.append(bytes.fromhex(file.read().strip().replace("-", "")))
         except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise from_os_error(error, f"reading {BOOT_ID}") from error
             raise FeatureNotSupportedError(
                 f"handles name the boot by {BOOT_ID}, which cannot be read ({error.strerror}): mount -t proc proc /proc"
             ) from error

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import xpushare as xs
-from harness import Child
+from harness import Child, kept
 
 
 def read(raw: bytes) -> Any:
@@ -104,3 +104,12 @@ def test_other_libraries(library: str) -> None:
 def test_what_is_no_array(wrong: Any) -> None:
     with pytest.raises(xs.InvalidArgumentError):
         xs.array(wrong)
+
+
+def test_the_array_of_a_parent() -> None:
+    arrays = kept["parents"] = [xs.empty(3), xs.empty(3, device="mock:0")]
+    with Child(method="fork") as child:
+        for number in range(len(arrays)):
+            with pytest.raises(xs.ForkError, match="belongs to the parent"):
+                child.call(lambda number: xs.array(kept["parents"][number]), number)
+    kept.clear()

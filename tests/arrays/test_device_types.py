@@ -171,6 +171,44 @@ def test_an_array_interface_of_a_driver_that_is_not_loaded() -> None:
             xs.share(Gpu(), copy=copy)
 
 
+GOOD: dict[str, Any] = {"shape": (2,), "typestr": "|V8", "data": (4096, False), "version": 3}
+SENSELESS: dict[str, dict[str, Any]] = {
+    "no typestr": {"typestr": None},
+    "typestr of nothing": {"typestr": ""},
+    "another typestr": {"typestr": "?!"},
+    "no number": {"typestr": 4},
+    "no shape": {"shape": None},
+    "a shape of one number": {"shape": 2},
+    "lengths": {"shape": ("a",)},
+    "half an element": {"shape": (1.5,)},
+    "negative": {"shape": (-2,)},
+    "strides": {"strides": ("a",)},
+    "too few strides": {"strides": ()},
+    "an address": {"data": ("a", False)},
+    "an address alone": {"data": (4096,)},
+    "descr": {"descr": 4},
+    "a descr of nothing known": {"descr": [("a", "?!")]},
+    "a longer descr": {"descr": [("a", "<f8"), ("b", "<f8")]},
+}
+
+
+@pytest.mark.parametrize("consumer", CONSUMERS)
+@pytest.mark.parametrize("wrong", SENSELESS)
+def test_an_array_interface_that_makes_no_sense(wrong: str, consumer: str) -> None:
+    said = {name: value for name, value in {**GOOD, **SENSELESS[wrong]}.items() if value is not None}
+    array = type("Wrong", (), {"__array_interface__": said})()
+    with pytest.raises(xs.InvalidArgumentError):
+        CONSUMERS[consumer](array)
+
+
+@pytest.mark.parametrize("consumer", CONSUMERS)
+def test_a_buffer_that_is_gone(consumer: str) -> None:
+    released = memoryview(b"abc")
+    released.release()
+    with pytest.raises(xs.InvalidArgumentError, match="released"):
+        CONSUMERS[consumer](released)
+
+
 def test_only_memory_of_the_host_is_the_hosts() -> None:
     assert [number for number in range(-1, 32) if adapters.on_host(number)] == [1, 3, 11]
     with xs.malloc_device(16, "native_cpu:0") as memory:

@@ -194,21 +194,27 @@ def made_and_kept(n: int) -> xs.SharedArray:
 def test_each_use_says_why(peer: Child) -> None:
     data = peer.call(_pickle_without_grace)
     array = pickle.loads(data)
+    queue = xs.Queue("native_cpu:0")
+    good = xs.empty(4)
     assert isinstance(array, xs.SharedArray)
     assert not array.closed
-    for use in (
+    uses = (
         lambda: array.shape, lambda: array.dtype, lambda: array.strides, lambda: array.nbytes, lambda: array.device,
         lambda: array.memory, lambda: array.handle, lambda: array.is_imported, lambda: np.asarray(array),
-        array.__dlpack__, lambda: memoryview(array), lambda: xs.share(array), array.__enter__,
-    ):  # fmt: skip
+        array.__dlpack__, lambda: memoryview(array), lambda: xs.share(array), lambda: xs.array(array),
+        lambda: queue.copy(array, good), lambda: queue.copy(good, array), lambda: queue.fill(array, b"a"),
+        array.__enter__,
+    )  # fmt: skip
+    for use in uses:
         with pytest.raises(xs.HandleExpiredError, match="keep what you pickle"):
             use()
     assert "not opened" in repr(array)
     assert pickle.dumps(array) == data, "whoever only passes it on need not open it"
     array.close()
     assert array.closed
-    with pytest.raises(xs.InvalidArgumentError, match="closed"):
-        np.asarray(array)
+    for use in uses:
+        with pytest.raises(xs.InvalidArgumentError, match="closed"):
+            use()
 
 
 def _pickle_without_grace() -> bytes:

@@ -110,6 +110,26 @@ def test_the_handle(peer: Child) -> None:
     assert "closed" in repr(handle)
 
 
+def test_unpickling_a_handle_never_raises() -> None:
+    with xs.share([filled(1)]) as handle:
+        data = pickle.dumps(handle)
+        found = subprocess.run(  # a fresh process has loaded nothing that reads handles of trees
+            [sys.executable, "-c", "import pickle, sys; print(pickle.load(sys.stdin.buffer).handles)"],
+            input=data, capture_output=True, check=True,
+        )  # fmt: skip
+        assert found.stdout.decode().strip() == repr(handle.handles)
+    raw = bytes(handle)
+    for at in (0, 100, len(raw) - 1):
+        altered = raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :]
+        garbled = pickle.loads(data.replace(raw, altered))
+        assert isinstance(garbled, xs.ArrayHandle)
+        assert (bytes(garbled), bytes(pickle.loads(pickle.dumps(garbled)))) == (altered, altered)
+        assert "none here" in repr(garbled)
+        for use in (xs.attach, lambda garbled: garbled.handles, lambda garbled: garbled.nbytes):
+            with pytest.raises(xs.InvalidHandleError):
+                use(garbled)
+
+
 def test_writes_are_seen_and_what_is_attached_stays(peer: Child) -> None:
     array = filled(1)
     with xs.share([array]) as handle:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import resource
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -345,6 +346,9 @@ def test_a_process_without_file_descriptors(pair: tuple[str, str], peer: Child) 
     def attempt(handles: dict[str, Any], device: str) -> list[str]:
         known = xs.ipc.memory.open(handles["memory"], device=device)
         known.close()
+        array = xs.empty(4)
+        xs.share(array, ttl=3600)
+        xs.published()
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wrong = []
         highest = max(int(name) for name in os.listdir("/proc/self/fd"))
@@ -361,6 +365,11 @@ def test_a_process_without_file_descriptors(pair: tuple[str, str], peer: Child) 
                 lambda: xs.PhysicalMemory(GRANULE, device),
                 lambda: xs.ipc.memory.open(handles["memory"], device=device),
                 lambda: xs.ipc.physical_memory.open(handles["physical_memory"], device=device),
+                lambda: pickle.dumps(array),  # asks how much memory the host has
+                lambda: xs.publish("fds", array),
+                lambda: xs.lookup("fds", timeout=0),
+                xs.published,
+                lambda: (_system.boot_ids.clear(), _system.boot_id()),
             ):
                 try:
                     call()

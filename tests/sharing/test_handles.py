@@ -155,6 +155,18 @@ def test_bytes_and_text_round_trip(handle: Handle) -> None:
         assert (bytes(again), str(again)) == (raw, text)
 
 
+def test_bytes_that_are_gone() -> None:
+    released = memoryview(b"abc")
+    released.release()
+    with xs.malloc_host(1) as memory:
+        for use in (
+            Handle, xs.ArrayHandle, xs.attach, xs.ipc.memory.open, xs.ipc.memory.put,
+            lambda pattern: xs.Queue("native_cpu:0").fill(memory, pattern),
+        ):  # fmt: skip
+            with pytest.raises(xs.InvalidArgumentError, match="released"):
+                use(released)
+
+
 def test_text_goes_through_argv_and_environment(handle: Handle, memory: xs.Memory) -> None:
     memoryview(memory)[:5] = b"hello"
     with Child(env={"HANDLE": str(handle)}) as child:

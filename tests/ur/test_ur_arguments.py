@@ -527,7 +527,9 @@ def test_structs(rt: Runtime, name: str, number: int) -> None:
 
 @pytest.mark.parametrize(("name", "number"), chosen("bytes", "pattern"))
 def test_bytes(rt: Runtime, name: str, number: int) -> None:
-    for wrong in (5, "text", object(), [1, 2]):
+    released = memoryview(b"gone")
+    released.release()
+    for wrong in (5, "text", object(), [1, 2], released):
         assert refusal(name, with_argument(rt, name, number, wrong)) is R.ERROR_INVALID_ARGUMENT
     for like in (bytearray, memoryview):
         arguments = list(GOOD[name](rt))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -230,10 +232,14 @@ def test_registered_host_memory(rt: Runtime, monkeypatch: pytest.MonkeyPatch) ->
     assert ur.urUSMGetMemAllocInfo(rt.context, address, U.TYPE) is ur.USMType.UNKNOWN
 
 
-def test_a_file_descriptor_of_an_allocation(rt: Runtime) -> None:
+def test_a_file_descriptor_of_an_allocation(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     fd_type = ur.ExpExternalMemType.OPAQUE_FD
     pointer = ur.urMemoryExportAllocExportableMemoryExp(rt.context, rt.device, 0, 8192, fd_type)
     rt.fill(pointer, b"x", 8192)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "dup", Mock(side_effect=OSError(errno.EMFILE, "x")))
+        with refused(R.ERROR_OUT_OF_RESOURCES):
+            ur.urMemoryExportExportMemoryHandleExp(rt.context, rt.device, fd_type, pointer)
     fd = ur.urMemoryExportExportMemoryHandleExp(rt.context, rt.device, fd_type, pointer)
     assert not os.get_inheritable(fd)
     ur.urMemoryExportFreeExportableMemoryExp(rt.context, rt.device, pointer)

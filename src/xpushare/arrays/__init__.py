@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 from typing import Any, Final, NamedTuple
 
@@ -11,7 +12,7 @@ from xpushare._array import SharedArray, covered_by
 from xpushare._array_handle import encode_dtype
 from xpushare._aspects import Aspect
 from xpushare._device import Device, known_device
-from xpushare._elements import DLPACK_NAMED, as_dtype, c_strides, extent
+from xpushare._elements import DLPACK_NAMED, as_dtype, as_shape, c_strides, extent
 from xpushare._errors import FeatureNotSupportedError, InvalidArgumentError, XpuShareError
 from xpushare._native import DLTensor, Leaves, dlpack_view
 from xpushare.adapters.base import Adapter, Foreign
@@ -83,7 +84,7 @@ class Described(NamedTuple):
 
 
 def dtype_of(kind: Any) -> Any:
-    """The NumPy dtype of a protocol's element type: a dtype, a descr (list), or DLPack's (code, bits, lanes)."""
+    """The NumPy dtype of a protocol's element type: a dtype, or DLPack's (code, bits, lanes)."""
     import numpy
 
     return _dtype_of_dlpack(*kind) if isinstance(kind, tuple) else numpy.dtype(kind)
@@ -103,8 +104,14 @@ def _asked(array: Any, name: str) -> Any:
     """An attribute that another library computes; None where it has none."""
     try:
         return getattr(array, name, None)
+    except XpuShareError:  # of an array of ours
+        raise
     except Exception as error:
-        raise InvalidArgumentError(f"{type(array).__name__} does not hand out its memory: {error}") from error
+        raise _unusable(array, error) from error
+
+
+def _unusable(array: Any, why: object) -> InvalidArgumentError:
+    return InvalidArgumentError(f"{type(array).__name__} does not hand out its memory: {why}")
 
 
 def describe(array: Any, ordered: bool = False) -> Described:
@@ -125,9 +132,38 @@ def describe(array: Any, ordered: bool = False) -> Described:
 
 def described(array: Any, ordered: bool = False) -> Described | None:
     """`describe`; None for what speaks none of these protocols."""
-    viewed = _viewed(array)
-    if viewed is not None:
-        return viewed
+    found = _viewed(array) or _interfaced(array)
+    if found is not None:
+        return found
+    if hasattr(array, "__dlpack__"):
+        return _from_dlpack(array, ordered)
+    try:
+        view = memoryview(array)
+    except TypeError:
+        return None
+    except XpuShareError:
+        raise
+    except ValueError as error:  # a memoryview that was released, a closed mmap
+        raise _unusable(array, error) from error
+    import numpy
+
+    buffer = numpy.asarray(view)
+    return Described(
+        buffer.ctypes.data, buffer.shape, buffer.strides, buffer.itemsize, buffer.dtype, view.readonly, None, 0, None
+    )
+
+
+def _interfaced(array: Any) -> Described | None:
+    """By an array interface that a vendor reads."""
+    try:
+        return _by_interfaces(array)
+    except XpuShareError:
+        raise
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise _unusable(array, f"its array interface makes no sense ({error!r})") from error
+
+
+def _by_interfaces(array: Any) -> Described | None:
     unused: list[str] = []  # several vendors may read one interface: the array is of one that is in use
     for own in True, False:
         for record, protocol, interface in _standing(array, _claims(array, own)):
@@ -140,18 +176,7 @@ def described(array: Any, ordered: bool = False) -> Described | None:
                 return found
     if unused:
         raise FeatureNotSupportedError("; or ".join(unused))
-    if hasattr(array, "__dlpack__"):
-        return _from_dlpack(array, ordered)
-    try:
-        view = memoryview(array)
-    except TypeError:
-        return None
-    import numpy
-
-    buffer = numpy.asarray(view)
-    return Described(
-        buffer.ctypes.data, buffer.shape, buffer.strides, buffer.itemsize, buffer.dtype, view.readonly, None, 0, None
-    )
+    return None
 
 
 class _Claim(NamedTuple):
@@ -300,11 +325,13 @@ def _from_interface(
         kind = numpy.dtype(typestr)
         itemsize = kind.itemsize
         if typestr[1] == "V" and description is not None and description != [("", typestr)]:
-            kind = list(description)
-    shape = tuple(interface["shape"])
+            kind = numpy.dtype(list(description))
+            if kind.itemsize != itemsize:
+                raise ValueError(f"its typestr says {itemsize} bytes, its descr {kind.itemsize}")
+    shape = as_shape(tuple(interface["shape"]))
     strides = interface.get("strides")
     address, read_only = interface["data"]
-    address = address or 0
+    address = operator.index(address or 0)
     stream = interface.get("stream")
     if protocol.layout == "sycl_usm":  # counts in elements
         strides = None if strides is None else [step * itemsize for step in strides]
@@ -313,7 +340,9 @@ def _from_interface(
             read_only = not read_only
         on = interface.get("syclobj")
         stream = None if record.stream_of(on) is None else on
-    strides = c_strides(shape, itemsize) if strides is None else tuple(strides)
+    strides = c_strides(shape, itemsize) if strides is None else tuple(map(operator.index, strides))
+    if len(strides) != len(shape):
+        raise ValueError(f"it has {len(shape)} lengths and {len(strides)} strides")
     backend = _backend(array, record)
     return Described(address, shape, strides, itemsize, kind, bool(read_only), backend, None, stream)
 
@@ -335,7 +364,7 @@ def _from_dlpack(array: Any, ordered: bool) -> Described:
     except XpuShareError:
         raise
     except Exception as error:  # BufferError says why (it needs gradients, say); others raise others
-        raise InvalidArgumentError(f"{type(array).__name__} does not hand out its memory: {error}") from error
+        raise _unusable(array, error) from error
     record = adapters.dlpack_owner(tensor.device[0])[0]  # what counts is what the capsule says
     itemsize = (tensor.dtype[1] * tensor.dtype[2] + 7) // 8
     steps = c_strides(tensor.shape, 1) if tensor.strides is None else tensor.strides

@@ -223,6 +223,8 @@ def fill(queue: Work, dst: tuple[Range, int, int], pattern: bytes, nbytes: int |
         pattern = bytes(memoryview(pattern))
     except TypeError:
         raise InvalidArgumentError(f"a pattern is bytes, not {type(pattern).__name__}") from None
+    except ValueError as error:  # a memoryview that was released, a closed mmap
+        raise InvalidArgumentError(f"a pattern is bytes, not this {type(pattern).__name__}: {error}") from error
     target = operand(queue, "dst", *dst, nbytes, True)
     if not pattern or target.nbytes % len(pattern):
         raise InvalidArgumentError(f"{target.nbytes} bytes are no multiple of the pattern's {len(pattern)}")

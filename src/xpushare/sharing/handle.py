@@ -133,6 +133,8 @@ def bytes_of(handle: object, meant: str) -> bytes:
             return bytes(memoryview(handle))  # type: ignore[arg-type]
     except TypeError:
         pass
+    except ValueError as error:  # a memoryview that was released, a closed mmap
+        raise InvalidArgumentError(f"{meant}, not this {type(handle).__name__}: {error}") from error
     raise InvalidArgumentError(f"{meant}, not {type(handle).__name__}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import stat
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypedDict
 
 from xpushare import _native
-from xpushare._errors import FeatureNotSupportedError
+from xpushare._errors import FeatureNotSupportedError, from_os_error
 from xpushare.sharing import identity, layout, node
 from xpushare.sharing.handle import KINDS
 
@@ -79,6 +80,12 @@ _Found = dict[int, list[_Open]]  # by inode
 _Names = Mapping[tuple[bytes, int, int], str]  # by the cookie of the table, the entry's number and its generation
 
 
+def _expect_resources(error: OSError) -> None:
+    """Raise what this process ran out of, which says nothing of the process that it looks at."""
+    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        raise from_os_error(error, "looking at what processes share") from error
+
+
 def _processes() -> Iterator[int]:
     """The processes of this user, as far as /proc shows them."""
     me = os.geteuid()
@@ -96,7 +103,8 @@ def _name(pid: int) -> str | None:
     try:
         with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
             return _printable(file.read().rstrip("\n"))
-    except OSError:
+    except OSError as error:
+        _expect_resources(error)
         return None
 
 
@@ -105,7 +113,8 @@ def command_line(pid: int) -> str | None:
     try:
         with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as file:
             return _printable(file.read(1 << 12).rstrip("\0").replace("\0", " ")) or _name(pid)
-    except OSError:
+    except OSError as error:
+        _expect_resources(error)
         return None
 
 
@@ -117,7 +126,8 @@ def _zombie(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b") ")[2][:1] in (b"Z", b"X")
-    except OSError:
+    except OSError as error:
+        _expect_resources(error)
         return True
 
 
@@ -153,7 +163,8 @@ def _reopen(opens: list[_Open], inode: int, nbytes: int) -> int | None:
     for each in opens:
         try:
             fd = os.open(f"/proc/{each.pid}/fd/{each.fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError:
+        except OSError as error:
+            _expect_resources(error)
             continue  # ended, closed, or forbidden
         if _sealed(fd, inode, nbytes):
             return fd
@@ -332,6 +343,7 @@ def survey(names: _Names | None = None) -> Survey:
     try:
         return _survey(names or {})
     except OSError as error:
+        _expect_resources(error)
         raise FeatureNotSupportedError(
             f"who shares what is read from /proc, which cannot be ({error.strerror}): mount -t proc proc /proc"
         ) from error
@@ -347,13 +359,13 @@ def _survey(names: _Names) -> Survey:
         except PermissionError as error:
             if not _zombie(pid):
                 unread.append(Unread(pid, _name(pid) or "?", error.strerror or str(error)))
-        except OSError:
-            pass  # it has ended
+        except OSError as error:
+            _expect_resources(error)  # else it has ended
     rows: list[Row] = []
     for inode, opens in tables.items():
         try:
             rows += _read(inode, opens, commons, names)
-        except OSError:
-            pass  # whoever had it open has ended
+        except OSError as error:
+            _expect_resources(error)  # else whoever had it open has ended
     rows.sort(key=lambda row: (row["exporter"], row["kind"], -row["nbytes"]))
     return Survey(rows, sorted(unread))

@@ -60,7 +60,7 @@ def _bytes(value: Any, name: str) -> bytes | None:
         return None
     try:
         return bytes(memoryview(value))
-    except TypeError:
+    except (TypeError, ValueError):  # the latter of a memoryview that was released
         _refuse(Result.ERROR_INVALID_ARGUMENT, f"`{name}` is bytes, not {type(value).__name__}")
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from xpushare import _system
 from xpushare._aspects import Aspect, Support
-from xpushare._errors import FeatureNotSupportedError
+from xpushare._errors import FeatureNotSupportedError, from_os_error
 from xpushare._native import Domain
 from xpushare._system import BOOT_ID, boot_id
 from xpushare.adapters.base import (
@@ -156,6 +156,13 @@ class _Cpu(NamedTuple):
 @functools.cache
 def _cpu() -> _Cpu:
     """What the kernel says of the first processor."""
+    try:
+        return _read_cpu()
+    except OSError as error:
+        raise from_os_error(error, "reading what the kernel says of the processor") from error
+
+
+def _read_cpu() -> _Cpu:
     found: dict[str, str] = {}
     with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
         for line in lines:

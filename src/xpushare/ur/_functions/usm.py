@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Final
 
+from xpushare._errors import from_os_error
 from xpushare._lifecycle import use
 from xpushare._memory import Memory, memory_over
 from xpushare._result import Result
@@ -603,4 +604,7 @@ def urMemoryExportExportMemoryHandleExp(
     fds = use(memory).allocation.driver.export(False).fds
     if len(fds) != 1:
         raise URError(f"the driver has no file descriptor of {memory!r}", result=Result.ERROR_UNSUPPORTED_FEATURE)
-    return os.dup(fds[0])
+    try:
+        return os.dup(fds[0])
+    except OSError as error:
+        raise from_os_error(error, f"duplicating the file descriptor of {memory!r}") from error
