@@ -90,23 +90,27 @@ def array(x: Any, *, dtype: Any = None, device: DeviceLike | None = None) -> Sha
     here = Device(f"{adapters.HOST}:0") if found is None else arrays.device_of(source, found)
     target = here if device is None else Device(device)
     if found is None:
-        import numpy
-
-        try:
-            values = numpy.asarray(x, wanted)
-        except (ValueError, TypeError) as error:
-            raise InvalidArgumentError(f"NumPy makes no array of this {type(x).__name__}: {error}") from error
+        values = x
     elif found.backend is None:
         values = host_view(source, found)
     elif target == here and wanted in (None, found.dtype) and is_dense(found):
         return _copied_there(source, found)
     else:
         values = _fetched(source, found, here)
-    if wanted is not None:
-        values = values.astype(wanted, copy=False)
+    values = _converted(x, values, wanted)
     made = empty(values.shape, values.dtype, device=target)
     _store(values, made)
     return made
+
+
+def _converted(x: Any, values: Any, dtype: Any) -> Any:
+    """What NumPy makes of the elements of `x`."""
+    import numpy
+
+    try:
+        return numpy.asarray(values, dtype)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InvalidArgumentError(f"NumPy makes no array of this {type(x).__name__}: {error}") from error
 
 
 def _copied_there(array: Any, found: arrays.Described) -> SharedArray:

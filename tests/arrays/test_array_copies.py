@@ -104,3 +104,18 @@ def test_other_libraries(library: str) -> None:
 def test_what_is_no_array(wrong: Any) -> None:
     with pytest.raises(xs.InvalidArgumentError):
         xs.array(wrong)
+
+
+@pytest.mark.parametrize(
+    ("x", "dtype"),
+    [
+        (["a"], "i4"),
+        (np.array(["a"]), "i4"),
+        (np.zeros(1, [("a", "i2"), ("b", "f8")]), "f4"),
+        ([1 << 80], "i4"),
+    ],
+    ids=["list", "ndarray", "structured", "too large"],
+)
+def test_what_the_dtype_has_no_place_for(x: Any, dtype: str) -> None:
+    with pytest.raises(xs.InvalidArgumentError, match="NumPy makes no array of this"):
+        xs.array(x, dtype=dtype)
