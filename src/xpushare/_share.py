@@ -10,7 +10,7 @@ from xpushare import _hand_over, adapters, arrays
 from xpushare._array import SharedArray, array_of, covered_by, open_array
 from xpushare._array_handle import ArrayHandle, checked_parts, expect_open, seal_array
 from xpushare._device import Device, adapter_of
-from xpushare._elements import as_dtype, as_shape, check_dtype, extent
+from xpushare._elements import as_dtype, as_shape, check_dtype
 from xpushare._errors import HandleExpiredError, InvalidArgumentError
 from xpushare._lifecycle import use
 from xpushare._like import consumer_of
@@ -19,13 +19,18 @@ from xpushare._queue import Queue
 from xpushare._source import (
     UNORDERED,
     Source,
+    Spanned,
+    copy_kind,
     copy_of,
+    copy_out,
     host_view,
     is_dense,
+    lies_on_host,
     native_stream,
     new_array,
     own_array,
     source_of,
+    spanned,
 )
 from xpushare._tree import attach_tree, share_tree
 from xpushare._tree_handle import TreeHandle
@@ -38,6 +43,7 @@ from xpushare.sharing.handle import newest
 if TYPE_CHECKING:
     from xpushare._device import DeviceLike
     from xpushare._like import Consumer
+    from xpushare.adapters.base import UsmKind
     from xpushare.core.queue import Work
     from xpushare.sharing.handle import HandleLike
 
@@ -78,33 +84,43 @@ def array(x: Any, *, dtype: Any = None, device: DeviceLike | None = None) -> Sha
     """
     wanted = None if dtype is None else as_dtype(dtype)
     own = own_array(x)
-    source = x if own is None else own
-    found = arrays.described(source, True)
+    source: Any = x if own is None else own
+    found = arrays.described(x, True) if own is None else None
     if found is not None:
         check_dtype(found.dtype)
-    here = Device(f"{adapters.HOST}:0") if found is None else arrays.device_of(source, found)
-    target = here if device is None else Device(device)
-    if found is None:
-        import numpy
-
-        try:
-            values = numpy.asarray(x, wanted)
-        except (ValueError, TypeError) as error:
-            raise InvalidArgumentError(f"NumPy makes no array of this {type(x).__name__}: {error}") from error
-    elif found.backend is None:
-        values = host_view(source, found)
-    elif target == here and wanted in (None, found.dtype) and is_dense(found):
-        return _copied_there(source, found)
+    if own is not None:
+        here = own.device
     else:
-        values = _fetched(source, found, here)
-    if wanted is not None:
-        values = values.astype(wanted, copy=False)
-    made = empty(values.shape, values.dtype, device=target)
+        here = Device(f"{adapters.HOST}:0") if found is None else arrays.device_of(x, found)
+    target = here if device is None else Device(device)
+    if own is None and found is None:
+        values = x
+    elif lies_on_host(source, found):
+        values = host_view(source, found)
+    else:
+        span = spanned(source, found)
+        if target == here and wanted in (None, span.dtype) and is_dense(span):
+            return _copied_there(source, found)
+        values = _fetched(source, found, span, here)
+    values = _converted(x, values, wanted)
+    check_dtype(values.dtype)
+    kind: UsmKind = "device" if own is None or target != here else copy_kind(own)
+    made = new_array(values.shape, values.dtype, target, False, kind)
     _store(values, made)
     return made
 
 
-def _copied_there(array: Any, found: arrays.Described) -> SharedArray:
+def _converted(x: Any, values: Any, dtype: Any) -> Any:
+    """What NumPy makes of the elements of `x`."""
+    import numpy
+
+    try:
+        return numpy.asarray(values, dtype)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InvalidArgumentError(f"NumPy makes no array of this {type(x).__name__}: {error}") from error
+
+
+def _copied_there(array: Any, found: arrays.Described | None) -> SharedArray:
     """The elements in new memory on their device, which has them when this returns."""
     (place, offset, shape, strides, dtype), _ = copy_of(array, found, None)
     work = work_on(place.device, native_stream(None, found, array, place.device), array)
@@ -113,18 +129,15 @@ def _copied_there(array: Any, found: arrays.Described) -> SharedArray:
     return array_of(place, shape, dtype, strides, offset)
 
 
-def _fetched(array: Any, found: arrays.Described, device: Device) -> Any:
+def _fetched(array: Any, found: arrays.Described | None, span: Spanned, device: Device) -> Any:
     """The elements of a device's array, as NumPy has them in memory of the host."""
     import numpy
 
-    low, high = extent(found.shape, found.strides, found.itemsize)
-    stage = memory.allocate("host", max(high - low, 1), device, None)
-    if high > low:
-        work = work_on(device, native_stream(None, found, array, device), array) or queues.create(device, None)
-        work.driver.copy(stage.address, found.address + low, high - low, (stage, array))
-        queues.synchronize(work, None)
-    base: Any = Span(stage.address, high - low, False, stage.hold()[0])
-    return numpy.ndarray(found.shape, found.dtype, base, -low, found.strides)
+    stage = memory.allocate("host", max(span.nbytes, 1), device, None)
+    if span.nbytes:
+        queues.synchronize(copy_out(array, found, span, stage, device, None), None)
+    base: Any = Span(stage.address, span.nbytes, False, stage.hold()[0])
+    return numpy.ndarray(span.shape, span.dtype, base, span.offset, span.strides)
 
 
 def _store(values: Any, target: SharedArray) -> None:

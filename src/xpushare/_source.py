@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xpushare import adapters, arrays
-from xpushare._array import Memory, SharedArray, array_of, bytes_of, described
+from xpushare._array import Memory, SharedArray, array_of, bytes_of, described, order_before
 from xpushare._array_handle import ArrayHandle
 from xpushare._device import Device
 from xpushare._elements import c_strides, check_dtype, extent
@@ -21,20 +21,27 @@ from xpushare.core.resources import Allocation
 from xpushare.sharing import node
 
 if TYPE_CHECKING:
+    from xpushare.adapters.base import UsmKind
     from xpushare.core.memory import Range
+    from xpushare.core.queue import Work
 
 __all__ = [
     "UNORDERED",
     "Source",
+    "Spanned",
+    "copy_kind",
     "copy_of",
+    "copy_out",
     "host_view",
     "in_place",
     "is_dense",
     "is_unordered",
+    "lies_on_host",
     "native_stream",
     "new_array",
     "own_array",
     "source_of",
+    "spanned",
     "whole",
 ]
 
@@ -47,15 +54,65 @@ def is_unordered(stream: object) -> bool:
     return isinstance(stream, int) and stream == UNORDERED
 
 
-def new_array(shape: tuple[int, ...], dtype: Any, device: Device, isolated: bool = True) -> SharedArray:
+def new_array(
+    shape: tuple[int, ...], dtype: Any, device: Device, isolated: bool = True, kind: UsmKind = "device"
+) -> SharedArray:
     nbytes = math.prod(shape) * dtype.itemsize
-    found = memory.allocate("device", max(nbytes, 1), device, None, isolated)
+    found = memory.allocate(kind, max(nbytes, 1), device, None, isolated)
     return array_of(found._replace(nbytes=nbytes), shape, dtype, c_strides(shape, dtype.itemsize), 0)
 
 
-def is_dense(found: arrays.Described) -> bool:
+def lies_on_host(array: Any, found: arrays.Described | None) -> bool:
+    """Whether NumPy copies an array of ours (`found` is None) or of another library; else its device does."""
+    return array.device.backend == adapters.HOST if found is None else found.backend is None
+
+
+def copy_kind(array: SharedArray) -> UsmKind:
+    """Of which kind a copy is on the array's own device: what the host reads there stays readable."""
+    return "device" if described(array)[0].allocation.kind == "device" else "host"
+
+
+class Spanned(NamedTuple):
+    """The bytes that the elements of an array span, in whoever's memory, and how the elements lie in them."""
+
+    address: int
+    nbytes: int
+    keep: object  # what holds them
+    offset: int  # of the first element
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: Any
+
+
+def spanned(array: Any, found: arrays.Described | None) -> Spanned:
+    """What an array of ours (`found` is None) or of another library spans."""
+    if found is None:
+        place, *how = described(array)
+        return Spanned(place.address, place.nbytes, place.hold()[0], *how)
     low, high = extent(found.shape, found.strides, found.itemsize)
-    return high - low == math.prod(found.shape) * found.itemsize
+    return Spanned(found.address + low, high - low, array, -low, found.shape, found.strides, found.dtype)
+
+
+def is_dense(source: Spanned) -> bool:
+    dense: bool = source.nbytes == math.prod(source.shape) * source.dtype.itemsize
+    return dense
+
+
+def copy_out(
+    array: Any, found: arrays.Described | None, source: Spanned, place: Range, device: Device, stream: Any
+) -> Work:
+    """Have the device copy what an array spans to `place`, on `stream` (None: the one that the array's library works
+    on). Where there is none, on a queue that has finished then. Returns the queue.
+    """
+    work = None if is_unordered(stream) else work_on(device, native_stream(stream, found, array, device), array)
+    own = queues.create(device, None) if work is None else work
+    if found is None:
+        order_before(array, own)
+    target = queues.operand(own, "the copy", place, 0, place.nbytes, source.nbytes, True)
+    own.driver.copy(target.address, source.address, source.nbytes, (target.keep, source.keep))
+    if work is None:
+        queues.synchronize(own, None)
+    return own
 
 
 class Source(NamedTuple):
@@ -119,34 +176,41 @@ def in_place(array: Any, found: arrays.Described, dtype: Any, prepare: bool = Fa
 
 
 def copy_of(array: Any, found: arrays.Described | None, stream: Any) -> tuple[Source, int]:
-    """Copy the elements into new shared memory on the same device; also returns how many bytes were copied."""
+    """Copy the elements into new shared memory on the same device; also returns how many bytes were copied.
+
+    A device copies all that they span. Of an array of ours that may have gaps, which whoever opens its handle reaches,
+    too.
+    """
     import numpy
 
-    if found is None or found.backend is None:
-        values = numpy.asarray(array) if found is None else host_view(array, found)
+    if lies_on_host(array, found):
+        values = host_view(array, found)
         target = new_array(values.shape, values.dtype, Device(f"{adapters.HOST}:0"))
         numpy.copyto(numpy.asarray(target), values)
         return whole(target), target.nbytes
-    low, high = extent(found.shape, found.strides, found.itemsize)
-    if not is_dense(found):
+    source = spanned(array, found)
+    if found is not None and not is_dense(source):
         raise FeatureNotSupportedError(
             f"this {type(array).__name__} is private and has gaps, which its copy would expose: "
             "make it contiguous first"
         )
-    device = arrays.device_of(array, found)
-    place = memory.allocate("device", high - low, device, None)
-    work = work_on(device, None if stream == UNORDERED else native_stream(stream, found, array, device), array)
-    own = queues.create(device, None) if work is None else work  # the content is there where the device has no streams
-    own.driver.copy(place.address, found.address + low, high - low, (place, array))
-    if work is None:
-        queues.synchronize(own, None)
-    return Source(place, -low, found.shape, found.strides, found.dtype), high - low
+    device = array.device if found is None else arrays.device_of(array, found)
+    kind = copy_kind(array) if found is None else "device"
+    if not source.nbytes:
+        return whole(new_array(source.shape, source.dtype, device, kind=kind)), 0
+    place = memory.allocate(kind, source.nbytes, device, None)
+    copy_out(array, found, source, place, device, stream)
+    return Source(place, source.offset, source.shape, source.strides, source.dtype), source.nbytes
 
 
-def host_view(array: Any, found: arrays.Described) -> Any:
-    """The elements as a NumPy array, for memory that the host can read."""
+def host_view(array: Any, found: arrays.Described | None) -> Any:
+    """The elements of an array of ours (`found` is None) or of another library as a NumPy array, for memory that the
+    host can read.
+    """
     import numpy
 
+    if found is None:
+        return numpy.asarray(array)
     low, high = extent(found.shape, found.strides, found.itemsize)
     base: Any = Span(found.address + low, high - low, True, array)
     return numpy.ndarray(found.shape, found.dtype, base, -low, found.strides)

@@ -16,7 +16,17 @@ from xpushare._lifecycle import use
 from xpushare._like import exchange_of, torch_stream
 from xpushare._native import Leaves
 from xpushare._queue import Queue
-from xpushare._source import Source, copy_of, host_view, in_place, is_unordered, native_stream, own_array, whole
+from xpushare._source import (
+    Source,
+    copy_of,
+    host_view,
+    in_place,
+    is_unordered,
+    lies_on_host,
+    native_stream,
+    own_array,
+    whole,
+)
 from xpushare._tree_handle import Content, Dtypes, TreeHandle, content_of, flatten, seal_tree, tree_bytes, unflatten
 from xpushare.core import memory
 from xpushare.core.declare import layers_on
@@ -333,8 +343,8 @@ class _Placing:
 
         on_host: list[tuple[int, Any]] = []
         for number, array, found in self._private:
-            if found is None or found.backend is None:
-                on_host.append((number, numpy.asarray(array) if found is None else host_view(array, found)))
+            if lies_on_host(array, found):
+                on_host.append((number, host_view(array, found)))
                 continue
             self.sources[number], copied = copy_of(array, found, self._stream)
             self.copied += copied

@@ -5,6 +5,8 @@ from __future__ import annotations
 import array as arrays_of_python
 import importlib
 import importlib.util
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,9 @@ import pytest
 
 import xpushare as xs
 from harness import Child, kept
+from xpushare._lifecycle import use
+from xpushare.adapters.host import HostRange
+from xpushare.adapters.mock import MockStream, default_stream
 
 
 def read(raw: bytes) -> Any:
@@ -113,3 +118,123 @@ def test_the_array_of_a_parent() -> None:
             with pytest.raises(xs.ForkError, match="belongs to the parent"):
                 child.call(lambda number: xs.array(kept["parents"][number]), number)
     kept.clear()
+
+
+@pytest.mark.parametrize(
+    ("x", "dtype"),
+    [
+        (["a"], "i4"),
+        (np.array(["a"]), "i4"),
+        (np.zeros(1, [("a", "i2"), ("b", "f8")]), "f4"),
+        ([1 << 80], "i4"),
+    ],
+    ids=["list", "ndarray", "structured", "too large"],
+)
+def test_what_the_dtype_has_no_place_for(x: Any, dtype: str) -> None:
+    with pytest.raises(xs.InvalidArgumentError, match="NumPy makes no array of this"):
+        xs.array(x, dtype=dtype)
+
+
+# --- of ours, on a device
+
+VALUES = np.arange(6, dtype="i4").reshape(2, 3)
+PIECES: dict[str, Callable[[Any], Any]] = {
+    "whole": lambda values: values,
+    "transposed": lambda values: values.T,
+    "with gaps": lambda values: values[:, ::2],
+    "reversed": lambda values: values[::-1],
+    "broadcast": lambda values: np.broadcast_to(values[:1], (4, 3)),
+}
+
+
+def filled() -> xs.SharedArray:
+    made = xs.empty(VALUES.shape, "i4", device="mock:0", isolated=True)
+    np.asarray(made)[...] = VALUES
+    return made
+
+
+def hidden(source: Any, **options: Any) -> xs.SharedArray:
+    """An import of that array, in memory that the host cannot reach."""
+    with xs.share(source, **options) as handle:
+        found: xs.SharedArray = xs.attach(handle)
+    use(found).allocation.host_accessible = False
+    return found
+
+
+@pytest.fixture
+def in_a_range(monkeypatch: pytest.MonkeyPatch) -> xs.SharedArray:
+    """An array at reserved addresses, in memory that the host cannot reach."""
+    place = xs.VirtualRange(1 << 16, "mock:0")
+    place.map(xs.PhysicalMemory(1 << 16, "mock:0"))
+    made = place.as_array(VALUES.shape, "i4", 64)
+    np.asarray(made)[...] = VALUES
+    monkeypatch.setattr(HostRange, "host_accessible", False)
+    return made
+
+
+def check_copies(array: xs.SharedArray, expected: Any) -> None:
+    """Each call that copies makes a copy on the device."""
+    with xs.share(array, copy=True) as handle, xs.share([array, {"b": np.ones(3)}], copy=True) as tree:
+        assert handle.copied_nbytes == tree.copied_nbytes - 24
+        copies = {"share": xs.attach(handle), "tree": xs.attach(tree)[0], "array": xs.array(array)}
+        for how, copy in copies.items():
+            assert copy.device == array.device, how
+            assert np.array_equal(np.asarray(copy), expected), how
+    assert np.array_equal(np.asarray(xs.array(array, dtype="f4", device="native_cpu:0")), expected)
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_an_import_is_copied_by_its_device(piece: str) -> None:
+    array = hidden(PIECES[piece](np.asarray(filled())))
+    check_copies(array, PIECES[piece](VALUES))
+
+
+def test_no_elements_stay_on_their_device() -> None:
+    check_copies(hidden(xs.empty((0, 3), "i4", device="mock:0", isolated=True)), VALUES[:0])
+
+
+def test_a_range_is_copied_by_its_device(in_a_range: xs.SharedArray) -> None:
+    with pytest.raises(BufferError):
+        np.asarray(in_a_range)
+    check_copies(in_a_range, VALUES)
+
+
+@pytest.mark.parametrize("kind", ["device", "host", "shared"])
+def test_our_memory_is_copied_where_it_lies(kind: str) -> None:
+    memory = getattr(xs, f"malloc_{kind}")(24, "mock:0")
+    array = memory.as_array(VALUES.shape, "i4")
+    np.asarray(array)[...] = VALUES
+    for x in memory, array:
+        for dtype in None, "u2":
+            made = xs.array(x, dtype=dtype)
+            assert made.device == memory.device
+            assert use(made).allocation.kind == ("device" if kind == "device" else "host"), "readable where it was"
+            assert np.array_equal(np.asarray(made), np.array(x).astype(dtype or made.dtype))
+    assert xs.array(array, device="native_cpu:0").device == xs.Device("native_cpu:0")
+
+
+def test_a_copy_waits_on_the_device_for_the_content() -> None:
+    stream, release = MockStream(), threading.Event()
+    source = filled()
+    values = np.asarray(source)
+    stream.call(release.wait)
+    stream.call(lambda: values.fill(9))
+    array = hidden(source, stream=stream)
+    with xs.share(array, copy=True) as handle, xs.share([array], copy=True) as tree:
+        assert handle.event is not None
+        copies = xs.attach(handle), xs.attach(tree)[0]
+        release.set()
+        assert [np.asarray(copy).tolist() for copy in copies] == [[[9] * 3] * 2] * 2
+    stream.close()
+
+
+def test_an_unordered_copy_is_there() -> None:
+    """Nobody waits for what the stream has queued, and readers of the copy wait for nothing."""
+    release = threading.Event()
+    array = hidden(filled())
+    default_stream(0).call(release.wait)
+    with xs.share(array, copy=True, stream=-1) as handle, xs.share([array], copy=True, stream=-1) as tree:
+        assert handle.event is None
+        assert [np.asarray(each).tolist() for each in (xs.attach(handle), *xs.attach(tree))] == [VALUES.tolist()] * 2
+        release.set()
+    default_stream(0).synchronize()

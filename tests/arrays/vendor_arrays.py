@@ -53,6 +53,24 @@ def ours(device: str) -> xs.SharedArray:
     return xs.array(values(), device=on(device))
 
 
+def imported(device: str) -> xs.SharedArray:
+    array = ours(device)
+    with xs.share(array) as handle:
+        found: xs.SharedArray = xs.attach(handle)
+    return found
+
+
+def in_a_range(device: str) -> xs.SharedArray:
+    granularity = xs.Device(on(device)).memory_granularity()
+    place = xs.VirtualRange(granularity, device)
+    place.map(xs.PhysicalMemory(granularity, device))
+    array = place.as_array(len(CONTENT), "u1")
+    with xs.Queue(device) as queue:
+        queue.copy(array, ours(device))
+        queue.synchronize()
+    return array
+
+
 class Says:
     """An array that speaks one protocol, over whatever `source` is at an address."""
 
@@ -213,8 +231,11 @@ PRIVATE = "private to its library"
 UNKNOWN = "whose driver in this process does not know memory at"
 EACH, NONE = "each of their drivers in this process knows it", "none of their drivers in this process knows it"
 HANDLE = "is a handle of the driver of"
+AGAIN = "imported memory cannot be exported again"
+ADDRESSES = "the addresses of a VirtualRange cannot be exported"
 NO_ARRAY = "is neither a Memory nor an array"
 STRANGE = "no adapter here knows DLPack's device type"
+COPYING = ("native_cpu:0", "mock:0", "cuda:0", "hip:0", "level_zero:0")
 
 
 class Row(NamedTuple):
@@ -231,6 +252,10 @@ def _ours(device: str) -> Row:
     return Row(lambda: ours(device), form, form)
 
 
+def _copied_only(device: str, make: Callable[[str], Any], why: str) -> Row:
+    return Row(lambda: make(device), why, _ours(device).copied)
+
+
 def _host_as(number: int) -> Row:
     why = {1: PRIVATE, 4: HANDLE, 7: HANDLE, 8: STRANGE}.get(number, UNKNOWN)
     return Row(lambda: SaysDLPack(number, *on_host()), why, "memfd" if number == 1 else why)
@@ -243,6 +268,8 @@ ROWS = {
     "torch": Row(lambda: lib("torch").from_numpy(values()).clone(), PRIVATE, "memfd"),
     "jax": Row(jax, PRIVATE, "memfd"),
     **{f"ours on {device}": _ours(device) for device in (*OPENERS["memfd"],)},
+    **{f"imported on {device}": _copied_only(device, imported, AGAIN) for device in COPYING},
+    **{f"in a range on {device}": _copied_only(device, in_a_range, ADDRESSES) for device in COPYING},
     "torch over native_cpu:0": Row(lambda: torch("native_cpu:0"), "memfd", "memfd"),
     "torch over mock:0": Row(lambda: torch("mock:0"), "memfd", "memfd"),
     "torch over opencl:0": Row(lambda: torch("opencl:0"), "memfd", "memfd"),

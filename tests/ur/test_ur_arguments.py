@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from ur_runtime import IPC, Runtime
 
@@ -557,6 +558,15 @@ def test_handle_data_that_are_refused(rt: Runtime, name: str, number: int) -> No
 def test_strings_and_callbacks(rt: Runtime, name: str, number: int) -> None:
     for wrong in (5, b"text", object(), [1, 2]):
         assert refusal(name, with_argument(rt, name, number, wrong)) is R.ERROR_INVALID_ARGUMENT
+
+
+def test_wait_lists_are_any_sequence(rt: Runtime) -> None:
+    """Also those that are neither true nor false."""
+    for empty in (None, [], (), np.array([]), iter(())):
+        ur.urEventWait([ur.urEnqueueEventsWait(rt.queue, empty)])  # type: ignore[arg-type]
+    assert refusal("urEnqueueEventsWait", (rt.queue, np.array([1.0, 2.0]))) is R.ERROR_INVALID_EVENT_WAIT_LIST
+    for wrong in (0, np.array(1.0)):
+        assert refusal("urEnqueueEventsWait", (rt.queue, wrong)) is R.ERROR_INVALID_ARGUMENT
 
 
 def test_booleans(rt: Runtime) -> None:

@@ -233,6 +233,31 @@ def test_host_tasks(rt: Runtime) -> None:
     assert told == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("raised", "result"),
+    [
+        (ZeroDivisionError("no"), R.ERROR_UNKNOWN),
+        (SystemExit(3), R.ERROR_UNKNOWN),
+        (KeyboardInterrupt(), R.ERROR_UNKNOWN),
+        (xs.DeviceError("no"), R.ERROR_ADAPTER_SPECIFIC),
+        (ur.URError("no", result=R.ERROR_INVALID_EVENT), R.ERROR_INVALID_EVENT),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_what_a_host_task_raises(rt: Runtime, raised: BaseException, result: ur.Result) -> None:
+    def fail(_data: object) -> None:
+        raise raised
+
+    event = ur.urEnqueueHostTaskExp(rt.queue, fail, None, None, None)
+    with pytest.raises(ur.URError, match=f"urQueueFinish: a host task raised {type(raised).__name__}") as told:
+        ur.urQueueFinish(rt.queue)
+    assert told.value.result is result
+    assert told.value.__cause__ is raised
+    assert rt.status(event) is S.ERROR
+    ur.urQueueFinish(rt.queue)
+    ur.urEventWait([ur.urEnqueueEventsWait(rt.queue, None)])
+
+
 def test_no_profiling(rt: Runtime) -> None:
     event = ur.urEnqueueEventsWait(rt.queue, None)
     ur.urEventWait([event])

@@ -674,6 +674,8 @@ def urEnqueueHostTaskExp(
 ) -> Event:
     """Calls a function as `pfnHostTask(data)` in the order of the queue, on a thread of the queue's.
 
+    What it raises is the cause of the `URError` that `urQueueFinish` raises: `ERROR_UNKNOWN`, for an error of this package with the result of that.
+
     `URError` with the result:
 
     - `ERROR_INVALID_NULL_POINTER`: `pfnHostTask` is null

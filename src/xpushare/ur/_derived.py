@@ -240,7 +240,8 @@ def _convert(arg: Arg) -> Iterator[str]:
         yield f"{name} = _struct({name}, {name!r}, _c_{kind})"
     elif family == "sequence":
         if arg.optional:
-            yield f"{name} = _sequence({name}, {name!r}) if {name} else ()"
+            empty = f"{name} is None or {name}.__class__ is list and not {name}"  # arrays are neither true nor false
+            yield f"{name} = () if {empty} else _sequence({name}, {name!r})"
         else:
             yield f"if {name} is not None: {name} = _sequence({name}, {name!r})"
 

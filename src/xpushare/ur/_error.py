@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 from xpushare._errors import XpuShareError
 from xpushare._result import Result
 
-__all__ = ["URError", "fail", "last_error", "out_of_memory"]
+__all__ = ["HostTaskError", "URError", "fail", "last_error", "out_of_memory"]
 
 _last: Final = threading.local()
 
@@ -30,10 +30,14 @@ class URError(XpuShareError):
         return f"{self.message} ({self.result.name})"
 
 
+class HostTaskError(Exception):
+    """What a host task raised, which is the cause, on its way to `urQueueFinish`."""
+
+
 def fail(function: str, error: XpuShareError, results: Mapping[Result, Result]) -> NoReturn:
     """Raise `error` as `function` answers it; `results` are the codes that this function has for a general one."""
     if isinstance(error, URError):
-        raise URError(f"{function}: {error.message}", result=error.result) from None
+        raise URError(f"{function}: {error.message}", result=error.result) from error.__cause__
     result = results.get(error.result, error.result)
     if result is Result.ERROR_ADAPTER_SPECIFIC:
         _last.error = error.message, error.native or 0

@@ -25,7 +25,7 @@ from xpushare.core.queue import Work
 from xpushare.timeline.loss import QUEUE_FAILED, note_failure
 from xpushare.ur import _objects
 from xpushare.ur._enums import Command, USMAdviceFlags, USMMigrationFlags
-from xpushare.ur._error import URError
+from xpushare.ur._error import HostTaskError, URError
 from xpushare.ur._objects import Event, Queue
 from xpushare.ur._spec import HostTask, Pattern, Pointer, Size, Touched, UserData, WaitList, function, rule
 from xpushare.ur._structs import ExpEnqueueExtProperties, ExpHostTaskProperties
@@ -410,10 +410,21 @@ def urEnqueueHostTaskExp(
     pProperties: ExpHostTaskProperties | None,
     phEventWaitList: WaitList,
 ) -> Event:
-    """Calls a function as `pfnHostTask(data)` in the order of the queue, on a thread of the queue's."""
+    """Calls a function as `pfnHostTask(data)` in the order of the queue, on a thread of the queue's.
+
+    What it raises is the cause of the `URError` that `urQueueFinish` raises: `ERROR_UNKNOWN`, for an error of this
+    package with the result of that.
+    """
     return command(
-        hQueue, Command.HOST_TASK_EXP, phEventWaitList, lambda work: core_queue.submit(work, pfnHostTask, (data,))
+        hQueue, Command.HOST_TASK_EXP, phEventWaitList, lambda work: core_queue.submit(work, _run, (pfnHostTask, data))
     )
+
+
+def _run(task: HostTask, data: UserData) -> None:
+    try:
+        task(data)
+    except BaseException as error:  # SystemExit, too, which would end whoever waits for the queue
+        raise HostTaskError(f"a host task raised {type(error).__name__}: {error}") from error
 
 
 @function(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from xpushare._aspects import Aspect
+from xpushare._errors import XpuShareError
 from xpushare._lifecycle import use
 from xpushare._queue import Queue as WorkQueue
 from xpushare._result import Result
 from xpushare.core import queue as core_queue
 from xpushare.ur._enums import QueueFlags, QueueInfo
-from xpushare.ur._error import URError
+from xpushare.ur._error import HostTaskError, URError
 from xpushare.ur._functions.device import QUEUE_FLAGS
 from xpushare.ur._objects import Context, Device, Queue
 from xpushare.ur._spec import UNSUPPORTED_QUERY, Info, function, rule
@@ -108,7 +109,12 @@ def urQueueRelease(hQueue: Queue) -> None:
 @function(97, "INVALID_QUEUE", "OUT_OF_HOST_MEMORY", operations=("Queue.synchronize",), python="`queue.synchronize()`")
 def urQueueFinish(hQueue: Queue) -> None:
     """Waits until all commands of a queue are complete."""
-    core_queue.synchronize(use(hQueue.shared), None)
+    try:
+        core_queue.synchronize(use(hQueue.shared), None)
+    except HostTaskError as error:
+        cause = error.__cause__
+        result = cause.result if isinstance(cause, XpuShareError) else Result.ERROR_UNKNOWN
+        raise URError(str(error), result=result) from cause
 
 
 @function(98, "INVALID_QUEUE", "OUT_OF_HOST_MEMORY")
