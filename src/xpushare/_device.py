@@ -114,12 +114,12 @@ def _parse(text: str) -> _Selector:
 
 @final
 class Device:
-    """One device: `Device("native_cpu:0")`, `Device("gpu")`, `Device("cpu")` or `Device("<uuid>")`, or any selector, as
-    `devices` takes it, that selects one device. A type or a backend alone means its first device.
+    """One device: `Device("native_cpu:0")`, `Device("gpu")`, `Device("cpu")` or `Device("<uuid>")`; of several, as of
+    `Device("cuda")` and `Device("*:gpu")`, the first.
 
     Devices are equal if their backends and uuids are: a physical device has the same uuid under any ordinal. A `Device`
-    can be pickled (by backend and uuid). Raises `InvalidArgumentError` if the name means no visible device, or a
-    selector several. Making a `Device` starts no driver.
+    can be pickled (by backend and uuid). Raises `InvalidArgumentError` if the name means no visible device. Making a
+    `Device` starts no driver.
     """
 
     __slots__ = ("__weakref__", "_adapter", "_aspects", "_context", "_dlpacks", "_hash", "_info", "_names", "_unread")
@@ -384,25 +384,22 @@ def _selected(text: str) -> Device:
                 return device
         _expect_any()
         raise InvalidArgumentError(f"there is no {text} here. Visible: {_listing()}")
-    backend = text.partition(":")[0]
-    selector = f"{text}:*" if _is_backend(text) else text  # a backend's name is its first device
-    try:
-        _choice(selector)
-    except InvalidArgumentError:
+    backend, colon, ordinal = text.partition(":")
+    everyones = backend == "*" and bool(colon)
+    numbers = all(each == "*" or each in _TYPES or each.isdecimal() for each in ordinal.split(",") if each)
+    if not (everyones or _is_backend(backend)) or not numbers:
         raise InvalidArgumentError(
             f"{text!r} names no device (say 'native_cpu:0', 'gpu', 'cpu' or a uuid). Visible: {_listing()}"
-        ) from None
-    found = devices(selector)
+        )
+    found = devices(f"{backend}:{ordinal or '*'}")
     if not found:
         _expect_any()
         why = ""
-        if _is_backend(backend) and not adapters.known(backend):
-            why = " (no adapter for that backend is installed)"
-        elif _is_backend(backend) and not _backend_devices(backend):
-            why = f" ({adapters.why_none(backend)})"
+        if _is_backend(backend):
+            known = adapters.known(backend)
+            if not known or not _backend_devices(backend):
+                why = f" ({adapters.why_none(backend) if known else 'no adapter for that backend is installed'})"
         raise InvalidArgumentError(f"there is no device {text!r} here{why}. Visible: {_listing()}")
-    if len(found) > 1 and selector == text:
-        raise InvalidArgumentError(f"{text!r} selects {', '.join(map(str, found))}: name one of them")
     return found[0]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import re
 import subprocess
 import sys
 import uuid
@@ -138,12 +137,13 @@ def test_devices_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         "nosuch",
         "nosuch:0",
         "native_cpu:7",
+        "native_cpu:x",
         "mock:2",
         "cuda:99",
         "hip:0",
         "*:99",
-        "*:*.*",
         "*",
+        "*:x",
         "0",
         "native_cpu:0:0",
     ],
@@ -153,23 +153,14 @@ def test_devices_that_are_not_here(name: str) -> None:
         xs.Device(name)
 
 
-@pytest.mark.parametrize("selector", ["*:0", "*:cpu", "*:*", "native_cpu:x", "NATIVE_CPU:0,1;", "native_cpu:*;!mock:*"])
-def test_a_selector_of_one_device_names_it(selector: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("selector", ["*:0", "*:cpu", "*:*", "native_cpu:*"])
+def test_a_selector_names_the_first_device(selector: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "native_cpu:*")
     assert str(xs.Device(selector)) == "native_cpu:0"
     with xs.malloc_host(64, selector) as memory:
         assert memory.device == xs.Device("native_cpu:0")
-
-
-def test_a_selector_of_several_devices_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert str(xs.Device("mock:*;!mock:0")) == "mock:1"
-    for several in ("mock:*", "mock:0,1", "mock:fpga"):
-        with pytest.raises(xs.InvalidArgumentError, match=f"'{re.escape(several)}' selects mock:0, mock:1: name one"):
-            xs.Device(several)
     monkeypatch.setenv("ONEAPI_DEVICE_SELECTOR", "mock:*;native_cpu:*")
-    with pytest.raises(xs.InvalidArgumentError, match="selects native_cpu:0, mock:0"):
-        xs.empty(1, device="*:0")
-    assert str(xs.Device("mock")) == "mock:0"
+    assert xs.Device(selector) == xs.devices(selector)[0]
 
 
 @pytest.mark.parametrize("name", [None, 0, b"native_cpu:0", 1.5, ["native_cpu:0"]])
