@@ -149,7 +149,7 @@ def test_alternate_takes_turns() -> None:
 @pytest.mark.parametrize("name", SOAK)
 def test_soak_in_short(name: str) -> None:
     """The short form passes, says its seed, and leaves no folder."""
-    done = command(f"soak.{name}", "--quick", "--seed", "1")
+    done = command(f"soak.{name}", "--quick", "--seconds", "5", "--seed", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "seed 1, quick" in done.stdout
     assert f"passed soak.{name}" in done.stdout

@@ -328,7 +328,7 @@ def test_the_interpreter_ends_quietly(device: str, peer: Child, end: str) -> Non
         text=True,
         timeout=30,
         check=False,
-        env={**os.environ, "XPUSHARE_LINGER": "0.1"} if end == "a queue at work" else None,
+        env={**os.environ, "XPUSHARE_LINGER": "0.1"} if end in ("a queue at work", "pickled") else None,
     )
     assert (result.returncode, result.stdout) == (0, "")
     told = "exits before its queues have finished (XPUSHARE_LINGER)"  # its work never ends

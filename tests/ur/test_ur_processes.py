@@ -19,7 +19,7 @@ S = ur.EventStatus
 
 @pytest.fixture
 def peer() -> Iterator[Child]:
-    with Child() as child:
+    with Child(env={"XPUSHARE_LINGER": "0.1"}) as child:  # nobody opens all that it exports
         child.call(ur_peer.start)
         yield child
 
