@@ -127,6 +127,10 @@ def test_info_tells_a_bad_key(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     done = command("info", "--json", env={"XPUSHARE_RUNTIME_DIR": str(tmp_path)})
     assert "32 raw bytes" in json.loads(done.stdout)["runtime"]["key_problem"]
+    done = command("info", "--json", env={"XPUSHARE_KEY_FILE": str(tmp_path / ("x" * 300))})
+    runtime = json.loads(done.stdout)["runtime"]
+    assert (done.returncode, runtime["key_exists"]) == (0, False)
+    assert runtime["key_problem"].endswith("File name too long")
 
 
 def test_info_without_devices() -> None:

@@ -20,6 +20,7 @@ import pytest
 from array_peer import attach_until_refused, content_of, looked_at
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from peering import shared_until
 
 import xpushare as xs
 from harness import Child
@@ -565,21 +566,24 @@ def test_a_refused_attach_takes_no_open(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_failed_attach_gives_no_other_export_an_open() -> None:
-    handle, counted = xs.share(xs.empty(1), opens=1), [xs.share(xs.empty(1), opens=1)]
+    def attach() -> None:
+        handle = xs.share(xs.empty(1), opens=1)
+        counted: list[xs.ArrayHandle] = []
 
-    def consumer(_array: object) -> None:  # the open is used up, and so the export ends at the next one
-        while counted[-1].handle._fields.entry != handle.handle._fields.entry:  # entries are used again in turn
-            assert len(counted) < 1000
-            counted.append(xs.share(xs.empty(1), opens=1))
-        raise ZeroDivisionError
+        def consumer(_array: object) -> None:  # the open is used up, so the export ends at the next one
+            counted.extend(shared_until(handle.handle._fields.entry))
+            raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError):
-        xs.attach(handle, like=consumer)
-    xs.attach(counted[-1]).close()
-    with pytest.raises(xs.HandleExpiredError, match="used up"):
-        xs.attach(counted[-1])
-    for each in counted:
-        each.close()
+        with pytest.raises(ZeroDivisionError):
+            xs.attach(handle, like=consumer)
+        xs.attach(counted[-1]).close()
+        with pytest.raises(xs.HandleExpiredError, match="used up"):
+            xs.attach(counted[-1])
+        for each in counted:
+            each.close()
+
+    with Child() as child:
+        child.call(attach)
 
 
 # --- SharedArray

@@ -35,6 +35,17 @@ def call_on(queue: xs.Queue, function: Callable[..., object], *arguments: Any) -
         queue._use().driver.wait_native(MockEvent(functools.partial(function, *arguments)), None)
 
 
+def shared_until(entry: int) -> list[xs.ArrayHandle]:
+    """Exports that are good for one open each, the last of which has that entry of the table. Entries are used again in
+    turn, so this is for a process that has few free ones.
+    """
+    made = [xs.share(xs.empty(1), opens=1)]
+    while made[-1].handle._fields.entry != entry:
+        assert len(made) < 1000
+        made.append(xs.share(xs.empty(1), opens=1))
+    return made
+
+
 def mappings() -> list[str]:
     """The mappings of this process that are the package's, once the teardowns asked for so far have been, if they can:
     a stream that is held up holds them up, too.

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from peering import PAGE, exported, exported_event, exported_physical, nothing_left, verbs
+from peering import PAGE, exported, exported_event, exported_physical, nothing_left, shared_until, verbs
 
 import xpushare as xs
 from harness import Child, kept
@@ -232,10 +232,7 @@ def pickle_after_a_put(name: str) -> None:
     with pickle.loads(pickle.dumps(thing)) as opened:
         handle = opened.handle.handle if name == "SharedArray" else opened.handle
     verbs(handle.kind).put(handle)
-    counted = [xs.share(xs.empty(4), opens=1)]
-    while counted[-1].handle._fields.entry != handle._fields.entry:  # entries are used again in turn
-        assert len(counted) < 1000
-        counted.append(xs.share(xs.empty(4), opens=1))
+    counted = shared_until(handle._fields.entry)
     text = pickle.dumps(thing)
     assert pickle.dumps(thing) == text
     for _ in range(3):
@@ -249,7 +246,7 @@ def pickle_after_a_put(name: str) -> None:
 
 def test_pickling_after_a_put() -> None:
     """Whoever has a pickle can withdraw its handle. The next pickle is good again, and no other export's affair."""
-    with Child() as child:  # this process may have more free entries, which are used again before that of the handle
+    with Child() as child:
         for name in ("Memory", "PhysicalMemory", "Event", "SharedArray"):
             child.call(pickle_after_a_put, name)
 

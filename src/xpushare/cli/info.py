@@ -84,17 +84,21 @@ def _runtime() -> dict[str, Any]:
     folder = identity.chosen_dir()  # runtime_dir() would make it
     explicit = os.environ.get("XPUSHARE_KEY_FILE")
     key = Path(explicit) if explicit else folder / "key"
-    problem = None
-    if key.exists():
-        try:
-            identity.user_key()
-        except xpushare.InvalidArgumentError as error:
-            problem = str(error)
+    exists, problem = True, None
+    try:
+        key.lstat()
+        identity.user_key()
+    except (FileNotFoundError, NotADirectoryError):
+        exists = False
+    except OSError as error:  # a folder that cannot be entered, say
+        exists, problem = False, f"{key}: {error.strerror}"
+    except xpushare.InvalidArgumentError as error:
+        problem = str(error)
     return {
         "folder": str(folder),
-        "folder_exists": folder.is_dir(),
+        "folder_exists": os.path.isdir(folder),
         "key": str(key),
-        "key_exists": key.exists(),
+        "key_exists": exists,
         "key_problem": problem,
     }
 
