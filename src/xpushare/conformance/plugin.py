@@ -30,6 +30,7 @@ _UNSUPPORTED: Final = pytest.StashKey[tuple[str, str]]()
 _RESULTS: Final = pytest.StashKey[Any]()
 _STDERR: Final = pytest.StashKey[int]()
 _KEPT: Final = "XPUSHARE_CONFORMANCE_KEPT"
+_GRACE: Final = 30.0  # seconds that a test has to end after its time is over
 
 
 class RuleTimeout(AssertionError):
@@ -129,7 +130,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     limit: Any = item.config.getoption("--rule-timeout")
     previous = signal.signal(signal.SIGALRM, _overdue)
     # A wait that not even a signal ends: the stacks go to the runner, which reports them.
-    faulthandler.dump_traceback_later(limit * 2, exit=True, file=item.config.stash[_STDERR])
+    faulthandler.dump_traceback_later(limit + _GRACE, exit=True, file=item.config.stash[_STDERR])
     signal.setitimer(signal.ITIMER_REAL, limit, 1.0)
     try:
         return (yield)
