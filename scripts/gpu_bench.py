@@ -14,11 +14,13 @@ import cProfile
 import ctypes
 import importlib.metadata
 import io
+import itertools
 import json
 import mmap
 import multiprocessing
 import os
 import pstats
+import random
 import shutil
 import signal
 import statistics
@@ -29,7 +31,7 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing import reduction
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 MIB: Final = 1 << 20
 COLD: Final = 5e-3  # seconds between rounds that find caches and clocks cold
@@ -378,6 +380,16 @@ def events_two() -> None:
 # --- d: tensors -------------------------------------------------------------------------------------------------------
 
 
+class Way(NamedTuple):
+    """One way to hand a tensor over."""
+
+    take: str  # what the consumer does
+    send: Callable[[Any, list[Any]], None]  # of the tensor; the handles made so far
+    make: Callable[[int], Any]  # a tensor of that value
+    same: bool = False  # the same tensor each time
+    keep: bool = False  # the consumer keeps it open
+
+
 def tensor_child(pipe: Any, queue: Any) -> None:
     """Opens what comes, reads the first element, acknowledges."""
     import torch
@@ -386,11 +398,10 @@ def tensor_child(pipe: Any, queue: Any) -> None:
 
     torch.zeros(1, device="cuda")
     raw_driver = Raw(0)
-    held: Any = None
-    kept: list[Any] = []
     pipe.send_bytes(b"ready")
 
-    def by_hand(handle: bytes) -> None:
+    def by_hand() -> None:
+        handle = pipe.recv_bytes()
         address, element = ctypes.c_uint64(), ctypes.c_int32()
         cuda = raw_driver.cuda
         raw_driver.check(cuda.cuIpcOpenMemHandle_v2(ctypes.byref(address), IpcHandle.from_buffer_copy(handle), 1))
@@ -398,49 +409,59 @@ def tensor_child(pipe: Any, queue: Any) -> None:
         pipe.send_bytes(b"%d" % element.value)
         raw_driver.check(cuda.cuIpcCloseMemHandle(address))
 
-    def one(way: bytes) -> None:
-        nonlocal held
-        if way == b"hand":
-            by_hand(pipe.recv_bytes())
-            return
-        if way == b"queue":
-            tensor = queue.get()
-            value = tensor[0].item()
-            pipe.send_bytes(b"%d" % value)
-            if hold:
-                kept.append(tensor)
-            return
-        raw = pipe.recv_bytes()
-        if way == b"share":
-            with xs.attach(raw) as found:
-                tensor = torch.from_dlpack(found)
-                pipe.send_bytes(b"%d" % tensor[0].item())
-        else:
-            with xs.ipc.memory.open(raw) as memory:
-                tensor = torch.from_dlpack(memory.as_array((16 * MIB,), "int32"))
-                pipe.send_bytes(b"%d" % tensor[0].item())
-        if held is None:
-            held = tensor
+    def by_queue() -> Any:
+        tensor = queue.get()
+        pipe.send_bytes(b"%d" % tensor[0].item())
+        return tensor
 
-    while (way := pipe.recv_bytes()) != b"end":
-        same = way.startswith(b"held ")
-        hold = b"drop" not in way
-        way = way.removeprefix(b"held ").removeprefix(b"drop ")
-        held = None if same else 0  # a held one keeps the first tensor, and with it the mapping
-        rounds = int(pipe.recv_bytes())
-        profile = cProfile.Profile() if PROFILE and not way.endswith((b"queue", b"hand")) else None
-        if profile is not None:
-            profile.enable()
-        for _ in range(rounds):
-            one(way)
-        if profile is not None:
-            profile.disable()
+    def by_share() -> Any:
+        with xs.attach(pipe.recv_bytes()) as found:
+            tensor = torch.from_dlpack(found)
+            pipe.send_bytes(b"%d" % tensor[0].item())
+        return tensor
+
+    def by_handle() -> Any:
+        with xs.ipc.memory.open(pipe.recv_bytes()) as memory:
+            tensor = torch.from_dlpack(memory.as_array((16 * MIB,), "int32"))
+            pipe.send_bytes(b"%d" % tensor[0].item())
+        return tensor
+
+    takes: dict[str, Callable[[], Any]] = {"hand": by_hand, "queue": by_queue, "share": by_share, "open": by_handle}
+    kept: dict[str, list[Any]] = {}
+    profiles = Profiles()
+    while (todo := pipe.recv()) != "end":
+        if todo == "over":
+            kept.clear()
+            xs.trim()  # what is kept for a moment would be closed beside what is measured next
+            pipe.send(profiles.texts())
+            continue
+        name, take, keep = todo
+        pipe.send_bytes(b"ready")
+        with profiles.of(name):
+            tensor = takes[take]()
+        if keep and (take == "queue" or name not in kept):  # of ours the first one holds the mapping
+            kept.setdefault(name, []).append(tensor)
+        del tensor
+
+
+class Profiles:
+    """With --profile: where the time of each way goes."""
+
+    def __init__(self) -> None:
+        self._profiles: dict[str, cProfile.Profile] = {}
+
+    def of(self, name: str) -> contextlib.AbstractContextManager[object]:
+        return self._profiles.setdefault(name, cProfile.Profile()) if PROFILE else contextlib.nullcontext()
+
+    def texts(self) -> dict[str, str]:
+        """What was found since the last call, by the names."""
+        found = {}
+        for name, profile in self._profiles.items():
             out = io.StringIO()
             pstats.Stats(profile, stream=out).sort_stats("tottime").print_stats(26)
-            pipe.send_bytes(out.getvalue()[-5000:].encode())
-        held = None
-        kept.clear()
-        pipe.send_bytes(b"over")
+            found[name] = out.getvalue()[-5000:]
+        self._profiles.clear()
+        return found
 
 
 def tensors() -> None:
@@ -449,7 +470,7 @@ def tensors() -> None:
 
     import xpushare as xs
 
-    rounds = 60
+    turns, rounds, warm = 3, 50, 10
     queue = tmp.get_context("spawn").Queue()
     here, there = SPAWN.Pipe()
     child = SPAWN.Process(target=tensor_child, args=(there, queue), daemon=True)
@@ -466,108 +487,106 @@ def tensors() -> None:
         torch.from_dlpack(made).fill_(value)
         return made
 
-    def by_queue(item: Any) -> None:
+    def by_queue(item: Any, _handles: list[Any]) -> None:
         queue.put(item)
 
-    def by_share(item: Any) -> None:
+    def by_share(item: Any, handles: list[Any]) -> None:
         handles.append(xs.share(item))
         here.send_bytes(bytes(handles[-1]))
 
-    def by_handle(item: Any) -> None:
+    def by_handle(item: Any, handles: list[Any]) -> None:
         handles.append(xs.ipc.memory.get(item))
         here.send_bytes(bytes(handles[-1]))
 
-    def by_hand(item: Any) -> None:
+    def by_hand(item: Any, _handles: list[Any]) -> None:
         handle = IpcHandle()
         raw.check(raw.cuda.cuIpcGetMemHandle(ctypes.byref(handle), ctypes.c_uint64(item.data_ptr())))
         here.send_bytes(bytes(handle))
 
-    def again(_item: Any) -> None:
+    def again(_item: Any, handles: list[Any]) -> None:
         here.send_bytes(bytes(handles[0]))
 
-    handles: list[Any] = []
-
-    def run(
-        name: str, way: bytes, send: Callable[[Any], None], make: Callable[[int], Any], same: bool, rest: float = 0
-    ) -> Samples:
-        kept: list[Any] = []
-        if send is again:
-            kept = [make(1)]
-            torch.cuda.synchronize()
-            handles.append(xs.share(kept[0]) if way == b"share" else xs.ipc.memory.get(kept[0]))
-        here.send_bytes(b"held " * same + way)
-        here.send_bytes(b"%d" % rounds)
-        found = []
-        profile = cProfile.Profile() if PROFILE and not way.endswith((b"queue", b"hand")) else None
-        if not kept:  # before the clock starts: the GPU's change of process after a fill is no part of a hand-over
-            kept += [make(i) for i in range(1 if same else rounds)]
+    def measure(ways: dict[str, Way], rest: float = 0) -> dict[str, Samples]:
+        """The times of ways that take turns, in a new order each round: what the machine does then, it does to all."""
+        # Before the clock starts: the GPU's change of process after a fill is no part of a hand-over.
+        made = {name: [way.make(i) for i in range(1 if way.same else rounds)] for name, way in ways.items()}
         torch.cuda.synchronize()
+        handles: dict[str, list[Any]] = {name: [] for name in ways}
+        for name, way in ways.items():
+            if way.send is again:
+                handles[name].append((xs.share if way.take == "share" else xs.ipc.memory.get)(made[name][0]))
+        found: dict[str, Samples] = {name: [] for name in ways}
+        profiles, order = Profiles(), random.Random(rounds)
         for i in range(rounds):
-            time.sleep(rest)
-            if profile is not None:
-                profile.enable()
-            start = time.perf_counter()
-            send(kept[0 if same else i])
-            value = here.recv_bytes()
-            found.append(time.perf_counter() - start)
-            if profile is not None:
-                profile.disable()
-            if not same and int(value) != i:
-                raise RuntimeError(f"{value!r} was read instead of {i}")
-        if profile is not None:
-            report(f"profile of the consumer, {name}", text=here.recv_bytes().decode())
-            out = io.StringIO()
-            pstats.Stats(profile, stream=out).sort_stats("tottime").print_stats(26)
-            report(f"profile of the producer, {name}", text=out.getvalue()[-5000:])
-        here.recv_bytes()
-        for handle in handles:
+            for name in order.sample(list(ways), len(ways)):
+                way = ways[name]
+                here.send((name, way.take, way.keep))
+                here.recv_bytes()
+                time.sleep(rest)
+                number = 0 if way.same else i
+                with profiles.of(name):
+                    start = time.perf_counter()
+                    way.send(made[name][number], handles[name])
+                    value = here.recv_bytes()
+                    found[name].append(time.perf_counter() - start)
+                if int(value) != number:
+                    raise RuntimeError(f"{name}: {value!r} was read instead of {number}")
+        here.send("over")
+        for side, texts in (("consumer", here.recv()), ("producer", profiles.texts())):
+            for name, text in texts.items():
+                report(f"profile of the {side}, {name}", text=text)
+        for handle in itertools.chain(*handles.values()):
             handle.close() if hasattr(handle, "close") else xs.ipc.memory.put(handle)
-        handles.clear()
-        kept.clear()
+        made.clear()
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-        return found[5:]
+        return {name: samples[warm:] for name, samples in found.items()}
 
-    ways = {
-        "theirs": (b"drop queue", by_queue, fresh, False),
-        "hand": (b"hand", by_hand, fresh, False),
-        "share": (b"share", by_share, fresh, False),
-        "explicit": (b"open", by_handle, fresh, False),
-        "own share": (b"share", by_share, own, False),
-        "own explicit": (b"open", by_handle, own, False),
-        "theirs before": (b"drop queue", by_queue, fresh, True),
-        "theirs held": (b"queue", by_queue, fresh, True),
-        "share before": (b"share", by_share, fresh, True),
-        "explicit before": (b"open", by_handle, fresh, True),
-        "handle before": (b"share", again, fresh, True),
-        "explicit handle before": (b"open", again, fresh, True),
-        "own before": (b"share", again, own, True),
+    new = {
+        "theirs": Way("queue", by_queue, fresh),
+        "hand": Way("hand", by_hand, fresh),
+        "share": Way("share", by_share, fresh),
+        "explicit": Way("open", by_handle, fresh),
+        "own share": Way("share", by_share, own),
+        "own explicit": Way("open", by_handle, own),
     }
-    ways |= {f"{name}, cold": (*ways[name], COLD) for name in ("theirs", "share", "theirs held", "share before")}
-    found: dict[str, Samples] = {name: [] for name in ways}
-    for turn in range(1 if PROFILE else 2):
-        for name, arguments in ways.items():
-            try:
-                found[name] += run(name, *arguments)
-            except xs.XpuShareError as error:
-                report(f"d. {name}, turn {turn}", failed=repr(error))
-                raise
-    here.send_bytes(b"end")
+    before = {
+        "theirs before": Way("queue", by_queue, fresh, same=True),
+        "theirs held": Way("queue", by_queue, fresh, same=True, keep=True),
+        "share before": Way("share", by_share, fresh, same=True, keep=True),
+        "explicit before": Way("open", by_handle, fresh, same=True, keep=True),
+        "handle before": Way("share", again, fresh, same=True, keep=True),
+        "explicit handle before": Way("open", again, fresh, same=True, keep=True),
+        "own before": Way("share", again, own, same=True, keep=True),
+    }
+    both = new | before
+    cold = {f"{name}, cold": both[name] for name in ("theirs", "share", "theirs held", "share before")}
+    found: dict[str, Samples] = {name: [] for name in both | cold}
+    for _ in range(1 if PROFILE else turns):
+        for ways, rest in ((new, 0), (before, 0), (cold, COLD)):
+            for name, samples in measure(ways, rest).items():
+                found[name] += samples
+    here.send("end")
     child.join(10)
     other = "torch.multiprocessing queue"
-    new, cold = found["theirs"], found["theirs, cold"]
+    theirs, theirs_cold = found["theirs"], found["theirs, cold"]
     hand = "ctypes by hand, nothing checked, no tensor made"
-    compare("d. floor: new 64 MiB torch tensor, ctypes by hand", found["hand"], other, new)
+    compare("d. floor: new 64 MiB torch tensor, ctypes by hand", found["hand"], other, theirs)
     compare("d. new 64 MiB torch tensor, explicit handle", found["explicit"], hand, found["hand"])
-    compare("d. new 64 MiB torch tensor, xs.share", found["share"], other, new, faster=2)
-    compare("d. new 64 MiB torch tensor, xs.share, cold", found["share, cold"], f"{other}, cold", cold, faster=1.2)
-    compare("d. new 64 MiB torch tensor, explicit handle", found["explicit"], other, new)
-    compare("d. new xs.empty on cuda, xs.share", found["own share"], other, new)
-    compare("d. new xs.empty on cuda, explicit handle", found["own explicit"], other, new)
-    cold = found["theirs held, cold"]
+    compare("d. new 64 MiB torch tensor, xs.share", found["share"], other, theirs, faster=2)
+    compare(
+        "d. new 64 MiB torch tensor, xs.share, cold", found["share, cold"], f"{other}, cold", theirs_cold, faster=1.2
+    )
+    compare("d. new 64 MiB torch tensor, explicit handle", found["explicit"], other, theirs)
+    compare("d. new xs.empty on cuda, xs.share", found["own share"], other, theirs)
+    compare("d. new xs.empty on cuda, explicit handle", found["own explicit"], other, theirs)
+    theirs_cold = found["theirs held, cold"]
     more = "cold, still open there"
-    compare("d. tensor opened before, shared anew, cold", found["share before, cold"], f"{other}, {more}", cold)
-    for more, before, faster in ((", sent before", "theirs before", None), (", still open there", "theirs held", 3)):
+    compare("d. tensor opened before, shared anew, cold", found["share before, cold"], f"{other}, {more}", theirs_cold)
+    for more, theirs_before, faster in (
+        (", sent before", "theirs before", None),
+        (", still open there", "theirs held", 3),
+    ):
         for what, name in (
             ("tensor opened before, shared anew", "share before"),
             ("tensor opened before, explicit handle anew", "explicit before"),
@@ -575,7 +594,7 @@ def tensors() -> None:
             ("tensor opened before, same explicit handle", "explicit handle before"),
             ("xs.empty opened before, same array handle", "own before"),
         ):
-            compare(f"d. {what}", found[name], other + more, found[before], faster=faster)
+            compare(f"d. {what}", found[name], other + more, found[theirs_before], faster=faster)
 
 
 # --- e: cuda.core -----------------------------------------------------------------------------------------------------
