@@ -22,7 +22,7 @@ import xpushare as xs
 from harness import Child, become_another_user, fd_count, kept
 from xpushare.cli.ls import human
 from xpushare.sharing import identity, layout, node
-from xpushare.sharing.survey import survey
+from xpushare.sharing.survey import changed, survey
 
 DEVICE = "native_cpu:0"
 NBYTES = 5_000_000
@@ -383,6 +383,15 @@ def test_other_users_are_left_alone(exporter: Child) -> None:
         rows, unread = stranger.call(look)
     assert exporter.pid not in rows
     assert exporter.pid not in unread
+
+
+def test_what_changes_while_it_is_read_is_left_out() -> None:
+    def entries(*generations: int) -> bytes:
+        return b"".join(struct.pack("<Q", each).ljust(layout.ENTRY_NBYTES, b"\0") for each in generations)
+
+    assert changed(entries(1, 2, 3), entries(1, 2, 3)) == set()
+    assert changed(entries(1, 2, 3), entries(1, 9, 0)) == {1, 2}
+    assert changed(entries(1, 2, 3), entries(1, 2)) == {2}
 
 
 def test_human() -> None:

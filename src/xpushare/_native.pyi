@@ -80,6 +80,9 @@ def dead(pidfds: Sequence[int]) -> list[int]:
 def lock(fd: int, at: int) -> bool:
     """Take a POSIX write lock on byte `at`, without waiting. False if another process holds it."""
 
+def fds_linked_to(folder: str, first: str, second: str, /) -> list[int]:
+    """The numbers in /proc/PID/fd, the `folder`, whose links begin with one of the two. OSError."""
+
 def lock_holder(fd: int, at: int) -> int | None:
     """pid of the process that holds byte `at` (0 if that pid cannot be seen from here), None if no other process does.
     F_GETLK.

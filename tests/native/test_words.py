@@ -156,3 +156,18 @@ def test_copy_and_fill(page):
         n.fill(b, b"", 4)
     with pytest.raises(ValueError, match="range"):
         n.copy(0, b, 1)
+
+
+def test_fds_by_their_links():
+    fds = [os.memfd_create(name) for name in ("one", "other", "two", "on", "one more")]
+    try:
+        found = n.fds_linked_to("/proc/self/fd", "/memfd:one", "/memfd:two")
+        assert sorted(found) == sorted([fds[0], fds[2], fds[4]])
+    finally:
+        for fd in fds:
+            os.close(fd)
+    assert n.fds_linked_to("/proc/self/fd", "/memfd:one", "/memfd:two") == []
+    with pytest.raises(FileNotFoundError, match="/proc/self/nothing"):
+        n.fds_linked_to("/proc/self/nothing", "a", "b")
+    with pytest.raises(NotADirectoryError):
+        n.fds_linked_to("/proc/self/status", "a", "b")

@@ -1,8 +1,10 @@
 /* Processes, lock bytes, atomics and futexes as module functions. */
 #include "objects.h"
 
+#include <dirent.h>
 #include <link.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 static PyObject *forks(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
@@ -203,11 +205,81 @@ static PyObject *library_loads(PyObject *Py_UNUSED(m), PyObject *Py_UNUSED(a))
     return PyLong_FromUnsignedLongLong(loads);
 }
 
+/* Names of links in a folder: the first `n` of `found`, which have room for `room`. */
+typedef struct {
+    int *found;
+    size_t n, room;
+} links;
+
+static bool note_link(links *l, int number)
+{
+    if (l->n == l->room) {
+        size_t room = l->room ? 2 * l->room : 16;
+        int *found = realloc(l->found, room * sizeof *found);
+        if (found == NULL)
+            return false;
+        l->found = found;
+        l->room = room;
+    }
+    l->found[l->n++] = number;
+    return true;
+}
+
+/* Without the interpreter. 0, or an errno. */
+static int find_links(const char *folder, const char *first, const char *second, links *l)
+{
+    DIR *d = opendir(folder);
+    if (d == NULL)
+        return errno;
+    const struct dirent *e;
+    for (errno = 0; (e = readdir(d)) != NULL; errno = 0) {
+        char to[64] = "", *end;
+        long number = strtol(e->d_name, &end, 10);
+        if (*end || end == e->d_name)
+            continue;
+        if (readlinkat(dirfd(d), e->d_name, to, sizeof to - 1) < 0) {
+            if (errno == ENOENT)
+                continue; /* closed since */
+            break;
+        }
+        if ((strncmp(to, first, strlen(first)) == 0 || strncmp(to, second, strlen(second)) == 0) &&
+            !note_link(l, (int)number)) {
+            errno = ENOMEM;
+            break;
+        }
+    }
+    int error = errno;
+    closedir(d);
+    return error;
+}
+
+static PyObject *fds_linked_to(PyObject *Py_UNUSED(m), PyObject *args)
+{
+    const char *folder, *first, *second;
+    if (!PyArg_ParseTuple(args, "sss", &folder, &first, &second))
+        return NULL;
+    links l = {0};
+    int error;
+    Py_BEGIN_ALLOW_THREADS
+    error = find_links(folder, first, second, &l);
+    Py_END_ALLOW_THREADS
+    PyObject *list = error ? xp_oserror_of(error, folder) : PyList_New(0);
+    for (size_t i = 0; list && i < l.n; i++) {
+        PyObject *number = PyLong_FromLong(l.found[i]);
+        if (number == NULL || PyList_Append(list, number) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(number);
+    }
+    free(l.found);
+    return list;
+}
+
 static PyMethodDef functions[] = {
     {"forks", forks, METH_NOARGS, NULL},
     {"pidfd_getfd", XP_FAST(pidfd_getfd), METH_FASTCALL, NULL},
     {"dead", dead, METH_O, NULL},
     {"library_loads", library_loads, METH_NOARGS, NULL},
+    {"fds_linked_to", fds_linked_to, METH_VARARGS, NULL},
     {"lock", XP_FAST(lock), METH_FASTCALL, NULL},
     {"lock_holder", XP_FAST(lock_holder), METH_FASTCALL, NULL},
     {"load64", XP_FAST(load64), METH_FASTCALL, NULL},

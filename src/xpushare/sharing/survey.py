@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import functools
+import itertools
 import os
 import stat
 import time
 import uuid
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, TypedDict
 
 from xpushare import _native
@@ -16,11 +18,10 @@ from xpushare._errors import FeatureNotSupportedError, from_os_error
 from xpushare.sharing import identity, layout, node
 from xpushare.sharing.handle import KINDS
 
-__all__ = ["Row", "Survey", "Unread", "command_line", "survey"]
+__all__ = ["Row", "Survey", "Unread", "changed", "command_line", "survey"]
 
 _TABLE: Final = "/memfd:xpushare-table"
 _COMMONS: Final = "/memfd:xpushare-commons"
-_SOUGHT: Final = (_TABLE, _COMMONS)
 _CHUNK: Final = 1 << 20
 _EXPORTER: Final = 0  # the exporter's member index
 _ATTACHED: Final = 1
@@ -133,20 +134,14 @@ def _zombie(pid: int) -> bool:
 
 def _look(pid: int, tables: _Found, commons: _Found) -> None:
     """Note the tables and commons that the process has open. OSError if it may not be examined."""
-    folder = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for name in os.listdir(folder):
-            try:
-                link = os.readlink(name, dir_fd=folder)
-                if link.startswith(_SOUGHT):
-                    found = tables if link.startswith(_TABLE) else commons
-                    what = os.stat(name, dir_fd=folder)
-                    if stat.S_ISREG(what.st_mode):
-                        found.setdefault(what.st_ino, []).append(_Open(pid, int(name)))
-            except FileNotFoundError:
-                pass  # closed since
-    finally:
-        os.close(folder)
+    for number in _native.fds_linked_to(f"/proc/{pid}/fd", _TABLE, _COMMONS):
+        try:
+            link, what = os.readlink(f"/proc/{pid}/fd/{number}"), os.stat(f"/proc/{pid}/fd/{number}")
+        except FileNotFoundError:
+            continue  # closed since
+        if stat.S_ISREG(what.st_mode) and link.startswith((_TABLE, _COMMONS)):
+            found = tables if link.startswith(_TABLE) else commons
+            found.setdefault(what.st_ino, []).append(_Open(pid, number))
 
 
 def _sealed(fd: int, inode: int, nbytes: int) -> bool:
@@ -240,6 +235,12 @@ def _entries(chunk: bytes) -> Iterator[tuple[Any, ...]]:
     return layout.BRIEF.iter_unpack(chunk[: len(chunk) - len(chunk) % layout.ENTRY_NBYTES])
 
 
+def changed(chunk: bytes, later: bytes) -> set[int]:
+    """The numbers of the entries that were replaced, or not read again."""
+    pairs = itertools.zip_longest(_entries(chunk), _entries(later))
+    return {number for number, (entry, again) in enumerate(pairs) if not (entry and again) or entry[0] != again[0]}
+
+
 def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Names) -> list[Row]:
     """What one table shares now, and what it shared and importers still have open."""
     pid = members.pid(_EXPORTER)
@@ -259,16 +260,18 @@ def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Na
             first = (at - layout.TABLE_ENTRIES) // layout.ENTRY_NBYTES
             masks = os.pread(members.fd, count * size, layout.HOLDERS + first * size)
             later = os.pread(table, count * layout.ENTRY_NBYTES, at)
-            for number, (entry, again) in enumerate(zip(_entries(chunk), _entries(later), strict=False)):
+            gone = changed(chunk, later) if later != chunk else ()
+            held = masks.strip(b"\0")  # a mask is some of them at most
+            for number, entry in enumerate(_entries(chunk)):
                 generation, retired, kind, slot, serial, nbytes, exposed, device, since = entry
                 if not (generation or retired) or kind not in KINDS or nbytes > exposed:
                     continue
-                mask = masks[number * size : (number + 1) * size]
+                mask = masks[number * size : (number + 1) * size] if held else nobody
                 importers = members.importers(mask) if mask != nobody else ()
                 if not importers and not (generation and alive):
                     continue
-                if again[0] != generation:
-                    continue  # it changed while we read it
+                if number in gone:
+                    continue
                 name = KINDS[kind]
                 key = name, slot if name == "event" else serial
                 row = rows.get(key)
@@ -277,8 +280,10 @@ def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Na
                     row = rows[key] = {
                         "kind": name, "state": "withdrawn" if alive else "left", "nbytes": nbytes, "backend": backend,
                         "device": device_uuid, "exporter": pid or claimed, "exporter_name": who, "importers": [],
-                        "handles": 0, "names": [], "age": None,
+                        "handles": 0, "names": [], "age": max(now - since, 0) if since else None,
                     }  # fmt: skip
+                elif since:
+                    row["age"] = max(row["age"] or 0, now - since)
                 if generation and alive:
                     row["state"] = "shared"
                     row["handles"] += 1
@@ -287,8 +292,6 @@ def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Na
                         row["names"].append(named)
                 if importers:
                     row["importers"] += [each for each in importers if not each or each not in row["importers"]]
-                if since:
-                    row["age"] = max(row["age"] or 0, now - since)
     return list(rows.values())
 
 
@@ -367,5 +370,6 @@ def _survey(names: _Names) -> Survey:
             rows += _read(inode, opens, commons, names)
         except OSError as error:
             _expect_resources(error)  # else whoever had it open has ended
-    rows.sort(key=lambda row: (row["exporter"], row["kind"], -row["nbytes"]))
+    rows.sort(key=itemgetter("nbytes"), reverse=True)
+    rows.sort(key=itemgetter("exporter", "kind"))  # of those alike, the largest first as before
     return Survey(rows, sorted(unread))
