@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 from weakref import WeakKeyDictionary, ref
 
 from xpushare._device import Device, adapter_of, info_of
@@ -18,7 +18,7 @@ from xpushare.core.pickles import Implicit
 from xpushare.core.queue import Work
 from xpushare.sharing.handle import Handle
 
-__all__ = ["Mark", "Order", "current_mark", "current_work", "mark", "work_on"]
+__all__ = ["Mark", "Order", "current_mark", "current_work", "lasting", "mark", "work_on"]
 
 
 def work_on(device: Device, stream: object, array: object = None) -> Work | None:
@@ -44,9 +44,11 @@ def work_on(device: Device, stream: object, array: object = None) -> Work | None
     return Work(device if info == info_of(device) else _other(device, info), device.context, driver)
 
 
-# By the device, the arrays' type, and what `current_work` is told of the stream: those that never end.
-_lasting: dict[tuple[int, type, int | None], tuple[Device, Work]] = {}
-os.register_at_fork(after_in_child=_lasting.clear)  # the parent's have no threads here
+lasting: Final[dict[tuple[int, type, int | None], tuple[Device, Work, object]]] = {}
+"""The streams that never end, by the device, the arrays' type, and what `current_work` is told of the stream: also the
+driver's `idle_check`, for native code.
+"""
+os.register_at_fork(after_in_child=lasting.clear)  # the parent's have no threads here
 
 
 def current_work(device: Device, array: object, number: int | None = None) -> Work | None:
@@ -55,12 +57,12 @@ def current_work(device: Device, array: object, number: int | None = None) -> Wo
     `number`: what the library calls that stream now; None for an array of ours, whose stream is the device's default.
     """
     key = id(device), type(array), number  # two libraries may call different streams the same
-    known = _lasting.get(key)
+    known = lasting.get(key)
     if known is not None:
         return known[1]
     work = work_on(device, None, array)
     if work is not None and work.driver.lasting:
-        _lasting[key] = device, work
+        lasting[key] = device, work, work.driver.idle_check
     return work
 
 
