@@ -954,6 +954,8 @@ class IdleCheck:
     """
 
     def __init__(self, queue: StreamQueue, handle: int, scopes: Scopes, query: int, not_ready: int) -> None: ...
+    def end(self) -> None:
+        """Nothing can be said from now on."""
 
 # Native threads that never take the GIL and call drivers: they hand over what queues have held. The first starts when a
 # queue first holds something, others while drivers block one. A fork leaves the child without any.

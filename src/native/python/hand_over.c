@@ -12,7 +12,7 @@
         _(decided) _(texts) _(dtypes) _(lasting)                   /* dicts that it fills */                          \
         _(off) _(layers_on) _(here) _(sealings) _(boot_ids)        /* the first two are empty, the others have one item or none */    \
         _(memfd) _(prepared_by) _(decode_dtype) _(order_of)        /* Form.MEMFD; steps in Python */                  \
-        _(exchange_of) _(kind_of) _(range_at) _(current_mark) _(offer)
+        _(exchange_of) _(kind_of) _(range_at) _(current_mark) _(mark) _(offer)
 /* Names of attributes and methods. */
 #define NAMES(_)                                                                                                      \
     _(has_streams) _(acquire) _(release) _(_sweep) _(acquire_known) _(handle) _(sweep) _(withdraw) _(forget) _(_remember)         \
@@ -855,27 +855,29 @@ static bool describe_other(const xp_hand_over *self, const xp_types *types, PyOb
     return good && s->shape && s->strides;
 }
 
-/* Whether the stream on which the array's library works now is one that never ends, and is idle. */
-static bool stands_idle(const xp_hand_over *self, const xp_types *types, PyObject *array, PyObject *number,
-                        const source *s)
+/* `current_mark`. Where the library's stream is one that never ends, it is found, and asked whether it is idle, here. */
+static PyObject *mark_of(const xp_hand_over *self, const xp_types *types, PyObject *array, const source *s)
 {
-    PyObject *id = PyLong_FromVoidPtr(s->device), *key = id ? PyTuple_Pack(3, id, Py_TYPE(array), number) : NULL;
+    PyObject *number = s->number ? s->number : Py_None, *id = PyLong_FromVoidPtr(s->device);
+    PyObject *key = id ? PyTuple_Pack(3, id, Py_TYPE(array), number) : NULL, *mark = NULL;
     PyObject *known = key ? found_in(self->kit[K_lasting], key) : NULL; /* the device, its queue, the check */
-    bool idle = known && xp_idle(types, PyTuple_GetItem(known, 2)) == 1;
+    int idle = known ? xp_idle(types, PyTuple_GetItem(known, 2)) : -1;
+    if (idle > 0)
+        mark = Py_NewRef(Py_None);
+    else if (idle == 0)
+        mark = CALL(mark, PyTuple_GetItem(known, 1), s->device);
+    else if (!PyErr_Occurred())
+        mark = CALL(current_mark, s->device, array, number);
     Py_XDECREF(id);
     Py_XDECREF(key);
     Py_XDECREF(known);
-    return idle;
+    return mark;
 }
 
 /* After which point of which event the content is there. */
 static bool order(const xp_hand_over *self, const xp_types *types, PyObject *array, source *s)
 {
-    PyObject *number = s->number ? s->number : Py_None;
-    if (!has_streams(self, s->device) || stands_idle(self, types, array, number, s))
-        s->mark = Py_NewRef(Py_None);
-    else if (!PyErr_Occurred())
-        s->mark = CALL(current_mark, s->device, array, number);
+    s->mark = has_streams(self, s->device) ? mark_of(self, types, array, s) : Py_NewRef(Py_None);
     if (s->mark == NULL || s->mark == Py_None)
         return s->mark != NULL;
     PyObject *keep = PyTuple_Pack(2, s->keep, PyTuple_GetItem(s->mark, 0)); /* its export ends with the memory's */

@@ -529,6 +529,7 @@ typedef struct {
     int (*query)(uint64_t handle);
     uint64_t handle;
     int not_ready;
+    uint32_t ended;
 } idle_check;
 
 static PyObject *idle_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -577,7 +578,7 @@ int xp_idle(const xp_types *types, PyObject *object)
 {
     const idle_check *self = (const idle_check *)object;
     xp_queue *queue = Py_TYPE(object) == types->idle_check ? ((queue_object *)self->queue)->queue : NULL;
-    if (queue == NULL || xp_queue_forked(queue))
+    if (queue == NULL || XP_LOAD(&self->ended) || xp_queue_forked(queue))
         return -1;
     const xp_scope *scope = xp_scope_of(types, self->scopes);
     int found;
@@ -587,7 +588,15 @@ int xp_idle(const xp_types *types, PyObject *object)
     return found;
 }
 
-static PyType_Slot idle_slots[] = {{Py_tp_new, idle_new}, {Py_tp_dealloc, idle_dealloc}, {0, NULL}};
+static PyObject *idle_end(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    XP_STORE(&((idle_check *)self)->ended, 1u);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef idle_methods[] = {{"end", idle_end, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
+static PyType_Slot idle_slots[] = {
+    {Py_tp_new, idle_new}, {Py_tp_dealloc, idle_dealloc}, {Py_tp_methods, idle_methods}, {0, NULL}};
 static PyType_Spec idle_spec = {"xpushare._native.IdleCheck", sizeof(idle_check), 0, Py_TPFLAGS_DEFAULT, idle_slots};
 
 /* --- the relay ---------------------------------------------------------------------------------------------------- */

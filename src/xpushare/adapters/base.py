@@ -291,6 +291,7 @@ class DriverQueue(abc.ABC):
 
     lasting: bool = False  # it is over another library's stream that lives as long as the process, and so does it
     idle_check: IdleCheck | None = None  # what `idle` asks, for native code
+    signalled: Any = None  # the core's: the event that it signals for other libraries
 
     @abc.abstractmethod
     def copy(self, dst: int, src: int, nbytes: int, keep: object) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, final
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
 from xpushare._device import Device, adapter_of, info_of
 from xpushare._errors import InvalidArgumentError
 from xpushare._native import DONE, LOST
-from xpushare.adapters.base import DriverQueue
 from xpushare.core import event as events
 from xpushare.core import queue as queues
 from xpushare.core.event import Opened
@@ -120,14 +119,11 @@ def _none() -> None:
     return None
 
 
-_signalled: WeakKeyDictionary[DriverQueue, _Signalled] = WeakKeyDictionary()
-
-
 def mark(work: Work, device: Device) -> Mark:
     """Have `work` signal its event once what is queued on it now has finished."""
-    kept = _signalled.get(work.driver)
+    kept: _Signalled | None = work.driver.signalled
     if kept is None or not kept.serves(device):
-        kept = _signalled[work.driver] = _Signalled(events.create(device, None, True, False))
+        kept = work.driver.signalled = _Signalled(events.create(device, None, True, False))
     point = kept.point = queues.signal(work, kept.event)
     export = kept.export()
     if export is None:

@@ -125,6 +125,8 @@ class DeviceQueue(DriverQueue):
         with self._state:
             if self._broken is None:
                 self._broken = error
+            if self.idle_check is not None:
+                self.idle_check.end()  # there is nothing to ask any more
             owed, self._owed = {id(slot): slot for slot in self._timelines} | self._owed, {}
         for slot in owed.values():
             try:
