@@ -19,7 +19,7 @@ from xpushare._system import boot_ids
 from xpushare.adapters.base import Export, Form, Import
 from xpushare.core.declare import layers_on
 from xpushare.core.memory import Range, decided, prepared_by
-from xpushare.core.ordering import current_mark
+from xpushare.core.ordering import current_mark, lasting, mark
 from xpushare.core.pickles import Implicit
 from xpushare.core.resources import Allocation, End
 from xpushare.sharing.handle import Handle
@@ -56,6 +56,7 @@ _kit: Final[dict[str, Any]] = {
     "decided": decided,
     "texts": texts,
     "dtypes": dtypes,
+    "lasting": lasting,
     "off": off,
     "layers_on": layers_on,
     "here": here,
@@ -69,6 +70,7 @@ _kit: Final[dict[str, Any]] = {
     "kind_of": arrays.kind_of,
     "range_at": arrays.range_at,
     "current_mark": current_mark,
+    "mark": mark,
     "offer": offer,
 }
 _native: Final = HandOver(**_kit)

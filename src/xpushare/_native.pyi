@@ -134,6 +134,31 @@ def open_handles(open: int, flags: int, ask: int, attribute: int, handles: bytes
     """
 
 @final
+class Recogniser:
+    """Finds other libraries' allocations, and asks for their handles, as `ask_all` and `name_handles` with the functions
+    `ask`, `ask_all` and `name`; of what it knows already it asks no more than the number. It keeps 1,024.
+
+    `attributes` are an allocation's number, which no other has, also not later, its start, its size and its device's
+    ordinal, and then those that have to be as `wanted` says. The payload of an export is `payload`, with the size at
+    `size_at`, and the handle of 64 bytes behind it. `make(place, start, nbytes, number, handle)` makes the adapter's
+    `DriverMemory`.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Any, int, int, int, bytes], object],
+        ask: int,
+        ask_all: int,
+        name: int,
+        attributes: tuple[int, ...],
+        wanted: tuple[int, ...],
+        payload: bytes,
+        size_at: int,
+    ) -> None: ...
+    def add(self, ordinal: int, info: object, scopes: Scopes, place: object, /) -> None:
+        """Find memory on that device, too, which `info` describes; handles are asked for within a scope."""
+
+@final
 class Mapping:
     """A shared mapping of an fd, which is unmapped when the object dies. It does not keep the fd."""
 
@@ -724,6 +749,30 @@ class Slot:
         what is owed stays owed. Idempotent.
         """
 
+# --- scopes -----------------------------------------------------------------------------------------------------------
+@final
+class Scopes:
+    """`with scopes():` makes calls of a driver around others, which undo each other, by the functions' addresses.
+
+    `int exchange(int *mode)` exchanges this thread's capture mode for `mode`, `int push(context)` makes a context
+    current, and `int pop(context *)` takes it back; 0 stands for no function. Where one fails nothing is left, and what
+    `failed(step, code)` returns is raised: step 0 is the exchange, 1 the push.
+    """
+
+    def __init__(
+        self,
+        failed: Callable[[int, int], Exception],
+        exchange: tuple[int, int] = (0, 0),
+        push: tuple[int, int] = (0, 0),
+        pop: int = 0,
+    ) -> None: ...
+    def __call__(self) -> Scope: ...
+
+@final
+class Scope:
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_error: object) -> None: ...
+
 # --- stream queues ----------------------------------------------------------------------------------------------------
 CAPTURED: Final = 1 << 32
 """A code of `StreamQueue`: somebody captures the adopted queue, so nothing can be queued."""
@@ -900,6 +949,16 @@ class StreamQueue:
         """
 
     def landed(self, slot: Slot) -> bool: ...
+
+@final
+class IdleCheck:
+    """Whether a queue is idle, for native code: within a scope, and unless it is being captured, `int query(handle)`
+    says 0; `not_ready` while it has work.
+    """
+
+    def __init__(self, queue: StreamQueue, handle: int, scopes: Scopes, query: int, not_ready: int) -> None: ...
+    def end(self) -> None:
+        """Nothing can be said from now on."""
 
 # Native threads that never take the GIL and call drivers: they hand over what queues have held. The first starts when a
 # queue first holds something, others while drivers block one. A fork leaves the child without any.

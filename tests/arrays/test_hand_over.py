@@ -723,7 +723,7 @@ def test_hand_over_takes_its_kit() -> None:
             HandOver(**kit)
     for nonsense in ("text", None, b"", bytearray(1)):
         assert _hand_over.attach(nonsense) is _hand_over.share(nonsense) is None
-    kit = dict.fromkeys(CLASSES, object) | {"decided": {}, "texts": {}, "dtypes": {}}
+    kit = dict.fromkeys(CLASSES, object) | {"decided": {}, "texts": {}, "dtypes": {}, "lasting": {}}
     steps = "prepared_by", "decode_dtype", "order_of", "exchange_of", "kind_of", "range_at", "current_mark", "offer"
     kit |= dict.fromkeys(("memfd", *steps))
     lists = ("off", "layers_on", "here", "sealings", "boot_ids")

@@ -23,6 +23,7 @@ ON_EVENT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64)
 WAIT_EVENT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint)
 EXCHANGE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))
 SET_CURRENT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64)
+POP_CURRENT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_uint64))
 IPC_HANDLE = type("IpcHandle", (ctypes.Structure,), {"_fields_": [("raw", ctypes.c_char * 64)]})
 OPEN_HANDLE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_uint64), IPC_HANDLE, ctypes.c_uint)
 POINTER_ATTRIBUTE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_uint64), ctypes.c_int, ctypes.c_uint64)
@@ -122,6 +123,9 @@ class ScriptedDriver:
             b"cuStreamWaitEvent": WAIT_EVENT(lambda *given: self.cuStreamWaitEvent(*given)[0]),
             b"cuThreadExchangeStreamCaptureMode": EXCHANGE(self._exchange),
             b"cuCtxSetCurrent": SET_CURRENT(self._set_current),
+            b"cuCtxPushCurrent": SET_CURRENT(lambda context: self.cuCtxPushCurrent(context)[0]),
+            b"cuCtxPopCurrent": POP_CURRENT(lambda at: self._answer(at, *self.cuCtxPopCurrent())),
+            b"cuStreamQuery": SET_CURRENT(lambda stream: self.cuStreamQuery(stream)[0]),
             b"cuIpcOpenMemHandle": OPEN_HANDLE(
                 lambda at, handle, flags: self._answer(at, *self.cuIpcOpenMemHandle(Struct(bytes(handle)), flags))
             ),
@@ -133,16 +137,14 @@ class ScriptedDriver:
         }
 
     def _exchange(self, mode: Any) -> int:
-        me = threading.get_ident()
-        self.relays.add(me)
-        self.modes[me], mode[0] = mode[0], self.modes[me]
-        return 0
+        return self._answer(mode, *self.cuThreadExchangeStreamCaptureMode(mode[0]))
 
     def _set_current(self, context: int) -> int:
+        self.relays.add(threading.get_ident())
         self.stacks[threading.get_ident()][-1:] = [context]
         return 0
 
-    def _answer(self, at: Any, code: int, value: int | None) -> int:
+    def _answer(self, at: Any, code: int, value: int | None = None) -> int:
         if not code:
             at[0] = value
         return code

@@ -2,21 +2,23 @@
  * or by Python's own functions; whatever else comes is None, and then Python goes all of its way, with its decisions and
  * errors. */
 #include "dlpack.h"
+#include "foreign.h"
 #include "objects.h"
 
 /* What the package gives at the start. */
 #define KIT(_)                                                                                                        \
     _(SharedArray) _(ArrayHandle) _(Handle) _(Range) _(Parts) _(Allocation) _(Exported) _(End) _(Opener) _(Device)    \
         _(Import) _(Export) _(Node) _(Table) _(Implicit) _(Located) _(Peers) _(Peer) /* classes */                    \
-        _(decided) _(texts) _(dtypes)                              /* dicts that it fills */                          \
+        _(decided) _(texts) _(dtypes) _(lasting)                   /* dicts that it fills */                          \
         _(off) _(layers_on) _(here) _(sealings) _(boot_ids)        /* the first two are empty, the others have one item or none */    \
         _(memfd) _(prepared_by) _(decode_dtype) _(order_of)        /* Form.MEMFD; steps in Python */                  \
-        _(exchange_of) _(kind_of) _(range_at) _(current_mark) _(offer)
+        _(exchange_of) _(kind_of) _(range_at) _(current_mark) _(mark) _(offer)
 /* Names of attributes and methods. */
 #define NAMES(_)                                                                                                      \
     _(has_streams) _(acquire) _(release) _(_sweep) _(acquire_known) _(handle) _(sweep) _(withdraw) _(forget) _(_remember)         \
         _(setdefault) _(meet) _(_discard) _(import_memory) _(address) _(nbytes) _(host_accessible) _(device)          \
-        _(lasting_export) _(export) _(requires_grad)
+        _(lasting_export) _(export) _(requires_grad) _(recogniser) _(object_named) \
+        _(find) _(maps) _(_starts)
 /* Slots of these classes, which are read and set without a search for their names. */
 #define SLOTS(_)                                                                                                      \
     _(SharedArray, _held) _(SharedArray, _forks) _(SharedArray, _shape) _(SharedArray, _strides)                      \
@@ -33,7 +35,7 @@
     _(Exported, nbytes) _(Exported, outlives) _(Exported, deadline)                                                   \
     _(Opener, admit) _(Opener, maps) _(Opener, room)                                                                  \
     _(Device, _adapter) _(Device, _info)                                                                              \
-    _(Node, _table) _(Node, peers)                                                                                    \
+    _(Node, _table) _(Node, peers) _(Node, allocations) _(Node, foreign)                                                                                    \
     _(Table, _lock) _(Table, _serving) _(Table, _lingering) _(Table, _ending) _(Table, _entries) _(Table, domain)     \
     _(Table, _exports) _(Table, exporting) _(Implicit, handle)                                                        \
     _(Peers, _peers) _(Peers, _cache) _(Peer, table)
@@ -126,7 +128,7 @@ static PyObject *over_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     for (int i = K_SharedArray; good && i <= K_Peer; i++)
         if (!(good = PyType_Check(self->kit[i])))
             PyErr_Format(PyExc_TypeError, "%s is a class", kit_texts[i]);
-    for (int i = K_decided; good && i <= K_dtypes; i++)
+    for (int i = K_decided; good && i <= K_lasting; i++)
         if (!(good = PyDict_Check(self->kit[i])))
             PyErr_Format(PyExc_TypeError, "%s is a dict", kit_texts[i]);
     for (int i = K_off; good && i <= K_boot_ids; i++)
@@ -570,6 +572,7 @@ typedef struct {
     int64_t lengths[XP_MAX_DIMS], steps[XP_MAX_DIMS];
     uint64_t offset, nbytes; /* of the bytes that the elements span, in the allocation */
     bool read_only;
+    xp_foreign found; /* where it is new */
     xp_handle made;
 } source;
 
@@ -710,8 +713,117 @@ static PyObject *stream_number(const dl_exchange *api, const dl_tensor *t)
     return api->stream && api->stream(t->device.type, t->device.id, &stream) == 0 ? PyLong_FromVoidPtr(stream) : NULL;
 }
 
+/* Whether nothing of ours, and nothing that is open here, is at an address. */
+static bool nobodys(const xp_hand_over *self, PyObject *node, uint64_t address)
+{
+    PyObject *ours = READ(node, Node, allocations), *starts = ours ? GET(ours, _starts) : NULL, *at = NULL;
+    PyObject *peers = starts ? READ(node, Node, peers) : NULL, *opened = peers ? READ(peers, Peers, _cache) : NULL;
+    bool good = opened != NULL;
+    if (good && PyList_Size(starts) != 0) {
+        PyObject *found = (at = PyLong_FromUnsignedLongLong(address)) ? METHOD(ours, find, at) : NULL;
+        good = found == Py_None;
+        Py_XDECREF(found);
+    }
+    if (good && PyObject_Size(opened) != 0) {
+        PyObject *found = at || (at = PyLong_FromUnsignedLongLong(address)) ? METHOD(peers, maps, at) : NULL;
+        good = found == Py_False;
+        Py_XDECREF(found);
+    }
+    Py_XDECREF(ours);
+    Py_XDECREF(starts);
+    Py_XDECREF(at);
+    Py_XDECREF(peers);
+    Py_XDECREF(opened);
+    return good;
+}
+
+/* What `Allocation.__init__` makes of another library's memory. */
+static PyObject *allocation_of(const xp_hand_over *self, PyObject *device, PyObject *driver, PyObject *name)
+{
+    PyObject *forks = PyLong_FromUnsignedLong(XP_RELAXED(&xp_fork_count)), *zero = PyLong_FromLong(0);
+    PyObject *none = PyTuple_New(0), *earlier = PyDict_New(), *release = GET(driver, release), *made = NULL;
+    PyObject *address = release ? GET(driver, address) : NULL, *nbytes = address ? GET(driver, nbytes) : NULL;
+    PyObject *accessible = nbytes ? GET(driver, host_accessible) : NULL;
+    PyObject *end = accessible && forks && zero && none && earlier ? PyType_GenericAlloc(CLASS(End), 0) : NULL;
+    if (end && WRITE(end, End, forget, Py_None) && WRITE(end, End, keep, Py_None) &&
+        WRITE(end, End, _release, release) && WRITE(end, End, _arguments, none) && WRITE(end, End, _forks, forks))
+        made = PyType_GenericAlloc(CLASS(Allocation), 0);
+    if (made &&
+        !(WRITE(made, Allocation, device, device) && WRITE(made, Allocation, driver, driver) &&
+          WRITE(made, Allocation, forks, forks) && WRITE(made, Allocation, _end, end) &&
+          WRITE(made, Allocation, kind, self->names[N_device]) && WRITE(made, Allocation, address, address) &&
+          WRITE(made, Allocation, nbytes, nbytes) && WRITE(made, Allocation, host_accessible, accessible) &&
+          WRITE(made, Allocation, imported, Py_False) && WRITE(made, Allocation, foreign, Py_True) &&
+          WRITE(made, Allocation, source, Py_None) && WRITE(made, Allocation, prepared, Py_None) &&
+          WRITE(made, Allocation, _handle, Py_None) && WRITE(made, Allocation, _earlier, earlier) &&
+          WRITE(made, Allocation, _serial, zero) && WRITE(made, Allocation, _name, name)))
+        Py_CLEAR(made);
+    PyObject *all[] = {forks, zero, none, earlier, release, address, nbytes, accessible, end};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        Py_XDECREF(all[i]);
+    return made;
+}
+
+/* What `range_at` makes of a new allocation of another library, or has made of it already. */
+static PyObject *met(const xp_hand_over *self, PyObject *node, PyObject *recogniser, PyObject *device,
+                     PyObject *backend, const xp_foreign *f)
+{
+    PyObject *items[] = {PyLong_FromUnsignedLongLong(f->ordinal), PyLong_FromUnsignedLongLong(f->start),
+                         PyLong_FromUnsignedLongLong(f->nbytes), PyLong_FromUnsignedLongLong(f->number)};
+    PyObject *identity = plain_tuple(4, items), *name = identity ? PyTuple_Pack(2, backend, identity) : NULL;
+    PyObject *memory = name ? xp_foreign_memory(recogniser, f) : NULL;
+    PyObject *made = memory ? allocation_of(self, device, memory, name) : NULL, *found = NULL;
+    PyObject *foreign = made ? READ(node, Node, foreign) : NULL;
+    if (foreign)
+        found = METHOD(foreign, setdefault, name, made);
+    if (found && Py_TYPE(found) == CLASS(Allocation))
+        xp_remember(recogniser, f, found);
+    Py_XDECREF(identity);
+    Py_XDECREF(name);
+    Py_XDECREF(memory);
+    Py_XDECREF(made);
+    Py_XDECREF(foreign);
+    return found;
+}
+
+/* Whether the adapter's driver says, in one native call, all that `range_at` says of those bytes. */
+static bool recognise(const xp_hand_over *self, const xp_types *types, PyObject *node, PyObject *array,
+                      PyObject *device, PyObject *backend, uint64_t address, source *s)
+{
+    PyObject *adapter = READ(device, Device, _adapter), *info = adapter ? READ(device, Device, _info) : NULL;
+    PyObject *recogniser = info ? GET(adapter, recogniser) : NULL;
+    xp_foreign *f = &s->found;
+    if (recogniser && xp_recognise(types, recogniser, info, address, s->nbytes, f)) {
+        if (f->allocation == NULL && nobodys(self, node, address))
+            f->allocation = met(self, node, recogniser, device, backend, f);
+        s->allocation = f->allocation; /* with the reference */
+        s->offset = address - f->start;
+    }
+    Py_XDECREF(adapter);
+    Py_XDECREF(info);
+    Py_XDECREF(recogniser);
+    if (s->allocation == NULL)
+        return false;
+    s->device = Py_NewRef(device);
+    s->keep = Py_NewRef(array);
+    return Py_TYPE(s->allocation) == CLASS(Allocation);
+}
+
+/* The same by Python. */
+static bool look_there(const xp_hand_over *self, PyObject *array, PyObject *device, PyObject *backend,
+                       uint64_t address, source *s)
+{
+    PyObject *items[] = {PyLong_FromUnsignedLongLong(address), PyLong_FromUnsignedLongLong(s->nbytes),
+                         Py_NewRef(Py_False), Py_NewRef(backend)};
+    PyObject *where = named_tuple(CLASS(Located), 4, items), *range = where ? CALL(range_at, where, array) : NULL;
+    bool good = range && lies(self, range, s) && s->device == device;
+    Py_XDECREF(where);
+    Py_XDECREF(range);
+    return good;
+}
+
 /* Whether it is an array of another library that says all by the exchange API, in memory that can be exported. */
-static bool describe_other(const xp_hand_over *self, PyObject *array, source *s)
+static bool describe_other(const xp_hand_over *self, const xp_types *types, PyObject *node, PyObject *array, source *s)
 {
     dl_tensor t = {0};
     const dl_exchange *api = view(self, array, &t);
@@ -731,32 +843,61 @@ static bool describe_other(const xp_hand_over *self, PyObject *array, source *s)
         Py_XDECREF(kind);
         return quietly();
     }
-    PyObject *items[] = {PyLong_FromUnsignedLongLong(address), PyLong_FromUnsignedLongLong(s->nbytes),
-                         Py_NewRef(Py_False), Py_NewRef(PyTuple_GetItem(kind, 4))};
-    PyObject *where = named_tuple(CLASS(Located), 4, items), *range = where ? CALL(range_at, where, array) : NULL;
-    bool good = range && lies(self, range, s) && s->device == device;
+    PyObject *backend = PyTuple_GetItem(kind, 4);
+    bool good = (backend != Py_None && recognise(self, types, node, array, device, backend, address, s)) ||
+                (!PyErr_Occurred() && look_there(self, array, device, backend, address, s));
     if (good) {
         s->text = Py_NewRef(PyTuple_GetItem(kind, 1));
         s->shape = xp_dims_tuple(s->lengths, s->ndim);
         s->strides = xp_dims_tuple(s->steps, s->ndim);
     }
     Py_XDECREF(kind);
-    Py_XDECREF(where);
-    Py_XDECREF(range);
     return good && s->shape && s->strides;
 }
 
-/* After which point of which event the content is there. */
-static bool order(const xp_hand_over *self, PyObject *array, source *s)
+/* `current_mark`. Where the library's stream is one that never ends, it is found, and asked whether it is idle, here. */
+static PyObject *mark_of(const xp_hand_over *self, const xp_types *types, PyObject *array, const source *s)
 {
-    s->mark = has_streams(self, s->device) ? CALL(current_mark, s->device, array, s->number ? s->number : Py_None)
-                                           : Py_NewRef(Py_None);
+    PyObject *number = s->number ? s->number : Py_None, *id = PyLong_FromVoidPtr(s->device);
+    PyObject *key = id ? PyTuple_Pack(3, id, Py_TYPE(array), number) : NULL, *mark = NULL;
+    PyObject *known = key ? found_in(self->kit[K_lasting], key) : NULL; /* the device, its queue, the check */
+    int idle = known ? xp_idle(types, PyTuple_GetItem(known, 2)) : -1;
+    if (idle > 0)
+        mark = Py_NewRef(Py_None);
+    else if (idle == 0)
+        mark = CALL(mark, PyTuple_GetItem(known, 1), s->device);
+    else if (!PyErr_Occurred())
+        mark = CALL(current_mark, s->device, array, number);
+    Py_XDECREF(id);
+    Py_XDECREF(key);
+    Py_XDECREF(known);
+    return mark;
+}
+
+/* After which point of which event the content is there. */
+static bool order(const xp_hand_over *self, const xp_types *types, PyObject *array, source *s)
+{
+    s->mark = has_streams(self, s->device) ? mark_of(self, types, array, s) : Py_NewRef(Py_None);
     if (s->mark == NULL || s->mark == Py_None)
         return s->mark != NULL;
     PyObject *keep = PyTuple_Pack(2, s->keep, PyTuple_GetItem(s->mark, 0)); /* its export ends with the memory's */
     Py_DECREF(s->keep);
     s->keep = keep;
     return keep && xp_as_u64(PyTuple_GetItem(s->mark, 1), &s->head.point) == 0;
+}
+
+/* What the driver's `export` would return. */
+static PyObject *said(const xp_hand_over *self, const xp_foreign *f)
+{
+    PyObject *items[] = {PyLong_FromUnsignedLongLong(f->nbytes),
+                         PyLong_FromUnsignedLongLong(f->nbytes),
+                         PyTuple_New(0),
+                         PyLong_FromLong(0),
+                         PyBytes_FromStringAndSize(f->payload, (Py_ssize_t)f->payload_nbytes),
+                         Py_NewRef(Py_None),
+                         PyLong_FromLong(0),
+                         PyLong_FromLong(0)};
+    return named_tuple(CLASS(Export), 8, items);
 }
 
 /* What `prepared_by` returns, where Python has prepared an export of that device before, and the driver says the same
@@ -771,9 +912,8 @@ static PyObject *prepare_anew(const xp_hand_over *self, const xp_types *types, P
     PyObject *known = own ? found_in(exporting, id) : NULL; /* the info, names, number */
     PyObject *lasting = known && driver ? GET(driver, lasting_export) : NULL, *what = NULL, *prepared = NULL;
     xp_entry e = {.kind = XP_KIND_MEMORY, .fd_count = 0};
-    if (serial && lasting == Py_True && name == Py_None && Py_TYPE(own) == types->own_table &&
-        xp_as_u64(serial, &e.object) == 0)
-        what = METHOD(driver, export, Py_False);
+    if (serial && lasting == Py_True && Py_TYPE(own) == types->own_table && xp_as_u64(serial, &e.object) == 0)
+        what = s->found.payload_nbytes ? said(self, &s->found) : METHOD(driver, export, Py_False);
     uint32_t form;
     if (what && Py_TYPE(what) == CLASS(Export) && PyTuple_GetItem(what, 5) == Py_None &&
         PyTuple_Size(PyTuple_GetItem(what, 2)) <= (Py_ssize_t)XP_ENTRY_FDS &&
@@ -786,8 +926,10 @@ static PyObject *prepare_anew(const xp_hand_over *self, const xp_types *types, P
         e.flags = form << XP_ENTRY_FORM_BIT;
         e.fd_count = (uint32_t)PyTuple_Size(PyTuple_GetItem(what, 2));
         if (e.object == 0) {
-            e.object = xp_new_object(own);
-            PyObject *number = PyLong_FromUnsignedLongLong(e.object);
+            PyObject *number = name == Py_None ? PyLong_FromUnsignedLongLong(e.object = xp_new_object(own))
+                                               : METHOD(table, object_named, name);
+            if (number && name != Py_None)
+                xp_as_u64(number, &e.object);
             if (number && !WRITE(s->allocation, Allocation, _serial, number))
                 e.object = 0;
             Py_XDECREF(number);
@@ -969,8 +1111,9 @@ static PyObject *over_share(PyObject *object, PyObject *array)
     bool own = Py_TYPE(array) == CLASS(SharedArray);
     PyObject *node = key ? only(self, K_here) : NULL, *table = node ? READ(node, Node, _table) : NULL;
     source s = {.ndim = 0};
-    bool known = table && table != Py_None && (own ? describe : describe_other)(self, array, &s) &&
-                 prepare(self, types, table, &s) && order(self, array, &s);
+    bool known = table && table != Py_None &&
+                 (own ? describe(self, array, &s) : describe_other(self, types, node, array, &s)) &&
+                 prepare(self, types, table, &s) && order(self, types, array, &s);
     PyObject *memory = known ? export(self, types, key, table, &s) : NULL;
     PyObject *handle = memory ? sealed(self, types, key, memory, &s) : declined();
     if (memory && handle == NULL)

@@ -40,7 +40,7 @@ PyObject *xp_dims_tuple(const int64_t *values, int n);
 /* The types of which C makes objects; each interpreter has its own. From a type, PyType_GetModuleState returns it. */
 typedef struct {
     PyTypeObject *fields, *lease, *mapping, *span, *queue_calls, *owned_fd, *seal, *template, *own_table,
-        *peer_table, *tree_parts, *domain;
+        *peer_table, *tree_parts, *domain, *stream_queue, *idle_check, *scopes, *with, *recogniser;
     PyObject *held_name; /* "_held" */
 } xp_types;
 xp_types *xp_types_of(PyObject *module);
@@ -99,6 +99,9 @@ PyObject *xp_lease_new(PyTypeObject *type, PyObject *domain, uint32_t entry, PyO
 int xp_as_point(PyObject *arg, uint64_t *point);
 int xp_guarded(int rc); /* of xp_guard: 0, or -1 with an exception set */
 
+/* queue.c, of an IdleCheck: whether nothing is queued there. -1: Python has to ask */
+int xp_idle(const xp_types *types, PyObject *check);
+
 /* Each file adds its own functions and types. */
 int xp_init_process(PyObject *module);
 int xp_init_fds(PyObject *module);
@@ -115,5 +118,7 @@ int xp_init_serve(PyObject *module);
 int xp_init_hand_over(PyObject *module);
 int xp_init_tree(PyObject *module);
 int xp_init_allocations(PyObject *module);
+int xp_init_scope(PyObject *module);
+int xp_init_foreign(PyObject *module);
 
 #endif

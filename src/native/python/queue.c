@@ -1,5 +1,6 @@
 /* Stream queues for Python. Recipes are checked here, once, so that the engine only has to fill them in. */
 #include "objects.h"
+#include "scope.h"
 
 #include "../engine/queue.h"
 #include "../engine/relay.h"
@@ -520,6 +521,84 @@ static PyType_Slot queue_slots[] = {
 static PyType_Spec queue_spec = {"xpushare._native.StreamQueue", sizeof(queue_object), 0, Py_TPFLAGS_DEFAULT,
                                  queue_slots};
 
+/* --- whether a queue is idle --------------------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *queue, *scopes;
+    int (*query)(uint64_t handle);
+    uint64_t handle;
+    int not_ready;
+    uint32_t ended;
+} idle_check;
+
+static PyObject *idle_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"queue", "handle", "scopes", "query", "not_ready", NULL};
+    const xp_types *types = PyType_GetModuleState(type);
+    PyObject *queue, *scopes;
+    unsigned long long query, handle;
+    int not_ready;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!KO!Ki", names, types->stream_queue, &queue, &handle,
+                                     types->scopes, &scopes, &query, &not_ready))
+        return NULL;
+    idle_check *self = (idle_check *)PyType_GenericAlloc(type, 0);
+    if (self) {
+        self->queue = Py_NewRef(queue);
+        self->scopes = Py_NewRef(scopes);
+        self->query = (int (*)(uint64_t))(uintptr_t)query;
+        self->handle = handle;
+        self->not_ready = not_ready;
+    }
+    return (PyObject *)self;
+}
+
+static void idle_dealloc(PyObject *self)
+{
+    Py_XDECREF(((idle_check *)self)->queue);
+    Py_XDECREF(((idle_check *)self)->scopes);
+    xp_free(self);
+}
+
+/* 1: idle, 0: busy, -1: it is captured, or an error that Python raises. */
+static int ask_idle(const idle_check *self, xp_queue *queue, const xp_scope *scope)
+{
+    int before, step, found = -1;
+    if (xp_scope_enter(scope, &before, &step))
+        return -1;
+    if (xp_queue_check(queue) == 0) {
+        int code = xp_queue_held(queue) ? self->not_ready : self->query(self->handle);
+        found = code == 0 ? 1 : code == self->not_ready ? 0 : -1;
+    }
+    xp_scope_leave(scope, before);
+    return found;
+}
+
+int xp_idle(const xp_types *types, PyObject *object)
+{
+    const idle_check *self = (const idle_check *)object;
+    xp_queue *queue = Py_TYPE(object) == types->idle_check ? ((queue_object *)self->queue)->queue : NULL;
+    if (queue == NULL || XP_LOAD(&self->ended) || xp_queue_forked(queue))
+        return -1;
+    const xp_scope *scope = xp_scope_of(types, self->scopes);
+    int found;
+    Py_BEGIN_ALLOW_THREADS
+    found = ask_idle(self, queue, scope);
+    Py_END_ALLOW_THREADS
+    return found;
+}
+
+static PyObject *idle_end(PyObject *self, PyObject *Py_UNUSED(a))
+{
+    XP_STORE(&((idle_check *)self)->ended, 1u);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef idle_methods[] = {{"end", idle_end, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
+static PyType_Slot idle_slots[] = {
+    {Py_tp_new, idle_new}, {Py_tp_dealloc, idle_dealloc}, {Py_tp_methods, idle_methods}, {0, NULL}};
+static PyType_Spec idle_spec = {"xpushare._native.IdleCheck", sizeof(idle_check), 0, Py_TPFLAGS_DEFAULT, idle_slots};
+
 /* --- the relay ---------------------------------------------------------------------------------------------------- */
 
 static PyObject *relay(PyObject *Py_UNUSED(m), PyObject *o)
@@ -577,5 +656,8 @@ int xp_init_queue(PyObject *module)
     if (add_codes(module) < 0 || PyModule_AddFunctions(module, functions) < 0 ||
         xp_keep_type(module, &calls_spec, &xp_types_of(module)->queue_calls) < 0)
         return -1;
-    return xp_add_type(module, &queue_spec);
+    xp_types *types = xp_types_of(module);
+    if (xp_keep_type(module, &queue_spec, &types->stream_queue) < 0)
+        return -1;
+    return xp_keep_type(module, &idle_spec, &types->idle_check);
 }

@@ -29,7 +29,7 @@ from xpushare import adapters
 from xpushare._aspects import Aspect, Support
 from xpushare._errors import FeatureNotSupportedError, InvalidHandleError
 from xpushare._fds import OwnedFd
-from xpushare._native import Domain, Mapping, Slot
+from xpushare._native import Domain, IdleCheck, Mapping, Recogniser, Slot
 
 __all__ = [
     "Access",
@@ -290,6 +290,8 @@ class DriverQueue(abc.ABC):
     """An in-order queue of device work. Operations return once they are queued; `synchronize` raises their failures."""
 
     lasting: bool = False  # it is over another library's stream that lives as long as the process, and so does it
+    idle_check: IdleCheck | None = None  # what `idle` asks, for native code
+    signalled: Any = None  # the core's: the event that it signals for other libraries
 
     @abc.abstractmethod
     def copy(self, dst: int, src: int, nbytes: int, keep: object) -> None:
@@ -364,6 +366,7 @@ class Adapter(abc.ABC):
     stream_kind: int | None = (
         None  # what Unified Runtime tells with a stream's handle, where streams are of several kinds
     )
+    recogniser: Recogniser | None = None  # what `foreign` finds most, for native code
     least_per_fd: int = 0  # bytes that each of several fds stands for, at least; 0: what is imported has one fd
     # Has a function called every 50 ms until it returns False, on the thread that unmaps what was closed, and returns
     # whether there is that thread. Finalisers may call it. None: no import of this adapter's is `keepable`.

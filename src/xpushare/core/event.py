@@ -200,7 +200,9 @@ def get(source: Opened, context: Context | None = None, implicit: bool = False) 
         resolve_context(source.device, context)
     timeline = source.timeline
     table = node.current().table()
-    prepared = table.prepare("event", info_of(source.device), _NO_MEMORY, 0)
+    prepared = timeline.prepared
+    if prepared is None or timeline.foreign_process:
+        prepared = timeline.prepared = table.prepare("event", info_of(source.device), _NO_MEMORY, 0)
     return table.export(prepared, timeline, slot=timeline.slot.index, implicit=implicit)
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple, final
-from weakref import WeakKeyDictionary, ref
+from typing import Any, Final, NamedTuple, final
+from weakref import ref
 
 from xpushare._device import Device, adapter_of, info_of
 from xpushare._errors import InvalidArgumentError
 from xpushare._native import DONE, LOST
-from xpushare.adapters.base import DriverQueue
 from xpushare.core import event as events
 from xpushare.core import queue as queues
 from xpushare.core.event import Opened
@@ -18,7 +17,7 @@ from xpushare.core.pickles import Implicit
 from xpushare.core.queue import Work
 from xpushare.sharing.handle import Handle
 
-__all__ = ["Mark", "Order", "current_mark", "current_work", "mark", "work_on"]
+__all__ = ["Mark", "Order", "current_mark", "current_work", "lasting", "mark", "work_on"]
 
 
 def work_on(device: Device, stream: object, array: object = None) -> Work | None:
@@ -44,9 +43,11 @@ def work_on(device: Device, stream: object, array: object = None) -> Work | None
     return Work(device if info == info_of(device) else _other(device, info), device.context, driver)
 
 
-# By the device, the arrays' type, and what `current_work` is told of the stream: those that never end.
-_lasting: dict[tuple[int, type, int | None], tuple[Device, Work]] = {}
-os.register_at_fork(after_in_child=_lasting.clear)  # the parent's have no threads here
+lasting: Final[dict[tuple[int, type, int | None], tuple[Device, Work, object]]] = {}
+"""The streams that never end, by the device, the arrays' type, and what `current_work` is told of the stream: also the
+driver's `idle_check`, for native code.
+"""
+os.register_at_fork(after_in_child=lasting.clear)  # the parent's have no threads here
 
 
 def current_work(device: Device, array: object, number: int | None = None) -> Work | None:
@@ -55,12 +56,12 @@ def current_work(device: Device, array: object, number: int | None = None) -> Wo
     `number`: what the library calls that stream now; None for an array of ours, whose stream is the device's default.
     """
     key = id(device), type(array), number  # two libraries may call different streams the same
-    known = _lasting.get(key)
+    known = lasting.get(key)
     if known is not None:
         return known[1]
     work = work_on(device, None, array)
     if work is not None and work.driver.lasting:
-        _lasting[key] = device, work
+        lasting[key] = device, work, work.driver.idle_check
     return work
 
 
@@ -118,14 +119,11 @@ def _none() -> None:
     return None
 
 
-_signalled: WeakKeyDictionary[DriverQueue, _Signalled] = WeakKeyDictionary()
-
-
 def mark(work: Work, device: Device) -> Mark:
     """Have `work` signal its event once what is queued on it now has finished."""
-    kept = _signalled.get(work.driver)
+    kept: _Signalled | None = work.driver.signalled
     if kept is None or not kept.serves(device):
-        kept = _signalled[work.driver] = _Signalled(events.create(device, None, True, False))
+        kept = work.driver.signalled = _Signalled(events.create(device, None, True, False))
     point = kept.point = queues.signal(work, kept.event)
     export = kept.export()
     if export is None:

@@ -225,13 +225,16 @@ class Pages(Resource):
 class Timeline(Resource):
     """This process's attachment to an event's slot: one per event and process, however often it is opened."""
 
-    __slots__ = ("slot",)
+    __slots__ = ("prepared", "slot")
+
+    prepared: Template | None  # for exports by this process
 
     def __init__(self, device: Device, slot: Slot, domain: Domain, own: list[int] | None = None) -> None:
         """`own`: the slot's index, if it is in this process's commons and to be released."""
         # The slot's object detaches when it dies: a queue that still has to signal it or wait for it holds it.
         super().__init__(device, domain, release_slot, domain, own or [])
         self.slot = slot
+        self.prepared = None
 
 
 def release_slot(domain: Domain, taken: list[int]) -> None:

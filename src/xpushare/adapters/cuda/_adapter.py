@@ -222,7 +222,18 @@ class Cuda(VirtualMemoryAdapter):
 
     def foreign(self, address: int, nbytes: int | None = None) -> Foreign | None:
         """With `nbytes`, only as much of a run of allocations as an array of that size needs."""
-        return _memory.locate(self.memory_engine, self._driver, self.info_of, address, nbytes)
+        found = _memory.locate(self.memory_engine, self._driver, self.info_of, address, nbytes)
+        if found is not None:
+            self._introduce(found.device)
+        return found
+
+    def _introduce(self, info: DeviceInfo) -> None:
+        """Have native code find memory on a device of which this process has the context."""
+        gpu = self.device(info)
+        if gpu.used:
+            if self.recogniser is None:
+                self.recogniser = _memory.recogniser(self._driver)
+            self.recogniser.add(gpu.ordinal, info, gpu.context.current, gpu)
 
     def knows(self, address: int) -> bool:
         return _memory.number_of(self._driver, address) is not None

@@ -9,19 +9,18 @@ import stat
 import threading
 import uuid
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Final, final
 
 from xpushare import _native
 from xpushare._errors import FeatureNotSupportedError, InvalidHandleError, XpuShareError
-from xpushare._native import forks
+from xpushare._native import Scopes, forks
 from xpushare.adapters.base import Access, Form, OnDemand
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._numbers import Attribute, Error, Pointer
 from xpushare.adapters.cuda._protocols import INSTALL
 from xpushare.adapters.runtime.stream import FUNCTIONS, copy_and_fills
 from xpushare.adapters.stream.driver import ProcessDriver
-from xpushare.adapters.stream.hooks import Codes, Feature, QueueCalls
+from xpushare.adapters.stream.hooks import Codes, Feature, QueueCalls, Scope
 from xpushare.adapters.stream.registered_page import RegisteredPage
 
 __all__ = ["Context", "Driver", "Gpu", "struct_bytes", "struct_from"]
@@ -89,7 +88,8 @@ class Driver(ProcessDriver["Gpu"]):
         super().__init__("CUDA", "CUDA_VISIBLE_DEVICES")
         self._given = api
         self.api: Any = None
-        self.relaxed_mode: Any = None
+        # `with driver.relaxed():` around calls that a capture in any thread would forbid, and that would end it.
+        self.relaxed: Scopes
         self._functions: dict[str, int] = {}  # addresses
         self._stream_functions: dict[str, int] | None = None
         self.channels = _CHANNELS
@@ -118,7 +118,7 @@ class Driver(ProcessDriver["Gpu"]):
             if code:
                 raise self.error("starting CUDA", "cuInit", code)
             found = self._enumerate()
-            self.relaxed_mode = api.CUstreamCaptureMode(n.CAPTURE_MODE_RELAXED)
+            self.relaxed = self.scopes()
         except BaseException:
             self.api = None
             raise
@@ -173,9 +173,16 @@ class Driver(ProcessDriver["Gpu"]):
             raise self.error(f"asking for the memory at {address:#x}", "cuPointerGetAttributes", found)
         return found
 
-    def relaxed(self) -> _Scope:
-        """`with driver.relaxed():` around calls that a capture in any thread would forbid, and that would end it."""
-        return _Scope(self, None, True)
+    def scopes(self, context: int = 0, relaxed: bool = True) -> Scopes:
+        """What makes scopes of calls: one has this thread's capture mode RELAXED, and the context current."""
+        exchange = self.function("cuThreadExchangeStreamCaptureMode") if relaxed else 0
+        push, pop = (self.function(f"cuCtx{each}Current") if context else 0 for each in ("Push", "Pop"))
+        return Scopes(self._not_entered, (exchange, n.CAPTURE_MODE_RELAXED), (push, context), pop)
+
+    def _not_entered(self, step: int, code: int) -> XpuShareError:
+        if step:
+            return self.error("making a context current", "cuCtxPushCurrent", code)
+        return self.error("leaving captures alone", "cuThreadExchangeStreamCaptureMode", code)
 
     @property
     def waiting_streams(self) -> int:
@@ -209,46 +216,11 @@ class Driver(ProcessDriver["Gpu"]):
         return self.api.CUmemAllocationHandleType(n.POSIX_FD)
 
 
-class _Scope:
-    """The scope of driver calls, on the hot path. With `relaxed`, it exchanges this thread's capture mode for RELAXED;
-    with a context, it makes that current. Afterwards it restores both.
-    """
-
-    __slots__ = ("_api", "_before", "_driver", "_handle", "_relaxed")
-
-    def __init__(self, driver: Driver, handle: Any, relaxed: bool) -> None:
-        self._driver = driver
-        self._api = driver.api
-        self._handle = handle
-        self._relaxed = relaxed
-
-    def __enter__(self) -> None:
-        api = self._api
-        if self._relaxed:
-            code, self._before = api.cuThreadExchangeStreamCaptureMode(self._driver.relaxed_mode)
-            if code:
-                raise self._driver.error("leaving captures alone", "cuThreadExchangeStreamCaptureMode", int(code))
-        if self._handle is not None:
-            code = api.cuCtxPushCurrent(self._handle)[0]
-            if code:
-                if self._relaxed:
-                    api.cuThreadExchangeStreamCaptureMode(self._before)
-                raise self._driver.error("making a context current", "cuCtxPushCurrent", int(code))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._handle is not None:
-            self._api.cuCtxPopCurrent()
-        if self._relaxed:
-            self._api.cuThreadExchangeStreamCaptureMode(self._before)
-
-
 @final
 class Context:
     """A CUDA context: a device's primary one, or that of an adopted stream."""
 
-    __slots__ = ("_idle_stream", "driver", "gpu", "handle", "number")
+    __slots__ = ("_idle_stream", "current", "driver", "gpu", "handle", "number", "pushed")
 
     def __init__(self, driver: Driver, gpu: Gpu, handle: Any) -> None:
         self.driver = driver
@@ -256,16 +228,10 @@ class Context:
         self.handle = handle
         self.number = int(handle)
         self._idle_stream: Any = None
-
-    def current(self) -> _Scope:
-        """`with context.current():` makes this context current and leaves captures alone; afterwards the caller's is
-        current again.
-        """
-        return _Scope(self.driver, self.handle, True)
-
-    def pushed(self) -> _Scope:
-        """The same, for calls that disturb no capture."""
-        return _Scope(self.driver, self.handle, False)
+        # `with context.current():` makes this context current and leaves captures alone; afterwards the caller's is
+        # current again. `pushed` is the same, for calls that disturb no capture.
+        self.current = driver.scopes(self.number)
+        self.pushed = driver.scopes(self.number, relaxed=False)
 
     def check(self, doing: str) -> None:
         """Raise the error that broke this context: a query of any stream answers it, so of an idle one of ours.
@@ -328,6 +294,11 @@ class Gpu:
                     self._context = Context(self.driver, self, handle)
         return self._context
 
+    @property
+    def used(self) -> bool:
+        """Whether this package has the primary context."""
+        return self._context is not None
+
     def active(self) -> bool:
         """Whether anybody in this process has made its primary context."""
         return bool(self.driver("asking for contexts", "cuDevicePrimaryCtxGetState", self.handle)[1])
@@ -353,13 +324,14 @@ class Gpu:
                     **copy_and_fills(functions, "cu"),
                 )
                 others = {address: name for name, address in functions.items()}
-                self._calls = QueueCalls(native, *names, others)
+                query = driver.function("cuStreamQuery"), int(Error.NOT_READY)
+                self._calls = QueueCalls(native, *names, others, query)
         return self._calls
 
     def error(self, doing: str, call: str, code: int) -> XpuShareError:
         return self.driver.error(doing, call, code)
 
-    def current(self) -> _Scope:
+    def current(self) -> Scope:
         context = self._context
         return (self.context if context is None else context).current()
 

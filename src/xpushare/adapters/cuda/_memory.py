@@ -12,17 +12,17 @@ from typing import Any, Final, NamedTuple, final
 
 from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidHandleError, XpuShareError
 from xpushare._fds import OwnedFd
-from xpushare._native import name_handles, open_handles
+from xpushare._native import Recogniser, name_handles, open_handles
 from xpushare.adapters.base import DeviceInfo, DriverMemory, Export, Foreign, Form, Import
 from xpushare.adapters.cuda import _numbers as n
 from xpushare.adapters.cuda._driver import Driver, Gpu, struct_bytes, struct_from
 from xpushare.adapters.cuda._numbers import Attribute, Pointer
 from xpushare.adapters.cuda._protocols import in_use_here
-from xpushare.adapters.stream.payload import described, read_head
+from xpushare.adapters.stream.payload import described, read_head, unsized
 from xpushare.adapters.virtual_memory.engine import Engine
 from xpushare.adapters.virtual_memory.memory import Mapped, SegmentedMemory
 
-__all__ = ["ManagedMemory", "locate", "name_all", "open_legacy", "open_own"]
+__all__ = ["ManagedMemory", "locate", "name_all", "open_legacy", "open_own", "recogniser"]
 
 _LEGACY_KNOWN: Final = 1024  # how many allocations of other libraries are remembered, so that nothing is asked twice
 _LEGACY: Final = 2  # kinds of memory in a payload
@@ -188,6 +188,20 @@ class _ForeignLegacy(_ForeignMemory):
             raise self.gpu.driver.error(self._doing, "cuIpcGetMemHandle", code)
         return described(_LEGACY, self.nbytes, self.nbytes, own=self._handle)
 
+    @classmethod
+    def named_so(cls, gpu: Gpu, address: int, nbytes: int, buffer: int, handle: bytes) -> _ForeignLegacy:
+        """What native code has found, with its handle."""
+        made = cls(gpu, address, nbytes)
+        made._handle = handle
+        made.remember(buffer)
+        return made
+
+    def remember(self, buffer: int) -> None:
+        known = self.gpu.driver.legacy
+        if len(known) >= _LEGACY_KNOWN:
+            known.clear()
+        known[buffer] = self
+
     @staticmethod
     def name(found: Sequence[_ForeignLegacy]) -> int:
         """Ask for the handles of several on one device. Returns the code of the call that failed, or 0."""
@@ -303,9 +317,7 @@ def locate(
     memory: DriverMemory
     if legacy:
         memory = _ForeignLegacy(gpu, start, size)
-        if len(driver.legacy) >= _LEGACY_KNOWN:
-            driver.legacy.clear()
-        driver.legacy[buffer] = memory
+        memory.remember(buffer)
     elif not allowed & n.POSIX_FD and pool:
         raise FeatureNotSupportedError(
             f"{doing}: it comes from a stream-ordered pool (cudaMallocAsync) that was not made to be shared. "
@@ -326,6 +338,22 @@ def locate(
         identity = (gpu.ordinal, *found)
         memory = SegmentedMemory(engine, gpu, start, [extent.nbytes for extent in found])
     return Foreign(memory, address - start, info_of(gpu), "device", identity)
+
+
+def recogniser(driver: Driver) -> Recogniser:
+    """Finds memory of cudaMalloc as `locate` does."""
+    ask, ask_all, name = map(driver.function, ("cuPointerGetAttribute", "cuPointerGetAttributes", "cuIpcGetMemHandle"))
+    asked = {
+        Pointer.BUFFER_ID: None,
+        Pointer.RANGE_START_ADDR: None,
+        Pointer.RANGE_SIZE: None,
+        Pointer.DEVICE_ORDINAL: None,
+        Pointer.IS_MANAGED: 0,
+        Pointer.MEMORY_TYPE: n.MEMORY_TYPE_DEVICE,
+        Pointer.IS_LEGACY_CUDA_IPC_CAPABLE: 1,
+    }
+    wanted = tuple(value for value in asked.values() if value is not None)
+    return Recogniser(_ForeignLegacy.named_so, ask, ask_all, name, tuple(asked), wanted, *unsized(_LEGACY))
 
 
 class _Extent(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Final
 from xpushare._errors import InvalidHandleError
 from xpushare.adapters.base import Export, Form, Import, OnDemand
 
-__all__ = ["ALLOCATION", "HOST", "OWN_NBYTES", "SEGMENTS", "described", "read_head"]
+__all__ = ["ALLOCATION", "HOST", "OWN_NBYTES", "SEGMENTS", "described", "read_head", "unsized"]
 
 # Kinds of memory. The other numbers are the vendors' own.
 ALLOCATION, SEGMENTS, HOST = 1, 4, 5
@@ -29,6 +29,11 @@ def described(
 ) -> Export:
     """An export of `nbytes`, for which the importer maps `mapped` bytes; `own` is what the kind adds to the payload."""
     return Export(nbytes, mapped, fds, inode, _HEAD.pack(kind, mapped) + own, on_demand, form)
+
+
+def unsized(kind: int) -> tuple[bytes, int]:
+    """The head of a payload for any size, and where the size belongs in it: 8 bytes, lowest first."""
+    return _HEAD.pack(kind, 0), _HEAD.size - 8
 
 
 def read_head(doing: str, what: Import) -> tuple[int, bytes]:

@@ -16,7 +16,19 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, final
 from weakref import ref
 
 from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError, from_os_error
-from xpushare._native import CAPTURED, LOST, NOT_HELD, PENDING, SYSTEM, Slot, Span, StreamQueue, load64
+from xpushare._native import (
+    CAPTURED,
+    LOST,
+    NOT_HELD,
+    PENDING,
+    SYSTEM,
+    IdleCheck,
+    Scopes,
+    Slot,
+    Span,
+    StreamQueue,
+    load64,
+)
 from xpushare.adapters.base import DriverQueue, NativeEvent, Profile
 from xpushare.adapters.host.queue import queue_numbers
 from xpushare.adapters.stream.engine import Engine
@@ -51,6 +63,7 @@ class DeviceQueue(DriverQueue):
         self._wait_lock = engine.teardown.wait_lock
         self._adopted = stream.owner is not None
         self._native = StreamQueue(self.number, stream.handle, stream.calls.native, stream.ordering, self._adopted)
+        self.idle_check = _idle_check(stream, self._native)
         self._holds = stream.ordering != "device"  # whether `_native` may hold operations
         # Points are submitted in the order in which they are queued. A full stream blocks whoever queues more.
         self._order = threading.Lock()
@@ -112,6 +125,8 @@ class DeviceQueue(DriverQueue):
         with self._state:
             if self._broken is None:
                 self._broken = error
+            if self.idle_check is not None:
+                self.idle_check.end()  # there is nothing to ask any more
             owed, self._owed = {id(slot): slot for slot in self._timelines} | self._owed, {}
         for slot in owed.values():
             try:
@@ -724,6 +739,13 @@ class AdoptedQueues:
             if users > 1:
                 self._used[identity] = found, users - 1
             return users == 1
+
+
+def _idle_check(stream: Stream, queue: StreamQueue) -> IdleCheck | None:
+    scopes, query = stream.current, stream.calls.query
+    if query is None or stream.calls.host_runs_late or not isinstance(scopes, Scopes):
+        return None
+    return IdleCheck(queue, stream.handle, scopes, *query)
 
 
 @final

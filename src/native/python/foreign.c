@@ -1,0 +1,296 @@
+/* Recogniser: what an adapter looks for at an address, in one call. It asks the driver what `ask_all` and `ask` in
+ * allocations.c ask, once for each hand-over: of what it knows already, only for the number. */
+#include "foreign.h"
+#include "scope.h"
+
+#include <pthread.h>
+
+#define KNOWN 1024       /* allocations that are remembered, each at its number's place; a power of two */
+#define HINTS 256        /* addresses of which the number is guessed; a power of two */
+#define HINT_SHIFT 21    /* allocators take 2 MiB and more from the driver */
+#define MOST_DEVICES 64
+#define MOST_ASKED 16
+#define HANDLE_NBYTES 64 /* of a driver's handle of an allocation */
+
+enum { NUMBER, START, NBYTES, ORDINAL, FIRST_WANTED }; /* the attributes' order */
+
+typedef int (*tells)(void *value, int attribute, uint64_t address);
+typedef int (*tells_all)(unsigned count, const int *attributes, void **values, uint64_t address);
+typedef int (*names)(char *handle, uint64_t address);
+
+typedef struct {
+    uint64_t number, start, nbytes;
+    PyObject *info, *allocation; /* owned; NULL: nothing is known */
+} known;
+
+typedef struct {
+    PyObject *info, *scopes, *place; /* owned; NULL: the device is not known yet */
+} device;
+
+typedef struct {
+    PyObject_HEAD
+    tells ask;
+    tells_all ask_all;
+    names name;
+    PyObject *make;
+    unsigned forks, asked;
+    int attributes[MOST_ASKED];
+    uint64_t wanted[MOST_ASKED];
+    char payload[XP_PAYLOAD];
+    unsigned payload_nbytes, size_at, handle_at;
+    pthread_mutex_t mu; /* for what follows; no Python runs with it */
+    known *known;
+    uint64_t hints[HINTS]; /* numbers */
+    device devices[MOST_DEVICES];
+} xp_recogniser;
+
+static int traverse(PyObject *object, visitproc visit, void *arg)
+{
+    xp_recogniser *self = (xp_recogniser *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->make);
+    for (int i = 0; i < MOST_DEVICES; i++) {
+        Py_VISIT(self->devices[i].info);
+        Py_VISIT(self->devices[i].scopes);
+        Py_VISIT(self->devices[i].place);
+    }
+    for (int i = 0; self->known && i < KNOWN; i++) {
+        Py_VISIT(self->known[i].info);
+        Py_VISIT(self->known[i].allocation);
+    }
+    return 0;
+}
+
+static int clear(PyObject *object)
+{
+    xp_recogniser *self = (xp_recogniser *)object;
+    Py_CLEAR(self->make);
+    for (int i = 0; i < MOST_DEVICES; i++) {
+        Py_CLEAR(self->devices[i].info);
+        Py_CLEAR(self->devices[i].scopes);
+        Py_CLEAR(self->devices[i].place);
+    }
+    for (int i = 0; self->known && i < KNOWN; i++) {
+        Py_CLEAR(self->known[i].info);
+        Py_CLEAR(self->known[i].allocation);
+    }
+    return 0;
+}
+
+static void dealloc(PyObject *object)
+{
+    xp_recogniser *self = (xp_recogniser *)object;
+    PyObject_GC_UnTrack(object);
+    clear(object);
+    PyMem_Free(self->known);
+    pthread_mutex_destroy(&self->mu);
+    xp_free(object);
+}
+
+static int take_wanted(xp_recogniser *self, PyObject *attributes, PyObject *wanted)
+{
+    Py_ssize_t n = PyTuple_Size(attributes), rest = PyTuple_Size(wanted);
+    if (n < 0 || rest < 0)
+        return -1;
+    if (n > MOST_ASKED || n != rest + FIRST_WANTED) {
+        PyErr_Format(PyExc_ValueError, "the attributes are 4, and those that are wanted, %d at most", MOST_ASKED);
+        return -1;
+    }
+    self->asked = (unsigned)n;
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (xp_as_int(PyTuple_GetItem(attributes, i), &self->attributes[i]) < 0 ||
+            (i >= FIRST_WANTED && xp_as_u64(PyTuple_GetItem(wanted, i - FIRST_WANTED), &self->wanted[i]) < 0))
+            return -1;
+    return 0;
+}
+
+static PyObject *new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names_[] = {"make", "ask", "ask_all", "name", "attributes", "wanted", "payload", "size_at", NULL};
+    unsigned long long ask, ask_all, name;
+    PyObject *make, *attributes, *wanted;
+    const char *payload;
+    Py_ssize_t nbytes;
+    unsigned size_at;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OKKKO!O!y#I", names_, &make, &ask, &ask_all, &name, &PyTuple_Type,
+                                     &attributes, &PyTuple_Type, &wanted, &payload, &nbytes, &size_at))
+        return NULL;
+    if (nbytes + HANDLE_NBYTES > (Py_ssize_t)XP_PAYLOAD || size_at + 8u > (size_t)nbytes) {
+        PyErr_SetString(PyExc_ValueError, "the payload has room for the size, and 64 bytes follow it");
+        return NULL;
+    }
+    xp_recogniser *self = (xp_recogniser *)PyType_GenericAlloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    pthread_mutex_init(&self->mu, NULL);
+    self->make = Py_NewRef(make);
+    self->ask = (tells)(uintptr_t)ask;
+    self->ask_all = (tells_all)(uintptr_t)ask_all;
+    self->name = (names)(uintptr_t)name;
+    self->forks = XP_RELAXED(&xp_fork_count);
+    self->handle_at = (unsigned)nbytes;
+    self->payload_nbytes = (unsigned)nbytes + HANDLE_NBYTES;
+    self->size_at = size_at;
+    memcpy(self->payload, payload, (size_t)nbytes);
+    if (take_wanted(self, attributes, wanted) < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    if ((self->known = PyMem_Calloc(KNOWN, sizeof *self->known)) == NULL) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    return (PyObject *)self;
+}
+
+/* add(ordinal, info, scopes, place): see _native.pyi */
+static PyObject *add(PyObject *object, PyObject *const *args, Py_ssize_t n)
+{
+    xp_recogniser *self = (xp_recogniser *)object;
+    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    uint64_t ordinal;
+    if (xp_arity("add", n, 4, 4) < 0 || xp_as_u64(args[0], &ordinal) < 0)
+        return NULL;
+    if (ordinal >= MOST_DEVICES || xp_scope_of(types, args[2]) == NULL)
+        Py_RETURN_NONE; /* Python looks at its memory */
+    device *to = &self->devices[ordinal];
+    pthread_mutex_lock(&self->mu);
+    if (to->info == NULL) /* what is there stays */
+        *to = (device){Py_NewRef(args[1]), Py_NewRef(args[2]), Py_NewRef(args[3])};
+    pthread_mutex_unlock(&self->mu);
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {{"add", XP_FAST(add), METH_FASTCALL, NULL}, {NULL, NULL, 0, NULL}};
+static PyType_Slot slots[] = {
+    {Py_tp_new, new},     {Py_tp_dealloc, dealloc}, {Py_tp_traverse, traverse},
+    {Py_tp_clear, clear}, {Py_tp_methods, methods}, {0, NULL},
+};
+static PyType_Spec spec = {"xpushare._native.Recogniser", sizeof(xp_recogniser), 0,
+                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
+
+/* --- for hand_over.c ---------------------------------------------------------------------------------------------- */
+
+static bool covers(uint64_t start, uint64_t size, uint64_t address, uint64_t nbytes)
+{
+    return address >= start && address - start <= size && nbytes <= size - (address - start);
+}
+
+/* What is known by that number, if it has those bytes on that device. */
+static bool find(xp_recogniser *self, PyObject *info, uint64_t address, uint64_t nbytes, uint64_t number, xp_foreign *f)
+{
+    pthread_mutex_lock(&self->mu);
+    const known *at = &self->known[number % KNOWN];
+    bool found = number && at->number == number && at->info == info && covers(at->start, at->nbytes, address, nbytes);
+    if (found) {
+        f->number = number;
+        f->start = at->start;
+        f->nbytes = at->nbytes;
+        f->allocation = Py_NewRef(at->allocation);
+    }
+    pthread_mutex_unlock(&self->mu);
+    return found;
+}
+
+/* The same by the address alone. The driver must say that it has that number still. */
+static uint64_t guessed(xp_recogniser *self, uint64_t address)
+{
+    pthread_mutex_lock(&self->mu);
+    uint64_t number = self->hints[(address >> HINT_SHIFT) % HINTS];
+    const known *at = &self->known[number % KNOWN];
+    if (at->number != number || !covers(at->start, at->nbytes, address, 1))
+        number = 0;
+    pthread_mutex_unlock(&self->mu);
+    return number;
+}
+
+static bool ask_all(const xp_recogniser *self, uint64_t address, xp_foreign *f)
+{
+    uint64_t values[MOST_ASKED] = {0}; /* drivers write some in fewer than 8 bytes */
+    void *places[MOST_ASKED];
+    for (unsigned i = 0; i < self->asked; i++)
+        places[i] = &values[i];
+    bool good = self->ask_all(self->asked, self->attributes, places, address) == 0 && values[NUMBER];
+    for (unsigned i = FIRST_WANTED; good && i < self->asked; i++)
+        good = values[i] == self->wanted[i];
+    f->number = values[NUMBER];
+    f->start = values[START];
+    f->nbytes = values[NBYTES];
+    f->ordinal = values[ORDINAL];
+    return good;
+}
+
+/* Its payload. Without the GIL, as all that blocks in the driver. */
+static bool name(const xp_recogniser *self, const xp_scope *scope, xp_foreign *f)
+{
+    int before, step;
+    memcpy(f->payload, self->payload, sizeof f->payload);
+    memcpy(f->payload + self->size_at, &f->nbytes, 8);
+    f->payload_nbytes = self->payload_nbytes;
+    if (xp_scope_enter(scope, &before, &step))
+        return false;
+    int code = self->name(f->payload + self->handle_at, f->start);
+    xp_scope_leave(scope, before);
+    return code == 0;
+}
+
+bool xp_recognise(const xp_types *types, PyObject *recogniser, PyObject *info, uint64_t address, uint64_t nbytes,
+                  xp_foreign *f)
+{
+    xp_recogniser *self = (xp_recogniser *)recogniser;
+    if (Py_TYPE(recogniser) != types->recogniser || self->forks != XP_RELAXED(&xp_fork_count))
+        return false;
+    uint64_t number, guess = guessed(self, address);
+    bool good;
+    if (guess) {
+        number = 0;
+        Py_BEGIN_ALLOW_THREADS
+        good = self->ask(&number, self->attributes[NUMBER], address) == 0;
+        Py_END_ALLOW_THREADS
+        if (good && number == guess && find(self, info, address, nbytes, number, f))
+            return true;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    good = ask_all(self, address, f);
+    Py_END_ALLOW_THREADS
+    if (!good || !covers(f->start, f->nbytes, address, nbytes) || f->ordinal >= MOST_DEVICES)
+        return false;
+    if (find(self, info, address, nbytes, f->number, f))
+        return true;
+    const device *on = &self->devices[f->ordinal];
+    pthread_mutex_lock(&self->mu);
+    good = on->info == info; /* what is there stays, and so does its scope */
+    pthread_mutex_unlock(&self->mu);
+    const xp_scope *scope = good ? xp_scope_of(types, on->scopes) : NULL;
+    if (scope == NULL)
+        return false;
+    Py_BEGIN_ALLOW_THREADS
+    good = name(self, scope, f);
+    Py_END_ALLOW_THREADS
+    return good;
+}
+
+PyObject *xp_foreign_memory(PyObject *recogniser, const xp_foreign *f)
+{
+    const xp_recogniser *self = (xp_recogniser *)recogniser;
+    return PyObject_CallFunction(self->make, "OKKKy#", self->devices[f->ordinal].place, (unsigned long long)f->start,
+                                 (unsigned long long)f->nbytes, (unsigned long long)f->number,
+                                 f->payload + self->handle_at, (Py_ssize_t)HANDLE_NBYTES);
+}
+
+void xp_remember(PyObject *recogniser, const xp_foreign *f, PyObject *allocation)
+{
+    xp_recogniser *self = (xp_recogniser *)recogniser;
+    known *at = &self->known[f->number % KNOWN], before;
+    known now = {f->number, f->start, f->nbytes, Py_NewRef(self->devices[f->ordinal].info), Py_NewRef(allocation)};
+    pthread_mutex_lock(&self->mu);
+    before = *at;
+    *at = now;
+    for (uint64_t a = f->start >> HINT_SHIFT, n = 0; n < HINTS && a <= (f->start + f->nbytes - 1) >> HINT_SHIFT; a++, n++)
+        self->hints[a % HINTS] = f->number;
+    pthread_mutex_unlock(&self->mu);
+    Py_XDECREF(before.info);
+    Py_XDECREF(before.allocation); /* outside the lock: what it holds may be whatever */
+}
+
+int xp_init_foreign(PyObject *module) { return xp_keep_type(module, &spec, &xp_types_of(module)->recogniser); }

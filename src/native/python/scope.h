@@ -1,0 +1,23 @@
+/* What a driver's calls need around them: this thread's capture mode, a current context. */
+#ifndef XP_SCOPE_H
+#define XP_SCOPE_H
+
+#include "objects.h"
+
+typedef struct {
+    int (*exchange)(int *mode); /* of this thread, with what is there; NULL: captures may be disturbed */
+    int (*push)(uint64_t context); /* NULL: none is made current */
+    int (*pop)(uint64_t *context);
+    uint64_t context;
+    int mode;
+} xp_scope;
+
+enum { XP_SCOPE_MODE, XP_SCOPE_CONTEXT }; /* which step failed */
+
+/* The driver's code, and then nothing is to be left. Both may block in the driver. */
+int xp_scope_enter(const xp_scope *scope, int *before, int *step);
+void xp_scope_leave(const xp_scope *scope, int before);
+
+const xp_scope *xp_scope_of(const xp_types *types, PyObject *object); /* borrowed; NULL: they are no Scopes */
+
+#endif
