@@ -1,11 +1,11 @@
 """Instructions of the hand-over of an array, counted by single steps: figures without noise.
 
-python scripts/instructions.py [--rounds N] [--same | --first] [--device native_cpu:0]
+python scripts/instructions.py [--rounds N] [--same | --first] [--ordered] [--device native_cpu:0]
 
 Two processes hand over a new array of 1 MiB in each round; with `--same` one that both have open already; with
 `--first` each round's exporter is a new process, and what its predecessor left is a part of the figures. On `mock:0`
-the driver's part is Python, which the figures contain. The table
-has, for each call: user instructions, the distinct cache lines and pages of code that they lie in, and system calls.
+the driver's part is Python, which the figures contain; there `--ordered` has an event order each array after the
+producer's stream, which is busy when it is shared and idle when it is attached. The table has, for each call: user instructions, the distinct cache lines and pages of code that they lie in, and system calls.
 Needs x86-64, a C compiler, Python's headers, and leave to trace a process of one's own.
 """
 
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,10 +34,15 @@ NBYTES = 1 << 20
 Mark = Callable[[int], object]
 
 
-def produce(channel: socket.socket, mark: Mark, rounds: int, kind: str, device: str) -> None:
+def produce(channel: socket.socket, mark: Mark, rounds: int, kind: str, device: str, ordered: bool) -> None:
     if kind == "first":
         produce_anew(channel, rounds, device)
         return
+    stream = None
+    if ordered:
+        from xpushare.adapters.mock.others import default_stream
+
+        stream = default_stream(xs.Device(device).ordinal)
     same = kind == "same"
     array = xs.empty((NBYTES,), "u1", device=device)
     for number in range(WARM + rounds):
@@ -44,11 +50,17 @@ def produce(channel: socket.socket, mark: Mark, rounds: int, kind: str, device: 
         if not same:
             array = xs.empty((NBYTES,), "u1", device=device)
         np.asarray(array)[0] = 7
+        gate = threading.Event()
+        if stream is not None:
+            stream.call(gate.wait)
         on(1)
         handle = xs.share(array)
         on(2)
         raw = bytes(handle)
         on(0)
+        gate.set()
+        if stream is not None:
+            stream.synchronize()
         channel.send(raw)
         channel.recv(1)
         on(3)
@@ -72,7 +84,7 @@ def produce_anew(channel: socket.socket, rounds: int, device: str) -> None:
     channel.send(b"-")
 
 
-def consume(channel: socket.socket, mark: Mark, _rounds: int, kind: str, _device: str) -> None:
+def consume(channel: socket.socket, mark: Mark, _rounds: int, kind: str, _device: str, _ordered: bool) -> None:
     number = 0
     held: list[xs.SharedArray] = []
     while len(raw := channel.recv(4096)) > 1:
@@ -105,7 +117,7 @@ def build(folder: Path) -> None:
     subprocess.run([cc, "-O2", "-shared", "-fPIC", "-DMARK", include, source, "-o", folder / "mark.so"], check=True)
 
 
-def measure(rounds: int, kind: str, device: str = "native_cpu:0") -> dict[str, tuple[int, ...]]:
+def measure(rounds: int, kind: str, device: str = "native_cpu:0", ordered: bool = False) -> dict[str, tuple[int, ...]]:
     """By call: instructions, cache lines and pages of code, system calls; medians."""
     found: dict[str, tuple[int, ...]] = {}
     with tempfile.TemporaryDirectory(prefix="xpushare-instructions-") as folder:
@@ -114,6 +126,7 @@ def measure(rounds: int, kind: str, device: str = "native_cpu:0") -> dict[str, t
             here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with here, there:
                 command = [sys.executable, __file__, "--rounds", str(rounds), "--kind", kind, "--device", device]
+                command += ["--ordered"] * ordered
                 stepped = [f"{folder}/count", *command, "--side", side, "--fd", str(here.fileno()), "--marks", folder]
                 free = [*command, "--side", other, "--fd", str(there.fileno())]
                 peer = subprocess.Popen(free, pass_fds=[there.fileno()])
@@ -140,6 +153,7 @@ def main() -> int:
     kinds.add_argument("--kind", help=argparse.SUPPRESS)
     parser.set_defaults(kind="new")
     parser.add_argument("--device", default="native_cpu:0")
+    parser.add_argument("--ordered", action="store_true", help="on mock:0: an event orders each array")
     for hidden in "--side", "--fd", "--marks":
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     wanted = parser.parse_args()
@@ -149,12 +163,12 @@ def main() -> int:
             sys.path.append(wanted.marks)
             from mark import mark  # type: ignore[import-not-found,no-redef]
         with socket.socket(fileno=int(wanted.fd)) as channel:
-            SIDES[wanted.side](channel, mark, wanted.rounds, wanted.kind, wanted.device)
+            SIDES[wanted.side](channel, mark, wanted.rounds, wanted.kind, wanted.device, wanted.ordered)
         return 0
     if platform.machine() != "x86_64" or shutil.which(os.environ.get("CC", "cc")) is None:
         print("this needs x86-64 and a C compiler", file=sys.stderr)
         return 2
-    found = measure(wanted.rounds, wanted.kind, wanted.device)
+    found = measure(wanted.rounds, wanted.kind, wanted.device, wanted.ordered)
     print(f"{'call':24}{'instructions':>14}{'lines':>8}{'pages':>8}{'calls':>8}")
     for name, numbers in found.items():
         print(f"{name:24}{numbers[0]:14,}{numbers[1]:8,}{numbers[2]:8,}{numbers[3]:8,}")

@@ -7,7 +7,9 @@ caller goes all of its way in Python, where everything is decided.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from xpushare import arrays
@@ -18,14 +20,15 @@ from xpushare._native import HandOver, offer
 from xpushare._system import boot_ids
 from xpushare.adapters.base import Export, Form, Import
 from xpushare.core.declare import layers_on
+from xpushare.core.event import Opened, opened_on
 from xpushare.core.memory import Range, decided, prepared_by
-from xpushare.core.ordering import current_mark, lasting, mark
+from xpushare.core.ordering import Order, current_mark, lasting, mark
 from xpushare.core.pickles import Implicit
-from xpushare.core.resources import Allocation, End
+from xpushare.core.resources import Allocation, End, Timeline, release_slot, reopened
 from xpushare.sharing.handle import Handle
 from xpushare.sharing.identity import sealings
 from xpushare.sharing.node import Node, here
-from xpushare.sharing.peers import Opener, Peer, Peers
+from xpushare.sharing.peers import Opener, Peer, Peers, Turn
 from xpushare.sharing.table import Exported, Table
 
 __all__ = ["SWITCH", "attach", "off", "share"]
@@ -51,9 +54,14 @@ _kit: Final[dict[str, Any]] = {
     "Table": Table,
     "Implicit": Implicit,
     "Located": arrays.Located,
+    "Timeline": Timeline,
+    "Opened": Opened,
+    "Order": Order,
+    "Turn": Turn,
     "Peers": Peers,
     "Peer": Peer,
     "decided": decided,
+    "opened_on": opened_on,
     "texts": texts,
     "dtypes": dtypes,
     "lasting": lasting,
@@ -62,7 +70,7 @@ _kit: Final[dict[str, Any]] = {
     "here": here,
     "sealings": sealings,
     "boot_ids": boot_ids,
-    "memfd": Form.MEMFD,
+    "forms": tuple(Form),
     "prepared_by": prepared_by,
     "decode_dtype": decode_dtype,
     "order_of": order_of,
@@ -72,6 +80,10 @@ _kit: Final[dict[str, Any]] = {
     "current_mark": current_mark,
     "mark": mark,
     "offer": offer,
+    "release_slot": release_slot,
+    "reopened": reopened,
+    "partial": partial,
+    "rlock": threading.RLock,
 }
 _native: Final = HandOver(**_kit)
 

@@ -40,7 +40,7 @@ PyObject *xp_dims_tuple(const int64_t *values, int n);
 /* The types of which C makes objects; each interpreter has its own. From a type, PyType_GetModuleState returns it. */
 typedef struct {
     PyTypeObject *fields, *lease, *mapping, *span, *queue_calls, *owned_fd, *seal, *template, *own_table,
-        *peer_table, *tree_parts, *domain, *stream_queue, *idle_check, *scopes, *with, *recogniser;
+        *peer_table, *tree_parts, *domain, *slot, *stream_queue, *idle_check, *scopes, *with, *recogniser;
     PyObject *held_name; /* "_held" */
 } xp_types;
 xp_types *xp_types_of(PyObject *module);
@@ -61,11 +61,20 @@ PyObject *xp_strides(const xp_array_parts *a);
 PyObject *xp_seal_array(const xp_key *key, xp_array head, const void *memory, const void *event, int ndim,
                         const int64_t *shape, const int64_t *strides, PyObject *text);
 
-/* peer.c, of a PeerTable: a hold of what is open already; NULL: declined */
-PyObject *xp_hold_live(const xp_types *types, PyObject *table, const xp_handle *h, PyObject *peer);
-/* peer.c, of a PeerTable: a new mapping of the handle's memfd, its entry, and the hold; NULL: declined, or failed */
-PyObject *xp_open_mapped(const xp_types *types, PyObject *table, const xp_handle *h, PyObject *peer, xp_entry *e,
-                         PyObject **lease);
+/* peer.c, of a PeerTable: a hold of what is open already, and an event's slot; NULL: declined */
+PyObject *xp_hold_live(const xp_types *types, PyObject *table, const xp_handle *h, PyObject *peer, uint32_t *slot);
+/* peer.c, of a PeerTable: the handle's entry, a hold of it, and its fds, or with `maps` its memfd mapped. false:
+ * declined, or failed with an exception set */
+typedef struct {
+    xp_entry e;
+    PyObject *lease, *mapping, *fds;
+} xp_opened;
+bool xp_open_entry(const xp_types *types, PyObject *table, const xp_handle *h, PyObject *peer, bool maps, xp_opened *o);
+void xp_close_opened(xp_opened *o);
+bool xp_still_live(const xp_types *types, PyObject *table, const xp_handle *h); /* the entry is still the handle's */
+/* peer.c, of a PeerTable from which an entry is held: whether a point is done in the slot; counts the open of a pickle */
+bool xp_point_done(PyObject *table, uint32_t slot, uint64_t point); /* false, perhaps with an exception set */
+void xp_count_open(PyObject *table, const xp_handle *h);
 
 /* peer.c, of an OwnTable: a template. Of `common` it takes all but fds and payload */
 PyObject *xp_prepare(const xp_types *types, PyObject *own, PyObject *names, PyObject *fds, PyObject *payload,
@@ -95,6 +104,7 @@ const char *xp_mapping_base(PyObject *mapping, uint64_t *nbytes);
 /* domain.c, slot.c: borrowed; NULL with TypeError, or ValueError where it is not usable */
 xp_domain *xp_domain_of(PyObject *object);
 xp_slot *xp_slot_of(PyObject *object);
+PyObject *xp_slot_new(PyTypeObject *type, PyObject *domain, uint32_t index, int role);
 PyObject *xp_lease_new(PyTypeObject *type, PyObject *domain, uint32_t entry, PyObject *peer);
 int xp_as_point(PyObject *arg, uint64_t *point);
 int xp_guarded(int rc); /* of xp_guard: 0, or -1 with an exception set */

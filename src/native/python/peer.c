@@ -174,10 +174,12 @@ static PyObject *hold_live(PyObject *object, const xp_handle *h, PyObject *peer,
     return lease;
 }
 
-PyObject *xp_hold_live(const xp_types *types, PyObject *table, const xp_handle *h, PyObject *peer)
+PyObject *xp_hold_live(const xp_types *types, PyObject *table, const xp_handle *h, PyObject *peer, uint32_t *slot)
 {
-    xp_entry e;
-    return Py_TYPE(table) == types->peer_table ? hold_live(table, h, peer, &e) : NULL;
+    xp_entry e = {.slot = 0};
+    PyObject *lease = Py_TYPE(table) == types->peer_table ? hold_live(table, h, peer, &e) : NULL;
+    *slot = e.slot;
+    return lease;
 }
 
 static PyObject *table_hold(PyObject *object, PyObject *const *args, Py_ssize_t n)
@@ -194,67 +196,94 @@ static PyObject *table_hold(PyObject *object, PyObject *const *args, Py_ssize_t 
 
 static bool is_memfd(const xp_entry *e) { return (e->flags & XP_ENTRY_FORM) == XP_ENTRY_MEMFD; }
 
-PyObject *xp_open_mapped(const xp_types *types, PyObject *table, const xp_handle *h, PyObject *peer, xp_entry *e,
-                         PyObject **lease)
+/* A list of OwnedFds, which takes all of them over, also where it fails. */
+static PyObject *own_fds(const xp_types *types, const int *fds, uint32_t count)
 {
-    const xp_peer_table *self = (const xp_peer_table *)table;
-    char *base;
-    if (Py_TYPE(table) != types->peer_table || !look_up(self, h, e) || (e->flags & XP_ENTRY_ON_DEMAND) ||
-        !is_memfd(e) || e->payload_nbytes || (*lease = lease_of(table, h, peer)) == NULL)
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    base = xp_fetch_mapping(self->base, self->pidfd, h, e);
-    Py_END_ALLOW_THREADS
-    return base ? xp_mapping_new(types->mapping, base, e->exposed_nbytes) : NULL;
-}
-
-static PyObject *table_open(PyObject *object, PyObject *const *args, Py_ssize_t n)
-{
-    const xp_peer_table *self = (xp_peer_table *)object;
-    const xp_handle *h = handle_arg(object, "open", args, n, 3);
-    int mapped = h ? PyObject_IsTrue(args[2]) : -1;
-    xp_entry e;
-    if (mapped < 0)
-        return NULL;
-    if (!look_up(self, h, &e) || (e.flags & XP_ENTRY_ON_DEMAND))
-        Py_RETURN_NONE;
-    bool memfd = mapped && is_memfd(&e);
-    if (memfd && e.payload_nbytes)
-        Py_RETURN_NONE;
-    PyObject *lease = lease_of(object, h, args[1]);
-    if (lease == NULL)
-        Py_RETURN_NONE;
-    int fds[XP_ENTRY_FDS];
-    char *base = NULL;
-    bool opened;
-    Py_BEGIN_ALLOW_THREADS
-    if (memfd)
-        opened = (base = xp_fetch_mapping(self->base, self->pidfd, h, &e)) != NULL;
-    else
-        opened = xp_fetch_fds(self->base, self->pidfd, h, &e, fds);
-    Py_END_ALLOW_THREADS
-    if (!opened) {
-        Py_DECREF(lease);
-        Py_RETURN_NONE;
-    }
-    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
-    uint32_t count = memfd ? 0 : e.fd_count;
-    PyObject *mapping = memfd ? xp_mapping_new(types->mapping, base, e.exposed_nbytes) : Py_NewRef(Py_None);
-    PyObject *numbers = mapping ? PyList_New(0) : NULL;
+    PyObject *numbers = PyList_New(0);
     for (uint32_t i = 0; i < count; i++) {
         PyObject *fd = xp_own_fd(types->owned_fd, fds[i], "fcntl(F_DUPFD_CLOEXEC)");
         if (numbers && (fd == NULL || PyList_Append(numbers, fd) < 0))
             Py_CLEAR(numbers);
         Py_XDECREF(fd);
     }
-    PyObject *found =
-        numbers ? Py_BuildValue("(OOKKy#OKI)", mapping, lease, (unsigned long long)e.nbytes,
-                                (unsigned long long)e.exposed_nbytes, (const char *)e.payload,
-                                (Py_ssize_t)e.payload_nbytes, numbers, (unsigned long long)e.offset, e.flags)
-                : NULL;
-    Py_XDECREF(mapping);
-    Py_XDECREF(numbers);
-    Py_DECREF(lease);
+    return numbers;
+}
+
+bool xp_open_entry(const xp_types *types, PyObject *table, const xp_handle *h, PyObject *peer, bool maps, xp_opened *o)
+{
+    const xp_peer_table *self = (const xp_peer_table *)table;
+    int fds[XP_ENTRY_FDS];
+    char *base = NULL;
+    bool opened;
+    *o = (xp_opened){.lease = NULL};
+    if (Py_TYPE(table) != types->peer_table || !look_up(self, h, &o->e) || (o->e.flags & XP_ENTRY_ON_DEMAND))
+        return false;
+    bool memfd = maps && is_memfd(&o->e);
+    if ((memfd && o->e.payload_nbytes) || (o->lease = lease_of(table, h, peer)) == NULL)
+        return false;
+    Py_BEGIN_ALLOW_THREADS
+    if (memfd)
+        opened = (base = xp_fetch_mapping(self->base, self->pidfd, h, &o->e)) != NULL;
+    else
+        opened = xp_fetch_fds(self->base, self->pidfd, h, &o->e, fds);
+    Py_END_ALLOW_THREADS
+    if (opened) {
+        o->mapping = memfd ? xp_mapping_new(types->mapping, base, o->e.exposed_nbytes) : Py_NewRef(Py_None);
+        o->fds = own_fds(types, fds, memfd ? 0 : o->e.fd_count);
+    }
+    if (o->mapping && o->fds)
+        return true;
+    xp_close_opened(o);
+    return false;
+}
+
+void xp_close_opened(xp_opened *o)
+{
+    Py_CLEAR(o->lease);
+    Py_CLEAR(o->mapping);
+    Py_CLEAR(o->fds);
+}
+
+bool xp_still_live(const xp_types *types, PyObject *table, const xp_handle *h)
+{
+    uint32_t reason;
+    return Py_TYPE(table) == types->peer_table &&
+           xp_entry_state(((xp_peer_table *)table)->base, h, &reason) == XP_LIVE;
+}
+
+bool xp_point_done(PyObject *table, uint32_t slot, uint64_t point)
+{
+    xp_domain *d = xp_domain_of(((xp_peer_table *)table)->domain);
+    xp_view v;
+    if (d == NULL || slot >= xp_slots_used(d))
+        return false;
+    xp_read(xp_words_at(d, slot), &v);
+    return xp_state(&v, point) == XP_DONE;
+}
+
+void xp_count_open(PyObject *table, const xp_handle *h)
+{
+    xp_domain *d = h->flags & XP_ENTRY_PICKLED ? xp_domain_of(((xp_peer_table *)table)->domain) : NULL;
+    if (d)
+        xp_take_open(d, h->entry);
+}
+
+static PyObject *table_open(PyObject *object, PyObject *const *args, Py_ssize_t n)
+{
+    const xp_handle *h = handle_arg(object, "open", args, n, 3);
+    int maps = h ? PyObject_IsTrue(args[2]) : -1;
+    xp_opened o;
+    if (maps < 0)
+        return NULL;
+    if (!xp_open_entry(PyType_GetModuleState(Py_TYPE(object)), object, h, args[1], maps, &o)) {
+        if (PyErr_Occurred())
+            return NULL;
+        Py_RETURN_NONE;
+    }
+    PyObject *found = Py_BuildValue("(OOKKy#OKI)", o.mapping, o.lease, (unsigned long long)o.e.nbytes,
+                                    (unsigned long long)o.e.exposed_nbytes, (const char *)o.e.payload,
+                                    (Py_ssize_t)o.e.payload_nbytes, o.fds, (unsigned long long)o.e.offset, o.e.flags);
+    xp_close_opened(&o);
     return found;
 }
 

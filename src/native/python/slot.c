@@ -23,14 +23,21 @@ static PyObject *slot_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     static char *names[] = {"domain", "index", "signals", NULL};
     PyObject *o_domain, *o_index, *o_signals = Py_None;
     uint32_t index;
-    xp_domain *d;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O", names, &o_domain, &o_index, &o_signals) ||
-        (d = xp_domain_of(o_domain)) == NULL || xp_as_u32(o_index, &index) < 0)
+        xp_as_u32(o_index, &index) < 0)
         return NULL;
     int truth = o_signals == Py_None ? 0 : PyObject_IsTrue(o_signals);
     if (truth < 0)
         return NULL;
     int role = o_signals == Py_None ? XP_MAY_SIGNAL : truth ? XP_WILL_SIGNAL : XP_ONLY_WAITS;
+    return xp_slot_new(type, o_domain, index, role);
+}
+
+PyObject *xp_slot_new(PyTypeObject *type, PyObject *o_domain, uint32_t index, int role)
+{
+    xp_domain *d = xp_domain_of(o_domain);
+    if (d == NULL)
+        return NULL;
     xp_slot_object *self = (xp_slot_object *)PyType_GenericAlloc(type, 0);
     if (self == NULL)
         return NULL;
@@ -448,5 +455,5 @@ int xp_init_slot(PyObject *module)
     if (PyModule_AddIntConstant(module, "PENDING", XP_PENDING) < 0 ||
         PyModule_AddIntConstant(module, "DONE", XP_DONE) < 0 || PyModule_AddIntConstant(module, "LOST", XP_LOST) < 0)
         return -1;
-    return xp_add_type(module, &slot_spec);
+    return xp_keep_type(module, &slot_spec, &xp_types_of(module)->slot);
 }

@@ -41,6 +41,7 @@ __all__ = [
     "get",
     "may_signal",
     "open_",
+    "opened_on",
     "put",
     "quiet_if_leaving",
     "reached",
@@ -81,17 +82,16 @@ def refusal(device: Device, *aspects: Aspect) -> str:
     return ""
 
 
-_known_refusals: Final[dict[int, tuple[Device, tuple[str, str]]]] = {}  # a device's answers never change
+opened_on: Final[dict[int, tuple[Device, Context, str, str]]] = {}
+"""The devices, by their ids, that have opened events as they are by default, which never changes: the device, its
+context, and what `_refusals` says. Native code reads it.
+"""
 
 
 def _refusals(device: Device) -> tuple[str, str]:
     """Why queues, and why the host, may not signal an event that was opened on that device; empty if they may."""
-    known = _known_refusals.get(id(device))
-    if known is None:
-        one_way = refusal(device, Aspect.two_way_events)
-        found = one_way, one_way or refusal(device, Aspect.host_signal_events)
-        known = _known_refusals[id(device)] = device, found
-    return known[1]
+    one_way = refusal(device, Aspect.two_way_events)
+    return one_way, one_way or refusal(device, Aspect.host_signal_events)
 
 
 def check_signals(signals: object) -> None:
@@ -231,7 +231,10 @@ def open_(
     chosen, chosen_context = event_device(found, device, context)
     for each in chosen_context.devices:
         each.require(Aspect.ext_oneapi_ipc_event)
-    refusals = _refusals(chosen)
+    known = opened_on.get(id(chosen))
+    if known is None:
+        known = opened_on[id(chosen)] = chosen, chosen.context, *_refusals(chosen)
+    refusals = known[2:]
     here = node.current()
     if here.is_own(fields_of(found).cookie):
         own: Timeline = own_export(here, found).source

@@ -14,7 +14,7 @@ from xpushare.adapters.base import DriverMemory, DriverPhysical, UsmKind
 from xpushare.sharing import node
 from xpushare.sharing.handle import PICKLED, Handle, fields_of
 
-__all__ = ["Allocation", "End", "Pages", "Resource", "Timeline", "release_slot"]
+__all__ = ["Allocation", "End", "Pages", "Resource", "Timeline", "release_slot", "reopened"]
 
 _EARLIER: Final = 64  # handles by which an allocation was opened before; of so many those that ended are forgotten
 
@@ -177,7 +177,7 @@ class Allocation(Resource):
         return newest
 
     def reopener(self) -> Callable[[End], Allocation] | None:
-        return partial(_reopened, self.device, self.driver, self.kind) if self.driver.keepable else None
+        return partial(reopened, self.device, self.driver, self.kind) if self.driver.keepable else None
 
     def hold(self, piece: Any) -> tuple[object, bool]:
         """See `Range.hold`: the piece itself holds this allocation."""
@@ -190,7 +190,7 @@ def _told_apart(handle: Handle) -> Hashable:
     return fields.generation if fields.flags & PICKLED else (fields.offset, fields.nbytes)
 
 
-def _reopened(device: Device, driver: DriverMemory, kind: UsmKind, end: End) -> Allocation:
+def reopened(device: Device, driver: DriverMemory, kind: UsmKind, end: End) -> Allocation:
     return Allocation(device, driver, kind, imported=True, end=end)
 
 

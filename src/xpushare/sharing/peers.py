@@ -29,7 +29,7 @@ from xpushare.sharing import layout, routes
 from xpushare.sharing.handle import COUNTED, PICKLED, READ_ONLY, Handle, fields_of
 from xpushare.sharing.kept import Kept, Room
 
-__all__ = ["Opener", "Peer", "Peers"]
+__all__ = ["Opener", "Peer", "Peers", "Turn"]
 
 T = TypeVar("T")
 _FORMS: Final = tuple(Form)  # by their numbers
@@ -264,7 +264,7 @@ class Peer:
 
 
 @final
-class _Turn:
+class Turn:
     """Whose turn it is to make something. Re-entrant, for the handlers of signals: what they make is found later."""
 
     __slots__ = ("__weakref__", "keys", "lock", "over", "refusal")
@@ -272,7 +272,7 @@ class _Turn:
     def __init__(self, keys: frozenset[Hashable] = frozenset()) -> None:
         """`keys`: of what is made together."""
         self.keys = keys
-        self.over = False  # what was made together is made: each key has a turn of its own again
+        self.over = False  # what was made together, or natively, is made: each key has a turn of its own again
         self.lock = threading.RLock()
         # What the last `RouteError` says. Not the error: its traceback holds what failed, and so may that of a copy
         # (tblib, which Dask imports, has copies keep theirs).
@@ -296,32 +296,34 @@ class Peers:
     holds weak references, so it never evicts what is in use, and keeps nothing else alive.
     """
 
-    __slots__ = ("_cache", "_lock", "_peers", "_pidfds", "_together", "_turns", "kept")
+    __slots__ = ("_cache", "_lock", "_opening", "_peers", "_pidfds", "_together", "_turns", "kept")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # re-entrant: what dies while it is held may call `forget`
         self._peers: dict[bytes, Peer] = {}
         self._cache: dict[Hashable, ref[Any]] = {}
-        self._turns: WeakValueDictionary[Hashable, _Turn] = WeakValueDictionary()
-        self._together: tuple[ref[_Turn], ...] = ()  # those for several keys, which are not in `_turns`
+        self._turns: WeakValueDictionary[Hashable, Turn] = WeakValueDictionary()
+        self._opening: dict[Hashable, Turn] = {}  # the turns of native code, which are not in `_turns`
+        self._together: tuple[ref[Turn], ...] = ()  # those for several keys, which are not in `_turns`, either
         self._pidfds: list[int] = []  # of the peers that have one
         self.kept = Kept(self.sweep)
 
-    def _turn(self, key: Hashable) -> _Turn:
+    def _turn(self, key: Hashable) -> Turn:
         with self._lock:  # two threads would get two turns: `setdefault` is written in Python
             for turn in self._turns_together():
                 if key in turn.keys:
                     return turn
-            return self._turns.setdefault(key, _Turn())
+            return self._opening.get(key) or self._turns.setdefault(key, Turn())
 
-    def _turns_together(self) -> list[_Turn]:
+    def _turns_together(self) -> list[Turn]:
         return [turn for each in self._together if (turn := each()) is not None and not turn.over]
 
-    def _turn_together(self, keys: Iterable[Hashable]) -> _Turn:
+    def _turn_together(self, keys: Iterable[Hashable]) -> Turn:
         """One turn for those keys for which there is none now."""
         with self._lock:
             others = self._turns_together()
-            turn = _Turn(frozenset(k for k in keys if k not in self._turns and not any(k in o.keys for o in others)))
+            taken = (self._opening, self._turns, *(other.keys for other in others))
+            turn = Turn(frozenset(key for key in keys if not any(key in each for each in taken)))
             self._together = (*map(ref, others), ref(turn))
         return turn
 

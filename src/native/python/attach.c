@@ -1,0 +1,600 @@
+/* HandOver.attach: see hand_over.c. */
+#include "hand_over.h"
+
+static bool of_boot(const xp_handle *h, const char *boot) { return memcmp(h->boot_id, boot, sizeof h->boot_id) == 0; }
+
+static PyObject *key_of(const xp_handle *h, PyObject *opener)
+{
+    PyObject *items[] = {PyBytes_FromStringAndSize((const char *)h->cookie, sizeof h->cookie),
+                         PyLong_FromUnsignedLongLong(h->object), Py_NewRef(opener),
+                         PyLong_FromUnsignedLong(h->flags & (XP_ENTRY_READ_ONLY | XP_ENTRY_PICKLED))};
+    return plain_tuple(4, items);
+}
+
+/* What has arrived, and where it belongs. */
+typedef struct {
+    const xp_handle *h;
+    PyObject *memory;                    /* the handle itself */
+    PyObject *opener, *device, *context; /* how and where it is opened */
+    PyObject *node, *peers, *met, *cache, *key, *peer;
+} arrival;
+
+/* --- what is not open yet ----------------------------------------------------------------------------------------- */
+
+/* Whether Python has to look first: at the exporter's device, or at what was kept for a moment when it was closed. */
+static bool has_more_to_ask(const xp_hand_over *self, const arrival *a, PyObject *room)
+{
+    PyObject *admit = READ(a->opener, Opener, admit);
+    PyObject *kept = admit == Py_None && room != Py_None ? READ(a->peers, Peers, kept) : NULL;
+    PyObject *items = kept ? GET(kept, _items) : NULL, *item = items ? found_in(items, a->key) : NULL;
+    bool more = admit != Py_None || item || PyErr_Occurred();
+    Py_XDECREF(admit);
+    Py_XDECREF(kept);
+    Py_XDECREF(items);
+    Py_XDECREF(item);
+    return more;
+}
+
+/* Whether another thread makes what has the key, alone or with others. With the lock of the peers. */
+static bool is_taken(const xp_hand_over *self, const arrival *a)
+{
+    PyObject *turns = READ(a->peers, Peers, _turns), *data = turns ? GET(turns, data) : NULL;
+    PyObject *together = data ? READ(a->peers, Peers, _together) : NULL, *turn = data ? found_in(data, a->key) : NULL;
+    bool taken = together == NULL || turn || PyErr_Occurred();
+    for (Py_ssize_t i = 0; !taken && i < PyTuple_Size(together); i++) {
+        PyObject *each = PyObject_CallNoArgs(PyTuple_GetItem(together, i));
+        taken = each != Py_None;
+        Py_XDECREF(each);
+    }
+    Py_XDECREF(turns);
+    Py_XDECREF(data);
+    Py_XDECREF(together);
+    Py_XDECREF(turn);
+    return taken;
+}
+
+/* A turn of our own. Those who want the same wait for it, and find it over then. NULL: see `declined`. */
+static PyObject *take_turn(const xp_hand_over *self, const arrival *a, PyObject *opening)
+{
+    PyObject *lock = READ(a->peers, Peers, _lock), *own = CALL(rlock, NULL), *found = NULL;
+    PyObject *none = own ? PyFrozenSet_New(NULL) : NULL, *held = none ? METHOD(own, acquire) : NULL;
+    PyObject *turn = held ? PyType_GenericAlloc(CLASS(Turn), 0) : NULL, *locked = NULL;
+    if (turn && WRITE(turn, Turn, keys, none) && WRITE(turn, Turn, lock, own) && WRITE(turn, Turn, over, Py_False) &&
+        WRITE(turn, Turn, refusal, Py_None) && lock && (locked = METHOD(lock, acquire))) {
+        if (!is_taken(self, a) && (found = METHOD(opening, setdefault, a->key, turn)) && found != turn)
+            Py_CLEAR(found);
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        PyObject *released = METHOD(lock, release);
+        Py_XDECREF(released);
+        PyErr_Restore(type, value, trace);
+    }
+    PyObject *all[] = {lock, own, none, held, turn, locked};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        Py_XDECREF(all[i]);
+    return found;
+}
+
+/* The error that is set stays. */
+static void end_turn(const xp_hand_over *self, const arrival *a, PyObject *opening, PyObject *turn)
+{
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *lock = READ(turn, Turn, lock);
+    bool good = lock && WRITE(turn, Turn, over, Py_True) && PyObject_DelItem(opening, a->key) == 0;
+    PyObject *released = good ? METHOD(lock, release) : NULL;
+    if (released == NULL)
+        PyErr_WriteUnraisable(turn);
+    Py_XDECREF(lock);
+    Py_XDECREF(released);
+    PyErr_Restore(type, value, trace);
+}
+
+/* The driver's memory. The fds that it did not take are closed. */
+static PyObject *driver_memory(const xp_hand_over *self, const arrival *a, const xp_opened *o)
+{
+    const xp_entry *e = &o->e;
+    PyObject *form = PyTuple_GetItem(self->kit[K_forms], (e->flags & XP_ENTRY_FORM) >> XP_ENTRY_FORM_BIT);
+    PyObject *items[] = {PyLong_FromUnsignedLongLong(e->nbytes), PyLong_FromUnsignedLongLong(e->exposed_nbytes),
+                         PyBytes_FromStringAndSize((const char *)e->payload, e->payload_nbytes), Py_NewRef(o->fds),
+                         PyBool_FromLong(e->flags & XP_ENTRY_READ_ONLY), Py_NewRef(o->mapping), Py_XNewRef(form),
+                         PyLong_FromUnsignedLongLong(e->offset), Py_NewRef(Py_None), Py_NewRef(Py_False)};
+    PyObject *what = named_tuple(CLASS(Import), 10, items), *adapter = READ(a->device, Device, _adapter);
+    PyObject *info = READ(a->device, Device, _info), *type, *value, *trace;
+    PyObject *driver = what && adapter && info ? METHOD(adapter, import_memory, info, what) : NULL;
+    PyErr_Fetch(&type, &value, &trace);
+    for (Py_ssize_t i = 0; i < PyList_Size(o->fds); i++) {
+        PyObject *closed = METHOD(PyList_GetItem(o->fds, i), close);
+        Py_XDECREF(closed);
+    }
+    PyErr_Restore(type, value, trace);
+    Py_XDECREF(what);
+    Py_XDECREF(adapter);
+    Py_XDECREF(info);
+    return driver;
+}
+
+/* An End; takes no reference over. */
+static PyObject *new_end(const xp_hand_over *self, PyObject *forget, PyObject *key, PyObject *release,
+                         PyObject *arguments, PyObject *forks)
+{
+    PyObject *forgets = PyTuple_Pack(2, forget, key), *end = forgets ? PyType_GenericAlloc(CLASS(End), 0) : NULL;
+    if (end && !(WRITE(end, End, forget, forgets) && WRITE(end, End, keep, Py_None) &&
+                 WRITE(end, End, _release, release) && WRITE(end, End, _arguments, arguments) &&
+                 WRITE(end, End, _forks, forks)))
+        Py_CLEAR(end);
+    Py_XDECREF(forgets);
+    return end;
+}
+
+/* The allocation of what was opened: what `Opener.make` makes of it. `forget`: called with the key when it has died. */
+static PyObject *imported(const xp_hand_over *self, const arrival *a, const xp_opened *o, PyObject *forget)
+{
+    PyObject *forks = PyLong_FromUnsignedLong(XP_RELAXED(&xp_fork_count)), *zero = PyLong_FromLong(0);
+    PyObject *none = PyTuple_New(0), *earlier = PyDict_New(), *end = NULL, *made = NULL;
+    PyObject *driver = forks && zero && none && earlier ? driver_memory(self, a, o) : NULL;
+    PyObject *release = driver ? GET(driver, release) : NULL;
+    PyObject *address = release ? GET(driver, address) : NULL, *nbytes = address ? GET(driver, nbytes) : NULL;
+    PyObject *accessible = nbytes ? GET(driver, host_accessible) : NULL;
+    if (accessible)
+        end = new_end(self, forget, a->key, release, none, forks);
+    if (end)
+        made = PyType_GenericAlloc(CLASS(Allocation), 0);
+    if (made &&
+        !(WRITE(made, Allocation, device, a->device) && WRITE(made, Allocation, driver, driver) &&
+          WRITE(made, Allocation, forks, forks) && WRITE(made, Allocation, _end, end) &&
+          WRITE(made, Allocation, kind, self->names[N_device]) && WRITE(made, Allocation, address, address) &&
+          WRITE(made, Allocation, nbytes, nbytes) && WRITE(made, Allocation, host_accessible, accessible) &&
+          WRITE(made, Allocation, imported, Py_True) && WRITE(made, Allocation, foreign, Py_False) &&
+          WRITE(made, Allocation, source, Py_None) && WRITE(made, Allocation, prepared, Py_None) &&
+          WRITE(made, Allocation, _handle, a->memory) && WRITE(made, Allocation, _earlier, earlier) &&
+          WRITE(made, Allocation, _serial, zero) && WRITE(made, Allocation, _name, Py_None)))
+        Py_CLEAR(made);
+    if (driver && end == NULL) { /* nobody else releases it */
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        PyObject *released = METHOD(driver, release);
+        if (released == NULL)
+            PyErr_WriteUnraisable(driver);
+        Py_XDECREF(released);
+        PyErr_Restore(type, value, trace);
+    }
+    PyObject *all[] = {driver, forks, zero, none, earlier, release, address, nbytes, accessible, end};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        Py_XDECREF(all[i]);
+    return made;
+}
+
+/* Whether the room takes anything. -1 with an exception set */
+static int prepare(const xp_hand_over *self, PyObject *room)
+{
+    PyObject *most = GET(room, most_nbytes);
+    int rc = most ? PyObject_IsTrue(most) : -1;
+    Py_XDECREF(most);
+    if (rc == 0) {
+        PyObject *prepared = METHOD(room, prepare);
+        rc = prepared ? PyObject_IsTrue(prepared) : -1;
+        Py_XDECREF(prepared);
+    }
+    return rc;
+}
+
+/* Have it kept for a moment when it is closed, as `_remember` does. */
+static bool keep_later(const xp_hand_over *self, const arrival *a, PyObject *made, PyObject *room)
+{
+    PyObject *driver = READ(made, Allocation, driver), *keepable = driver ? GET(driver, keepable) : NULL;
+    int rc = keepable ? PyObject_IsTrue(keepable) : -1;
+    if (rc > 0)
+        rc = prepare(self, room);
+    if (rc > 0) {
+        PyObject *end = READ(made, Allocation, _end), *nbytes = READ(made, Allocation, nbytes);
+        PyObject *kind = READ(made, Allocation, kind), *kept = READ(a->peers, Peers, kept);
+        PyObject *reopen = kind ? CALL(partial, self->kit[K_reopened], a->device, driver, kind) : NULL;
+        PyObject *method = kept ? GET(kept, keep) : NULL, *args = method ? PyTuple_Pack(1, method) : NULL;
+        PyObject *words = args ? PyDict_New() : NULL, *keep = NULL;
+        if (words && end && nbytes && reopen && PyDict_SetItem(words, self->names[N_key], a->key) == 0 &&
+            PyDict_SetItem(words, self->names[N_cookie], PyTuple_GetItem(a->key, 0)) == 0 &&
+            PyDict_SetItem(words, self->names[N_nbytes], nbytes) == 0 &&
+            PyDict_SetItem(words, self->names[N_room], room) == 0 &&
+            PyDict_SetItem(words, self->names[N_reopen], reopen) == 0)
+            keep = PyObject_Call(self->kit[K_partial], args, words);
+        rc = keep && WRITE(end, End, keep, keep) ? 1 : -1;
+        PyObject *all[] = {end, nbytes, kind, kept, reopen, method, args, words, keep};
+        for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+            Py_XDECREF(all[i]);
+    }
+    Py_XDECREF(driver);
+    Py_XDECREF(keepable);
+    return rc >= 0;
+}
+
+/* What the cache has under the key from now on: what was made, or what another thread made first. */
+static PyObject *remember(const xp_hand_over *self, const arrival *a, PyObject *key, PyObject *made, PyObject *room)
+{
+    if (room != Py_None && !keep_later(self, a, made, room))
+        return NULL;
+    PyObject *own = PyWeakref_NewRef(made, NULL), *found = own ? METHOD(a->cache, setdefault, key, own) : NULL;
+    PyObject *kept = found == NULL ? NULL
+                     : found == own ? Py_NewRef(made)
+                                    : METHOD(a->peers, _remember, key, made, room);
+    Py_XDECREF(own);
+    Py_XDECREF(found);
+    return kept;
+}
+
+/* (the allocation, the hold); NULL: see `declined`. In a turn of our own, or where it comes mapped: then two threads may
+ * open it, and one of the mappings is kept. */
+static PyObject *make_new(const xp_hand_over *self, const xp_types *types, const arrival *a, bool maps, PyObject *room)
+{
+    PyObject *table = READ(a->peer, Peer, table), *found = NULL, *forget = NULL, *made = NULL, *kept = NULL;
+    xp_opened o = {.lease = NULL};
+    if (table && xp_open_entry(types, table, a->h, a->peer, maps, &o))
+        forget = GET(a->peers, forget);
+    if (forget)
+        made = imported(self, a, &o, forget);
+    if (made && (o.mapping != Py_None || xp_still_live(types, table, a->h))) /* else a driver may have taken it for */
+        kept = remember(self, a, a->key, made, room);                       /* something that is there now */
+    if (kept)
+        found = PyTuple_Pack(2, kept, o.lease);
+    xp_close_opened(&o);
+    Py_XDECREF(table);
+    Py_XDECREF(forget);
+    Py_XDECREF(made);
+    Py_XDECREF(kept);
+    return found;
+}
+
+/* The same. `tried` stays false where Python's `acquire_known` knows more. */
+static PyObject *open_new(const xp_hand_over *self, const xp_types *types, const arrival *a, bool *tried)
+{
+    PyObject *room = READ(a->opener, Opener, room), *maps = READ(a->opener, Opener, maps), *found = NULL;
+    PyObject *opening = READ(a->peers, Peers, _opening), *turn = NULL, *known = NULL;
+    if (room && maps && opening && !has_more_to_ask(self, a, room)) {
+        bool alone = maps != Py_True;
+        if (alone && (turn = take_turn(self, a, opening)))
+            known = found_in(a->cache, a->key); /* another thread may have been first */
+        if ((!alone || (turn && known == NULL)) && !PyErr_Occurred()) {
+            *tried = true;
+            found = make_new(self, types, a, !alone, room);
+        }
+        if (turn)
+            end_turn(self, a, opening, turn);
+    }
+    PyObject *all[] = {room, maps, opening, turn, known};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        Py_XDECREF(all[i]);
+    return found;
+}
+
+/* --- what is open already ----------------------------------------------------------------------------------------- */
+
+/* As the property's setter does it. */
+static bool set_handle(const xp_hand_over *self, const xp_types *types, const xp_handle *h, PyObject *memory,
+                       PyObject *allocation)
+{
+    PyObject *before = READ(allocation, Allocation, _handle);
+    PyObject *fields = before && Py_TYPE(before) == CLASS(Handle) ? READ(before, Handle, _fields) : NULL;
+    const xp_handle *old = fields ? xp_fields_of(types, fields) : NULL;
+    bool same = old && (h->flags & XP_ENTRY_PICKLED ? old->generation == h->generation
+                                                    : old->offset == h->offset && old->nbytes == h->nbytes);
+    Py_XDECREF(fields);
+    Py_XDECREF(before);
+    return same ? WRITE(allocation, Allocation, _handle, memory) : before && SET(allocation, handle, memory);
+}
+
+/* (the allocation, the hold) of what is open already, by a weak reference to it. The hold is first: a handle that is
+ * refused renews nothing. NULL: see `declined`. */
+static PyObject *open_again(const xp_hand_over *self, const xp_types *types, const arrival *a, PyObject *known)
+{
+    uint32_t slot;
+    PyObject *table = READ(a->peer, Peer, table);
+    PyObject *lease = table ? xp_hold_live(types, table, a->h, a->peer, &slot) : NULL;
+    PyObject *allocation = lease ? PyObject_CallNoArgs(known) : NULL, *found = NULL;
+    if (allocation && allocation != Py_None && set_handle(self, types, a->h, a->memory, allocation))
+        found = PyTuple_Pack(2, allocation, lease);
+    Py_XDECREF(table);
+    Py_XDECREF(lease);
+    Py_XDECREF(allocation);
+    return found;
+}
+
+/* --- which it is -------------------------------------------------------------------------------------------------- */
+
+/* What `acquire_known` returns. Where that fails, Python tries again: it may find room, or another way. */
+static PyObject *acquire_known(const xp_hand_over *self, const arrival *a)
+{
+    PyObject *acquired = METHOD(a->peers, acquire_known, a->memory, a->key, a->opener);
+    if (acquired == NULL && PyErr_ExceptionMatches(PyExc_Exception))
+        PyErr_Clear();
+    if (acquired && !(PyTuple_Check(acquired) && PyTuple_Size(acquired) == 2 &&
+                      SET(PyTuple_GetItem(acquired, 0), handle, a->memory)))
+        Py_CLEAR(acquired); /* None */
+    return acquired;
+}
+
+/* (the allocation, the hold) from an exporter that this process has met; NULL: see `declined`. */
+static PyObject *acquire_from(const xp_hand_over *self, const xp_types *types, const arrival *a)
+{
+    PyObject *known = found_in(a->cache, a->key), *acquired = NULL;
+    bool tried = false;
+    if (known)
+        acquired = open_again(self, types, a, known);
+    else if (!PyErr_Occurred())
+        acquired = open_new(self, types, a, &tried);
+    Py_XDECREF(known);
+    if (acquired == NULL && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_Exception))) {
+        PyErr_Clear();
+        if (!tried)
+            acquired = acquire_known(self, a);
+    }
+    return acquired;
+}
+
+/* The same from an exporter that it has not met. Where nothing comes of it, nothing of the acquaintance stays. */
+static PyObject *acquire_first(const xp_hand_over *self, const xp_types *types, arrival *a)
+{
+    PyObject *acquired = NULL;
+    a->peer = METHOD(a->node, meet, a->memory);
+    if (a->peer && Py_TYPE(a->peer) == CLASS(Peer)) {
+        acquired = acquire_from(self, types, a);
+        if (acquired == NULL) {
+            PyObject *type, *value, *trace; /* of an interrupt */
+            PyErr_Fetch(&type, &value, &trace);
+            PyObject *left = METHOD(a->peers, _discard, PyTuple_GetItem(a->key, 0));
+            if (left == NULL && type)
+                PyErr_WriteUnraisable(a->peers);
+            if (type)
+                PyErr_Restore(type, value, trace);
+            Py_XDECREF(left);
+        }
+    }
+    return acquired;
+}
+
+/* (the allocation, the hold); NULL: see `declined`. */
+static PyObject *acquire(const xp_hand_over *self, const xp_types *types, arrival *a)
+{
+    a->key = key_of(a->h, a->opener);
+    a->met = READ(a->peers, Peers, _peers);
+    a->cache = READ(a->peers, Peers, _cache);
+    bool good = a->key && a->met && a->cache;
+    PyObject *swept = good && PyDict_Size(a->met) > 1 ? METHOD(a->peers, sweep) : Py_NewRef(Py_None), *acquired = NULL;
+    if (good && swept) {
+        a->peer = found_in(a->met, PyTuple_GetItem(a->key, 0));
+        if (a->peer)
+            acquired = acquire_from(self, types, a);
+        else if (!PyErr_Occurred())
+            acquired = acquire_first(self, types, a);
+    }
+    Py_XDECREF(swept);
+    return acquired;
+}
+
+/* Whether the range lies in what is mapped; -1 with an exception set. */
+static int lies_in(const xp_hand_over *self, const xp_handle *h, PyObject *allocation)
+{
+    uint64_t total;
+    PyObject *nbytes = READ(allocation, Allocation, nbytes);
+    int rc = nbytes ? xp_as_u64(nbytes, &total) : -1;
+    Py_XDECREF(nbytes);
+    return rc < 0 ? -1 : h->offset <= total && h->nbytes <= total - h->offset;
+}
+
+/* What `decode_dtype` returns. */
+static PyObject *dtype_of(const xp_hand_over *self, const xp_array_parts *a)
+{
+    PyObject *text = PyBytes_FromStringAndSize((const char *)a->text, a->head.text_nbytes), *itemsize = NULL;
+    PyObject *known = text ? found_in(self->kit[K_dtypes], text) : NULL, *dtype = NULL; /* the dtype, its item size */
+    uint32_t found;
+    if (known && xp_as_u32(PyTuple_GetItem(known, 1), &found) == 0 && found == a->head.itemsize)
+        dtype = Py_NewRef(PyTuple_GetItem(known, 0));
+    else if (!PyErr_Occurred() && (itemsize = PyLong_FromUnsignedLong(a->head.itemsize)))
+        dtype = CALL(decode_dtype, text, itemsize);
+    Py_XDECREF(text);
+    Py_XDECREF(known);
+    Py_XDECREF(itemsize);
+    return dtype;
+}
+
+/* --- what its readers wait for ------------------------------------------------------------------------------------ */
+
+/* What `Timeline(device, Slot(domain, index, False), domain)` makes, remembered. */
+static PyObject *new_timeline(const xp_hand_over *self, const xp_types *types, const arrival *a, PyObject *domain,
+                              uint32_t index, PyObject *key)
+{
+    PyObject *forks = PyLong_FromUnsignedLong(XP_RELAXED(&xp_fork_count)), *kept = NULL, *made = NULL;
+    PyObject *taken = forks ? PyList_New(0) : NULL, *arguments = taken ? PyTuple_Pack(2, domain, taken) : NULL;
+    PyObject *forget = arguments ? GET(a->peers, forget) : NULL;
+    PyObject *slot = forget ? xp_slot_new(types->slot, domain, index, XP_ONLY_WAITS) : NULL;
+    PyObject *end = slot ? new_end(self, forget, key, self->kit[K_release_slot], arguments, forks) : NULL;
+    if (end)
+        made = PyType_GenericAlloc(CLASS(Timeline), 0);
+    if (made && WRITE(made, Timeline, device, a->device) && WRITE(made, Timeline, driver, domain) &&
+        WRITE(made, Timeline, forks, forks) && WRITE(made, Timeline, _end, end) && WRITE(made, Timeline, slot, slot))
+        kept = remember(self, a, key, made, Py_None);
+    PyObject *all[] = {forks, made, taken, arguments, forget, slot, end};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        Py_XDECREF(all[i]);
+    return kept;
+}
+
+/* The timeline of the event in that slot, now or for an earlier open. */
+static PyObject *timeline_of(const xp_hand_over *self, const xp_types *types, const arrival *a, PyObject *peer,
+                             uint32_t index)
+{
+    PyObject *domain = READ(peer, Peer, domain), *items[] = {NULL, NULL, NULL}, *found = NULL;
+    PyObject *cookie = domain ? PyObject_GetAttr(peer, self->names[N_cookie]) : NULL;
+    items[0] = cookie;
+    items[1] = Py_NewRef(self->names[N_slot]);
+    items[2] = PyLong_FromUnsignedLong(index);
+    PyObject *key = plain_tuple(3, items), *known = key ? found_in(a->cache, key) : NULL;
+    if (known)
+        found = PyObject_CallNoArgs(known);
+    if (found == Py_None)
+        Py_CLEAR(found);
+    if (key && found == NULL && !PyErr_Occurred())
+        found = new_timeline(self, types, a, domain, index, key);
+    Py_XDECREF(domain);
+    Py_XDECREF(key);
+    Py_XDECREF(known);
+    return found;
+}
+
+/* The order after an event that has yet to come. `on`: see `opened_on`. */
+static PyObject *new_order(const xp_hand_over *self, const xp_types *types, const xp_array_parts *p, const arrival *a,
+                           PyObject *on, PyObject *peer, PyObject *lease, uint32_t index)
+{
+    PyObject *timeline = timeline_of(self, types, a, peer, index), *order = NULL;
+    if (timeline) {
+        PyObject *items[] = {Py_NewRef(timeline), Py_NewRef(a->device), Py_NewRef(PyTuple_GetItem(on, 1)),
+                             Py_NewRef(Py_False), Py_NewRef(Py_None), new_handle(self, types, &p->event),
+                             Py_NewRef(lease), Py_NewRef(PyTuple_GetItem(on, 2)), Py_NewRef(PyTuple_GetItem(on, 3)),
+                             Py_NewRef(Py_False), Py_NewRef(Py_None)};
+        PyObject *event = named_tuple(CLASS(Opened), 11, items), *point = PyLong_FromUnsignedLongLong(p->head.point);
+        if (event && point)
+            order = PyType_GenericAlloc(CLASS(Order), 0);
+        if (order && !(WRITE(order, Order, _event, event) && WRITE(order, Order, _point, point)))
+            Py_CLEAR(order);
+        Py_XDECREF(event);
+        Py_XDECREF(point);
+    }
+    Py_XDECREF(timeline);
+    return order;
+}
+
+/* What readers have to wait for; None where the content is there: then nothing is opened. NULL: see `declined`. */
+static PyObject *order_known(const xp_hand_over *self, const xp_types *types, const xp_array_parts *p, const arrival *a)
+{
+    PyObject *id = PyLong_FromVoidPtr(a->device), *on = id ? found_in(self->kit[K_opened_on], id) : NULL;
+    PyObject *peer = NULL, *order = NULL;
+    if (on && PyTuple_GetItem(on, 0) == a->device && !(p->event.flags & XP_ENTRY_COUNTED)) {
+        if (memcmp(p->event.cookie, a->h->cookie, sizeof p->event.cookie) == 0) {
+            peer = Py_NewRef(a->peer);
+        } else {
+            PyObject *cookie = PyBytes_FromStringAndSize((const char *)p->event.cookie, sizeof p->event.cookie);
+            peer = cookie ? found_in(a->met, cookie) : NULL;
+            Py_XDECREF(cookie);
+        }
+    }
+    PyObject *table = peer ? READ(peer, Peer, table) : NULL;
+    uint32_t index;
+    PyObject *lease = table ? xp_hold_live(types, table, &p->event, peer, &index) : NULL;
+    if (lease && xp_point_done(table, index, p->head.point))
+        order = Py_NewRef(Py_None);
+    else if (lease && !PyErr_Occurred())
+        order = new_order(self, types, p, a, on, peer, lease, index);
+    if (order && xp_still_live(types, table, &p->event)) /* else the slot may be another event's by now */
+        xp_count_open(table, &p->event);
+    else
+        Py_CLEAR(order);
+    Py_XDECREF(id);
+    Py_XDECREF(on);
+    Py_XDECREF(peer);
+    Py_XDECREF(table);
+    Py_XDECREF(lease);
+    return order;
+}
+
+/* What readers have to wait for, or None. */
+static PyObject *order_of(const xp_hand_over *self, const xp_types *types, const xp_array_parts *p, const arrival *a)
+{
+    if (!p->has_event)
+        return Py_NewRef(Py_None);
+    PyObject *order = order_known(self, types, p, a);
+    if (order || (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)))
+        return order;
+    PyErr_Clear();
+    PyObject *event = new_handle(self, types, &p->event), *point = PyLong_FromUnsignedLongLong(p->head.point);
+    order = event && point ? CALL(order_of, event, a->device, point) : NULL;
+    Py_XDECREF(event);
+    Py_XDECREF(point);
+    return order;
+}
+
+/* --- the array ---------------------------------------------------------------------------------------------------- */
+
+/* It keeps the message: its handle is made of that when somebody asks. */
+static PyObject *new_array(const xp_hand_over *self, const xp_array_parts *a, PyObject *range, PyObject *dtype,
+                           PyObject *message, PyObject *order)
+{
+    PyObject *forks = PyLong_FromUnsignedLong(XP_RELAXED(&xp_fork_count)), *shape = xp_shape(a);
+    PyObject *strides = xp_strides(a), *offset = PyLong_FromUnsignedLongLong(a->head.offset);
+    PyObject *made = forks && shape && strides && offset ? xp_base_new(CLASS(SharedArray)) : NULL;
+    if (made && !(WRITE(made, SharedArray, _held, range) && WRITE(made, SharedArray, _forks, forks) &&
+                  WRITE(made, SharedArray, _shape, shape) && WRITE(made, SharedArray, _strides, strides) &&
+                  WRITE(made, SharedArray, _offset, offset) && WRITE(made, SharedArray, _dtype, dtype) &&
+                  WRITE(made, SharedArray, _pinned, Py_None) && WRITE(made, SharedArray, _handle, message) &&
+                  WRITE(made, SharedArray, _order, order) && WRITE(made, SharedArray, _implicit, Py_None)))
+        Py_CLEAR(made);
+    Py_XDECREF(forks);
+    Py_XDECREF(shape);
+    Py_XDECREF(strides);
+    Py_XDECREF(offset);
+    return made;
+}
+
+/* The array over what was acquired. */
+static PyObject *attached(const xp_hand_over *self, const xp_types *types, const xp_array_parts *p, PyObject *message,
+                          const arrival *a, PyObject *acquired)
+{
+    const xp_handle *h = a->h;
+    PyObject *allocation = PyTuple_GetItem(acquired, 0), *lease = PyTuple_GetItem(acquired, 1);
+    int lies = lies_in(self, h, allocation);
+    if (lies <= 0)
+        return lies < 0 ? NULL : Py_NewRef(Py_None);
+    PyObject *items[] = {Py_NewRef(allocation),
+                         PyLong_FromUnsignedLongLong(h->offset),
+                         PyLong_FromUnsignedLongLong(h->nbytes),
+                         Py_NewRef(a->device),
+                         Py_NewRef(a->context),
+                         PyBool_FromLong(h->flags & XP_ENTRY_READ_ONLY),
+                         Py_NewRef(a->memory),
+                         Py_NewRef(lease)};
+    PyObject *range = named_tuple(CLASS(Range), 8, items);
+    PyObject *order = range ? order_of(self, types, p, a) : NULL;
+    PyObject *dtype = order ? dtype_of(self, p) : NULL;
+    PyObject *array = dtype ? new_array(self, p, range, dtype, message, order) : NULL;
+    Py_XDECREF(range);
+    Py_XDECREF(order);
+    Py_XDECREF(dtype);
+    return array;
+}
+
+PyObject *xp_over_attach(PyObject *object, PyObject *message)
+{
+    const xp_hand_over *self = (xp_hand_over *)object;
+    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    const xp_key *key = key_if_on(self, types);
+    PyObject *boot_id = only(self, K_boot_ids), *node = only(self, K_here);
+    char *raw, *boot;
+    Py_ssize_t nbytes, boot_nbytes;
+    xp_array_parts p;
+    if (key == NULL || boot_id == NULL || node == NULL || !PyBytes_CheckExact(message))
+        return declined();
+    if (PyBytes_AsStringAndSize(message, &raw, &nbytes) < 0 ||
+        PyBytes_AsStringAndSize(boot_id, &boot, &boot_nbytes) < 0)
+        return NULL;
+    if (boot_nbytes != sizeof p.memory.boot_id || !xp_read_array(key, raw, (size_t)nbytes, &p) || !p.fits ||
+        (p.memory.flags & (XP_ENTRY_COUNTED | XP_ENTRY_PICKLED)) || !of_boot(&p.memory, boot) ||
+        (p.has_event && !of_boot(&p.event, boot)))
+        Py_RETURN_NONE;
+    PyObject *names = PyBytes_FromStringAndSize((const char *)p.memory.backend,
+                                                sizeof p.memory.backend + sizeof p.memory.device_uuid);
+    PyObject *decided = names ? found_in(self->kit[K_decided], names) : NULL; /* opener, device, context */
+    Py_XDECREF(names);
+    arrival a = {.h = &p.memory, .node = node};
+    a.memory = decided ? new_handle(self, types, &p.memory) : NULL;
+    a.peers = a.memory ? READ(node, Node, peers) : NULL;
+    PyObject *acquired = NULL;
+    if (a.peers) {
+        a.opener = PyTuple_GetItem(decided, 0);
+        a.device = PyTuple_GetItem(decided, 1);
+        a.context = PyTuple_GetItem(decided, 2);
+        acquired = acquire(self, types, &a);
+    }
+    PyObject *array = acquired ? attached(self, types, &p, message, &a, acquired) : declined();
+    PyObject *all[] = {acquired, a.memory, a.peers, a.met, a.cache, a.key, a.peer, decided};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        Py_XDECREF(all[i]);
+    return array;
+}
