@@ -725,7 +725,7 @@ def test_hand_over_takes_its_kit() -> None:
         assert _hand_over.attach(nonsense) is _hand_over.share(nonsense) is None
     kit = dict.fromkeys(CLASSES, object) | {"decided": {}, "texts": {}, "dtypes": {}, "lasting": {}}
     steps = "prepared_by", "decode_dtype", "order_of", "exchange_of", "kind_of", "range_at", "current_mark", "offer"
-    kit |= dict.fromkeys(("memfd", *steps))
+    kit |= dict.fromkeys(("memfd", "mark", *steps))
     lists = ("off", "layers_on", "here", "sealings", "boot_ids")
     with pytest.raises(TypeError, match="off is a list"):
         HandOver(**kit, **dict.fromkeys(lists))
