@@ -41,12 +41,13 @@ class OfALibrary:
 
     streams: list[int]  # which the library works on now
 
-    def __init__(self, start: int = START) -> None:
+    def __init__(self, start: int = START, ordinal: int = 0) -> None:
         self.start = start
+        self.ordinal = ordinal
         self.dims = (ctypes.c_int64 * 2)(4, 16)
 
     def fill(self, tensor: Tensor) -> None:
-        tensor.data, tensor.byte_offset, tensor.on, tensor.ordinal = self.start, 512, 2, 0
+        tensor.data, tensor.byte_offset, tensor.on, tensor.ordinal = self.start, 512, 2, self.ordinal
         tensor.ndim, tensor.shape = 2, ctypes.addressof(self.dims)
         tensor.code, tensor.bits, tensor.lanes = 1, 8, 1
 
@@ -297,6 +298,26 @@ def test_a_broken_device_is_asked_no_more(library: type[OfALibrary], driver: Scr
     driver.stuck.clear()
 
 
+def test_another_device(library: type[OfALibrary], driver: ScriptedDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.foreign += [Range(START + each * MIB2, MIB2, 1, legacy=1, buffer=70 + each) for each in (1, 2)]
+    for _ in range(2):
+        natively(library(START + MIB2, 1)).close()  # Python makes the context, and introduces the device
+    name, current = driver.cuIpcGetMemHandle, list[int]()
+
+    def named(address: int) -> tuple[Any, ...]:
+        current.append(driver.cuCtxGetCurrent()[1])
+        made: tuple[Any, ...] = name(address)
+        return made
+
+    monkeypatch.setattr(driver, "cuIpcGetMemHandle", named)
+    driver.calls.clear()
+    with natively(library(START + 2 * MIB2, 1)) as handle:
+        assert "cuPointerGetAttribute" not in driver.calls, "native code has found it"
+        assert export_of(handle).source.device == xs.Device("cuda:1")
+    assert current == [driver.contexts[1]]
+    assert _hand_over.share(library(START + 2 * MIB2, 0)) is None, "it is not on the device that the array says"
+
+
 @pytest.mark.parametrize("number", [2, 0x5000])
 def test_other_streams(library: type[OfALibrary], driver: ScriptedDriver, number: int) -> None:
     library.streams.append(number)
@@ -418,9 +439,11 @@ def test_interrupts(library: type[OfALibrary], driver: ScriptedDriver, busy: boo
         finally:
             sys.setprofile(None)
         gc.collect()
-        for each in set(table._exports) - before:  # the interrupt took the handle on its way to the caller
-            table.put(table._exports[each].handle)
-        gc.collect()
+        for implicit in False, True:  # what the interrupt took on its way to the caller, or to `mark`
+            for each in [each for each in table._exports.values() if each.implicit == implicit]:
+                if fields_of(each.handle).generation not in before:
+                    table.put(each.handle)
+            gc.collect()
         assert set(table._exports) == before, f"interrupted at point {nth}"
         assert driver.balanced
         with natively(array) as handle:
