@@ -135,8 +135,8 @@ def open_handles(open: int, flags: int, ask: int, attribute: int, handles: bytes
 
 @final
 class Recogniser:
-    """Finds other libraries' allocations, and asks for their handles, as `ask_all` and `name_handles` with the functions
-    `ask`, `ask_all` and `name`; of what it knows already it asks no more than the number. It keeps 1,024.
+    """Finds other libraries' allocations, and asks for their handles, as `ask_all` and `name_handles` with the
+    functions `ask`, `ask_all` and `name`; of what it knows already it asks no more than the number. It keeps 1,024.
 
     `attributes` are an allocation's number, which no other has, also not later, its start, its size and its device's
     ordinal, and then those that have to be as `wanted` says. The payload of an export is `payload`, with the size at

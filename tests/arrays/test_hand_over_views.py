@@ -12,6 +12,7 @@ import pytest
 from array_peer import long_way
 
 import xpushare as xs
+from exchange import Tensor, capsule
 from xpushare import _hand_over
 from xpushare._array_handle import checked_parts, encode_dtype
 from xpushare._native import HandOver
@@ -94,26 +95,6 @@ def test_what_the_view_does_not_say_is_pythons(base: Any) -> None:
 # --- a library of devices with streams
 
 
-class _Tensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p), ("on", ctypes.c_int32), ("ordinal", ctypes.c_int32), ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", ctypes.c_void_p),
-        ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64),
-    )  # fmt: skip
-
-
-_View = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(_Tensor))
-_CurrentStream = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
-
-
-class _Exchange(ctypes.Structure):
-    _fields_ = (
-        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("previous", ctypes.c_void_p),
-        ("allocate", ctypes.c_void_p), ("from_object", ctypes.c_void_p), ("to_object", ctypes.c_void_p),
-        ("view", _View), ("stream", _CurrentStream),
-    )  # fmt: skip
-
-
 class Rows:
     """Bytes of a foreign array from the fourth on, in rows of 4; their library says its stream."""
 
@@ -132,33 +113,21 @@ class Rows:
         data = (self.array.memory.address + 4, False)
         return {"shape": (2, 4), "typestr": "|u1", "data": data, "version": 3}
 
-    def fill(self, tensor: _Tensor) -> None:
+    def fill(self, tensor: Tensor) -> None:
         tensor.data, tensor.byte_offset = self.array.memory.address, 4
         tensor.on, tensor.ordinal, tensor.ndim, tensor.shape = 77, 0, 2, ctypes.addressof(self._dims)
         tensor.code, tensor.bits, tensor.lanes = 1, 8, 1
 
 
-@_View
-def _view(array: Rows, out: Any) -> int:
-    array.fill(out.contents)
-    return 0
-
-
 asked: list[int] = []
 
 
-@_CurrentStream
-def _stream(on: int, ordinal: int, out: Any) -> int:
+def _stream(on: int, ordinal: int) -> int:
     asked.append(on)
-    out[0] = (Rows.stream or default_stream(ordinal)).handle
-    return 0
+    return (Rows.stream or default_stream(ordinal)).handle
 
 
-_exchange = _Exchange(1, 3, None, None, None, None, _view, _stream)
-_new_capsule = ctypes.pythonapi.PyCapsule_New
-_new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-_name = b"dlpack_exchange_api"  # the capsule does not copy it
-_capsule = _new_capsule(ctypes.addressof(_exchange), _name, None)
+_capsule = capsule(Rows.fill, _stream)
 
 
 @pytest.fixture

@@ -226,11 +226,11 @@ static bool name(const xp_recogniser *self, const xp_scope *scope, xp_foreign *f
     int before, step;
     memcpy(f->payload, self->payload, sizeof f->payload);
     memcpy(f->payload + self->size_at, &f->nbytes, 8);
-    f->payload_nbytes = self->payload_nbytes;
     if (xp_scope_enter(scope, &before, &step))
         return false;
     int code = self->name(f->payload + self->handle_at, f->start);
     xp_scope_leave(scope, before);
+    f->payload_nbytes = code ? 0 : self->payload_nbytes;
     return code == 0;
 }
 

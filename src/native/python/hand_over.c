@@ -330,8 +330,10 @@ static bool recognise(const xp_hand_over *self, const xp_types *types, PyObject 
     Py_XDECREF(adapter);
     Py_XDECREF(info);
     Py_XDECREF(recogniser);
-    if (s->allocation == NULL)
+    if (s->allocation == NULL) {
+        f->payload_nbytes = 0; /* what Python finds there is something else */
         return false;
+    }
     s->device = Py_NewRef(device);
     s->keep = Py_NewRef(array);
     return Py_TYPE(s->allocation) == CLASS(Allocation);

@@ -107,11 +107,15 @@ static PyType_Slot scopes_slots[] = {
 static PyType_Spec scopes_spec = {"xpushare._native.Scopes", sizeof(xp_scopes), 0,
                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, scopes_slots};
 
+static bool is_empty(const xp_scope *scope) { return scope->exchange == NULL && scope->push == NULL; }
+
 static PyObject *with_enter(PyObject *object, PyObject *Py_UNUSED(a))
 {
     xp_with *self = (xp_with *)object;
     const xp_scopes *scopes = (const xp_scopes *)self->scopes;
     int code, step;
+    if (is_empty(&scopes->scope))
+        Py_RETURN_NONE;
     Py_BEGIN_ALLOW_THREADS
     code = xp_scope_enter(&scopes->scope, &self->before, &step);
     Py_END_ALLOW_THREADS
@@ -128,6 +132,8 @@ static PyObject *with_exit(PyObject *object, PyObject *const *Py_UNUSED(args), P
 {
     const xp_with *self = (const xp_with *)object;
     const xp_scopes *scopes = (const xp_scopes *)self->scopes;
+    if (is_empty(&scopes->scope))
+        Py_RETURN_NONE;
     Py_BEGIN_ALLOW_THREADS
     xp_scope_leave(&scopes->scope, self->before);
     Py_END_ALLOW_THREADS

@@ -65,7 +65,7 @@ class QueueCalls(NamedTuple):
     wait: str = ""
     captured: str = ""
     others: Mapping[int, str] = MappingProxyType({})  # the functions of `Calls`, by address
-    # The function `int query(stream)`, which says whether a stream is busy, as `Stream.busy`, and its answer where it is
+    # The function `int query(stream)`, which says what `Stream.busy` says, and its answer while the stream is busy.
     query: tuple[int, int] | None = None
     host_runs_late: bool = False  # a mark may be reached before the host functions in front of it have run
 

@@ -33,7 +33,7 @@ from xpushare.adapters.base import DriverQueue, NativeEvent, Profile
 from xpushare.adapters.host.queue import queue_numbers
 from xpushare.adapters.stream.engine import Engine
 from xpushare.adapters.stream.fills import Copy, Fill, fill_steps
-from xpushare.adapters.stream.hooks import Calls, Scope, Stream
+from xpushare.adapters.stream.hooks import Calls, Stream
 from xpushare.adapters.stream.host_memory import HostMemory
 from xpushare.timeline.loss import QUEUE_FAILED, Losses, note_failure, peer_lost
 
@@ -67,8 +67,7 @@ class DeviceQueue(DriverQueue):
         self._holds = stream.ordering != "device"  # whether `_native` may hold operations
         # Points are submitted in the order in which they are queued. A full stream blocks whoever queues more.
         self._order = threading.Lock()
-        around = stream.around_calls
-        self._turn: Any = self._order if around is None else _Turn(self._order, around)  # around a signal or a wait
+        self._around = stream.around_calls or _nothing  # calls by recipe, inside `_order`
         self._releasing = threading.RLock()  # while operands are released; taken before `_state`
         self._state = threading.RLock()  # what follows; never held while anything blocks
         self._marks = [_Mark(mark, 0) for mark in marks]  # to be used again
@@ -264,7 +263,7 @@ class DeviceQueue(DriverQueue):
         if profile is not None:
             raise FeatureNotSupportedError("events of this device are not profiled: Event(enable_profiling=False)")
         word = self._slot_pages.address(self._device, slot)
-        with self._turn:
+        with self._order, self._around():
             if self._broken is not None:
                 raise self._broken
             point, after, code = self._native.signal(slot, word)
@@ -317,7 +316,7 @@ class DeviceQueue(DriverQueue):
 
     def wait(self, slot: Slot, point: int) -> None:
         word = self._slot_pages.address(self._device, slot)
-        with self._turn:
+        with self._order, self._around():
             if self._adopted or self._broken is not None:
                 self._check()
             state = slot.state(point)
@@ -741,35 +740,14 @@ class AdoptedQueues:
             return users == 1
 
 
+_nothing: Final = Scopes(lambda step, code: DeviceError(f"step {step} failed ({code})"))  # which makes no calls
+
+
 def _idle_check(stream: Stream, queue: StreamQueue) -> IdleCheck | None:
     scopes, query = stream.current, stream.calls.query
     if query is None or stream.calls.host_runs_late or not isinstance(scopes, Scopes):
         return None
     return IdleCheck(queue, stream.handle, scopes, *query)
-
-
-@final
-class _Turn:
-    """A lock, and inside it the scope that calls by recipe need."""
-
-    __slots__ = ("_around", "_lock", "_scope")
-
-    def __init__(self, lock: threading.Lock, around: Callable[[], Scope]) -> None:
-        self._lock = lock
-        self._around = around
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-        try:
-            self._scope = self._around()
-            self._scope.__enter__()
-        except BaseException:
-            self._lock.release()
-            raise
-
-    def __exit__(self, *_exc: object) -> None:
-        self._scope.__exit__(None, None, None)
-        self._lock.release()
 
 
 class _Dropped:
