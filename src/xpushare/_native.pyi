@@ -131,6 +131,26 @@ def open_handles(open: int, flags: int, ask: int, attribute: int, handles: bytes
     """
 
 @final
+class Importer:
+    """Opens one allocation of another process for `HandOver`, by the addresses of a driver's functions: those of
+    `open_handles`, with flags and attribute, and `int close(uint64 address)`, between `int exchange(int *mode)` and
+    `int push(void *context)`, and what undoes these. `kind`: the payload's, whose handle is its own 64 bytes. `make`
+    makes the driver's memory of the address and the number of bytes. Where anything fails, nothing stays open.
+    """
+
+    def __init__(
+        self,
+        *,
+        kind: int,
+        open: tuple[int, int],
+        ask: tuple[int, int],
+        close: int,
+        mode: tuple[int, int],
+        context: tuple[int, int, int],
+        make: Callable[[int, int], object],
+    ) -> None: ...
+
+@final
 class Mapping:
     """A shared mapping of an fd, which is unmapped when the object dies. It does not keep the fd."""
 

@@ -22,6 +22,8 @@ SETS = {bits: ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, kind, ctypes.c_uin
 ON_EVENT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64)
 WAIT_EVENT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint)
 EXCHANGE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))
+PUSH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64)
+POP = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_uint64))
 SET_CURRENT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64)
 IPC_HANDLE = type("IpcHandle", (ctypes.Structure,), {"_fields_": [("raw", ctypes.c_char * 64)]})
 OPEN_HANDLE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_uint64), IPC_HANDLE, ctypes.c_uint)
@@ -122,6 +124,9 @@ class ScriptedDriver:
             b"cuStreamWaitEvent": WAIT_EVENT(lambda *given: self.cuStreamWaitEvent(*given)[0]),
             b"cuThreadExchangeStreamCaptureMode": EXCHANGE(self._exchange),
             b"cuCtxSetCurrent": SET_CURRENT(self._set_current),
+            b"cuCtxPushCurrent": PUSH(lambda context: self.cuCtxPushCurrent(context)[0]),
+            b"cuCtxPopCurrent": POP(lambda at: self._answer(at, *self.cuCtxPopCurrent())),
+            b"cuIpcCloseMemHandle": PUSH(lambda address: self.cuIpcCloseMemHandle(address)[0]),
             b"cuIpcOpenMemHandle": OPEN_HANDLE(
                 lambda at, handle, flags: self._answer(at, *self.cuIpcOpenMemHandle(Struct(bytes(handle)), flags))
             ),
@@ -133,13 +138,15 @@ class ScriptedDriver:
         }
 
     def _exchange(self, mode: Any) -> int:
-        me = threading.get_ident()
-        self.relays.add(me)
-        self.modes[me], mode[0] = mode[0], self.modes[me]
-        return 0
+        code, before = self.cuThreadExchangeStreamCaptureMode(mode[0])
+        if not code:
+            mode[0] = before
+        return int(code)
 
     def _set_current(self, context: int) -> int:
-        self.stacks[threading.get_ident()][-1:] = [context]
+        me = threading.get_ident()
+        self.relays.add(me)
+        self.stacks[me][-1:] = [context]
         return 0
 
     def _answer(self, at: Any, code: int, value: int | None) -> int:

@@ -18,6 +18,159 @@ typedef struct {
     uint64_t address, nbytes;
 } opened;
 
+/* --- Importer: opens one allocation of another process without Python ---------------------------------------------- */
+
+#define HEAD_NBYTES 16 /* of a payload: its kind, then from byte 8 on the bytes that are mapped */
+
+typedef int (*closes)(uint64_t address);
+typedef int (*exchanges)(int *mode);
+typedef int (*pushes)(uintptr_t context);
+typedef int (*pops)(uintptr_t *context);
+
+typedef struct {
+    PyObject_HEAD
+    unsigned char kind; /* of a payload */
+    uint64_t open, ask, close, exchange, push, pop, context;
+    uint32_t flags;
+    int attribute, mode;
+    PyObject *make;
+} xp_importer;
+
+static PyObject *importer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"kind", "open", "ask", "close", "mode", "context", "make", NULL};
+    unsigned char kind;
+    unsigned long long open, ask, close, exchange, push, pop, context;
+    unsigned flags;
+    int attribute, mode;
+    PyObject *make;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "b(KI)(Ki)K(Ki)(KKK)O", names, &kind, &open, &flags, &ask, &attribute,
+                                     &close, &exchange, &mode, &push, &pop, &context, &make))
+        return NULL;
+    xp_importer *self = (xp_importer *)PyType_GenericAlloc(type, 0);
+    if (self) {
+        self->kind = kind;
+        self->open = open;
+        self->flags = flags;
+        self->ask = ask;
+        self->attribute = attribute;
+        self->close = close;
+        self->exchange = exchange;
+        self->mode = mode;
+        self->push = push;
+        self->pop = pop;
+        self->context = context;
+        self->make = Py_NewRef(make);
+    }
+    return (PyObject *)self;
+}
+
+static int importer_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(((xp_importer *)object)->make);
+    return 0;
+}
+
+static int importer_clear(PyObject *object)
+{
+    Py_CLEAR(((xp_importer *)object)->make);
+    return 0;
+}
+
+static void importer_dealloc(PyObject *object)
+{
+    PyObject_GC_UnTrack(object);
+    importer_clear(object);
+    xp_free(object);
+}
+
+/* Make the context current, and leave captures alone. Without Python's lock, as `leave`. */
+static bool enter(const xp_importer *self, int *mode)
+{
+    *mode = self->mode;
+    if (((exchanges)(uintptr_t)self->exchange)(mode))
+        return false;
+    if (((pushes)(uintptr_t)self->push)((uintptr_t)self->context) == 0)
+        return true;
+    ((exchanges)(uintptr_t)self->exchange)(mode);
+    return false;
+}
+
+static void leave(const xp_importer *self, int *mode)
+{
+    uintptr_t ours;
+    ((pops)(uintptr_t)self->pop)(&ours);
+    ((exchanges)(uintptr_t)self->exchange)(mode);
+}
+
+/* The address; 0 where anything fails: then nothing is open. */
+static uint64_t open_one(const xp_importer *self, driver_handle handle, uint64_t nbytes)
+{
+    uint64_t address = 0, known = UINT64_MAX;
+    int mode;
+    if (!enter(self, &mode))
+        return 0;
+    if (((opens)(uintptr_t)self->open)(&address, handle, self->flags))
+        address = 0;
+    else if (((tells)(uintptr_t)self->ask)(&known, self->attribute, address) == 0 && known < nbytes) {
+        ((closes)(uintptr_t)self->close)(address); /* the exporter's table claims more than there is */
+        address = 0;
+    }
+    leave(self, &mode);
+    return address;
+}
+
+static void close_one(const xp_importer *self, uint64_t address)
+{
+    int mode;
+    if (enter(self, &mode)) {
+        ((closes)(uintptr_t)self->close)(address);
+        leave(self, &mode);
+    }
+}
+
+PyObject *xp_import(const xp_types *types, PyObject *importer, const xp_opened *o)
+{
+    const xp_importer *self = (const xp_importer *)importer;
+    const xp_entry *e = &o->e;
+    driver_handle handle;
+    uint64_t mapped, address;
+    if (Py_TYPE(importer) != types->importer || o->mapping != Py_None || e->fd_count ||
+        (e->flags & (XP_ENTRY_READ_ONLY | XP_ENTRY_FORM)) || e->payload_nbytes < HEAD_NBYTES + sizeof handle ||
+        e->payload[0] != self->kind)
+        return NULL;
+    memcpy(&mapped, e->payload + 8, sizeof mapped);
+    memcpy(&handle, e->payload + HEAD_NBYTES, sizeof handle);
+    if (mapped != e->exposed_nbytes || e->nbytes > mapped)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    address = open_one(self, handle, e->nbytes);
+    Py_END_ALLOW_THREADS
+    if (address == 0)
+        return NULL;
+    PyObject *made = PyObject_CallFunction(self->make, "KK", (unsigned long long)address, (unsigned long long)e->nbytes);
+    if (made == NULL) {
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        Py_BEGIN_ALLOW_THREADS
+        close_one(self, address);
+        Py_END_ALLOW_THREADS
+        PyErr_Restore(type, value, trace);
+    }
+    return made;
+}
+
+static PyType_Slot importer_slots[] = {
+    {Py_tp_new, importer_new},           {Py_tp_dealloc, importer_dealloc},
+    {Py_tp_traverse, importer_traverse}, {Py_tp_clear, importer_clear},
+    {0, NULL},
+};
+static PyType_Spec importer_spec = {"xpushare._native.Importer", sizeof(xp_importer), 0,
+                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, importer_slots};
+
+/* --- functions ---------------------------------------------------------------------------------------------------- */
+
 /* open_handles(open, flags, ask, attribute, handles, into): see _native.pyi */
 static PyObject *open_handles(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
 {
@@ -146,4 +299,9 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-int xp_init_allocations(PyObject *module) { return PyModule_AddFunctions(module, functions); }
+int xp_init_allocations(PyObject *module)
+{
+    if (PyModule_AddFunctions(module, functions) < 0)
+        return -1;
+    return xp_keep_type(module, &importer_spec, &xp_types_of(module)->importer);
+}
