@@ -195,9 +195,7 @@ def test_a_handle_that_ends_while_it_is_opened(
     assert node.current().peers.statistics()["mapped"] == 0
 
 
-def test_several_threads_open_it_once(
-    driver: ScriptedDriver, exporter: Child, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_threads_open_it_once(driver: ScriptedDriver, exporter: Child, monkeypatch: pytest.MonkeyPatch) -> None:
     raws = [exporter.call(shared, index) for index in range(1, NUMBER)]
     cookie = fields_of(xs.ArrayHandle(raws[0]).handle).cookie
     found: list[xs.SharedArray] = []
