@@ -106,12 +106,14 @@ static PyObject *importer_of(const xp_hand_over *self, const arrival *a)
     return importer;
 }
 
-/* The driver's memory. */
+/* The driver's memory; NULL: by the adapter, in Python, unless it was interrupted. */
 static PyObject *import_natively(const xp_hand_over *self, const xp_types *types, const arrival *a, const xp_opened *o)
 {
     PyObject *importer = o->mapping == Py_None && o->e.fd_count == 0 ? importer_of(self, a) : NULL;
     PyObject *driver = importer ? xp_import(types, importer, o) : NULL;
     Py_XDECREF(importer);
+    if (driver == NULL && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception))
+        PyErr_Clear();
     return driver;
 }
 
