@@ -5,7 +5,8 @@ python scripts/instructions.py [--rounds N] [--same | --first] [--ordered] [--de
 Two processes hand over a new array of 1 MiB in each round; with `--same` one that both have open already; with
 `--first` each round's exporter is a new process, and what its predecessor left is a part of the figures. On `mock:0`
 the driver's part is Python, which the figures contain; there `--ordered` has an event order each array after the
-producer's stream, which is busy when it is shared and idle when it is attached. The table has, for each call: user instructions, the distinct cache lines and pages of code that they lie in, and system calls.
+producer's stream, which is busy when the array is shared and idle when it is attached. The table has, for each call:
+user instructions, the distinct cache lines and pages of code that they lie in, and system calls.
 Needs x86-64, a C compiler, Python's headers, and leave to trace a process of one's own.
 """
 
@@ -28,7 +29,7 @@ import numpy as np
 
 import xpushare as xs
 
-CALLS = ("share", "bytes", "close of the handle", "attach", "np.asarray", "close of the array")
+CALLS = ("share", "bytes", "close of the handle", "attach", "np.asarray", "close of the array", "__dlpack__")
 WARM = 30  # rounds before the first that counts: caches fill, bytecode is specialised
 NBYTES = 1 << 20
 Mark = Callable[[int], object]
@@ -97,6 +98,11 @@ def consume(channel: socket.socket, mark: Mark, _rounds: int, kind: str, _device
         on(0)
         assert view[0] == 7
         del view
+        on(7)
+        array.__dlpack_device__()
+        capsule = array.__dlpack__(max_version=(1, 0))
+        on(0)
+        del capsule
         if kind == "same" and not held:
             held.append(xs.attach(raw))
         on(6)

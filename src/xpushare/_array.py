@@ -458,13 +458,13 @@ class SharedArray(BufferBase, Closable[Range]):
         dl_device: tuple[int, int] | None = _LEFT_OUT,
         copy: bool | None = _LEFT_OUT,
     ) -> Any:
-        if max_version == (1, 0) and dl_device is not None and copy not in (None, True) and self.read_only:
+        if max_version == (1, 0) and dl_device is not None and copy not in (None, True) and self._use().read_only:
             _warn_torch()
-        dl_device = None if dl_device is _LEFT_OUT else dl_device
+        if dl_device is not None and dl_device is not _LEFT_OUT:
+            here = self.__dlpack_device__()
+            if not same_device(here, tuple(dl_device)):  # type: ignore[arg-type]
+                raise BufferError(f"the array is on DLPack device {here}, not on {tuple(dl_device)}")
         copy = None if copy is _LEFT_OUT else copy
-        here = self.__dlpack_device__()
-        if dl_device is not None and not same_device(here, tuple(dl_device)):  # type: ignore[arg-type]
-            raise BufferError(f"the array is on DLPack device {here}, not on {tuple(dl_device)}")
         versioned = max_version is not None and max_version[0] >= 1
         return self._copied()._capsule(stream, versioned, copied=True) if copy else self._capsule(stream, versioned)
 
@@ -487,13 +487,14 @@ class SharedArray(BufferBase, Closable[Range]):
         read-only. `copied`: the consumer asked for a copy, and this array is one.
         """
         found = self._use()
-        here = self.__dlpack_device__()
+        allocation = found.allocation
+        here = dlpack_of(found.device, allocation.kind)
         if stream is not None or self._order is not None:
             self._order_dlpack(found, adapters.on_host(here[0]), stream)
         kind = dlpack_type(self._dtype)
         steps = in_elements(self._strides, self._dtype.itemsize)
-        owner, read_only = found.hold()
-        address = found.address + self._offset
+        owner, read_only = allocation.hold(found)
+        address = allocation.address + found.offset + self._offset
         sealed = read_only and not immutable
         return dlpack_capsule(owner, address, here, kind, self._shape, steps, sealed, versioned, copied)
 

@@ -78,9 +78,13 @@ def extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> t
 @functools.lru_cache(1024)
 def in_elements(strides: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     """Strides as DLPack counts them; BufferError where it cannot."""
-    if any(stride % (itemsize or 1) for stride in strides):
-        raise BufferError("DLPack counts strides in elements; these are no multiples of the item size")
-    return tuple(stride // (itemsize or 1) for stride in strides)
+    found = []
+    for stride in strides:  # no generator: this is on the hot path
+        step, rest = divmod(stride, itemsize or 1)
+        if rest:
+            raise BufferError("DLPack counts strides in elements; these are no multiples of the item size")
+        found.append(step)
+    return tuple(found)
 
 
 # --- element types

@@ -83,7 +83,7 @@ _kit: Final[dict[str, Any]] = {
     "release_slot": release_slot,
     "reopened": reopened,
     "partial": partial,
-    "rlock": threading.RLock,
+    "rlock": type(threading.RLock()),
 }
 _native: Final = HandOver(**_kit)
 

@@ -159,6 +159,25 @@ class Recogniser:
         """Find memory on that device, too, which `info` describes; handles are asked for within a scope."""
 
 @final
+class Importer:
+    """Opens one allocation of another process for `HandOver`, by the addresses of a driver's functions: those of
+    `open_handles`, with flags and attribute, and `int close(uint64 address)`, each within a scope. `kind`: the
+    payload's, whose handle is its own 64 bytes. `make` makes the driver's memory of the address and the size.
+    Where anything fails, nothing stays open.
+    """
+
+    def __init__(
+        self,
+        *,
+        kind: int,
+        open: tuple[int, int],
+        ask: tuple[int, int],
+        close: int,
+        scopes: Scopes,
+        make: Callable[[int, int], object],
+    ) -> None: ...
+
+@final
 class Mapping:
     """A shared mapping of an fd, which is unmapped when the object dies. It does not keep the fd."""
 

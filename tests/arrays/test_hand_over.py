@@ -19,11 +19,13 @@ import xpushare as xs
 from harness import Child, HarnessError, kept
 from xpushare import _hand_over
 from xpushare._array_handle import checked_parts
+from xpushare._device import adapter_of
 from xpushare._errors import OutOfMemoryError
 from xpushare._native import HandOver, OwnTable, Span
 from xpushare.adapters.base import Export, OnDemand
 from xpushare.adapters.host.memory import HostMemory
 from xpushare.adapters.mock.others import MockStream, default_stream
+from xpushare.adapters.mock.script import driver
 from xpushare.adapters.native_cpu import NativeCpu
 from xpushare.adapters.stream.queue import DeviceQueue
 from xpushare.core.layers import enable_layers
@@ -705,6 +707,171 @@ def test_its_allocations_are_what_python_makes(met: bytes) -> None:
     assert {name: (type(each), each) for name, each in made[0].items() if name not in own} == {
         name: (type(each), each) for name, each in made[1].items() if name not in own
     }
+
+
+# --- attach, of a device's memory
+
+
+def shared_behind(name: str) -> bytes:
+    """In the peer: an array that its stream has yet to fill, once `open_gate` is called."""
+    array = kept[name] = xs.empty((4,), "u1", device="mock:0")
+    gate = kept["gate"] = threading.Event()
+    stream = default_stream(0)
+    stream.call(gate.wait)
+    stream.call(lambda: np.asarray(array.memory).fill(9))
+    handle = kept[f"handle of {name}"] = xs.share(array)
+    return bytes(handle)
+
+
+def open_gate() -> None:
+    kept["gate"].set()
+    default_stream(0).synchronize()
+
+
+def shared_on_mock(name: str) -> bytes:
+    array = kept[name] = xs.empty((4,), "u1", device="mock:0")
+    np.asarray(array)[...] = 3
+    handle = kept[f"handle of {name}"] = xs.share(array)
+    return bytes(handle)
+
+
+@pytest.fixture
+def met_on_mock(peer: Child) -> None:
+    """Python has opened both an array and an event on the device."""
+    raw = peer.call(shared_behind, "first")
+    peer.call(open_gate)
+    long_way(xs.attach, raw).close()
+    peer.call(withdraw, "first")
+    unmapped()
+
+
+def unmapped() -> None:
+    """What was closed is unmapped, too."""
+    xs.trim()
+    assert adapter_of(xs.Device("mock:0")).engine.teardown.settle(20)
+
+
+def unwanted(*_arguments: object) -> Any:
+    pytest.fail("this is Python's way")
+
+
+def without_python(raw: bytes) -> xs.SharedArray:
+    with pytest.MonkeyPatch.context() as patch:
+        for way in ("acquire", "acquire_known", "acquire_slot", "_open_known", "_cached"):
+            patch.setattr(Peers, way, unwanted)
+        array = _hand_over.attach(raw)
+    assert array is not None
+    return array
+
+
+def opened_of(array: xs.SharedArray) -> Any:
+    assert array._order is not None
+    return array._order._event
+
+
+@pytest.mark.usefixtures("met_on_mock")
+def test_its_readers_wait_for_what_is_pending(peer: Child) -> None:
+    raw = peer.call(shared_behind, "pending")
+    before = node.current().peers.statistics()
+    array, expected = without_python(raw), long_way(xs.attach, raw)
+    mine, other = opened_of(array), opened_of(expected)
+    assert mine.timeline is other.timeline, "an event has one timeline in a process"
+    assert mine._replace(lease=None) == other._replace(lease=None)
+    assert [type(each) for each in mine] == [type(each) for each in other]
+    assert array._order._point == expected._order._point  # type: ignore[union-attr]
+    again = without_python(raw)
+    assert opened_of(again).timeline is mine.timeline
+    found: list[list[int]] = []
+    reader = threading.Thread(target=lambda each: found.append(np.asarray(each).tolist()), args=(array,))
+    reader.start()
+    reader.join(0.2)  # it cannot be seen to wait
+    assert not found
+    peer.call(open_gate)
+    reader.join(20)
+    assert found == [[9] * 4]
+    del mine, other, array, expected, again
+    unmapped()
+    assert node.current().peers.statistics() == before
+    peer.call(withdraw, "pending")
+
+
+@pytest.mark.usefixtures("met_on_mock")
+def test_its_timelines_are_what_python_makes(peer: Child) -> None:
+    raw = peer.call(shared_behind, "pending")
+    made: list[dict[str, Any]] = []
+    for way in without_python, lambda raw: long_way(xs.attach, raw):
+        with nothing_left():
+            array = way(raw)
+            timeline = opened_of(array).timeline
+            end = {f"end {name}": each for name, each in slots_of(timeline._end).items()}
+            made.append(slots_of(timeline) | end)
+            made[-1]["slot"] = made[-1]["slot"].index, type(made[-1]["slot"])
+            made[-1]["end forget"] = made[-1]["end forget"][1]
+            del made[-1]["_end"]
+            array.close()
+            del array, timeline, end
+            unmapped()
+    assert made[0] == made[1]
+    peer.call(open_gate)
+    peer.call(withdraw, "pending")
+
+
+@pytest.mark.usefixtures("met_on_mock")
+def test_nothing_is_opened_of_an_event_that_has_come(peer: Child) -> None:
+    raw = peer.call(shared_behind, "there")
+    peer.call(open_gate)
+    with nothing_left():
+        with without_python(raw) as array:
+            assert array._order is None
+            assert np.asarray(array).tolist() == [9] * 4
+        unmapped()
+    peer.call(withdraw, "there")
+
+
+@pytest.mark.usefixtures("met_on_mock")
+def test_a_new_allocation_of_a_device(peer: Child) -> None:
+    """It is what Python makes, also of what keeps it for a moment when it is closed."""
+    made: list[dict[str, Any]] = []
+    raw = peer.call(shared_on_mock, "new")
+    for way in without_python, lambda raw: long_way(xs.attach, raw):
+        with nothing_left():
+            array = way(raw)
+            assert np.asarray(array).tolist() == [3] * 4
+            allocation = array._held.allocation  # type: ignore[union-attr]
+            end = {f"end {name}": each for name, each in slots_of(allocation._end).items()}
+            made.append(slots_of(allocation) | end)
+            keep = made[-1].pop("end keep")
+            words = dict(keep.keywords)
+            reopen = words.pop("reopen")
+            made[-1] |= {"keep": (keep.func, keep.args, words), "reopen": (reopen.func, reopen.args[::2])}
+            del keep, reopen
+            for name in "driver", "end forget", "end _release", "_end":
+                made[-1][name] = type(made[-1][name])
+            del made[-1]["address"]
+            array.close()
+            del array, allocation, end
+            unmapped()
+    assert made[0] == made[1]
+    peer.call(withdraw, "new")
+
+
+@pytest.mark.usefixtures("met_on_mock")
+@pytest.mark.parametrize("error", [OutOfMemoryError("full"), KeyboardInterrupt()], ids=type)
+def test_a_turn_ends_with_what_fails(peer: Child, error: BaseException) -> None:
+    raw = peer.call(shared_on_mock, "fails")
+    driver().fail("Mapping", error, nth=1)
+    with nothing_left():
+        if isinstance(error, KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt):
+                xs.attach(raw)
+        else:
+            xs.attach(raw).close()
+        assert not node.current().peers._opening
+        with xs.attach(raw) as array:
+            assert np.asarray(array).tolist() == [3] * 4
+        del array
+        unmapped()
+    peer.call(withdraw, "fails")
 
 
 # --- the parts

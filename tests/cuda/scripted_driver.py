@@ -22,8 +22,9 @@ SETS = {bits: ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, kind, ctypes.c_uin
 ON_EVENT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64)
 WAIT_EVENT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint)
 EXCHANGE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int))
+PUSH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64)
+POP = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_uint64))
 SET_CURRENT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64)
-POP_CURRENT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_uint64))
 IPC_HANDLE = type("IpcHandle", (ctypes.Structure,), {"_fields_": [("raw", ctypes.c_char * 64)]})
 OPEN_HANDLE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_uint64), IPC_HANDLE, ctypes.c_uint)
 POINTER_ATTRIBUTE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_uint64), ctypes.c_int, ctypes.c_uint64)
@@ -123,9 +124,10 @@ class ScriptedDriver:
             b"cuStreamWaitEvent": WAIT_EVENT(lambda *given: self.cuStreamWaitEvent(*given)[0]),
             b"cuThreadExchangeStreamCaptureMode": EXCHANGE(self._exchange),
             b"cuCtxSetCurrent": SET_CURRENT(self._set_current),
-            b"cuCtxPushCurrent": SET_CURRENT(lambda context: self.cuCtxPushCurrent(context)[0]),
-            b"cuCtxPopCurrent": POP_CURRENT(lambda at: self._answer(at, *self.cuCtxPopCurrent())),
-            b"cuStreamQuery": SET_CURRENT(lambda stream: self.cuStreamQuery(stream)[0]),
+            b"cuCtxPushCurrent": PUSH(lambda context: self.cuCtxPushCurrent(context)[0]),
+            b"cuCtxPopCurrent": POP(lambda at: self._answer(at, *self.cuCtxPopCurrent())),
+            b"cuStreamQuery": PUSH(lambda stream: self.cuStreamQuery(stream)[0]),
+            b"cuIpcCloseMemHandle": PUSH(lambda address: self.cuIpcCloseMemHandle(address)[0]),
             b"cuIpcOpenMemHandle": OPEN_HANDLE(
                 lambda at, handle, flags: self._answer(at, *self.cuIpcOpenMemHandle(Struct(bytes(handle)), flags))
             ),

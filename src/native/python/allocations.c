@@ -1,6 +1,7 @@
 /* A driver's calls about allocations, by the addresses of its functions; those for many allocations at one go: between
  * two of them no Python runs. */
 #include "objects.h"
+#include "scope.h"
 
 #define XP_DRIVER_HANDLE 64 /* bytes of a driver's handle of an allocation, which its calls take by value */
 #define XP_PATIENCE 64      /* calls between two looks at the signals */
@@ -17,6 +18,137 @@ typedef int (*names)(driver_handle *handle, uint64_t address);
 typedef struct {
     uint64_t address, nbytes;
 } opened;
+
+/* --- Importer: opens one allocation of another process without Python ---------------------------------------------- */
+
+#define HEAD_NBYTES 16 /* of a payload: its kind, then from byte 8 on the bytes that are mapped */
+
+typedef int (*closes)(uint64_t address);
+
+typedef struct {
+    PyObject_HEAD
+    unsigned char kind; /* of a payload */
+    uint64_t open, ask, close;
+    uint32_t flags;
+    int attribute;
+    PyObject *scopes, *make;
+} xp_importer;
+
+static PyObject *importer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"kind", "open", "ask", "close", "scopes", "make", NULL};
+    unsigned char kind;
+    unsigned long long open, ask, close;
+    unsigned flags;
+    int attribute;
+    PyObject *scopes, *make;
+    const xp_types *types = PyType_GetModuleState(type);
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "b(KI)(Ki)KO!O", names, &kind, &open, &flags, &ask, &attribute, &close,
+                                     types->scopes, &scopes, &make))
+        return NULL;
+    xp_importer *self = (xp_importer *)PyType_GenericAlloc(type, 0);
+    if (self) {
+        self->kind = kind;
+        self->open = open;
+        self->flags = flags;
+        self->ask = ask;
+        self->attribute = attribute;
+        self->close = close;
+        self->scopes = Py_NewRef(scopes);
+        self->make = Py_NewRef(make);
+    }
+    return (PyObject *)self;
+}
+
+static int importer_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(((xp_importer *)object)->scopes);
+    Py_VISIT(((xp_importer *)object)->make);
+    return 0;
+}
+
+static int importer_clear(PyObject *object)
+{
+    Py_CLEAR(((xp_importer *)object)->scopes);
+    Py_CLEAR(((xp_importer *)object)->make);
+    return 0;
+}
+
+static void importer_dealloc(PyObject *object)
+{
+    PyObject_GC_UnTrack(object);
+    importer_clear(object);
+    xp_free(object);
+}
+
+/* The address; 0 where anything fails: then nothing is open. Without Python's lock, as `close_one`. */
+static uint64_t open_one(const xp_importer *self, const xp_scope *scope, driver_handle handle, uint64_t nbytes)
+{
+    uint64_t address = 0, known = UINT64_MAX;
+    int before, step;
+    if (xp_scope_enter(scope, &before, &step))
+        return 0;
+    if (((opens)(uintptr_t)self->open)(&address, handle, self->flags))
+        address = 0;
+    else if (((tells)(uintptr_t)self->ask)(&known, self->attribute, address) == 0 && known < nbytes) {
+        ((closes)(uintptr_t)self->close)(address); /* the exporter's table claims more than there is */
+        address = 0;
+    }
+    xp_scope_leave(scope, before);
+    return address;
+}
+
+static void close_one(const xp_importer *self, const xp_scope *scope, uint64_t address)
+{
+    int before, step;
+    if (xp_scope_enter(scope, &before, &step) == 0) {
+        ((closes)(uintptr_t)self->close)(address);
+        xp_scope_leave(scope, before);
+    }
+}
+
+PyObject *xp_import(const xp_types *types, PyObject *importer, const xp_opened *o)
+{
+    const xp_importer *self = (const xp_importer *)importer;
+    const xp_entry *e = &o->e;
+    driver_handle handle;
+    uint64_t mapped, address;
+    if (Py_TYPE(importer) != types->importer || o->mapping != Py_None || e->fd_count ||
+        (e->flags & (XP_ENTRY_READ_ONLY | XP_ENTRY_FORM)) || e->payload_nbytes < HEAD_NBYTES + sizeof handle ||
+        e->payload[0] != self->kind)
+        return NULL;
+    const xp_scope *scope = xp_scope_of(types, self->scopes);
+    memcpy(&mapped, e->payload + 8, sizeof mapped);
+    memcpy(&handle, e->payload + HEAD_NBYTES, sizeof handle);
+    if (mapped != e->exposed_nbytes || e->nbytes > mapped)
+        return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    address = open_one(self, scope, handle, e->nbytes);
+    Py_END_ALLOW_THREADS
+    if (address == 0)
+        return NULL;
+    PyObject *made = PyObject_CallFunction(self->make, "KK", (unsigned long long)address, (unsigned long long)e->nbytes);
+    if (made == NULL) {
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        Py_BEGIN_ALLOW_THREADS
+        close_one(self, scope, address);
+        Py_END_ALLOW_THREADS
+        PyErr_Restore(type, value, trace);
+    }
+    return made;
+}
+
+static PyType_Slot importer_slots[] = {
+    {Py_tp_new, importer_new},           {Py_tp_dealloc, importer_dealloc},
+    {Py_tp_traverse, importer_traverse}, {Py_tp_clear, importer_clear},
+    {0, NULL},
+};
+static PyType_Spec importer_spec = {"xpushare._native.Importer", sizeof(xp_importer), 0,
+                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, importer_slots};
+
+/* --- functions ---------------------------------------------------------------------------------------------------- */
 
 /* open_handles(open, flags, ask, attribute, handles, into): see _native.pyi */
 static PyObject *open_handles(PyObject *Py_UNUSED(m), PyObject *const *args, Py_ssize_t n)
@@ -146,4 +278,9 @@ static PyMethodDef functions[] = {
     {NULL, NULL, 0, NULL},
 };
 
-int xp_init_allocations(PyObject *module) { return PyModule_AddFunctions(module, functions); }
+int xp_init_allocations(PyObject *module)
+{
+    if (PyModule_AddFunctions(module, functions) < 0)
+        return -1;
+    return xp_keep_type(module, &importer_spec, &xp_types_of(module)->importer);
+}

@@ -90,7 +90,34 @@ static void end_turn(const xp_hand_over *self, const arrival *a, PyObject *openi
     PyErr_Restore(type, value, trace);
 }
 
-/* The driver's memory. The fds that it did not take are closed. */
+/* What opens without Python here; NULL with or without an exception: nothing does. The adapter is asked once. */
+static PyObject *importer_of(const xp_hand_over *self, const arrival *a)
+{
+    PyObject *importer = READ(a->opener, Opener, importer);
+    if (importer != Py_None)
+        return importer; /* False: nothing */
+    PyObject *adapter = READ(a->device, Device, _adapter), *info = READ(a->device, Device, _info);
+    Py_DECREF(importer);
+    importer = adapter && info ? METHOD(adapter, importer, info) : NULL;
+    if (importer && !WRITE(a->opener, Opener, importer, importer == Py_None ? Py_False : importer))
+        Py_CLEAR(importer);
+    Py_XDECREF(adapter);
+    Py_XDECREF(info);
+    return importer;
+}
+
+/* The driver's memory; NULL: by the adapter, in Python, unless it was interrupted. */
+static PyObject *import_natively(const xp_hand_over *self, const xp_types *types, const arrival *a, const xp_opened *o)
+{
+    PyObject *importer = o->mapping == Py_None && o->e.fd_count == 0 ? importer_of(self, a) : NULL;
+    PyObject *driver = importer ? xp_import(types, importer, o) : NULL;
+    Py_XDECREF(importer);
+    if (driver == NULL && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception))
+        PyErr_Clear();
+    return driver;
+}
+
+/* The same by the adapter, in Python. The fds that it did not take are closed. */
 static PyObject *driver_memory(const xp_hand_over *self, const arrival *a, const xp_opened *o)
 {
     const xp_entry *e = &o->e;
@@ -128,11 +155,15 @@ static PyObject *new_end(const xp_hand_over *self, PyObject *forget, PyObject *k
 }
 
 /* The allocation of what was opened: what `Opener.make` makes of it. `forget`: called with the key when it has died. */
-static PyObject *imported(const xp_hand_over *self, const arrival *a, const xp_opened *o, PyObject *forget)
+static PyObject *imported(const xp_hand_over *self, const xp_types *types, const arrival *a, const xp_opened *o,
+                          PyObject *forget)
 {
     PyObject *forks = PyLong_FromUnsignedLong(XP_RELAXED(&xp_fork_count)), *zero = PyLong_FromLong(0);
     PyObject *none = PyTuple_New(0), *earlier = PyDict_New(), *end = NULL, *made = NULL;
-    PyObject *driver = forks && zero && none && earlier ? driver_memory(self, a, o) : NULL;
+    bool good = forks && zero && none && earlier;
+    PyObject *driver = good ? import_natively(self, types, a, o) : NULL;
+    if (good && driver == NULL && !PyErr_Occurred())
+        driver = driver_memory(self, a, o);
     PyObject *release = driver ? GET(driver, release) : NULL;
     PyObject *address = release ? GET(driver, address) : NULL, *nbytes = address ? GET(driver, nbytes) : NULL;
     PyObject *accessible = nbytes ? GET(driver, host_accessible) : NULL;
@@ -231,7 +262,7 @@ static PyObject *make_new(const xp_hand_over *self, const xp_types *types, const
     if (table && xp_open_entry(types, table, a->h, a->peer, maps, &o))
         forget = GET(a->peers, forget);
     if (forget)
-        made = imported(self, a, &o, forget);
+        made = imported(self, types, a, &o, forget);
     if (made && (o.mapping != Py_None || xp_still_live(types, table, a->h))) /* else a driver may have taken it for */
         kept = remember(self, a, a->key, made, room);                       /* something that is there now */
     if (kept)
@@ -410,7 +441,8 @@ static PyObject *new_timeline(const xp_hand_over *self, const xp_types *types, c
     if (end)
         made = PyType_GenericAlloc(CLASS(Timeline), 0);
     if (made && WRITE(made, Timeline, device, a->device) && WRITE(made, Timeline, driver, domain) &&
-        WRITE(made, Timeline, forks, forks) && WRITE(made, Timeline, _end, end) && WRITE(made, Timeline, slot, slot))
+        WRITE(made, Timeline, forks, forks) && WRITE(made, Timeline, _end, end) && WRITE(made, Timeline, slot, slot) &&
+        WRITE(made, Timeline, prepared, Py_None))
         kept = remember(self, a, key, made, Py_None);
     PyObject *all[] = {forks, made, taken, arguments, forget, slot, end};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)

@@ -19,8 +19,8 @@
     _(has_streams) _(acquire) _(release) _(_sweep) _(acquire_known) _(handle) _(sweep) _(withdraw) _(forget) _(_remember)         \
         _(setdefault) _(meet) _(_discard) _(import_memory) _(address) _(nbytes) _(host_accessible) _(device)          \
         _(lasting_export) _(export) _(requires_grad) _(slot) _(data) _(close) _(_items) _(keep) _(keepable)           \
-        _(most_nbytes) _(prepare) _(key) _(cookie) _(room) _(reopen) _(recogniser) _(object_named) _(find) _(maps)     \
-        _(_starts)
+        _(most_nbytes) _(prepare) _(importer) _(key) _(cookie) _(room) _(reopen) _(recogniser) _(object_named) _(find)   \
+        _(maps) _(_starts)
 /* Slots of these classes, which are read and set without a search for their names. */
 #define SLOTS(_)                                                                                                      \
     _(SharedArray, _held) _(SharedArray, _forks) _(SharedArray, _shape) _(SharedArray, _strides)                      \
@@ -35,14 +35,14 @@
     _(End, _release) _(End, _arguments) _(End, _forks) _(End, forget) _(End, keep)                                    \
     _(Exported, handle) _(Exported, source) _(Exported, keep) _(Exported, foreign) _(Exported, implicit)              \
     _(Exported, nbytes) _(Exported, outlives) _(Exported, deadline)                                                   \
-    _(Opener, admit) _(Opener, maps) _(Opener, room)                                                                  \
+    _(Opener, admit) _(Opener, maps) _(Opener, room) _(Opener, importer)                                                                  \
     _(Device, _adapter) _(Device, _info)                                                                              \
     _(Node, _table) _(Node, peers) _(Node, allocations) _(Node, foreign)                                              \
     _(Table, _lock) _(Table, _serving) _(Table, _lingering) _(Table, _ending) _(Table, _entries) _(Table, domain)     \
     _(Table, _exports) _(Table, exporting) _(Implicit, handle)                                                        \
     _(Peers, _peers) _(Peers, _cache) _(Peers, _lock) _(Peers, _turns) _(Peers, _together) _(Peers, _opening)         \
     _(Peers, kept) _(Peer, table) _(Peer, domain)                                                                     \
-    _(Timeline, device) _(Timeline, driver) _(Timeline, forks) _(Timeline, _end) _(Timeline, slot)                    \
+    _(Timeline, device) _(Timeline, driver) _(Timeline, forks) _(Timeline, _end) _(Timeline, slot) _(Timeline, prepared) \
     _(Order, _event) _(Order, _point) _(Turn, keys) _(Turn, lock) _(Turn, over) _(Turn, refusal)
 
 #define ENUM(name) K_##name,

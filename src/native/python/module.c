@@ -170,7 +170,7 @@ static int module_exec(PyObject *module)
         xp_init_span(module) < 0 || xp_init_dlpack(module) < 0 || xp_init_domain(module) < 0 ||
         xp_init_peer(module) < 0 || xp_init_seal(module) < 0 || xp_init_slot(module) < 0 || xp_init_queue(module) < 0 ||
         xp_init_warden(module) < 0 || xp_init_serve(module) < 0 || xp_init_hand_over(module) < 0 ||
-        xp_init_tree(module) < 0 || xp_init_allocations(module) < 0 || xp_init_scope(module) < 0 ||
+        xp_init_tree(module) < 0 || xp_init_scope(module) < 0 || xp_init_allocations(module) < 0 ||
         xp_init_foreign(module) < 0)
         return -1;
     return 0;
@@ -200,6 +200,9 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(s->own_table);
     Py_VISIT(s->tree_parts);
     Py_VISIT(s->domain);
+    Py_VISIT(s->peer_table);
+    Py_VISIT(s->slot);
+    Py_VISIT(s->importer);
     Py_VISIT(s->stream_queue);
     Py_VISIT(s->idle_check);
     Py_VISIT(s->scopes);
@@ -222,6 +225,9 @@ static int module_clear(PyObject *module)
     Py_CLEAR(s->own_table);
     Py_CLEAR(s->tree_parts);
     Py_CLEAR(s->domain);
+    Py_CLEAR(s->peer_table);
+    Py_CLEAR(s->slot);
+    Py_CLEAR(s->importer);
     Py_CLEAR(s->stream_queue);
     Py_CLEAR(s->idle_check);
     Py_CLEAR(s->scopes);

@@ -40,7 +40,7 @@ PyObject *xp_dims_tuple(const int64_t *values, int n);
 /* The types of which C makes objects; each interpreter has its own. From a type, PyType_GetModuleState returns it. */
 typedef struct {
     PyTypeObject *fields, *lease, *mapping, *span, *queue_calls, *owned_fd, *seal, *template, *own_table,
-        *peer_table, *tree_parts, *domain, *slot, *stream_queue, *idle_check, *scopes, *with, *recogniser;
+        *peer_table, *tree_parts, *domain, *slot, *importer, *stream_queue, *idle_check, *scopes, *with, *recogniser;
     PyObject *held_name; /* "_held" */
 } xp_types;
 xp_types *xp_types_of(PyObject *module);
@@ -72,6 +72,8 @@ typedef struct {
 bool xp_open_entry(const xp_types *types, PyObject *table, const xp_handle *h, PyObject *peer, bool maps, xp_opened *o);
 void xp_close_opened(xp_opened *o);
 bool xp_still_live(const xp_types *types, PyObject *table, const xp_handle *h); /* the entry is still the handle's */
+/* allocations.c, of an Importer: the driver's memory of an entry without fds; NULL: declined, or failed */
+PyObject *xp_import(const xp_types *types, PyObject *importer, const xp_opened *o);
 /* peer.c, of a PeerTable from which an entry is held: whether a point is done in the slot; counts the open of a pickle */
 bool xp_point_done(PyObject *table, uint32_t slot, uint64_t point); /* false, perhaps with an exception set */
 void xp_count_open(PyObject *table, const xp_handle *h);

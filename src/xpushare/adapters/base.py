@@ -29,7 +29,7 @@ from xpushare import adapters
 from xpushare._aspects import Aspect, Support
 from xpushare._errors import FeatureNotSupportedError, InvalidHandleError
 from xpushare._fds import OwnedFd
-from xpushare._native import Domain, IdleCheck, Mapping, Recogniser, Slot
+from xpushare._native import Domain, IdleCheck, Importer, Mapping, Recogniser, Slot
 
 __all__ = [
     "Access",
@@ -396,6 +396,12 @@ class Adapter(abc.ABC):
     def allocate(self, device: DeviceInfo, kind: UsmKind, nbytes: int) -> DriverMemory: ...
     @abc.abstractmethod
     def import_memory(self, device: DeviceInfo, what: Import) -> DriverMemory: ...
+    def importer(self, device: DeviceInfo) -> Importer | None:
+        """What native code opens memory by, without Python, that comes without fds; where that fails, `import_memory`
+        says why. None: there is nothing.
+        """
+        return None
+
     def import_all(self, device: DeviceInfo, found: Sequence[Import]) -> list[DriverMemory]:
         """`import_memory` of each: all of them, or none. They come without fds and mappings, from this backend."""
         made: list[DriverMemory] = []

@@ -9,7 +9,7 @@ import threading
 import uuid
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar, final
+from typing import Any, Final, Literal, NamedTuple, TypeVar, final
 from weakref import WeakValueDictionary, ref
 
 from xpushare import _native, _system
@@ -23,7 +23,7 @@ from xpushare._errors import (
     from_os_error,
 )
 from xpushare._fds import OwnedFd, close_all
-from xpushare._native import Fields, Lease, load64
+from xpushare._native import Fields, Importer, Lease, load64
 from xpushare.adapters.base import Export, Form, Hardware, Import
 from xpushare.sharing import layout, routes
 from xpushare.sharing.handle import COUNTED, PICKLED, READ_ONLY, Handle, fields_of
@@ -71,10 +71,11 @@ class Opener:
     `make` imports; `make_all` imports several that come without fds: all, or none. `admit`, where the exporter's device
     is of another backend, raises unless exports of that form and hardware can be imported; it is asked before anything
     is fetched. `maps`: memory in a memfd comes mapped. `least_per_fd`: bytes that each fd of several stands for, at
-    least; 0: there is one fd. `room`: where what is closed may stay mapped for a moment.
+    least; 0: there is one fd. `room`: where what is closed may stay mapped for a moment. `importer`: of native code,
+    what `Adapter.importer` says once it was asked; False: nothing.
     """
 
-    __slots__ = ("admit", "least_per_fd", "make", "make_all", "maps", "room")
+    __slots__ = ("admit", "importer", "least_per_fd", "make", "make_all", "maps", "room")
 
     def __init__(
         self,
@@ -91,6 +92,7 @@ class Opener:
         self.maps = maps
         self.least_per_fd = least_per_fd
         self.room = room
+        self.importer: Importer | Literal[False] | None = None
 
     def expect_fds(self, count: int, exposed_nbytes: int) -> None:
         """Before they are fetched: a table that claims a million would keep us busy for long."""

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from xpushare._aspects import Aspect, Support
 from xpushare._errors import DeviceError, FeatureNotSupportedError, InvalidArgumentError, XpuShareError
+from xpushare._native import Importer
 from xpushare.adapters.base import (
     DeviceInfo,
     DriverMemory,
@@ -212,6 +213,9 @@ class Cuda(VirtualMemoryAdapter):
         if what.form is Form.OPAQUE_FD:
             return open_opaque(self.memory_engine, self.device(device), what)
         return super().import_memory(device, what)
+
+    def importer(self, device: DeviceInfo) -> Importer:
+        return _memory.importer(self.memory_engine, self.device(device))
 
     def import_all(self, device: DeviceInfo, found: Sequence[Import]) -> list[DriverMemory]:
         opened = _memory.open_legacy(self.memory_engine, self.device(device), found)

@@ -1,0 +1,224 @@
+"""`attach` of an array in memory of cudaMalloc, between real processes over a scripted driver: in native code."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from scripted_driver import MIB2, ScriptedDriver
+from scripted_driver import Range as Extent
+
+import harness
+import xpushare as xs
+from harness import Child, kept, wait_until
+from xpushare import _device, _hand_over, adapters, arrays
+from xpushare._array_handle import seal_array
+from xpushare.adapters.cuda import _memory
+from xpushare.adapters.cuda._adapter import Cuda
+from xpushare.arrays import Located
+from xpushare.core import memory
+from xpushare.sharing import node
+from xpushare.sharing.handle import fields_of
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="Linux only"),
+    pytest.mark.skipif(bool(_hand_over.off), reason="the native way is switched off"),
+]
+
+NUMBER = 4
+START = 0x7E00_0000_0000
+
+
+def new_driver() -> tuple[ScriptedDriver, Cuda]:
+    driver = ScriptedDriver()
+    for index in range(NUMBER):
+        driver.foreign.append(Extent(START + index * MIB2, MIB2, 0, legacy=1, buffer=1000 + index))
+    return driver, Cuda(driver)
+
+
+def shared(index: int) -> bytes:
+    """In the exporter: an array in one of its allocations."""
+    if "driver" not in kept:
+        kept["driver"], adapters._adapters["cuda"] = new_driver()
+        adapters._adapters["cuda"].devices()
+    where = arrays.range_at(Located(START + index * MIB2 + 512, 64, False, "cuda"), kept)
+    handle = kept[index] = memory.get(where)
+    return bytes(seal_array(handle, np.dtype("u1"), (4, 16), (16, 1), 0))
+
+
+def withdraw(index: int) -> None:
+    xs.ipc.memory.put(kept.pop(index))
+
+
+@pytest.fixture(scope="module")
+def exporter() -> Iterator[Child]:
+    with Child() as child:
+        harness.children.discard(child)  # one for all tests
+        yield child
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch, exporter: Child) -> Iterator[ScriptedDriver]:
+    """Which has opened memory before: what is decided is decided."""
+    driver, cuda = new_driver()
+    driver.foreign.clear()
+    monkeypatch.setattr(_device, "_known", {})
+    monkeypatch.setattr(_device, "_named_by_handles", {})
+    monkeypatch.setitem(adapters._adapters, "cuda", cuda)
+    for _ in range(2):  # in Python, which decides; and in native code, which then knows how
+        xs.attach(exporter.call(shared, 0)).close()
+        closed(driver)
+    driver.calls.clear()
+    yield driver
+    driver.fail_named.clear()
+    memory.decided.clear()
+    closed(driver)
+    assert cuda.engine.teardown.settle(5)
+    wait_until(lambda: driver.balanced)
+    assert not driver.unsafe
+    assert not node.current().peers._opening
+
+
+def closed(driver: ScriptedDriver) -> None:
+    """Nothing stays mapped."""
+    gc.collect()
+    xs.trim()
+    wait_until(lambda: not driver.live["legacy"])
+
+
+def unwanted(*_arguments: Any) -> Any:
+    pytest.fail("this is Python's way")
+
+
+def test_an_allocation_is_opened_without_python(
+    driver: ScriptedDriver, exporter: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = exporter.call(shared, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(_memory, "_open_legacy", unwanted)
+        array = xs.attach(raw)
+    assert driver.calls == [
+        "cuThreadExchangeStreamCaptureMode", "cuCtxPushCurrent", "cuIpcOpenMemHandle", "cuPointerGetAttribute",
+        "cuCtxPopCurrent", "cuThreadExchangeStreamCaptureMode",
+    ]  # fmt: skip
+    assert (array.shape, array.strides, array.read_only) == ((4, 16), (16, 1), False)
+    held = array._held
+    assert held is not None
+    assert {held.allocation.address} == driver.live["legacy"]
+    assert (held.allocation.nbytes, held.offset, array.memory.nbytes) == (MIB2, 512, 64)
+    again = xs.attach(raw)
+    assert again.ptr == array.ptr
+    del held
+    array.close()
+    again.close()
+    assert driver.live["legacy"], "it is kept for a moment"
+    with xs.attach(raw):
+        assert driver.calls.count("cuIpcOpenMemHandle") == 1
+
+
+@pytest.mark.parametrize(
+    "call", ["cuThreadExchangeStreamCaptureMode", "cuCtxPushCurrent", "cuIpcOpenMemHandle", "cuPointerGetAttribute"]
+)
+def test_what_fails_is_pythons_to_say(driver: ScriptedDriver, exporter: Child, call: str) -> None:
+    raw = exporter.call(shared, 1)
+    driver.fail_named[call] = 999
+    if call == "cuPointerGetAttribute":  # older drivers may not know it
+        xs.attach(raw).close()
+    else:
+        with pytest.raises(xs.DeviceError, match=call):
+            xs.attach(raw)
+        assert not driver.live["legacy"]
+    driver.fail_named.clear()
+    with xs.attach(raw):
+        pass
+
+
+def test_memory_that_is_too_small(driver: ScriptedDriver, exporter: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = ScriptedDriver._pointer
+
+    def small(self: ScriptedDriver, attribute: int, address: int) -> tuple[Any, ...]:
+        code, found = real(self, attribute, address)
+        return code, found // 2 if int(attribute) == int(_memory.Pointer.RANGE_SIZE) else found
+
+    monkeypatch.setattr(ScriptedDriver, "_pointer", small)
+    with pytest.raises(xs.InvalidHandleError, match="its memory has"):
+        xs.attach(exporter.call(shared, 1))
+    assert not driver.live["legacy"]
+
+
+def test_an_interrupt_leaves_nothing_open(
+    driver: ScriptedDriver, exporter: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = exporter.call(shared, 1)
+
+    def interrupt(*_arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_memory.Mapped, "__init__", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            xs.attach(raw)
+    assert not driver.live["legacy"]
+    with xs.attach(raw):
+        pass
+
+
+def opening(driver: ScriptedDriver, monkeypatch: pytest.MonkeyPatch, first: Callable[[], object]) -> None:
+    """Have `first` called by the driver when it opens something."""
+
+    def open_(*arguments: Any) -> Any:
+        first()
+        return ScriptedDriver.cuIpcOpenMemHandle(driver, *arguments)
+
+    monkeypatch.setattr(driver, "cuIpcOpenMemHandle", open_, raising=False)
+
+
+def test_a_handle_that_ends_while_it_is_opened(
+    driver: ScriptedDriver, exporter: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = exporter.call(shared, 1)
+    left = [1]
+
+    def end() -> None:
+        if left:
+            exporter.call(withdraw, left.pop())
+
+    opening(driver, monkeypatch, end)
+    with pytest.raises(xs.HandleExpiredError):
+        xs.attach(raw)
+    closed(driver)
+    assert node.current().peers.statistics()["mapped"] == 0
+
+
+def test_several_threads_open_it_once(driver: ScriptedDriver, exporter: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    raws = [exporter.call(shared, index) for index in range(1, NUMBER)]
+    cookie = fields_of(xs.ArrayHandle(raws[0]).handle).cookie
+    found: list[xs.SharedArray] = []
+    begun, go = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        assert go.wait(20)
+
+    opening(driver, monkeypatch, wait)
+    ways = [_hand_over.attach, xs.attach, lambda raw: xs.attach(raw, device="cuda:0")]  # natively, and in Python
+    threads = [threading.Thread(target=lambda way=way: found.append(way(raws[0]))) for way in ways]
+    threads[0].start()
+    assert begun.wait(20)
+    assert {key[0] for key in node.current().peers._opening} == {cookie}
+    for each in threads[1:]:
+        each.start()
+        each.join(0.2)  # it cannot be seen to wait
+    assert not found
+    go.set()
+    for each in threads:
+        each.join(20)
+    assert len({array.ptr for array in found}) == 1
+    assert len(found) == len(ways)
+    assert driver.calls.count("cuIpcOpenMemHandle") == 1
+    found.clear()
