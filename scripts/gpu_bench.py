@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import cProfile
 import ctypes
+import functools
 import importlib.metadata
 import io
 import itertools
@@ -20,7 +21,6 @@ import mmap
 import multiprocessing
 import os
 import pstats
-import random
 import shutil
 import signal
 import statistics
@@ -506,95 +506,78 @@ def tensors() -> None:
     def again(_item: Any, handles: list[Any]) -> None:
         here.send_bytes(bytes(handles[0]))
 
-    def measure(ways: dict[str, Way], rest: float = 0) -> dict[str, Samples]:
-        """The times of ways that take turns, in a new order each round: what the machine does then, it does to all."""
+    def measure(ways: tuple[Way, Way], name: str, rest: float) -> tuple[Samples, Samples]:
+        """The times of two ways that take turns: what the machine does meanwhile, it does to both."""
         # Before the clock starts: the GPU's change of process after a fill is no part of a hand-over.
-        made = {name: [way.make(i) for i in range(1 if way.same else rounds)] for name, way in ways.items()}
+        made = [[way.make(i) for i in range(1 if way.same else rounds)] for way in ways]
         torch.cuda.synchronize()
-        handles: dict[str, list[Any]] = {name: [] for name in ways}
-        for name, way in ways.items():
+        handles: list[list[Any]] = [[], []]
+        for way, items, known in zip(ways, made, handles, strict=True):
             if way.send is again:
-                handles[name].append((xs.share if way.take == "share" else xs.ipc.memory.get)(made[name][0]))
-        found: dict[str, Samples] = {name: [] for name in ways}
-        profiles, order = Profiles(), random.Random(rounds)
+                known.append((xs.share if way.take == "share" else xs.ipc.memory.get)(items[0]))
+        found: tuple[Samples, Samples] = ([], [])
+        profiles = Profiles()
         for i in range(rounds):
-            for name in order.sample(list(ways), len(ways)):
-                way = ways[name]
-                here.send((name, way.take, way.keep))
+            for side in (i % 2, 1 - i % 2):
+                way, number = ways[side], 0 if ways[side].same else i
+                here.send((f"{name}, {way.take}", way.take, way.keep))
                 here.recv_bytes()
                 time.sleep(rest)
-                number = 0 if way.same else i
-                with profiles.of(name):
+                with profiles.of(f"{name}, {way.take}"):
                     start = time.perf_counter()
-                    way.send(made[name][number], handles[name])
+                    way.send(made[side][number], handles[side])
                     value = here.recv_bytes()
-                    found[name].append(time.perf_counter() - start)
+                    found[side].append(time.perf_counter() - start)
                 if int(value) != number:
-                    raise RuntimeError(f"{name}: {value!r} was read instead of {number}")
+                    raise RuntimeError(f"{name}, {way.take}: {value!r} was read instead of {number}")
         here.send("over")
-        for side, texts in (("consumer", here.recv()), ("producer", profiles.texts())):
-            for name, text in texts.items():
-                report(f"profile of the {side}, {name}", text=text)
-        for handle in itertools.chain(*handles.values()):
+        for end, texts in (("consumer", here.recv()), ("producer", profiles.texts())):
+            for which, text in texts.items():
+                report(f"profile of the {end}, {which}", text=text)
+        for handle in itertools.chain(*handles):
             handle.close() if hasattr(handle, "close") else xs.ipc.memory.put(handle)
-        made.clear()
+        del made
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-        return {name: samples[warm:] for name, samples in found.items()}
+        return found[0][warm:], found[1][warm:]
 
-    new = {
-        "theirs": Way("queue", by_queue, fresh),
-        "hand": Way("hand", by_hand, fresh),
-        "share": Way("share", by_share, fresh),
-        "explicit": Way("open", by_handle, fresh),
-        "own share": Way("share", by_share, own),
-        "own explicit": Way("open", by_handle, own),
-    }
-    before = {
-        "theirs before": Way("queue", by_queue, fresh, same=True),
-        "theirs held": Way("queue", by_queue, fresh, same=True, keep=True),
-        "share before": Way("share", by_share, fresh, same=True, keep=True),
-        "explicit before": Way("open", by_handle, fresh, same=True, keep=True),
-        "handle before": Way("share", again, fresh, same=True, keep=True),
-        "explicit handle before": Way("open", again, fresh, same=True, keep=True),
-        "own before": Way("share", again, own, same=True, keep=True),
-    }
-    both = new | before
-    cold = {f"{name}, cold": both[name] for name in ("theirs", "share", "theirs held", "share before")}
-    found: dict[str, Samples] = {name: [] for name in both | cold}
+    hand, shared, explicit = Way("hand", by_hand, fresh), Way("share", by_share, fresh), Way("open", by_handle, fresh)
+    own_shared, own_explicit = Way("share", by_share, own), Way("open", by_handle, own)
+    queued = Way("queue", by_queue, fresh)
+    before = functools.partial(Way, same=True, keep=True)
+    queued_before, queued_held = Way("queue", by_queue, fresh, same=True), before("queue", by_queue, fresh)
+    shared_before = before("share", by_share, fresh)
+    other = "torch.multiprocessing queue"
+    new, bare = "d. new 64 MiB torch tensor", "ctypes by hand, nothing checked, no tensor made"
+    known = "d. tensor opened before"
+    pairs: list[tuple[str, Way, str, Way, float | None, float]] = [
+        ("d. floor: new 64 MiB torch tensor, ctypes by hand", hand, other, queued, None, 0),
+        (f"{new}, explicit handle", explicit, bare, hand, None, 0),
+        (f"{new}, xs.share", shared, other, queued, 2, 0),
+        (f"{new}, xs.share, cold", shared, f"{other}, cold", queued, 1.2, COLD),
+        (f"{new}, explicit handle", explicit, other, queued, None, 0),
+        ("d. new xs.empty on cuda, xs.share", own_shared, other, queued, None, 0),
+        ("d. new xs.empty on cuda, explicit handle", own_explicit, other, queued, None, 0),
+        (f"{known}, shared anew, cold", shared_before, f"{other}, cold, still open there", queued_held, None, COLD),
+    ]
+    for more, theirs, faster in (("sent before", queued_before, None), ("still open there", queued_held, 3.0)):
+        pairs += [
+            (f"{known}, shared anew", shared_before, f"{other}, {more}", theirs, faster, 0),
+            (f"{known}, explicit handle anew", before("open", by_handle, fresh), f"{other}, {more}", theirs, faster, 0),
+            (f"{known}, same array handle", before("share", again, fresh), f"{other}, {more}", theirs, faster, 0),
+            (f"{known}, same explicit handle", before("open", again, fresh), f"{other}, {more}", theirs, faster, 0),
+            ("d. xs.empty opened before, same array handle", before("share", again, own), f"{other}, {more}", theirs,
+             faster, 0),
+        ]  # fmt: skip
+    found: list[tuple[Samples, Samples]] = [([], []) for _ in pairs]
     for _ in range(1 if PROFILE else turns):
-        for ways, rest in ((new, 0), (before, 0), (cold, COLD)):
-            for name, samples in measure(ways, rest).items():
-                found[name] += samples
+        for samples, (name, mine, _other, theirs, _faster, rest) in zip(found, pairs, strict=True):
+            for kept, measured in zip(samples, measure((mine, theirs), name, rest), strict=True):
+                kept += measured
     here.send("end")
     child.join(10)
-    other = "torch.multiprocessing queue"
-    theirs, theirs_cold = found["theirs"], found["theirs, cold"]
-    hand = "ctypes by hand, nothing checked, no tensor made"
-    compare("d. floor: new 64 MiB torch tensor, ctypes by hand", found["hand"], other, theirs)
-    compare("d. new 64 MiB torch tensor, explicit handle", found["explicit"], hand, found["hand"])
-    compare("d. new 64 MiB torch tensor, xs.share", found["share"], other, theirs, faster=2)
-    compare(
-        "d. new 64 MiB torch tensor, xs.share, cold", found["share, cold"], f"{other}, cold", theirs_cold, faster=1.2
-    )
-    compare("d. new 64 MiB torch tensor, explicit handle", found["explicit"], other, theirs)
-    compare("d. new xs.empty on cuda, xs.share", found["own share"], other, theirs)
-    compare("d. new xs.empty on cuda, explicit handle", found["own explicit"], other, theirs)
-    theirs_cold = found["theirs held, cold"]
-    more = "cold, still open there"
-    compare("d. tensor opened before, shared anew, cold", found["share before, cold"], f"{other}, {more}", theirs_cold)
-    for more, theirs_before, faster in (
-        (", sent before", "theirs before", None),
-        (", still open there", "theirs held", 3),
-    ):
-        for what, name in (
-            ("tensor opened before, shared anew", "share before"),
-            ("tensor opened before, explicit handle anew", "explicit before"),
-            ("tensor opened before, same array handle", "handle before"),
-            ("tensor opened before, same explicit handle", "explicit handle before"),
-            ("xs.empty opened before, same array handle", "own before"),
-        ):
-            compare(f"d. {what}", found[name], other + more, found[theirs_before], faster=faster)
+    for (ours, others), (name, _mine, what, _theirs, faster, _rest) in zip(found, pairs, strict=True):
+        compare(name, ours, what, others, faster=faster)
 
 
 # --- e: cuda.core -----------------------------------------------------------------------------------------------------
