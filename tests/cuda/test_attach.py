@@ -41,18 +41,18 @@ def new_driver() -> tuple[ScriptedDriver, Cuda]:
     return driver, Cuda(driver)
 
 
-def shared(index: int) -> bytes:
+def shared(index: int, offset: int = 512) -> bytes:
     """In the exporter: an array in one of its allocations."""
     if "driver" not in kept:
         kept["driver"], adapters._adapters["cuda"] = new_driver()
         adapters._adapters["cuda"].devices()
-    where = arrays.range_at(Located(START + index * MIB2 + 512, 64, False, "cuda"), kept)
-    handle = kept[index] = memory.get(where)
+    where = arrays.range_at(Located(START + index * MIB2 + offset, 64, False, "cuda"), kept)
+    handle = kept[index, offset] = memory.get(where)
     return bytes(seal_array(handle, np.dtype("u1"), (4, 16), (16, 1), 0))
 
 
 def withdraw(index: int) -> None:
-    xs.ipc.memory.put(kept.pop(index))
+    xs.ipc.memory.put(kept.pop((index, 512)))
 
 
 @pytest.fixture(scope="module")
@@ -193,6 +193,28 @@ def test_a_handle_that_ends_while_it_is_opened(
         xs.attach(raw)
     closed(driver)
     assert node.current().peers.statistics()["mapped"] == 0
+
+
+@pytest.mark.usefixtures("driver")
+def test_another_open_of_it_comes_first(exporter: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a signal's handler may open it. Both handles cover their parts of what is kept."""
+    left = [exporter.call(shared, 1)]
+    two = exporter.call(shared, 1, 4096)
+    real, found = _memory.Mapped, list[xs.SharedArray]()
+
+    def make(*arguments: Any) -> Any:
+        if left:
+            found.append(xs.attach(left.pop()))
+        return real(*arguments)
+
+    monkeypatch.setattr(_memory, "Mapped", make)
+    found.append(xs.attach(two))
+    ranges = [array._held for array in found]
+    allocation, *others = {id(held.allocation): held.allocation for held in ranges if held is not None}.values()
+    assert not others
+    assert [allocation.handle_covering(offset, 64) is not None for offset in (512, 4096, 8192)] == [True, True, False]
+    del ranges, allocation
+    found.clear()
 
 
 def test_several_threads_open_it_once(driver: ScriptedDriver, exporter: Child, monkeypatch: pytest.MonkeyPatch) -> None:

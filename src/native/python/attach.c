@@ -253,6 +253,20 @@ static PyObject *remember(const xp_hand_over *self, const arrival *a, PyObject *
     return kept;
 }
 
+/* As the property's setter does it. */
+static bool set_handle(const xp_hand_over *self, const xp_types *types, const xp_handle *h, PyObject *memory,
+                       PyObject *allocation)
+{
+    PyObject *before = READ(allocation, Allocation, _handle);
+    PyObject *fields = before && Py_TYPE(before) == CLASS(Handle) ? READ(before, Handle, _fields) : NULL;
+    const xp_handle *old = fields ? xp_fields_of(types, fields) : NULL;
+    bool same = old && (h->flags & XP_ENTRY_PICKLED ? old->generation == h->generation
+                                                    : old->offset == h->offset && old->nbytes == h->nbytes);
+    Py_XDECREF(fields);
+    Py_XDECREF(before);
+    return same ? WRITE(allocation, Allocation, _handle, memory) : before && SET(allocation, handle, memory);
+}
+
 /* (the allocation, the hold); NULL: see `declined`. In a turn of our own, or where it comes mapped: then two threads may
  * open it, and one of the mappings is kept. */
 static PyObject *make_new(const xp_hand_over *self, const xp_types *types, const arrival *a, bool maps, PyObject *room)
@@ -265,7 +279,7 @@ static PyObject *make_new(const xp_hand_over *self, const xp_types *types, const
         made = imported(self, types, a, &o, forget);
     if (made && (o.mapping != Py_None || xp_still_live(types, table, a->h))) /* else a driver may have taken it for */
         kept = remember(self, a, a->key, made, room);                       /* something that is there now */
-    if (kept)
+    if (kept && (kept == made || set_handle(self, types, a->h, a->memory, kept)))
         found = PyTuple_Pack(2, kept, o.lease);
     xp_close_opened(&o);
     Py_XDECREF(table);
@@ -298,20 +312,6 @@ static PyObject *open_new(const xp_hand_over *self, const xp_types *types, const
 }
 
 /* --- what is open already ----------------------------------------------------------------------------------------- */
-
-/* As the property's setter does it. */
-static bool set_handle(const xp_hand_over *self, const xp_types *types, const xp_handle *h, PyObject *memory,
-                       PyObject *allocation)
-{
-    PyObject *before = READ(allocation, Allocation, _handle);
-    PyObject *fields = before && Py_TYPE(before) == CLASS(Handle) ? READ(before, Handle, _fields) : NULL;
-    const xp_handle *old = fields ? xp_fields_of(types, fields) : NULL;
-    bool same = old && (h->flags & XP_ENTRY_PICKLED ? old->generation == h->generation
-                                                    : old->offset == h->offset && old->nbytes == h->nbytes);
-    Py_XDECREF(fields);
-    Py_XDECREF(before);
-    return same ? WRITE(allocation, Allocation, _handle, memory) : before && SET(allocation, handle, memory);
-}
 
 /* (the allocation, the hold) of what is open already, by a weak reference to it. The hold is first: a handle that is
  * refused renews nothing. NULL: see `declined`. */
@@ -451,11 +451,10 @@ static PyObject *new_timeline(const xp_hand_over *self, const xp_types *types, c
 }
 
 /* The timeline of the event in that slot, now or for an earlier open. */
-static PyObject *timeline_of(const xp_hand_over *self, const xp_types *types, const arrival *a, PyObject *peer,
-                             uint32_t index)
+static PyObject *timeline_of(const xp_hand_over *self, const xp_types *types, const arrival *a, uint32_t index)
 {
-    PyObject *domain = READ(peer, Peer, domain), *items[] = {NULL, NULL, NULL}, *found = NULL;
-    PyObject *cookie = domain ? PyObject_GetAttr(peer, self->names[N_cookie]) : NULL;
+    PyObject *domain = READ(a->peer, Peer, domain), *items[] = {NULL, NULL, NULL}, *found = NULL;
+    PyObject *cookie = domain ? GET(a->peer, cookie) : NULL;
     items[0] = cookie;
     items[1] = Py_NewRef(self->names[N_slot]);
     items[2] = PyLong_FromUnsignedLong(index);
@@ -474,9 +473,9 @@ static PyObject *timeline_of(const xp_hand_over *self, const xp_types *types, co
 
 /* The order after an event that has yet to come. `on`: see `opened_on`. */
 static PyObject *new_order(const xp_hand_over *self, const xp_types *types, const xp_array_parts *p, const arrival *a,
-                           PyObject *on, PyObject *peer, PyObject *lease, uint32_t index)
+                           PyObject *on, PyObject *lease, uint32_t index)
 {
-    PyObject *timeline = timeline_of(self, types, a, peer, index), *order = NULL;
+    PyObject *timeline = timeline_of(self, types, a, index), *order = NULL;
     if (timeline) {
         PyObject *items[] = {Py_NewRef(timeline), Py_NewRef(a->device), Py_NewRef(PyTuple_GetItem(on, 1)),
                              Py_NewRef(Py_False), Py_NewRef(Py_None), new_handle(self, types, &p->event),
@@ -497,31 +496,23 @@ static PyObject *new_order(const xp_hand_over *self, const xp_types *types, cons
 /* What readers have to wait for; None where the content is there: then nothing is opened. NULL: see `declined`. */
 static PyObject *order_known(const xp_hand_over *self, const xp_types *types, const xp_array_parts *p, const arrival *a)
 {
+    const xp_handle *e = &p->event;
     PyObject *id = PyLong_FromVoidPtr(a->device), *on = id ? found_in(self->kit[K_opened_on], id) : NULL;
-    PyObject *peer = NULL, *order = NULL;
-    if (on && PyTuple_GetItem(on, 0) == a->device && !(p->event.flags & XP_ENTRY_COUNTED)) {
-        if (memcmp(p->event.cookie, a->h->cookie, sizeof p->event.cookie) == 0) {
-            peer = Py_NewRef(a->peer);
-        } else {
-            PyObject *cookie = PyBytes_FromStringAndSize((const char *)p->event.cookie, sizeof p->event.cookie);
-            peer = cookie ? found_in(a->met, cookie) : NULL;
-            Py_XDECREF(cookie);
-        }
-    }
-    PyObject *table = peer ? READ(peer, Peer, table) : NULL;
+    bool there = on && PyTuple_GetItem(on, 0) == a->device && !(e->flags & XP_ENTRY_COUNTED) &&
+                 memcmp(e->backend, a->h->backend, sizeof e->backend) == 0 &&
+                 memcmp(e->device_uuid, a->h->device_uuid, sizeof e->device_uuid) == 0;
+    PyObject *table = there ? READ(a->peer, Peer, table) : NULL, *order = NULL; /* the event is of that exporter, too */
     uint32_t index;
-    PyObject *lease = table ? xp_hold_live(types, table, &p->event, peer, &index) : NULL;
+    PyObject *lease = table ? xp_hold_live(types, table, e, a->peer, &index) : NULL;
     if (lease && xp_point_done(table, index, p->head.point))
         order = Py_NewRef(Py_None);
     else if (lease && !PyErr_Occurred())
-        order = new_order(self, types, p, a, on, peer, lease, index);
-    if (order && xp_still_live(types, table, &p->event)) /* else the slot may be another event's by now */
-        xp_count_open(table, &p->event);
-    else
+        order = new_order(self, types, p, a, on, lease, index);
+    /* Else the slot may be another event's by now. */
+    if (order && !(xp_still_live(types, table, e) && xp_count_open(table, e)))
         Py_CLEAR(order);
     Py_XDECREF(id);
     Py_XDECREF(on);
-    Py_XDECREF(peer);
     Py_XDECREF(table);
     Py_XDECREF(lease);
     return order;

@@ -76,7 +76,7 @@ bool xp_still_live(const xp_types *types, PyObject *table, const xp_handle *h); 
 PyObject *xp_import(const xp_types *types, PyObject *importer, const xp_opened *o);
 /* peer.c, of a PeerTable from which an entry is held: whether a point is done in the slot; counts the open of a pickle */
 bool xp_point_done(PyObject *table, uint32_t slot, uint64_t point); /* false, perhaps with an exception set */
-void xp_count_open(PyObject *table, const xp_handle *h);
+bool xp_count_open(PyObject *table, const xp_handle *h);           /* false with an exception set */
 
 /* peer.c, of an OwnTable: a template. Of `common` it takes all but fds and payload */
 PyObject *xp_prepare(const xp_types *types, PyObject *own, PyObject *names, PyObject *fds, PyObject *payload,

@@ -261,11 +261,14 @@ bool xp_point_done(PyObject *table, uint32_t slot, uint64_t point)
     return xp_state(&v, point) == XP_DONE;
 }
 
-void xp_count_open(PyObject *table, const xp_handle *h)
+bool xp_count_open(PyObject *table, const xp_handle *h)
 {
-    xp_domain *d = h->flags & XP_ENTRY_PICKLED ? xp_domain_of(((xp_peer_table *)table)->domain) : NULL;
+    if (!(h->flags & XP_ENTRY_PICKLED))
+        return true;
+    xp_domain *d = xp_domain_of(((xp_peer_table *)table)->domain);
     if (d)
         xp_take_open(d, h->entry);
+    return d != NULL;
 }
 
 static PyObject *table_open(PyObject *object, PyObject *const *args, Py_ssize_t n)
