@@ -28,9 +28,9 @@ needs_cc = pytest.mark.skipif(
 limits_hold = sys.version_info[:2] == (3, 11) and not sysconfig.get_config_var("Py_DEBUG")
 
 
-def counted(*options: str, rounds: int = 3) -> dict[str, list[int]]:
+def counted(*options: str) -> dict[str, list[int]]:
     """The numbers of each line: instructions, cache lines, pages, system calls."""
-    command = [sys.executable, SCRIPT, "--rounds", str(rounds), *options]
+    command = [sys.executable, SCRIPT, "--rounds", "1", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     if done.returncode and ("ptrace" in done.stderr or "Python.h" in done.stderr):
         pytest.skip("no tracing, or no headers, here")
@@ -61,7 +61,7 @@ def test_attach_on_a_device_takes_few_instructions(options: list[str], most: int
 
 @needs_cc
 def test_a_first_contact_takes_few_instructions_and_system_calls() -> None:
-    found = counted("--first", rounds=1)
+    found = counted("--first")
     assert list(found) == ["attach", "np.asarray", "close of the array", "__dlpack__"]
     if limits_hold:
         instructions, _lines, _pages, calls = found["attach"]
@@ -76,7 +76,7 @@ MOST_FOREIGN = {"new": 56_000, "known": 23_000, "again": 23_000, "busy new": 120
 
 @needs_cc
 def test_share_of_another_librarys_array_takes_few_instructions() -> None:
-    command = [sys.executable, SCRIPT.with_name("foreign_share.py"), "--rounds", "3"]
+    command = [sys.executable, SCRIPT.with_name("foreign_share.py"), "--rounds", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     if done.returncode and ("ptrace" in done.stderr or "Python.h" in done.stderr):
         pytest.skip("no tracing, or no headers, here")

@@ -506,6 +506,7 @@ def test_a_recogniser_takes_what_it_can_use(cuda: Cuda) -> None:
     for attributes, wanted, payload, size_at, why in (
         ((1, 2, 3, 4), (), bytes(65), 0, "64 bytes follow"),
         ((1, 2, 3, 4), (), bytes(16), 9, "64 bytes follow"),
+        ((1, 2, 3, 4), (), bytes(16), 0xFFFFFFF8, "64 bytes follow"),
         ((1, 2, 3), (), bytes(16), 8, "attributes"),
         ((1, 2, 3, 4, 5), (), bytes(16), 8, "attributes"),
         (tuple(range(17)), (0,) * 13, bytes(16), 8, "attributes"),

@@ -115,7 +115,7 @@ static PyObject *new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OKKKO!O!y#I", names_, &make, &ask, &ask_all, &name, &PyTuple_Type,
                                      &attributes, &PyTuple_Type, &wanted, &payload, &nbytes, &size_at))
         return NULL;
-    if (nbytes + HANDLE_NBYTES > (Py_ssize_t)XP_PAYLOAD || size_at + 8u > (size_t)nbytes) {
+    if (nbytes + HANDLE_NBYTES > (Py_ssize_t)XP_PAYLOAD || nbytes < 8 || size_at > (size_t)nbytes - 8) {
         PyErr_SetString(PyExc_ValueError, "the payload has room for the size, and 64 bytes follow it");
         return NULL;
     }
@@ -183,6 +183,7 @@ static bool find(xp_recogniser *self, PyObject *info, uint64_t address, uint64_t
     const known *at = &self->known[number % KNOWN];
     bool found = number && at->number == number && at->info == info && covers(at->start, at->nbytes, address, nbytes);
     if (found) {
+        self->hints[(address >> HINT_SHIFT) % HINTS] = number; /* another's may be there */
         f->number = number;
         f->start = at->start;
         f->nbytes = at->nbytes;
