@@ -183,7 +183,7 @@ def test_handles_that_lie(peer: Child, memory: xs.ipc.Handle) -> None:
             built([memory, mark]),
             built([memory, foreign]),
             built(bytes(256)),
-            built(bytes(memory)[:-1] + b"\0"),
+            built(bytes(memory)[:-1] + bytes([bytes(memory)[-1] ^ 1])),
             built(memory, ordered, events=(bytes(memory) + point,)),
             built(memory, ordered, events=(bytes(foreign) + point,)),
             built(memory, ordered, events=(bytes(mark) + struct.pack("<Q", 1 << 43),)),

@@ -209,7 +209,7 @@ class ScriptedDriver:
     @property
     def balanced(self) -> bool:
         ours = (self.stacks, self.modes)
-        return not any(found for each in ours for thread, found in each.items() if thread not in self.relays)
+        return not any(found for each in ours for thread, found in each.copy().items() if thread not in self.relays)
 
     # --- start, devices, contexts
     def cuInit(self, _flags: int) -> tuple[Any, ...]:

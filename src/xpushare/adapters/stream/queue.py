@@ -10,7 +10,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar, final
 from weakref import ref
@@ -67,7 +67,8 @@ class DeviceQueue(DriverQueue):
         self._holds = stream.ordering != "device"  # whether `_native` may hold operations
         # Points are submitted in the order in which they are queued. A full stream blocks whoever queues more.
         self._order = threading.Lock()
-        self._around = stream.around_calls or _nothing  # calls by recipe, inside `_order`
+        # Around calls by recipe, inside `_order`.
+        self._around: Callable[[], AbstractContextManager[object]] = stream.around_calls or nullcontext
         self._releasing = threading.RLock()  # while operands are released; taken before `_state`
         self._state = threading.RLock()  # what follows; never held while anything blocks
         self._marks = [_Mark(mark, 0) for mark in marks]  # to be used again
@@ -738,9 +739,6 @@ class AdoptedQueues:
             if users > 1:
                 self._used[identity] = found, users - 1
             return users == 1
-
-
-_nothing: Final = Scopes(lambda step, code: DeviceError(f"step {step} failed ({code})"))  # which makes no calls
 
 
 def _idle_check(stream: Stream, queue: StreamQueue) -> IdleCheck | None:
