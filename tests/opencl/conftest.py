@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from pathlib import Path
 
 import pytest
 
 import xpushare as xs
+from harness import Child
 
 
 def _devices() -> list[str]:
@@ -33,3 +35,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "device" in metafunc.fixturenames:
         metafunc.parametrize("device", _devices() or ["opencl:0"])
+
+
+@pytest.fixture
+def kernels(device: str) -> None:
+    """For tests that run kernels on each device: PoCL's compiler knows no CPU that is newer than itself."""
+    if unknown := _unknown_cpu(device):
+        pytest.skip(f"the compiler of {xs.Device(device).name} is older than this CPU: {unknown}")
+
+
+@functools.cache
+def _unknown_cpu(device: str) -> str:
+    import opencl_client
+
+    with Child() as child:
+        return child.call(opencl_client.unknown_cpu, device)

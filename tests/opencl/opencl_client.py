@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyopencl as cl
 import xpushare as xs
 from harness import kept
 
-__all__ = ["SOURCE", "begin", "buffer_over", "attach_and_run", "hold_kernel", "release_kernel", "run"]
+__all__ = ["begin", "buffer_over", "attach_and_run", "hold_kernel", "kernel", "release_kernel", "run", "unknown_cpu"]
 
 SOURCE = """
 kernel void triple(global uint *values) { values[get_global_id(0)] *= 3; }
@@ -19,13 +20,32 @@ kernel void add(global uint *values, uint what) { values[get_global_id(0)] += wh
 
 
 def begin(device: str) -> Any:
-    """A queue of pyopencl's on a device that this package lists, with the program built."""
+    """A queue of pyopencl's on a device that this package lists."""
     name = xs.Device(device).name
     found = next(each for one in cl.get_platforms() for each in one.get_devices() if each.name.strip() == name)
     kept["cl context"] = cl.Context([found])
-    kept["cl program"] = cl.Program(kept["cl context"], SOURCE).build()
     kept["cl queue"] = cl.CommandQueue(kept["cl context"])
     return kept["cl queue"]
+
+
+def kernel(name: str) -> Any:
+    """A kernel of the program, which is built for the first."""
+    if "cl program" not in kept:
+        kept["cl program"] = cl.Program(kept["cl context"], SOURCE).build()
+    return cl.Kernel(kept["cl program"], name)
+
+
+def unknown_cpu(device: str) -> str:
+    """Why the device's compiler builds for no CPU like this one: it is older than the CPU. Nothing if it builds."""
+    begin(device)
+    try:
+        kernel("triple")
+    except cl.RuntimeError as error:
+        told = re.search("unknown target CPU '.*'", str(error))
+        if told is None:
+            raise
+        return told[0]
+    return ""
 
 
 def buffer_over(array: Any) -> Any:
@@ -36,8 +56,7 @@ def buffer_over(array: Any) -> Any:
 
 def run(name: str, buffer: Any, *arguments: Any) -> None:
     """A kernel over all elements of a buffer, without waiting for it."""
-    kernel = cl.Kernel(kept["cl program"], name)
-    kept["cl event"] = kernel(kept["cl queue"], (buffer.size // 4,), None, buffer, *arguments)
+    kept["cl event"] = kernel(name)(kept["cl queue"], (buffer.size // 4,), None, buffer, *arguments)
 
 
 def attach_and_run(handle: str, device: str, name: str) -> str:

@@ -55,6 +55,7 @@ def test_both_ways_with_the_host(device: str) -> None:
         assert list(np.asarray(theirs)) == [21, 9, 3, 12]
 
 
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("maker", ["native_cpu:0", "the device"])
 def test_a_kernel_in_another_process(device: str, maker: str, client: Any) -> None:
     """A pyopencl program runs a kernel over our memory in place: nobody copies, or maps a buffer."""
@@ -64,6 +65,7 @@ def test_a_kernel_in_another_process(device: str, maker: str, client: Any) -> No
         assert list(np.asarray(array)) == [21, 9, 3, 12]
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_kernel_over_a_range(device: str) -> None:
     """Where kernels take any address, they take ranges, too."""
     if not xs.Device(device).has(xs.Aspect.ext_oneapi_virtual_mem):
@@ -82,8 +84,7 @@ def _over_a_range(device: str) -> list[int]:
         place.map(pages)
         array = np.frombuffer(memoryview(place)[:16], "u4")
         array[:] = NAMED
-        kernel = cl.Kernel(kept["cl program"], "triple")
-        kernel(queue, (4,), None, cl.SVM(array))
+        opencl_client.kernel("triple")(queue, (4,), None, cl.SVM(array))
         queue.finish()
         found = list(map(int, array))
         del array
@@ -118,6 +119,7 @@ def _buffers(device: str) -> list[int]:
 # --- queues -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("end", ["signal", "kill", "close"])
 def test_a_kernel_behind_another_process(device: str, end: str, client: Any) -> None:
     """A queue of pyopencl's waits for another process. It goes on, without an error, also when that one dies."""
@@ -155,6 +157,7 @@ def _close_adopted() -> None:
     kept.pop("adopted").close()
 
 
+@pytest.mark.usefixtures("kernels")
 def test_order_with_kernels(device: str) -> None:
     """Ours come after all that pyopencl's queue was given before, and before all that it is given later."""
     with Child() as child:

@@ -39,6 +39,7 @@ def work() -> str:
         theirs.close()
 
 
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.timeout(60 + 10 * KILLS)
 def test_a_peer_is_killed(device: str) -> None:
     kill_peers(KILLS, device, device, work, within=0.5)
