@@ -22,6 +22,7 @@ PyMODINIT_FUNC PyInit_mark(void) { return PyModule_Create(&definition); }
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -74,6 +75,19 @@ static void print(void)
     }
 }
 
+/* While it is stepped, the program shares our CPU: each step is two switches, which are slow from one CPU to another. */
+static void share_cpu(pid_t pid, bool stepping)
+{
+    static cpu_set_t all;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    if (CPU_COUNT(&all) == 0)
+        sched_getaffinity(0, sizeof all, &all);
+    sched_setaffinity(0, sizeof all, stepping ? &one : &all);
+    sched_setaffinity(pid, sizeof all, stepping ? &one : &all);
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2)
@@ -100,14 +114,15 @@ int main(int argc, char **argv)
         siginfo_t info;
         ptrace(PTRACE_GETREGS, pid, 0, &regs);
         if (sig == SIGTRAP) {
-            ptrace(PTRACE_GETSIGINFO, pid, 0, &info);
-            if (regs.rdx == 0x5eed && info.si_code == SI_KERNEL) { /* a mark */
+            if (regs.rdx == 0x5eed && ptrace(PTRACE_GETSIGINFO, pid, 0, &info) == 0 && info.si_code == SI_KERNEL) {
+                /* a mark */
                 if (stepping && counted[label] < INTERVALS)
                     all[label][counted[label]++] = now;
                 label = (long)regs.rax;
                 stepping = label > 0 && label < LABELS;
                 now = (count){0};
                 number++;
+                share_cpu(pid, stepping);
             } else if (stepping) {
                 now.instructions++;
                 now.lines += add(regs.rip >> 6);
