@@ -82,8 +82,8 @@ static void share_cpu(pid_t pid, bool stepping)
     cpu_set_t one;
     CPU_ZERO(&one);
     CPU_SET(sched_getcpu(), &one);
-    if (CPU_COUNT(&all) == 0)
-        sched_getaffinity(0, sizeof all, &all);
+    if (CPU_COUNT(&all) == 0 && sched_getaffinity(0, sizeof all, &all))
+        return;
     sched_setaffinity(0, sizeof all, stepping ? &one : &all);
     sched_setaffinity(pid, sizeof all, stepping ? &one : &all);
 }

@@ -219,6 +219,18 @@ def test_as_many_as_are_remembered_and_more(library: type[OfALibrary], driver: S
     assert len(objects) == 2
 
 
+def test_addresses_that_are_guessed_by_one_place_take_turns(library: type[OfALibrary], driver: ScriptedDriver) -> None:
+    """One question suffices for the one that was shared last, though another had its place in between."""
+    far = START + 256 * MIB2
+    driver.foreign.append(Range(far, MIB2, 0, legacy=1, buffer=71))
+    array, other = library(), library(far)
+    for each in (array, other, array):
+        natively(each).close()
+    driver.calls.clear()
+    natively(array).close()
+    assert driver.calls == ["cuPointerGetAttribute", *IDLE]
+
+
 @pytest.mark.parametrize("facts", [{"managed": 1}, {"memory_type": 1}, {}, {"pool": 5}], ids=str)
 def test_memory_that_cannot_be_shared_is_pythons_to_refuse(
     library: type[OfALibrary], driver: ScriptedDriver, facts: dict[str, int]
