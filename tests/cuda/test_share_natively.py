@@ -457,7 +457,7 @@ def test_interrupts(library: type[OfALibrary], driver: ScriptedDriver, busy: boo
                     table.put(each.handle)
             gc.collect()
         assert set(table._exports) == before, f"interrupted at point {nth}"
-        assert driver.balanced
+        wait_until(lambda: driver.balanced, what=f"interrupted at point {nth}")  # our threads ask the driver, too
         with natively(array) as handle:
             assert (handle.event is not None) == busy
         gc.collect()
