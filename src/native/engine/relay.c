@@ -45,7 +45,7 @@ static void *relay(void *unused)
     (void)unused;
     prctl(PR_SET_NAME, "xpushare-relay");
     pthread_mutex_lock(&relay_mu);
-    while (!stopping) {
+    while (!stopping || first) { /* what was posted before the stop is done: queues wait for it */
         xp_job *job = first;
         if (job) {
             first = job->next;

@@ -12,7 +12,7 @@ typedef struct xp_job {
 
 int xp_relay_start(void);          /* 0: from here on there is a thread; else errno */
 void xp_relay_post(xp_job *job);   /* does not block; earlier jobs run once there is a thread */
-bool xp_relay_stop(uint64_t ns);   /* false: a driver blocks a thread for longer */
+bool xp_relay_stop(uint64_t ns);   /* does the posted jobs first; false: a driver blocks a thread for longer */
 void xp_relay_fork_prepare(void);
 void xp_relay_fork_parent(void);
 void xp_relay_forked(void);

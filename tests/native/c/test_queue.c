@@ -232,6 +232,25 @@ static void test_a_driver_that_refuses(void)
     end(d);
 }
 
+static int done;
+
+static void count(xp_job *job)
+{
+    (void)job;
+    __atomic_fetch_add(&done, 1, __ATOMIC_SEQ_CST);
+}
+
+static void test_a_stop_comes_after_the_jobs(void)
+{
+    for (int i = 1; i <= 100; i++) {
+        xp_job job = {.run = count};
+        xp_relay_post(&job);
+        CHECK(xp_relay_start() == 0);
+        CHECK(xp_relay_stop(10000000000u)); /* mostly before the new thread has looked for jobs */
+        EQUAL(__atomic_load_n(&done, __ATOMIC_SEQ_CST), i);
+    }
+}
+
 int main(void)
 {
     xp_engine_init();
@@ -240,5 +259,6 @@ int main(void)
     RUN(test_held);
     RUN(test_places);
     RUN(test_a_driver_that_refuses);
+    RUN(test_a_stop_comes_after_the_jobs);
     return 0;
 }
