@@ -262,6 +262,7 @@ def test_a_chained_point_is_completed_by_the_host(peers, make, device):
     assert device.passed()
     assert queue.signal(ours, ours.address) == (4, 0, 0)
     assert device.calls[-1] == "write"
+    assert device.passed()  # a process that leaves before that stays open until its end
 
 
 def test_a_chained_point_behind_a_lost_wait_is_lost(peers, make, device):
