@@ -30,10 +30,11 @@ IN_PLACE = ("shared, every second", "shared, turned")
 
 @pytest.fixture(scope="module", autouse=True)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Where Dask spills and locks; and data stays where a test has put it."""
+    """Where Dask spills and locks; and data and workers stay where a test has put them."""
     settings = {
         "temporary-directory": str(tmp_path_factory.mktemp("dask")),
         "distributed.scheduler.active-memory-manager.start": False,
+        "distributed.deploy.lost-worker-timeout": f"{TIMEOUT}s",  # then a killed worker's nanny is closed
     }
     with dask.config.set(settings):
         yield
