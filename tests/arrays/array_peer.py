@@ -65,16 +65,19 @@ def attach_until_refused(handle: bytes, tries: int) -> int:
     return good
 
 
+def read(array: xs.SharedArray) -> None:
+    """Read an array in full, but what strides of 0 repeat once: the whole may be more than there is memory for."""
+    values = np.asarray(array)
+    values[tuple(slice(None if step else 1) for step in values.strides)].tobytes()
+
+
 def try_hostile(handle: bytes) -> str:
-    """What `attach` makes of a handle that lies. An array that it lets through is read in full, but what strides of 0
-    repeat is read once: the whole may be more than there is memory for.
-    """
+    """What `attach` makes of a handle that lies. An array that it lets through is read."""
     try:
         array = xs.attach(handle)
     except (xs.InvalidHandleError, xs.HandleExpiredError) as error:
         return type(error).__name__
-    values = np.asarray(array)
-    values[tuple(slice(None if step else 1) for step in values.strides)].tobytes()
+    read(array)
     return "attached"
 
 
@@ -142,9 +145,9 @@ class _Record:
 
 
 def try_hostile_tree(message: bytes) -> str:
-    """What `attach` makes of the handle of a tree that lies; arrays that it lets through are read in full."""
+    """What `attach` makes of the handle of a tree that lies; arrays that it lets through are read."""
     try:
-        xs.attach(message, like=lambda array: np.asarray(array).tobytes())
+        xs.attach(message, like=read)
     except (xs.InvalidHandleError, xs.HandleExpiredError) as error:
         return type(error).__name__
     return "attached"

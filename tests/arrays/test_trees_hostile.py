@@ -235,6 +235,11 @@ def plain() -> Iterator[Any]:
         yield handle
 
 
+def test_repeated_by_strides_of_0(peer: Child, memory: xs.ipc.Handle) -> None:
+    """An array of more elements than there is memory for is let through, if all of them are inside."""
+    assert peer.call(try_hostile_tree, built(memory, steps=(1 << 40, 0))) == "attached"
+
+
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed: make libraries")
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
@@ -252,7 +257,7 @@ def test_fuzz_of_tensors(peer: Child, plain: Any, data: st.DataObject) -> None:
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_fuzz(peer: Child, rich: Any, data: st.DataObject) -> None:
-    """Anything sealed either is refused or is a tree of arrays inside its memory: the other process reads it all."""
+    """Anything sealed either is refused or is a tree of arrays inside its memory: the other process reads them."""
     body = bytearray(bytes(rich)[:-SEAL_NBYTES])
     handles = len(rich.handles) * 256
     places = [*range(HEADER.size), *range(HEADER.size + handles, len(body))]  # those have seals of their own
