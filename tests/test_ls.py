@@ -281,6 +281,8 @@ def forge(change: str) -> list[int]:
         bytes(24), 0, 0, bytes(128),
     )  # fmt: skip
     os.pwrite(table, entry, layout.TABLE_ENTRIES)
+    if change == "deadlines":  # the words that follow the entries are none
+        os.pwrite(table, entry[:20] + struct.pack("<I", 2) + entry[24:], layout.DEADLINES)
     os.pwrite(table, struct.pack("<II", 2**32 - 1 if change == "device" else 0, 2**32 - 1), layout.TABLE_ENTRIES + 120)
     for fd in (table, commons):
         if not (change == "seals" and fd == table):
@@ -302,12 +304,14 @@ def test_a_table_that_makes_no_sense_is_passed_over(change: str) -> None:
         assert not rows_of(child.pid)
 
 
-@pytest.mark.parametrize("change", ["", "device"])
+@pytest.mark.parametrize("change", ["", "device", "deadlines"])
 def test_a_table_that_makes_sense(change: str) -> None:
     # What the test above is measured against; an unknown device and a time in the future are no reason to hide it.
     with Child() as child:
         child.call(forge, change)
-        row = rows_of(child.pid)["memory"]
+        rows = rows_of(child.pid)
+        row = rows.pop("memory")
+        assert not rows
         assert (row["nbytes"], row["backend"], row["device"], row["age"]) == (4096, None, None, 0)
 
 
@@ -341,6 +345,21 @@ def test_few_file_descriptors_hide_nothing(exporter: Child) -> None:
         seen = child.call(look, exporter.pid)
     assert seen == sorted(seen, key="too few".__ne__)
     assert set(seen) == {"too few", "event memory physical_memory"}
+
+
+@pytest.mark.parametrize("first", ["", "import concurrent.futures.thread"])
+def test_at_the_exit_of_the_interpreter(exporter: Child, first: str) -> None:
+    """No more threads can be had then."""
+    exporter.call(export_all)
+    program = f"""
+import atexit
+import xpushare as xs
+{first}
+atexit.register(lambda: print(*sorted(row["kind"] for row in xs.shares() if row["exporter"] == {exporter.pid})))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["event", "memory", "physical_memory"]
+    assert not done.stderr
 
 
 def test_names_are_printable(exporter: Child) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 import xpushare as xs
 from harness import Child, kept
+from xpushare._device import adapter_of
 from xpushare._lifecycle import use
 from xpushare.adapters.host import HostRange
 from xpushare.adapters.mock import MockStream, default_stream
@@ -217,6 +218,8 @@ def test_a_copy_waits_on_the_device_for_the_content() -> None:
     stream, release = MockStream(), threading.Event()
     source = filled()
     values = np.asarray(source)
+    # A teardown waits for the device, and nothing begins to wait in a queue meanwhile: so first what was let go before.
+    assert adapter_of(xs.Device("mock:0")).engine.teardown.settle(20)
     stream.call(release.wait)
     stream.call(lambda: values.fill(9))
     array = hidden(source, stream=stream)

@@ -423,6 +423,22 @@ def test_a_child_ends_after_its_answer(end: str) -> None:
     assert ask_child(SAID + ANSWERED + end, "some", 3 if end == HANG else 60) == {"devices": 2}
 
 
+def test_a_finaliser_in_a_thread_that_starts(devices: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A garbage collection that comes in the teardown thread before it counts as started may submit, too."""
+    teardown = Teardown("early", lambda: devices)
+    begin: Callable[[threading.Thread], None] = threading.Thread._set_ident  # type: ignore[attr-defined]
+    early: list[threading.Event] = []
+
+    def beginning(thread: threading.Thread) -> None:
+        begin(thread)
+        if thread.name == "xpushare-early-teardown":
+            early.append(teardown.submit(devices[0], lambda: None))
+
+    monkeypatch.setattr(threading.Thread, "_set_ident", beginning)
+    assert teardown.submit(devices[0], lambda: None).wait(20)
+    assert [done.wait(20) for done in early] == [True]
+
+
 def test_threads_start_with_the_first_work(devices: list[Any]) -> None:
     before = {thread.name for thread in threading.enumerate()}
     teardown = Teardown("lazy", lambda: devices)

@@ -54,6 +54,7 @@ __all__ = [
 
 
 _NO_MEMORY: Final = Export(0, 0)
+_LAST: Final = (1 << 43) - 1  # a point has 43 bits
 
 
 class Opened(NamedTuple):
@@ -122,7 +123,7 @@ def point_argument(at_least: int | None, slot: Slot) -> int:
         point = operator.index(at_least)
     except TypeError:
         raise InvalidArgumentError(f"at_least is an integer, not {type(at_least).__name__}") from None
-    if not 0 <= point < 1 << 43:
+    if not 0 <= point <= _LAST:
         raise InvalidArgumentError(f"at_least is the number of a signal: 0 or more, below 2**43, not {point}")
     return point
 
@@ -266,7 +267,8 @@ def put(handle: Handle | bytes | str) -> None:
 @operation("Event.signal", raises=(InvalidArgumentError, FeatureNotSupportedError))
 def signal(event: Opened) -> int:
     """The host signals: the next point, complete at once; its number."""
-    may_signal(event)
+    if event.signals is False:
+        may_signal(event)  # which says why not
     if event.host_refusal:
         raise FeatureNotSupportedError(event.host_refusal)
     try:
@@ -325,9 +327,13 @@ def _lost(slot: Slot, point: int) -> NoReturn:
 @operation("Event.wait", raises=(InvalidArgumentError, PeerLostError, TimeoutError))
 def wait(event: Opened, timeout: float | None, at_least: int | None) -> None:
     """Wait on the host for the newest point known now, or for `at_least`."""
-    seconds = None if timeout is None else timeout_argument(timeout)
     slot = event.timeline.slot
-    point = slot.pending if at_least is None else point_argument(at_least, slot)
+    # Usual arguments cost no call, which each round trip would pay for twice. NaN is not equal to itself.
+    seconds = timeout if type(timeout) is float and timeout == timeout else timeout_argument(timeout)
+    if type(at_least) is int and 0 <= at_least <= _LAST:
+        point = at_least
+    else:
+        point = slot.pending if at_least is None else point_argument(at_least, slot)
     try:
         state = slot.wait(point, seconds)
     except ValueError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import itertools
@@ -25,6 +26,7 @@ _COMMONS: Final = "/memfd:xpushare-commons"
 _CHUNK: Final = 1 << 20
 _EXPORTER: Final = 0  # the exporter's member index
 _ATTACHED: Final = 1
+_THREADS: Final = 8
 
 
 class Row(TypedDict):
@@ -132,9 +134,34 @@ def _zombie(pid: int) -> bool:
         return True
 
 
-def _look(pid: int, tables: _Found, commons: _Found) -> None:
-    """Note the tables and commons that the process has open. OSError if it may not be examined."""
-    for number in _native.fds_linked_to(f"/proc/{pid}/fd", _TABLE, _COMMONS):
+def _linked(pid: int) -> list[int]:
+    """The fds of the process that are called tables or commons. OSError if it may not be examined."""
+    return _native.fds_linked_to(f"/proc/{pid}/fd", _TABLE, _COMMONS)
+
+
+def _read_ahead(pids: list[int]) -> dict[int, list[int]]:
+    """`_linked` of those processes where that works, by several threads: where they have many fds, it takes longest."""
+    count = min(_THREADS, os.cpu_count() or 1)
+
+    def part(first: int) -> dict[int, list[int]]:
+        found = {}
+        for pid in pids[first::count]:
+            with contextlib.suppress(OSError):
+                found[pid] = _linked(pid)
+        return found
+
+    try:
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(count) as pool:
+            return dict(itertools.chain.from_iterable(found.items() for found in pool.map(part, range(count))))
+    except RuntimeError:  # no thread can be had, as at the interpreter's exit
+        return {}
+
+
+def _look(pid: int, numbers: list[int], tables: _Found, commons: _Found) -> None:
+    """Note which of these fds of the process are tables and commons. OSError if it may not be examined."""
+    for number in numbers:
         try:
             link, what = os.readlink(f"/proc/{pid}/fd/{number}"), os.stat(f"/proc/{pid}/fd/{number}")
         except FileNotFoundError:
@@ -251,7 +278,7 @@ def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Na
     device_of = functools.cache(functools.partial(_device, table))
     size = layout.HOLDER_NBYTES
     nobody = bytes(size)
-    for begin, end in _data(table, layout.TABLE_NBYTES):
+    for begin, end in _data(table, layout.DEADLINES):  # the entries end there
         start = max(begin, layout.TABLE_ENTRIES)
         start -= (start - layout.TABLE_ENTRIES) % layout.ENTRY_NBYTES
         for at in range(start, end, _CHUNK):
@@ -261,7 +288,7 @@ def _rows(table: int, cookie: bytes, members: _Members, claimed: int, names: _Na
             masks = os.pread(members.fd, count * size, layout.HOLDERS + first * size)
             later = os.pread(table, count * layout.ENTRY_NBYTES, at)
             gone = changed(chunk, later) if later != chunk else ()
-            held = masks.strip(b"\0")  # a mask is some of them at most
+            held = masks != bytes(len(masks))
             for number, entry in enumerate(_entries(chunk)):
                 generation, retired, kind, slot, serial, nbytes, exposed, device, since = entry
                 if not (generation or retired) or kind not in KINDS or nbytes > exposed:
@@ -320,7 +347,8 @@ def _read(inode: int, opens: list[_Open], commons: _Found, names: _Names) -> lis
 def _own(inode: int) -> int | None:
     """This process's own fd of a commons."""
     mine: _Found = {}
-    _look(os.getpid(), {}, mine)
+    me = os.getpid()
+    _look(me, _linked(me), {}, mine)
     return mine[inode][0].fd if inode in mine else None
 
 
@@ -356,9 +384,11 @@ def _survey(names: _Names) -> Survey:
     tables: _Found = {}
     commons: _Found = {}
     unread: list[Unread] = []
-    for pid in _processes():
+    pids = list(_processes())
+    ahead = _read_ahead(pids)
+    for pid in pids:
         try:
-            _look(pid, tables, commons)
+            _look(pid, ahead[pid] if pid in ahead else _linked(pid), tables, commons)
         except PermissionError as error:
             if not _zombie(pid):
                 unread.append(Unread(pid, _name(pid) or "?", error.strerror or str(error)))

@@ -42,14 +42,19 @@ class _Worker:
             return  # the end of the process frees everything, and nothing can wait for the device any more
         self._todo.put(item)
         if self._thread is None:
-            with self._starting:
-                if self._thread is None:
-                    thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                    try:
-                        thread.start()
-                    except RuntimeError:  # the interpreter is exiting
-                        return
-                    self._thread = thread
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            try:
+                with self._starting:
+                    if self._thread is None:
+                        self._thread = thread
+                if self._thread is thread:
+                    # Without the lock: before the thread counts as started, a finaliser may come here in it.
+                    thread.start()
+            except BaseException as error:
+                if self._thread is thread and thread.ident is None:
+                    self._thread = None
+                if not isinstance(error, RuntimeError):  # the interpreter is exiting
+                    raise
 
     def _run(self) -> None:
         raise NotImplementedError
