@@ -93,12 +93,16 @@ def held(pid: int | None = None) -> Held:
 
 
 def describe_fds(pid: int | None = None) -> str:
-    """The open fds, for a failure's text."""
-    folder = f"/proc/{pid or os.getpid()}/fd"
+    """The open fds, for a failure's text; of a pidfd, whose it is (-1: that process has ended)."""
+    folder = Path(f"/proc/{pid or os.getpid()}")
     found = []
-    for name in sorted(os.listdir(folder), key=int):
+    for name in sorted(os.listdir(folder / "fd"), key=int):
         with contextlib.suppress(OSError):
-            found.append(f"{name}={os.readlink(f'{folder}/{name}')}")
+            what = os.readlink(folder / "fd" / name)
+            if what.endswith("[pidfd]"):
+                lines = (folder / "fdinfo" / name).read_text().splitlines()
+                what += next(f" of {line.split()[1]}" for line in lines if line.startswith("Pid:"))
+            found.append(f"{name}={what}")
     return " ".join(found)
 
 

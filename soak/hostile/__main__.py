@@ -135,6 +135,7 @@ def _round(zygote: Zygote, folder: str, seed: int, only: list[str], counts: Coun
             names = pick.choices(only, k=pick.randrange(1, 40))
             told.append(" ".join(names))
             if not attacker.ask("meet", shared):
+                attacker.kill()  # alive, it would stay a member, which the exporter watches
                 break
             attacker.ask("aim", [shared[0][1], others[0][1]])
             lies = attacker.ask("share")
