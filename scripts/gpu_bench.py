@@ -36,6 +36,7 @@ from typing import Any, Final, NamedTuple
 MIB: Final = 1 << 20
 COLD: Final = 5e-3  # seconds between rounds that find caches and clocks cold
 NBYTES: Final = 64 * MIB
+ARRAY_HANDLE_NBYTES: Final = 365  # without an event
 SPAWN: Final = multiprocessing.get_context("spawn")
 PROFILE: Final = bool(os.environ.get("XPUSHARE_PROFILE"))
 Samples = list[float]
@@ -396,7 +397,7 @@ def tensor_child(pipe: Any, queue: Any) -> None:
 
     import xpushare as xs
 
-    torch.zeros(1, device="cuda")
+    zeros = torch.zeros(1, device="cuda")
     raw_driver = Raw(0)
     pipe.send_bytes(b"ready")
 
@@ -415,10 +416,19 @@ def tensor_child(pipe: Any, queue: Any) -> None:
         return tensor
 
     def by_share() -> Any:
+        tensor = xs.attach(pipe.recv_bytes(), like=torch)
+        pipe.send_bytes(b"%d" % tensor[0].item())
+        return tensor
+
+    def by_array() -> Any:
         with xs.attach(pipe.recv_bytes()) as found:
             tensor = torch.from_dlpack(found)
             pipe.send_bytes(b"%d" % tensor[0].item())
         return tensor
+
+    def by_pipe() -> Any:
+        pipe.recv_bytes()
+        pipe.send_bytes(b"%d" % zeros[0].item())
 
     def by_handle() -> Any:
         with xs.ipc.memory.open(pipe.recv_bytes()) as memory:
@@ -426,7 +436,9 @@ def tensor_child(pipe: Any, queue: Any) -> None:
             pipe.send_bytes(b"%d" % tensor[0].item())
         return tensor
 
-    takes: dict[str, Callable[[], Any]] = {"hand": by_hand, "queue": by_queue, "share": by_share, "open": by_handle}
+    takes: dict[str, Callable[[], Any]] = {
+        "hand": by_hand, "queue": by_queue, "share": by_share, "array": by_array, "open": by_handle, "pipe": by_pipe,
+    }  # fmt: skip
     kept: dict[str, list[Any]] = {}
     profiles = Profiles()
     while (todo := pipe.recv()) != "end":
@@ -506,6 +518,9 @@ def tensors() -> None:
     def again(_item: Any, handles: list[Any]) -> None:
         here.send_bytes(bytes(handles[0]))
 
+    def by_pipe(_item: Any, _handles: list[Any]) -> None:
+        here.send_bytes(bytes(ARRAY_HANDLE_NBYTES))
+
     def measure(ways: tuple[Way, Way], name: str, rest: float) -> tuple[Samples, Samples]:
         """The times of two ways that take turns: what the machine does meanwhile, it does to both."""
         # Before the clock starts: the GPU's change of process after a fill is no part of a hand-over.
@@ -514,7 +529,7 @@ def tensors() -> None:
         handles: list[list[Any]] = [[], []]
         for way, items, known in zip(ways, made, handles, strict=True):
             if way.send is again:
-                known.append((xs.share if way.take == "share" else xs.ipc.memory.get)(items[0]))
+                known.append((xs.ipc.memory.get if way.take == "open" else xs.share)(items[0]))
         found: tuple[Samples, Samples] = ([], [])
         profiles = Profiles()
         for i in range(rounds):
@@ -555,6 +570,7 @@ def tensors() -> None:
         (f"{new}, explicit handle", explicit, bare, hand, None, 0),
         (f"{new}, xs.share", shared, other, queued, 2, 0),
         (f"{new}, xs.share, cold", shared, f"{other}, cold", queued, 1.2, COLD),
+        (f"{new}, xs.share, torch.from_dlpack", Way("array", by_share, fresh), other, queued, None, 0),
         (f"{new}, explicit handle", explicit, other, queued, None, 0),
         ("d. new xs.empty on cuda, xs.share", own_shared, other, queued, None, 0),
         ("d. new xs.empty on cuda, explicit handle", own_explicit, other, queued, None, 0),
@@ -562,6 +578,8 @@ def tensors() -> None:
     ]
     for more, theirs, faster in (("sent before", queued_before, None), ("still open there", queued_held, 3.0)):
         pairs += [
+            (f"d. floor: {ARRAY_HANDLE_NBYTES} bytes by a pipe, first element of a tensor that is there",
+             before("pipe", by_pipe, fresh), f"{other}, {more}", theirs, None, 0),
             (f"{known}, shared anew", shared_before, f"{other}, {more}", theirs, faster, 0),
             (f"{known}, explicit handle anew", before("open", by_handle, fresh), f"{other}, {more}", theirs, faster, 0),
             (f"{known}, same array handle", before("share", again, fresh), f"{other}, {more}", theirs, faster, 0),

@@ -39,6 +39,7 @@ LAYERS: Final = 48
 TENSORS: Final = 578
 ALLOCATIONS: Final = 160
 WAYS: Final = ("tree", "reductions", "torch")
+REST: Final = 0.1  # seconds: what was dropped is closed by then, whoever does it, and not beside what comes next
 OTHER: Final = "torch.multiprocessing queue"
 WANTED: Final = {("tree", "new"): 2.5, ("tree", "again"): 5.0, ("reductions", "new"): 1.5, ("reductions", "again"): 1.5}
 
@@ -154,6 +155,8 @@ def receive(pipe: Any, queue: Any) -> None:
         if asked == b"drop":
             held = None
             gc.collect()
+            xs.trim()
+            time.sleep(REST)
             pipe.send_bytes(b"dropped")
             continue
         if asked.startswith(b"floor"):

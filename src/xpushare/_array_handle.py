@@ -9,7 +9,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, cast
 
-from xpushare._elements import check_dtype, extent, named_by_typestr
+from xpushare._elements import check_dtype, dlpack_type, extent, named_by_typestr
 from xpushare._errors import InvalidArgumentError, InvalidHandleError, Unread, XpuShareError
 from xpushare._lifecycle import Closable
 from xpushare._native import CONSTANTS, MAGICS, STRUCTS, HandleBase, forks
@@ -441,7 +441,7 @@ def _loaded(text: bytes) -> Any:
         raise InvalidHandleError(f"the array handle's dtype is no dtype: {error}") from None
 
 
-dtypes: Final[dict[bytes, tuple[Any, int]]] = {}  # and their item sizes
+dtypes: Final[dict[bytes, tuple[Any, int, tuple[int, int, int] | None]]] = {}  # and item sizes, and DLPack's types
 
 
 def decode_dtype(text: bytes, itemsize: int) -> Any:
@@ -458,7 +458,11 @@ def decode_dtype(text: bytes, itemsize: int) -> Any:
         raise InvalidHandleError(f"the array handle says items of {itemsize} bytes and a dtype of {found.itemsize}")
     if len(dtypes) >= _TEXTS_LIMIT:
         dtypes.clear()
-    dtypes[text] = found, itemsize
+    try:
+        on_dlpack = dlpack_type(found)
+    except BufferError:
+        on_dlpack = None
+    dtypes[text] = found, itemsize, on_dlpack
     return found
 
 

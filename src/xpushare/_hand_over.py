@@ -16,6 +16,7 @@ from xpushare import arrays
 from xpushare._array import SharedArray, order_of
 from xpushare._array_handle import ArrayHandle, Parts, decode_dtype, dtypes, texts
 from xpushare._device import Device
+from xpushare._like import started
 from xpushare._native import HandOver, offer
 from xpushare._system import boot_ids
 from xpushare.adapters.base import Export, Form, Import
@@ -31,7 +32,7 @@ from xpushare.sharing.node import Node, here
 from xpushare.sharing.peers import Opener, Peer, Peers, Turn
 from xpushare.sharing.table import Exported, Table
 
-__all__ = ["SWITCH", "attach", "off", "share"]
+__all__ = ["SWITCH", "attach", "attach_as", "export_all", "find", "off", "open_all", "share"]
 
 SWITCH: Final = "XPUSHARE_NATIVE_HAND_OVER"
 off: Final[list[str]] = [SWITCH] if os.environ.get(SWITCH) == "0" else []
@@ -65,6 +66,7 @@ _kit: Final[dict[str, Any]] = {
     "texts": texts,
     "dtypes": dtypes,
     "lasting": lasting,
+    "started": started,
     "off": off,
     "layers_on": layers_on,
     "here": here,
@@ -93,3 +95,17 @@ share: Final[Callable[[object], ArrayHandle | None]] = _native.share
 
 attach: Final[Callable[[object], SharedArray | None]] = _native.attach
 """What `xs.attach` returns for the bytes of an array handle and no options."""
+
+attach_as: Final[Callable[[object, object], Any]] = _native.attach_as
+"""The same for `like`, by DLPack's exchange API of its library. A `SharedArray` where the library's function has to make
+the array: of what is read-only, or not written yet, or on devices that it has made none on yet.
+"""
+
+find: Final[Callable[[Device, str | None, int, int], Allocation | None]] = _native.find
+"""Of another library, by device, backend, address and size: its allocation there, as `arrays.range_at` finds it."""
+
+export_all: Final[Callable[[list[Range]], list[Handle] | None]] = _native.export_all
+"""What `memory.get_all` returns for ranges of allocations that are prepared for exports."""
+
+open_all: Final[Callable[[tuple[Handle, ...], list[Range]], None]] = _native.open_all
+"""Append what `memory.open_all` appends, for the first of the handles: up to one that needs Python."""

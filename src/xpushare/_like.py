@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -11,7 +12,7 @@ from typing import Any, Final
 from xpushare._array import SharedArray
 from xpushare._errors import InvalidArgumentError
 
-__all__ = ["Consumer", "consumer_of", "exchange_of", "torch_stream"]
+__all__ = ["Consumer", "consumer_of", "exchange_of", "made_by", "started", "torch_stream"]
 
 Consumer = Callable[[SharedArray], Any]
 
@@ -42,6 +43,22 @@ def consumer_of(like: Any) -> Consumer | None:
         raise InvalidArgumentError(f"like is a library or a function of a SharedArray, not {type(like).__name__}")
     consumer: Consumer = like
     return consumer
+
+
+started: Final[dict[int, bool]] = {}
+"""DLPack's types of devices that torch works with here: native code makes its tensors on those. Python fills it."""
+
+
+def made_by(consumer: Consumer, array: SharedArray) -> Any:
+    """What the consumer makes of an array that was attached for it."""
+    made = consumer(array)
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and consumer is torch.from_dlpack:  # by now it has started what it needs for the device
+        started[array.__dlpack_device__()[0]] = True
+    return made
+
+
+os.register_at_fork(after_in_child=started.clear)
 
 
 def exchange_of(consumer: Consumer) -> object | None:

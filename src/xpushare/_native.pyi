@@ -405,6 +405,26 @@ class HandOver:
         device that it has opened memory on. None, with nothing left open, for anything else.
         """
 
+    def attach_as(self, raw: object, exchange: object, /) -> Any:
+        """The same as an array of the library that has this exchange API, or a `SharedArray` that it has to be made of
+        in Python.
+        """
+
+    def find(self, device: Any, backend: str | None, address: int, nbytes: int, /) -> Any:
+        """The allocation of another library that has those bytes, prepared for exports where it is new here; None where
+        Python has to look.
+        """
+
+    def export_all(self, ranges: list[Any], /) -> Any:
+        """The handles of as many exports; None, with nothing exported, unless all are of prepared allocations of this
+        process.
+        """
+
+    def open_all(self, handles: tuple[Any, ...], opened: list[Any], /) -> None:
+        """Append the ranges of the first handles, up to one of an exporter that this process has not met, or whose opens
+        count, or that only Python opens.
+        """
+
 def read_tree(seal: Seal, raw: bytes, /) -> TreeParts | None:
     """What the handle of a tree says; None unless `seal` sealed it, with handles of one exporter, and this version
     knows all that it says. What it says of its arrays is not checked yet.

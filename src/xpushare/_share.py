@@ -13,7 +13,7 @@ from xpushare._device import Device, adapter_of
 from xpushare._elements import as_dtype, as_shape, check_dtype
 from xpushare._errors import HandleExpiredError, InvalidArgumentError
 from xpushare._lifecycle import use
-from xpushare._like import consumer_of
+from xpushare._like import consumer_of, exchange_of, made_by
 from xpushare._native import Span, forks
 from xpushare._queue import Queue
 from xpushare._source import (
@@ -295,12 +295,13 @@ def attach(
     `InvalidHandleError` for anything but an array handle of this user and boot that fits the memory it names,
     `HandleExpiredError` after `close` or the exporter's end, and what `ipc.memory.open` raises.
     """
-    if device is None and stream is None and like is None:
-        array = _hand_over.attach(h)
-        if array is not None:
-            return array
-    found = ArrayHandle(h)
     consumer = None if like is None else consumer_of(like)
+    if device is None and stream is None:
+        exchange = None if consumer is None else exchange_of(consumer)
+        array = _hand_over.attach(h) if exchange is None else _hand_over.attach_as(h, exchange)
+        if array is not None:
+            return array if consumer is None or type(array) is not SharedArray else _consumed(array, consumer)
+    found = ArrayHandle(h)
     while True:
         try:
             if isinstance(found, TreeHandle):
@@ -317,7 +318,7 @@ def attach(
 
 def _consumed(array: SharedArray, consumer: Consumer) -> Any:
     try:
-        return consumer(array)
+        return made_by(consumer, array)
     except BaseException:
         give_open(array.handle.handle)
         array.close()

@@ -81,7 +81,7 @@ def share_tree(
     groups = placing.describe({id(work): number for number, work in enumerate(works)}, read_only)
     first, *others = groups
     ranges = [other.range(None) for other in others]
-    held = ImplicitAll((memory.get_each if layers_on else memory.get_all)(ranges, read_only))
+    held = ImplicitAll(_exported(ranges, read_only))
     whole_tree = first.range([held, *(mark.export for mark in marks)])
     gate = memory.get(whole_tree, None, read_only, opens, ttl=ttl)
     try:
@@ -91,6 +91,14 @@ def share_tree(
         node.current().table().withdraw(gate, layout.REASON_PUT)
         raise
     return sealed, placing.copied
+
+
+def _exported(ranges: list[Range], read_only: bool) -> list[Handle]:
+    """`memory.get` of each: all of them, or none."""
+    if layers_on:
+        return memory.get_each(ranges, read_only)
+    found = None if read_only else _hand_over.export_all(ranges)
+    return memory.get_all(ranges, read_only) if found is None else found
 
 
 def pickle_arrays(found: list[Any], known: Iterable[Allocation], made: dict[Device, list[Handle]]) -> bytes:
@@ -217,14 +225,16 @@ class _Placing:
         if alike is None:
             return False
         try:
-            place = arrays.range_at(arrays.Located(low, nbytes, False, alike.backend), array)
+            allocation = _hand_over.find(alike.device, alike.backend, low, nbytes)
+            if allocation is None:
+                allocation = arrays.range_at(arrays.Located(low, nbytes, False, alike.backend), array).allocation
             if self._copy:
-                memory.prepared_by(place.allocation, node.current().table(), False)
+                memory.prepared_by(allocation, node.current().table(), False)
         except XpuShareError:
             return False  # `_add` says what is wrong, or copies it
-        if place.device is not alike.device:
+        if allocation.device is not alike.device:
             return False
-        self._learn(place.allocation)
+        self._learn(allocation)
         return True
 
     def _is_alike(self, array: Any, found: arrays.Described, kind: int, on: int) -> Device | None:
@@ -466,7 +476,10 @@ def attach_tree(
     orders: dict[tuple[int, int], Order] = {}
     made: list[SharedArray] = []
     try:
-        (_open_each if layers_on else memory.open_all)(content.memory, device, opened)
+        if device is None:
+            _hand_over.open_all(content.memory, opened)
+        if others := content.memory[len(opened) :]:
+            (_open_each if layers_on else memory.open_all)(others, device, opened)
         if not is_unordered(stream):
             _order(content, opened, orders)
             if work is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import warnings
 import weakref
@@ -21,6 +22,7 @@ from xpushare._native import Leaves, read_tree
 from xpushare._tree_handle import Content, Dtypes, content_of, seal_tree
 from xpushare.adapters.mock.others import default_stream
 from xpushare.adapters.stream.queue import DeviceQueue
+from xpushare.core import memory
 from xpushare.core.layers import enable_layers
 from xpushare.core.ordering import Order
 from xpushare.sharing import identity, node
@@ -165,8 +167,8 @@ def test_a_tensor_with_a_gradient_is_refused_wherever_it_stands() -> None:
 
 def test_streams_of_a_device() -> None:
     """One mark for all tensors, and a wait for it; a named stream stands for all, which is Python's to say."""
-    with xs.malloc_device(1 << 12, "mock:0") as memory, xs.Queue("mock:0") as queue:
-        slab = torch.from_dlpack(memory.as_array(1 << 12, "u1"))
+    with xs.malloc_device(1 << 12, "mock:0") as place, xs.Queue("mock:0") as queue:
+        slab = torch.from_dlpack(place.as_array(1 << 12, "u1"))
         tree = [slab[:64], slab[64:128], slab[128:192]]
         release = threading.Event()
         default_stream(0).call(release.wait)  # what the library works on is busy
@@ -208,21 +210,134 @@ def test_a_producer_that_dies_before_its_work_is_done(monkeypatch: pytest.Monkey
 
 
 def _unfinished() -> bytes:
-    memory = kept["memory"] = xs.malloc_device(1 << 12, "mock:0")
-    kept["tree"] = [torch.from_dlpack(memory.as_array(64, "f4", 256 * number)) for number in range(3)]
+    place = kept["memory"] = xs.malloc_device(1 << 12, "mock:0")
+    kept["tree"] = [torch.from_dlpack(place.as_array(64, "f4", 256 * number)) for number in range(3)]
     default_stream(0).call(threading.Event().wait)
     kept["handle"] = xs.share(kept["tree"])
     return bytes(kept["handle"])
 
 
+# --- one array
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What torch was given."""
+    seen: list[str] = []
+    from_dlpack = torch.from_dlpack
+
+    def note(given: Any) -> Any:
+        seen.append(type(given).__name__)
+        return from_dlpack(given)
+
+    monkeypatch.setattr(torch, "from_dlpack", note)
+    return seen
+
+
+def test_a_tensor_of_one_array(peer: Child, taken: list[str]) -> None:
+    """torch's own function makes the first on a device, and those of which it has to warn."""
+    whole = peer.call(share_one)
+    xs.attach(whole)  # so that the exporter is known
+    xs.attach(whole, like=torch)
+    taken.clear()
+    with nothing_left():
+        tensor = xs.attach(whole, like="torch")
+        assert not taken
+        assert (tensor.tolist(), tensor.stride()) == ([[0, 2], [4, 6]], (4, 2))
+        tensor[1, 1] = 7
+        assert np.asarray(xs.attach(whole))[1, 1] == 7
+        expected = long_way(xs.attach, whole, like=torch)
+        assert taken == ["SharedArray"]
+        for name in "data_ptr", "storage_offset", "stride", "size", "is_contiguous", "get_device":
+            assert getattr(expected, name)() == getattr(tensor, name)(), name
+        assert (expected.dtype, expected.device, type(expected)) == (tensor.dtype, tensor.device, type(tensor))
+        assert peer.call(importers) == 1
+        row = tensor[1]
+        del tensor, expected
+        assert peer.call(importers) == 1
+        del row
+        assert peer.call(importers) == 0
+    with pytest.warns(UserWarning, match="read-only"):
+        xs.attach(peer.call(share_one, read_only=True), like=torch)
+    assert taken[1:] == ["SharedArray"]
+    odd = peer.call(share_one, dtype=">i4")  # DLPack has no foreign byte order
+    for _ in range(2):
+        with pytest.raises(BufferError, match="byte order"):
+            xs.attach(odd, like=torch)
+
+
+def share_one(dtype: str = "i4", **options: Any) -> bytes:
+    """In the peer."""
+    numbers = np.asarray(xs.empty((2, 4), dtype))
+    numbers[:] = np.arange(8).reshape(2, 4)
+    handle = kept["one", len(kept)] = xs.share(numbers[:, ::2], **options)
+    return bytes(handle)
+
+
+def test_torch_waits_for_one_array(taken: list[str]) -> None:
+    with xs.malloc_device(1 << 12, "mock:0") as place:
+        tensor = torch.from_dlpack(place.as_array(64, "u1"))
+        taken.clear()
+        release = threading.Event()
+        default_stream(0).call(release.wait)
+        with xs.share(tensor) as handle:
+            timer = threading.Timer(0.05, release.set)
+            timer.start()
+            found = xs.attach(bytes(handle), like=torch)  # returns once the stream is done
+            assert release.is_set()
+            assert taken == ["SharedArray"]
+            assert found.data_ptr() == tensor.data_ptr()
+            timer.join()
+            del found
+
+
+def test_each_kind_of_element(peer: Child) -> None:
+    for dtype in "?bBhHiIlLefdFD":
+        whole = peer.call(share_one, dtype=dtype)
+        expected = long_way(xs.attach, whole, like=torch)
+        for _ in range(2):
+            assert torch.equal(xs.attach(whole, like=torch), expected), dtype
+            assert xs.attach(whole, like=torch).dtype is expected.dtype
+
+
+def test_a_forked_child_makes_tensors(peer: Child, taken: list[str]) -> None:
+    """What torch had started is the parent's."""
+    whole = peer.call(share_one)
+    for _ in range(2):
+        xs.attach(whole, like=torch)
+    taken.clear()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            for _ in range(2):
+                assert xs.attach(whole, like=torch).tolist() == [[0, 2], [4, 6]]
+            code = 0 if taken == ["SharedArray"] else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert not taken
+
+
+def test_what_a_consumer_does_not_take_is_closed(peer: Child) -> None:
+    whole = peer.call(share_one)
+    xs.attach(whole)
+
+    def refuse(_given: object) -> Any:
+        raise BufferError("not this one")
+
+    with nothing_left(), pytest.raises(BufferError):
+        xs.attach(whole, like=refuse)
+
+
 # --- attach
 
 
-def share_model(read_only: bool = False) -> bytes:
+def share_model(**options: Any) -> bytes:
     """In the peer."""
     tree = kept["model"] = {name: value for name, value in model().items() if name not in ("numpy", "complex", "ours")}
     tree["whole"][:] = torch.arange(512.0)
-    handle = kept["handle"] = xs.share(tree, read_only=read_only)
+    handle = kept["handle"] = xs.share(tree, **options)
     return bytes(handle)
 
 
@@ -346,6 +461,66 @@ def test_a_handle_of_this_process() -> None:
         del found
 
 
+@pytest.fixture
+def opened_by_python(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many handles each time."""
+    seen: list[int] = []
+    open_all = memory.open_all
+
+    def note(handles: Any, device: Any, opened: Any) -> None:
+        seen.append(len(handles))
+        open_all(handles, device, opened)
+
+    monkeypatch.setattr(memory, "open_all", note)
+    return seen
+
+
+def test_memory_is_opened_without_python(message: bytes, opened_by_python: list[int]) -> None:
+    """Of an exporter that is known; a device that is named is Python's to choose."""
+    with nothing_left():
+        first, again, other = xs.attach(message), xs.attach(message), long_way(xs.attach, message)
+        assert opened_by_python == [4]
+        for name, array in first.items():
+            assert array._held[:7] == again[name]._held[:7] == other[name]._held[:7], name
+            assert type(array._held) is type(again[name]._held) is type(other[name]._held)
+            assert array._held.lease.peer is other[name]._held.lease.peer
+        xs.attach(message, device="native_cpu:0")
+        assert opened_by_python == [4, 4]
+        del first, again, other, array
+
+
+def test_what_is_open_may_have_expired(peer: Child, message: bytes, opened_by_python: list[int]) -> None:
+    found = xs.attach(message, like=torch)
+    peer.call(withdraw_model)
+    with pytest.raises(xs.HandleExpiredError):
+        xs.attach(message, like=torch)
+    assert opened_by_python == [4]
+    assert found["whole"][3] == 3
+    del found
+
+
+def withdraw_model() -> None:
+    """In the peer."""
+    kept["handle"].close()
+
+
+@pytest.mark.parametrize("options", [{"read_only": True}, {"opens": 3}, {"ttl": 60}], ids=str)
+def test_what_is_open_keeps_what_its_handles_say(
+    peer: Child, options: dict[str, Any], opened_by_python: list[int]
+) -> None:
+    xs.attach(peer.call(share_one))  # so that the exporter is known
+    message = peer.call(share_model, **options)
+    first, again = xs.attach(message), xs.attach(message)
+    assert opened_by_python == ([4, 4] if "opens" in options else [])
+    assert all(array.read_only is ("read_only" in options) for array in again.values())
+    if "opens" in options:
+        xs.attach(message)
+        with pytest.raises(xs.HandleExpiredError):
+            xs.attach(message)
+    del first, again
+    peer.call(close_model)
+
+
 # --- many exports at once
 
 
@@ -367,6 +542,18 @@ def test_exports_look_at_some_of_what_lingers() -> None:
     assert not table._lingering
 
 
+class _Interrupted(dict[int, Any]):
+    """What is exported; the third that comes is not taken."""
+
+    left = 3
+
+    def __setitem__(self, generation: int, exported: Any) -> None:
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+        super().__setitem__(generation, exported)
+
+
 def test_exports_of_a_tree_are_all_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = [xs.malloc_host(64).as_array(8, "u1") for _ in range(5)]
     xs.share(arrays).close()
@@ -384,8 +571,14 @@ def test_exports_of_a_tree_are_all_or_none(monkeypatch: pytest.MonkeyPatch) -> N
     with monkeypatch.context() as patch:
         patch.setattr(type(table), "_publish", fail)
         with pytest.raises(MemoryError):
-            xs.share(arrays)
+            long_way(xs.share, arrays)
     assert table.statistics()["exports"] == before
+    with monkeypatch.context() as patch:  # the same in native code, where an interrupt comes between two of them
+        patch.setattr(table, "_exports", _Interrupted(table._exports))
+        with pytest.raises(KeyboardInterrupt):
+            xs.share(arrays)
+        assert table.statistics()["exports"] == before
+        assert table._exports.left == 0  # type: ignore[attr-defined]
     with xs.share(arrays) as handle:
         assert table.statistics()["exports"] == before + 5
         assert len(handle.handles) == 5

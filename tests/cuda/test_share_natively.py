@@ -191,6 +191,74 @@ def test_an_allocation_is_what_python_makes(library: type[OfALibrary], driver: S
     assert mine.driver is other.driver
 
 
+def of_tree(handle: Any) -> list[Any]:
+    """The exports behind a tree's handle."""
+    table = node.current().table()
+    return [table._exports[fields_of(each).generation] for each in handle.handles]
+
+
+def test_trees_are_found_by_the_same_calls(library: type[OfALibrary], driver: ScriptedDriver) -> None:
+    """Python places the first array of a kind; memory that is new is asked for all at once."""
+    driver.foreign += [Range(START + index * MIB2, MIB2, 0, legacy=1, buffer=70 + index) for index in range(1, 4)]
+    arrays = [library(START + index * MIB2) for index in range(4)]
+    new = ["cuPointerGetAttributes", *ENTER, "cuIpcGetMemHandle", *LEAVE]
+    with xs.share(arrays) as handle:
+        assert driver.calls == ["cuPointerGetAttribute", *3 * new, *IDLE]
+        driver.calls.clear()
+        with xs.share(arrays) as again:
+            assert driver.calls == [*4 * ["cuPointerGetAttribute"], *IDLE]
+            driver.calls.clear()
+            _hand_over.off.append("a test")
+            with xs.share(arrays) as expected:
+                _hand_over.off.clear()
+                for one, two, three in zip(*map(of_tree, (handle, again, expected)), strict=True):
+                    assert one.source is two.source is three.source
+                    assert one.foreign is two.foreign is three.foreign is True
+                    assert (one.implicit, one.nbytes) == (two.implicit, two.nbytes) == (three.implicit, three.nbytes)
+                raw = [[fields_of(each) for each in every.handles] for every in (handle, again, expected)]
+                for name in ("backend", "device_uuid", "object", "offset", "nbytes", "exposed_nbytes", "flags", "kind"):
+                    one, two, three = ([getattr(each, name) for each in every] for every in raw)
+                    assert one == two == three, name
+            assert "cuIpcGetMemHandle" not in driver.calls, "Python knows their handles, too"
+
+
+@pytest.mark.parametrize("options", [{"read_only": True}, {"stream": -1}, {"opens": 1}, {"copy": True}], ids=str)
+def test_trees_with_options(library: type[OfALibrary], driver: ScriptedDriver, options: dict[str, Any]) -> None:
+    driver.foreign.append(Range(START + MIB2, MIB2, 0, legacy=1, buffer=71))
+    arrays = [library(), library(START + MIB2)]
+    if "read_only" in options:
+        with pytest.raises(xs.FeatureNotSupportedError, match="read-only"):
+            xs.share(arrays, **options)
+        return
+    with xs.share(arrays, **options) as handle:
+        assert [each.source.address for each in of_tree(handle)] == [START, START + MIB2]
+        assert handle.copied_nbytes == 0
+
+
+def test_what_a_tree_may_not_contain(library: type[OfALibrary], driver: ScriptedDriver) -> None:
+    """Memory that cannot be exported, and imports, are refused as arrays by themselves are; nothing stays exported."""
+    driver.foreign.append(Range(START + MIB2, MIB2, 0, legacy=0, buffer=71))
+    before = exports()
+    with pytest.raises(xs.FeatureNotSupportedError) as refusal:
+        xs.share({"first": library(), "second": library(START + MIB2)})
+    assert "['second']" in str(refusal.value.__notes__)
+    assert exports() == before
+
+
+def test_each_failing_call_of_a_tree_is_tried_in_python(library: type[OfALibrary], driver: ScriptedDriver) -> None:
+    for index in range(1, 7):  # after that of the first array's number
+        start = START + index * MIB2
+        driver.foreign.append(Range(start, MIB2, 0, legacy=1, buffer=70 + index))
+        driver.mine.clear()
+        driver.fail = {index: 999}
+        with xs.share([library(), library(start)]) as handle:
+            assert [each.source.address for each in of_tree(handle)] == [START, start]
+        if driver.mine[index] in LEAVE:
+            driver.stacks.clear()  # what the driver refused to take back
+            driver.modes.clear()
+    driver.fail = {}
+
+
 def test_memory_that_is_allocated_anew_at_its_address_is_new(library: type[OfALibrary], driver: ScriptedDriver) -> None:
     array = library()
     with natively(array) as first:

@@ -1,4 +1,5 @@
 /* HandOver.attach: see hand_over.c. */
+#include "dlpack.h"
 #include "hand_over.h"
 
 static bool of_boot(const xp_handle *h, const char *boot) { return memcmp(h->boot_id, boot, sizeof h->boot_id) == 0; }
@@ -17,7 +18,24 @@ typedef struct {
     PyObject *memory;                    /* the handle itself */
     PyObject *opener, *device, *context; /* how and where it is opened */
     PyObject *node, *peers, *met, *cache, *key, *peer;
+    PyObject *decided; /* keeps the opener, the device and the context */
 } arrival;
+
+/* How handles of that device are opened, where one has been opened before. False: see `declined`. */
+static bool decide(const xp_hand_over *self, arrival *a)
+{
+    PyObject *names = PyBytes_FromStringAndSize((const char *)a->h->backend,
+                                                sizeof a->h->backend + sizeof a->h->device_uuid);
+    Py_CLEAR(a->decided);
+    a->decided = names ? found_in(self->kit[K_decided], names) : NULL;
+    if (a->decided) {
+        a->opener = PyTuple_GetItem(a->decided, 0);
+        a->device = PyTuple_GetItem(a->decided, 1);
+        a->context = PyTuple_GetItem(a->decided, 2);
+    }
+    Py_XDECREF(names);
+    return a->decided != NULL;
+}
 
 /* --- what is not open yet ----------------------------------------------------------------------------------------- */
 
@@ -411,15 +429,27 @@ static int lies_in(const xp_hand_over *self, const xp_handle *h, PyObject *alloc
     return rc < 0 ? -1 : h->offset <= total && h->nbytes <= total - h->offset;
 }
 
+/* What is known of its dtype: (dtype, item size, DLPack's type or None). NULL: see `declined`. */
+static PyObject *known_dtype(const xp_hand_over *self, const xp_array_parts *a)
+{
+    PyObject *text = PyBytes_FromStringAndSize((const char *)a->text, a->head.text_nbytes);
+    PyObject *known = text ? found_in(self->kit[K_dtypes], text) : NULL;
+    uint32_t found;
+    if (known && !(xp_as_u32(PyTuple_GetItem(known, 1), &found) == 0 && found == a->head.itemsize))
+        Py_CLEAR(known);
+    Py_XDECREF(text);
+    return known;
+}
+
 /* What `decode_dtype` returns. */
 static PyObject *dtype_of(const xp_hand_over *self, const xp_array_parts *a)
 {
-    PyObject *text = PyBytes_FromStringAndSize((const char *)a->text, a->head.text_nbytes), *itemsize = NULL;
-    PyObject *known = text ? found_in(self->kit[K_dtypes], text) : NULL, *dtype = NULL; /* the dtype, its item size */
-    uint32_t found;
-    if (known && xp_as_u32(PyTuple_GetItem(known, 1), &found) == 0 && found == a->head.itemsize)
+    PyObject *known = known_dtype(self, a), *text = NULL, *itemsize = NULL, *dtype = NULL;
+    if (known)
         dtype = Py_NewRef(PyTuple_GetItem(known, 0));
-    else if (!PyErr_Occurred() && (itemsize = PyLong_FromUnsignedLong(a->head.itemsize)))
+    else if (!PyErr_Occurred() &&
+             (text = PyBytes_FromStringAndSize((const char *)a->text, a->head.text_nbytes)) &&
+             (itemsize = PyLong_FromUnsignedLong(a->head.itemsize)))
         dtype = CALL(decode_dtype, text, itemsize);
     Py_XDECREF(text);
     Py_XDECREF(known);
@@ -534,6 +564,20 @@ static PyObject *order_of(const xp_hand_over *self, const xp_types *types, const
     return order;
 }
 
+/* The piece of it that the handle names, whoever acquired it. */
+static PyObject *range_of(const xp_hand_over *self, const arrival *a, PyObject *acquired)
+{
+    PyObject *items[] = {Py_NewRef(PyTuple_GetItem(acquired, 0)),
+                         PyLong_FromUnsignedLongLong(a->h->offset),
+                         PyLong_FromUnsignedLongLong(a->h->nbytes),
+                         Py_NewRef(a->device),
+                         Py_NewRef(a->context),
+                         PyBool_FromLong(a->h->flags & XP_ENTRY_READ_ONLY),
+                         Py_NewRef(a->memory),
+                         Py_NewRef(PyTuple_GetItem(acquired, 1))};
+    return named_tuple(CLASS(Range), 8, items);
+}
+
 /* --- the array ---------------------------------------------------------------------------------------------------- */
 
 /* It keeps the message: its handle is made of that when somebody asks. */
@@ -556,34 +600,72 @@ static PyObject *new_array(const xp_hand_over *self, const xp_array_parts *a, Py
     return made;
 }
 
-/* The array over what was acquired. */
-static PyObject *attached(const xp_hand_over *self, const xp_types *types, const xp_array_parts *p, PyObject *message,
-                          const arrival *a, PyObject *acquired)
+/* DLPack's device for memory that this process has of it, where arrays on such devices were made there before. */
+static bool dlpack_device(const xp_hand_over *self, const arrival *a, PyObject *allocation, dl_device *on)
 {
-    const xp_handle *h = a->h;
-    PyObject *allocation = PyTuple_GetItem(acquired, 0), *lease = PyTuple_GetItem(acquired, 1);
-    int lies = lies_in(self, h, allocation);
+    PyObject *known = GET(a->device, _dlpacks), *kind = known ? READ(allocation, Allocation, kind) : NULL;
+    PyObject *pair = kind ? found_in(known, kind) : NULL; /* its type and number */
+    PyObject *started = pair ? found_in(self->kit[K_started], PyTuple_GetItem(pair, 0)) : NULL;
+    bool good = started && xp_as_int(PyTuple_GetItem(pair, 0), &on->type) == 0 &&
+                xp_as_int(PyTuple_GetItem(pair, 1), &on->id) == 0;
+    Py_XDECREF(known);
+    Py_XDECREF(kind);
+    Py_XDECREF(pair);
+    Py_XDECREF(started);
+    return good;
+}
+
+/* Its tensor, which holds the range. NULL: see `declined`. */
+static PyObject *new_tensor(const xp_hand_over *self, const dl_exchange *api, const xp_array_parts *p, const arrival *a,
+                            PyObject *allocation, PyObject *range)
+{
+    int64_t dims[2 * XP_ARRAY_DIMS];
+    PyObject *known = known_dtype(self, p), *type = known ? PyTuple_GetItem(known, 2) : Py_None;
+    PyObject *address = type != Py_None ? READ(allocation, Allocation, address) : NULL, *tensor = NULL;
+    xp_holder *held = NULL;
+    int code, bits, lanes;
+    uint64_t start;
+    dl_device on;
+    memcpy(dims, p->dims, 16u * p->head.ndim);
+    if (address && xp_as_u64(address, &start) == 0 && dlpack_device(self, a, allocation, &on) &&
+        PyArg_ParseTuple(type, "iii", &code, &bits, &lanes) && xp_whole_steps(p->head.ndim, dims, p->head.itemsize) &&
+        (held = xp_held_by(range, start + a->h->offset, on)))
+        tensor = xp_tensor(api, held, p->head.offset, p->head.ndim, dims,
+                           (dl_dtype){(uint8_t)code, (uint8_t)bits, (uint16_t)lanes}, p->head.itemsize);
+    if (held)
+        xp_let_go(held);
+    Py_XDECREF(known);
+    Py_XDECREF(address);
+    return tensor;
+}
+
+/* The array over what was acquired, or the tensor of the exchange's library that it becomes; an array where Python has
+ * to make that. */
+static PyObject *attached(const xp_hand_over *self, const xp_types *types, const xp_array_parts *p, PyObject *message,
+                          const dl_exchange *api, const arrival *a, PyObject *acquired)
+{
+    int lies = lies_in(self, a->h, PyTuple_GetItem(acquired, 0));
     if (lies <= 0)
         return lies < 0 ? NULL : Py_NewRef(Py_None);
-    PyObject *items[] = {Py_NewRef(allocation),
-                         PyLong_FromUnsignedLongLong(h->offset),
-                         PyLong_FromUnsignedLongLong(h->nbytes),
-                         Py_NewRef(a->device),
-                         Py_NewRef(a->context),
-                         PyBool_FromLong(h->flags & XP_ENTRY_READ_ONLY),
-                         Py_NewRef(a->memory),
-                         Py_NewRef(lease)};
-    PyObject *range = named_tuple(CLASS(Range), 8, items);
+    PyObject *range = range_of(self, a, acquired);
     PyObject *order = range ? order_of(self, types, p, a) : NULL;
-    PyObject *dtype = order ? dtype_of(self, p) : NULL;
-    PyObject *array = dtype ? new_array(self, p, range, dtype, message, order) : NULL;
+    PyObject *array = NULL;
+    if (api && api->to_object && order == Py_None && !(a->h->flags & XP_ENTRY_READ_ONLY)) {
+        array = new_tensor(self, api, p, a, PyTuple_GetItem(acquired, 0), range);
+        if (array == NULL && PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception))
+            PyErr_Clear(); /* the library's own function says what is wrong */
+    }
+    PyObject *dtype = order && array == NULL && !PyErr_Occurred() ? dtype_of(self, p) : NULL;
+    if (dtype)
+        array = new_array(self, p, range, dtype, message, order);
     Py_XDECREF(range);
     Py_XDECREF(order);
     Py_XDECREF(dtype);
     return array;
 }
 
-PyObject *xp_over_attach(PyObject *object, PyObject *message)
+/* `api`: of the library whose array it becomes, or NULL. */
+static PyObject *attach(PyObject *object, PyObject *message, const dl_exchange *api)
 {
     const xp_hand_over *self = (xp_hand_over *)object;
     const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
@@ -601,23 +683,92 @@ PyObject *xp_over_attach(PyObject *object, PyObject *message)
         (p.memory.flags & (XP_ENTRY_COUNTED | XP_ENTRY_PICKLED)) || !of_boot(&p.memory, boot) ||
         (p.has_event && !of_boot(&p.event, boot)))
         Py_RETURN_NONE;
-    PyObject *names = PyBytes_FromStringAndSize((const char *)p.memory.backend,
-                                                sizeof p.memory.backend + sizeof p.memory.device_uuid);
-    PyObject *decided = names ? found_in(self->kit[K_decided], names) : NULL; /* opener, device, context */
-    Py_XDECREF(names);
     arrival a = {.h = &p.memory, .node = node};
-    a.memory = decided ? new_handle(self, types, &p.memory) : NULL;
+    a.memory = decide(self, &a) ? new_handle(self, types, &p.memory) : NULL;
     a.peers = a.memory ? READ(node, Node, peers) : NULL;
-    PyObject *acquired = NULL;
-    if (a.peers) {
-        a.opener = PyTuple_GetItem(decided, 0);
-        a.device = PyTuple_GetItem(decided, 1);
-        a.context = PyTuple_GetItem(decided, 2);
-        acquired = acquire(self, types, &a);
-    }
-    PyObject *array = acquired ? attached(self, types, &p, message, &a, acquired) : declined();
-    PyObject *all[] = {acquired, a.memory, a.peers, a.met, a.cache, a.key, a.peer, decided};
+    PyObject *acquired = a.peers ? acquire(self, types, &a) : NULL;
+    PyObject *array = acquired ? attached(self, types, &p, message, api, &a, acquired) : declined();
+    PyObject *all[] = {acquired, a.memory, a.peers, a.met, a.cache, a.key, a.peer, a.decided};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         Py_XDECREF(all[i]);
     return array;
+}
+
+PyObject *xp_over_attach(PyObject *object, PyObject *message) { return attach(object, message, NULL); }
+
+/* attach_as(message, exchange) */
+PyObject *xp_over_attach_as(PyObject *object, PyObject *const *args, Py_ssize_t n)
+{
+    const dl_exchange *api = xp_arity("attach_as", n, 2, 2) < 0 ? NULL : xp_exchange_of(args[1]);
+    return PyErr_Occurred() ? NULL : attach(object, args[0], api);
+}
+
+/* --- the memory of trees ------------------------------------------------------------------------------------------ */
+
+/* Whether the handle is of the process and the device that `last` is of. */
+static bool like_last(const xp_handle *h, const xp_handle *last)
+{
+    return last && memcmp(h->cookie, last->cookie, sizeof h->cookie) == 0 &&
+           memcmp(h->backend, last->backend, sizeof h->backend + sizeof h->device_uuid) == 0;
+}
+
+/* From whom it comes, and how it is opened. False: see `declined`. */
+static bool look_up(const xp_hand_over *self, arrival *a)
+{
+    PyObject *cookie = PyBytes_FromStringAndSize((const char *)a->h->cookie, sizeof a->h->cookie);
+    Py_CLEAR(a->peer);
+    a->peer = decide(self, a) && cookie ? found_in(a->met, cookie) : NULL;
+    Py_XDECREF(cookie);
+    return a->peer != NULL;
+}
+
+/* NULL: see `declined`. */
+static PyObject *open_range(const xp_hand_over *self, const xp_types *types, arrival *a)
+{
+    a->key = key_of(a->h, a->opener);
+    PyObject *acquired = a->key ? acquire_from(self, types, a) : NULL, *range = NULL;
+    if (acquired && lies_in(self, a->h, PyTuple_GetItem(acquired, 0)) > 0)
+        range = range_of(self, a, acquired);
+    Py_CLEAR(a->key);
+    Py_XDECREF(acquired);
+    return range;
+}
+
+/* open_all(handles, opened): append the ranges of the first of them, as far as they are of an exporter that this process
+ * has met and need no more than that. */
+PyObject *xp_over_open_all(PyObject *object, PyObject *const *args, Py_ssize_t n)
+{
+    const xp_hand_over *self = (xp_hand_over *)object;
+    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    if (xp_arity("open_all", n, 2, 2) < 0)
+        return NULL;
+    if (!PyTuple_Check(args[0]) || !PyList_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "open_all() takes a tuple and a list");
+        return NULL;
+    }
+    PyObject *node = key_if_on(self, types) ? only(self, K_here) : NULL;
+    arrival a = {.node = node, .peers = node ? READ(node, Node, peers) : NULL};
+    a.met = a.peers ? READ(a.peers, Peers, _peers) : NULL;
+    a.cache = a.met ? READ(a.peers, Peers, _cache) : NULL;
+    PyObject *swept = a.cache && PyDict_Size(a.met) > 1 ? METHOD(a.peers, sweep) : Py_NewRef(Py_None);
+    const xp_handle *last = NULL;
+    bool going = a.cache && swept;
+    for (Py_ssize_t i = 0; going && i < PyTuple_Size(args[0]); i++) {
+        a.memory = PyTuple_GetItem(args[0], i);
+        PyObject *fields = Py_TYPE(a.memory) == CLASS(Handle) ? READ(a.memory, Handle, _fields) : NULL, *range = NULL;
+        a.h = fields ? xp_fields_of(types, fields) : NULL; /* the handle, which the tuple keeps, keeps them */
+        if (a.h && a.h->kind == XP_KIND_MEMORY && !(a.h->flags & (XP_ENTRY_COUNTED | XP_ENTRY_PICKLED)) &&
+            (like_last(a.h, last) || look_up(self, &a)))
+            range = open_range(self, types, &a);
+        last = a.h;
+        going = range && PyList_Append(args[1], range) == 0;
+        Py_XDECREF(fields);
+        Py_XDECREF(range);
+    }
+    PyObject *all[] = {a.peers, a.met, a.cache, a.peer, a.decided, swept};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        Py_XDECREF(all[i]);
+    if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_Exception))
+        PyErr_Clear(); /* Python's way says what is wrong */
+    return declined();
 }

@@ -128,6 +128,87 @@ static PyObject *dlpack_capsule(PyObject *Py_UNUSED(m), PyObject *args, PyObject
     return capsule;
 }
 
+/* --- ours, made by the exchange API ------------------------------------------------------------------------------- */
+
+struct xp_holder {
+    uint64_t references;
+    PyObject *owner;
+    uint64_t address;
+    dl_device device;
+};
+
+typedef struct {
+    dl_versioned as;
+    xp_holder *held;
+    bool *gone;     /* NULL once a tensor has it */
+    int64_t dims[]; /* shape, then strides */
+} held_tensor;
+
+xp_holder *xp_held_by(PyObject *owner, uint64_t address, dl_device device)
+{
+    xp_holder *held = malloc(sizeof *held);
+    if (held)
+        *held = (xp_holder){1, Py_NewRef(owner), address, device};
+    else
+        PyErr_NoMemory();
+    return held;
+}
+
+void xp_let_go(xp_holder *held)
+{
+    if (__atomic_sub_fetch(&held->references, 1, __ATOMIC_ACQ_REL) == 0) {
+        xp_drop_owner(held->owner);
+        free(held);
+    }
+}
+
+static void delete_held(dl_versioned *tensor)
+{
+    if (tensor) {
+        held_tensor *leaf = tensor->context;
+        if (leaf->gone)
+            *leaf->gone = true;
+        xp_let_go(leaf->held);
+        free(leaf);
+    }
+}
+
+bool xp_whole_steps(unsigned ndim, const int64_t *dims, uint32_t itemsize)
+{
+    for (unsigned i = 0; i < ndim; i++)
+        if (dims[ndim + i] % itemsize)
+            return false;
+    return true;
+}
+
+PyObject *xp_tensor(const dl_exchange *api, xp_holder *held, uint64_t offset, unsigned ndim, const int64_t *dims,
+                    dl_dtype dtype, uint32_t itemsize)
+{
+    held_tensor *leaf = malloc(sizeof *leaf + 16u * ndim);
+    if (leaf == NULL)
+        return PyErr_NoMemory();
+    memcpy(leaf->dims, dims, 16u * ndim);
+    for (unsigned i = 0; i < ndim; i++)
+        leaf->dims[ndim + i] /= itemsize;
+    bool gone = false;
+    leaf->held = held;
+    leaf->gone = &gone;
+    leaf->as = (dl_versioned){1, 0, leaf, delete_held, 0,
+                              {.data = (void *)(uintptr_t)(held->address + offset), .device = held->device,
+                               .ndim = (int32_t)ndim, .dtype = dtype, .shape = leaf->dims,
+                               .strides = leaf->dims + ndim}};
+    __atomic_add_fetch(&held->references, 1, __ATOMIC_RELAXED);
+    void *made = NULL;
+    if (api->to_object(&leaf->as, &made) == 0) {
+        if (!gone) /* a consumer that copies has let it go already */
+            leaf->gone = NULL;
+        return made;
+    }
+    if (!gone) /* by DLPack it is taken over also where this fails; not every library does */
+        delete_held(&leaf->as);
+    return NULL;
+}
+
 /* --- theirs, taken over ------------------------------------------------------------------------------------------- */
 
 typedef struct {

@@ -59,4 +59,13 @@ typedef struct dl_exchange {
 bool xp_viewed_dims(const dl_tensor *t, int64_t itemsize, int64_t *dims, int64_t *low, int64_t *high);
 const dl_exchange *xp_exchange_of(PyObject *capsule); /* dlpack.c; NULL where it has no version that we know */
 
+/* Tensors of the exchange's library. What all those of one memory hold is an `xp_holder`. */
+typedef struct xp_holder xp_holder;
+xp_holder *xp_held_by(PyObject *owner, uint64_t address, dl_device device); /* NULL with an exception */
+void xp_let_go(xp_holder *held); /* from any thread, with or without Python's lock */
+bool xp_whole_steps(unsigned ndim, const int64_t *dims, uint32_t itemsize); /* whether DLPack can say its strides */
+/* At `offset` from the holder's address; `dims` are the shape, then the strides in bytes. NULL with an exception. */
+PyObject *xp_tensor(const dl_exchange *api, xp_holder *held, uint64_t offset, unsigned ndim, const int64_t *dims,
+                    dl_dtype dtype, uint32_t itemsize);
+
 #endif

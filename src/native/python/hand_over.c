@@ -78,7 +78,7 @@ static PyObject *over_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     for (int i = K_SharedArray; good && i <= K_Peer; i++)
         if (!(good = PyType_Check(self->kit[i])))
             PyErr_Format(PyExc_TypeError, "%s is a class", kit_texts[i]);
-    for (int i = K_decided; good && i <= K_lasting; i++)
+    for (int i = K_decided; good && i <= K_started; i++)
         if (!(good = PyDict_Check(self->kit[i])))
             PyErr_Format(PyExc_TypeError, "%s is a dict", kit_texts[i]);
     for (int i = K_off; good && i <= K_boot_ids; i++)
@@ -314,29 +314,39 @@ static PyObject *met(const xp_hand_over *self, PyObject *node, PyObject *recogni
     return found;
 }
 
-/* Whether the adapter's driver says, in one native call, all that `range_at` says of those bytes. */
-static bool recognise(const xp_hand_over *self, const xp_types *types, PyObject *node, PyObject *array,
-                      PyObject *device, PyObject *backend, uint64_t address, source *s)
+/* The allocation, where the adapter's driver says, in one native call, all that `range_at` says of those bytes. NULL:
+ * see `declined`. */
+static PyObject *recognise(const xp_hand_over *self, const xp_types *types, PyObject *node, PyObject *device,
+                           PyObject *backend, uint64_t address, uint64_t nbytes, xp_foreign *f)
 {
     PyObject *adapter = READ(device, Device, _adapter), *info = adapter ? READ(device, Device, _info) : NULL;
-    PyObject *recogniser = info ? GET(adapter, recogniser) : NULL;
-    xp_foreign *f = &s->found;
-    if (recogniser && xp_recognise(types, recogniser, info, address, s->nbytes, f)) {
+    PyObject *recogniser = info ? GET(adapter, recogniser) : NULL, *found = NULL;
+    if (recogniser && xp_recognise(types, recogniser, info, address, nbytes, f)) {
         if (f->allocation == NULL && nobodys(self, node, address))
             f->allocation = met(self, node, recogniser, device, backend, f);
-        s->allocation = f->allocation; /* with the reference */
-        s->offset = address - f->start;
+        found = f->allocation; /* with the reference */
     }
     Py_XDECREF(adapter);
     Py_XDECREF(info);
     Py_XDECREF(recogniser);
-    if (s->allocation == NULL) {
+    if (found && Py_TYPE(found) != CLASS(Allocation))
+        Py_CLEAR(found);
+    if (found == NULL)
         f->payload_nbytes = 0; /* what Python finds there is something else */
+    return found;
+}
+
+/* The same for an array. */
+static bool look_natively(const xp_hand_over *self, const xp_types *types, PyObject *node, PyObject *array,
+                          PyObject *device, PyObject *backend, uint64_t address, source *s)
+{
+    s->allocation = recognise(self, types, node, device, backend, address, s->nbytes, &s->found);
+    if (s->allocation == NULL)
         return false;
-    }
+    s->offset = address - s->found.start;
     s->device = Py_NewRef(device);
     s->keep = Py_NewRef(array);
-    return Py_TYPE(s->allocation) == CLASS(Allocation);
+    return true;
 }
 
 /* The same by Python. */
@@ -374,7 +384,7 @@ static bool describe_other(const xp_hand_over *self, const xp_types *types, PyOb
         return quietly();
     }
     PyObject *backend = PyTuple_GetItem(kind, 4);
-    bool good = (backend != Py_None && recognise(self, types, node, array, device, backend, address, s)) ||
+    bool good = (backend != Py_None && look_natively(self, types, node, array, device, backend, address, s)) ||
                 (!PyErr_Occurred() && look_there(self, array, device, backend, address, s));
     if (good) {
         s->text = Py_NewRef(PyTuple_GetItem(kind, 1));
@@ -562,16 +572,21 @@ static PyObject *enter(const xp_hand_over *self, const xp_types *types, const xp
     return handle;
 }
 
-/* `enter`, after what an export does for those that are over. */
-static PyObject *export(const xp_hand_over *self, const xp_types *types, const xp_key *key, PyObject *table, source *s)
+/* `enter` for each of `n`, after what that many exports do for those that are over; how many handles there are then. */
+static Py_ssize_t export(const xp_hand_over *self, const xp_types *types, const xp_key *key, PyObject *table,
+                         source *s, Py_ssize_t n, PyObject **handles)
 {
-    PyObject *lock = READ(table, Table, _lock), *taken = lock ? METHOD(lock, acquire) : NULL, *handle = NULL;
+    PyObject *lock = READ(table, Table, _lock), *taken = lock ? METHOD(lock, acquire) : NULL;
+    Py_ssize_t made = 0;
     if (taken) {
         PyObject *serving = READ(table, Table, _serving), *ended = NULL, *type, *value, *trace;
+        PyObject *count = PyLong_FromSsize_t(n);
         bool due = !(is_empty(READ(table, Table, _lingering)) && is_empty(READ(table, Table, _ending)));
-        if (serving == Py_True && (!due || (ended = METHOD(table, _sweep))))
-            handle = enter(self, types, key, table, s);
+        if (serving == Py_True && count && (!due || (ended = METHOD(table, _sweep_for, count))))
+            while (made < n && (handles[made] = enter(self, types, key, table, &s[made])))
+                made++;
         Py_XDECREF(serving);
+        Py_XDECREF(count);
         PyErr_Fetch(&type, &value, &trace);
         PyObject *released = METHOD(lock, release);
         Py_XDECREF(released);
@@ -581,7 +596,7 @@ static PyObject *export(const xp_hand_over *self, const xp_types *types, const x
     }
     Py_XDECREF(taken);
     Py_XDECREF(lock);
-    return handle;
+    return made;
 }
 
 static PyObject *sealed(const xp_hand_over *self, const xp_types *types, const xp_key *key, PyObject *memory,
@@ -633,6 +648,13 @@ static void withdraw(const xp_hand_over *self, PyObject *table, PyObject *memory
     PyErr_Restore(type, value, trace);
 }
 
+static void forget(source *s)
+{
+    PyObject *all[] = {s->allocation, s->device, s->keep, s->prepared, s->shape, s->strides, s->text, s->number, s->mark};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        Py_XDECREF(all[i]);
+}
+
 static PyObject *over_share(PyObject *object, PyObject *array)
 {
     const xp_hand_over *self = (xp_hand_over *)object;
@@ -644,21 +666,87 @@ static PyObject *over_share(PyObject *object, PyObject *array)
     bool known = table && table != Py_None &&
                  (own ? describe(self, array, &s) : describe_other(self, types, node, array, &s)) &&
                  prepare(self, types, table, &s) && order(self, types, array, &s);
-    PyObject *memory = known ? export(self, types, key, table, &s) : NULL;
+    PyObject *memory = NULL;
+    if (known)
+        export(self, types, key, table, &s, 1, &memory);
     PyObject *handle = memory ? sealed(self, types, key, memory, &s) : declined();
     if (memory && handle == NULL)
         withdraw(self, table, memory);
     Py_XDECREF(memory);
     Py_XDECREF(table);
-    PyObject *all[] = {s.allocation, s.device, s.keep, s.prepared, s.shape, s.strides, s.text, s.number, s.mark};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        Py_XDECREF(all[i]);
+    forget(&s);
     return handle;
+}
+
+/* --- the same for trees, step by step ------------------------------------------------------------------------------ */
+
+/* find(device, backend, address, nbytes): the allocation of another library that has those bytes, prepared for exports;
+ * None where Python has to look. */
+static PyObject *over_find(PyObject *object, PyObject *const *args, Py_ssize_t n)
+{
+    const xp_hand_over *self = (xp_hand_over *)object;
+    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    uint64_t address, nbytes;
+    if (xp_arity("find", n, 4, 4) < 0 || xp_as_u64(args[2], &address) < 0 || xp_as_u64(args[3], &nbytes) < 0)
+        return NULL;
+    bool on = key_if_on(self, types) && Py_TYPE(args[0]) == CLASS(Device) && args[1] != Py_None;
+    PyObject *node = on ? only(self, K_here) : NULL, *table = node ? READ(node, Node, _table) : NULL;
+    source s = {.ndim = 0};
+    if (table && table != Py_None)
+        s.allocation = recognise(self, types, node, args[0], args[1], address, nbytes, &s.found);
+    if (s.allocation && s.found.payload_nbytes) { /* it is new */
+        s.prepared = READ(s.allocation, Allocation, prepared);
+        if (s.prepared == Py_None) {
+            Py_DECREF(s.prepared);
+            s.prepared = prepare_anew(self, types, table, &s);
+        }
+    }
+    quietly();
+    PyObject *found = PyErr_Occurred() ? NULL : Py_NewRef(s.allocation ? s.allocation : Py_None);
+    Py_XDECREF(table);
+    forget(&s);
+    return found;
+}
+
+/* export_all(ranges): the handles of as many exports of prepared allocations; None, and no export, for others. */
+static PyObject *over_export_all(PyObject *object, PyObject *ranges)
+{
+    const xp_hand_over *self = (xp_hand_over *)object;
+    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    const xp_key *key = key_if_on(self, types);
+    Py_ssize_t n = PyList_Check(ranges) ? PyList_Size(ranges) : 0;
+    PyObject *node = key ? only(self, K_here) : NULL, *table = node ? READ(node, Node, _table) : NULL, *found = NULL;
+    source *s = PyMem_Calloc((size_t)n + 1, sizeof *s);
+    PyObject **handles = PyMem_Calloc((size_t)n + 1, sizeof *handles);
+    bool known = table && table != Py_None && s && handles;
+    for (Py_ssize_t i = 0; i < n && known; i++) {
+        PyObject *range = PyList_GetItem(ranges, i);
+        known = lies(self, range, &s[i]) && xp_as_u64(PyTuple_GetItem(range, 2), &s[i].nbytes) == 0 &&
+                (s[i].prepared = READ(s[i].allocation, Allocation, prepared)) &&
+                Py_TYPE(s[i].prepared) == types->template;
+    }
+    if (known && export(self, types, key, table, s, n, handles) == n && (found = PyList_New(n)))
+        for (Py_ssize_t i = 0; i < n; i++)
+            PyList_SetItem(found, i, Py_NewRef(handles[i]));
+    for (Py_ssize_t i = 0; i < n && s && handles; i++) {
+        if (found == NULL && handles[i])
+            withdraw(self, table, handles[i]);
+        forget(&s[i]);
+        Py_XDECREF(handles[i]);
+    }
+    PyMem_Free(s);
+    PyMem_Free(handles);
+    Py_XDECREF(table);
+    return found ? found : declined();
 }
 
 static PyMethodDef over_methods[] = {
     {"share", over_share, METH_O, NULL},
     {"attach", xp_over_attach, METH_O, NULL},
+    {"attach_as", XP_FAST(xp_over_attach_as), METH_FASTCALL, NULL},
+    {"find", XP_FAST(over_find), METH_FASTCALL, NULL},
+    {"export_all", over_export_all, METH_O, NULL},
+    {"open_all", XP_FAST(xp_over_open_all), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot over_slots[] = {

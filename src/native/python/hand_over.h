@@ -9,18 +9,18 @@
     _(SharedArray) _(ArrayHandle) _(Handle) _(Range) _(Parts) _(Allocation) _(Exported) _(End) _(Opener) _(Device)    \
         _(Import) _(Export) _(Node) _(Table) _(Implicit) _(Located) _(Timeline) _(Opened) _(Order) _(Turn) _(Peers)   \
         _(Peer)                                                    /* classes */                                      \
-        _(decided) _(opened_on) _(texts) _(dtypes) _(lasting)      /* dicts that it fills */                          \
+        _(decided) _(opened_on) _(texts) _(dtypes) _(lasting) _(started) /* dicts that it fills */                          \
         _(off) _(layers_on) _(here) _(sealings) _(boot_ids)        /* the first two are empty, the others have one item or none */    \
         _(forms) _(prepared_by) _(decode_dtype) _(order_of)        /* all of Form; steps in Python */                 \
         _(exchange_of) _(kind_of) _(range_at) _(current_mark) _(mark) _(offer) _(release_slot)         \
         _(reopened) _(partial) _(rlock)
 /* Names of attributes and methods. */
 #define NAMES(_)                                                                                                      \
-    _(has_streams) _(acquire) _(release) _(_sweep) _(acquire_known) _(handle) _(sweep) _(withdraw) _(forget) _(_remember)         \
+    _(has_streams) _(acquire) _(release) _(_sweep_for) _(acquire_known) _(handle) _(sweep) _(withdraw) _(forget) _(_remember)         \
         _(setdefault) _(meet) _(_discard) _(import_memory) _(address) _(nbytes) _(host_accessible) _(device)          \
         _(lasting_export) _(export) _(requires_grad) _(slot) _(data) _(close) _(_items) _(keep) _(keepable)           \
         _(most_nbytes) _(prepare) _(importer) _(key) _(cookie) _(room) _(reopen) _(recogniser) _(object_named) _(find)   \
-        _(maps) _(_starts)
+        _(maps) _(_starts) _(_dlpacks)
 /* Slots of these classes, which are read and set without a search for their names. */
 #define SLOTS(_)                                                                                                      \
     _(SharedArray, _held) _(SharedArray, _forks) _(SharedArray, _shape) _(SharedArray, _strides)                      \
@@ -167,5 +167,7 @@ static inline PyObject *declined(void) { return PyErr_Occurred() ? NULL : Py_New
 
 /* attach.c */
 PyObject *xp_over_attach(PyObject *object, PyObject *message);
+PyObject *xp_over_attach_as(PyObject *object, PyObject *const *args, Py_ssize_t n);
+PyObject *xp_over_open_all(PyObject *object, PyObject *const *args, Py_ssize_t n);
 
 #endif

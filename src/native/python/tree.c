@@ -174,78 +174,6 @@ static PyObject *parts_elements(PyObject *object, PyObject *Py_UNUSED(none))
     return found;
 }
 
-/* What all the tensors of one memory hold. */
-typedef struct {
-    uint64_t references;
-    PyObject *owner;
-    uint64_t address;
-    dl_device device;
-} holder;
-
-typedef struct {
-    dl_versioned as;
-    holder *held;
-    bool *gone;     /* NULL once a tensor has it */
-    int64_t dims[]; /* shape, then strides */
-} leaf_tensor;
-
-/* From any thread, with or without Python's lock. */
-static void let_go(holder *held)
-{
-    if (__atomic_sub_fetch(&held->references, 1, __ATOMIC_ACQ_REL) == 0) {
-        xp_drop_owner(held->owner);
-        free(held);
-    }
-}
-
-static void delete_leaf(dl_versioned *tensor)
-{
-    if (tensor) {
-        leaf_tensor *leaf = tensor->context;
-        if (leaf->gone)
-            *leaf->gone = true;
-        let_go(leaf->held);
-        free(leaf);
-    }
-}
-
-/* The tensor of an array; NULL where it has none. */
-static PyObject *new_tensor(const dl_exchange *api, holder *held, const xp_leaf *l, const int64_t *dims, dl_dtype dtype,
-                            uint32_t itemsize)
-{
-    leaf_tensor *leaf = malloc(sizeof *leaf + 16u * l->ndim);
-    if (leaf == NULL)
-        return PyErr_NoMemory();
-    memcpy(leaf->dims, dims, 16u * l->ndim);
-    for (unsigned i = 0; i < l->ndim; i++)
-        leaf->dims[l->ndim + i] /= itemsize;
-    bool gone = false;
-    leaf->held = held;
-    leaf->gone = &gone;
-    leaf->as = (dl_versioned){1, 0, leaf, delete_leaf, 0,
-                              {.data = (void *)(uintptr_t)(held->address + l->offset), .device = held->device,
-                               .ndim = l->ndim, .dtype = dtype, .shape = leaf->dims, .strides = leaf->dims + l->ndim}};
-    __atomic_add_fetch(&held->references, 1, __ATOMIC_RELAXED);
-    void *made = NULL;
-    if (api->to_object(&leaf->as, &made) == 0) {
-        if (!gone) /* a consumer that copies has let it go already */
-            leaf->gone = NULL;
-        return made;
-    }
-    if (!gone) /* by DLPack it is taken over also where this fails; not every library does */
-        delete_leaf(&leaf->as);
-    return NULL;
-}
-
-/* Whether DLPack can say its strides. */
-static bool whole_steps(const xp_leaf *l, const int64_t *dims, uint32_t itemsize)
-{
-    for (unsigned i = 0; i < l->ndim; i++)
-        if (dims[l->ndim + i] % itemsize)
-            return false;
-    return true;
-}
-
 /* tensors(exchange, places, dtypes): `places` has (owner, address, (device type, id)) for each memory, `dtypes`
  * DLPack's (code, bits, lanes) and the item size for each dtype. A list of the exchange's tensors; None where it has
  * none for one of the arrays. */
@@ -262,7 +190,7 @@ static PyObject *parts_tensors(PyObject *object, PyObject *const *args, Py_ssize
         return NULL;
     }
     uint32_t places = t->head.memory, dtypes = (uint32_t)PyList_Size(args[2]);
-    holder **held = PyMem_Calloc(places, sizeof *held);
+    xp_holder **held = PyMem_Calloc(places, sizeof *held);
     struct {
         dl_dtype type;
         uint32_t itemsize;
@@ -281,14 +209,9 @@ static PyObject *parts_tensors(PyObject *object, PyObject *const *args, Py_ssize
         PyObject *owner;
         unsigned long long address;
         dl_device device;
-        if (!PyArg_ParseTuple(PyList_GetItem(args[1], i), "OK(ii)", &owner, &address, &device.type, &device.id)) {
+        if (!PyArg_ParseTuple(PyList_GetItem(args[1], i), "OK(ii)", &owner, &address, &device.type, &device.id) ||
+            (held[i] = xp_held_by(owner, address, device)) == NULL)
             Py_CLEAR(found);
-        } else if ((held[i] = malloc(sizeof **held)) == NULL) {
-            Py_CLEAR(found);
-            PyErr_NoMemory();
-        } else {
-            *held[i] = (holder){1, Py_NewRef(owner), address, device};
-        }
     }
     int64_t dims[2 * XP_ARRAY_DIMS];
     uint64_t step = 0;
@@ -296,8 +219,9 @@ static PyObject *parts_tensors(PyObject *object, PyObject *const *args, Py_ssize
     bool known = true;
     for (uint32_t i = 0; found && known && next_leaf(t, i, &step, &l, dims); i++) {
         uint32_t itemsize = l.memory < places && l.dtype < dtypes ? kinds[l.dtype].itemsize : 0;
-        known = itemsize && whole_steps(&l, dims, itemsize);
-        PyObject *tensor = known ? new_tensor(api, held[l.memory], &l, dims, kinds[l.dtype].type, itemsize) : NULL;
+        known = itemsize && xp_whole_steps(l.ndim, dims, itemsize);
+        PyObject *tensor =
+            known ? xp_tensor(api, held[l.memory], l.offset, l.ndim, dims, kinds[l.dtype].type, itemsize) : NULL;
         if (known && (tensor == NULL || PyList_Append(found, tensor) < 0)) {
             if (!PyErr_ExceptionMatches(PyExc_Exception))
                 Py_CLEAR(found); /* an interrupt */
@@ -308,7 +232,7 @@ static PyObject *parts_tensors(PyObject *object, PyObject *const *args, Py_ssize
         Py_XDECREF(tensor);
     }
     for (uint32_t i = 0; held && i < places && held[i]; i++)
-        let_go(held[i]);
+        xp_let_go(held[i]);
     PyMem_Free(held);
     PyMem_Free(kinds);
     if (found && !known) {

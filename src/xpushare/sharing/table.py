@@ -230,7 +230,7 @@ class Table:
             if not self._serving:
                 self._start()
             if self._lingering or self._ending:
-                ended = self._sweep(_ENDING_TRIES + len(found))  # as many exports would look at
+                ended = self._sweep_for(len(found))
             try:
                 for prepared, source, offset, nbytes, own, keep in found:
                     flags = pickled | (layout.ENTRY_READ_ONLY if read_only or own else 0)
@@ -394,6 +394,10 @@ class Table:
                 pass
         return ended
 
+    def _sweep_for(self, count: int) -> list[Any]:
+        """`_sweep`, before as many exports or after as many withdrawals: of as much as each by itself would look at."""
+        return self._sweep(_ENDING_TRIES - 1 + count)
+
     def sweep(self, everything: bool = False) -> bool:
         """End what is over, or some of it, and say whether there was any. Exports and withdrawals also do that."""
         if not self._lingering and not self._ending:
@@ -441,7 +445,7 @@ class Table:
         """`withdraw` of each, at one go."""
         with self._lock:
             gone = [self._withdrawn(handle, reason) for handle in handles]
-            ended = self._sweep(_ENDING_TRIES + len(gone))  # as many withdrawals would look at
+            ended = self._sweep_for(len(gone))
         del gone, ended  # as above
 
     def _withdrawn(self, handle: Handle, reason: int) -> Exported | bool | None:
