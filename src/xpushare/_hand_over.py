@@ -97,8 +97,8 @@ attach: Final[Callable[[object], SharedArray | None]] = _native.attach
 """What `xs.attach` returns for the bytes of an array handle and no options."""
 
 attach_as: Final[Callable[[object, object], Any]] = _native.attach_as
-"""The same for `like`, by DLPack's exchange API of its library. A `SharedArray` where the library's function has to make
-the array: of what is read-only, or not written yet, or on devices that it has made none on yet.
+"""The same for `like`, by DLPack's exchange API of its library. A `SharedArray` where the library's function has to
+make the array: of what is read-only, or not written yet, or on devices that it has made none on yet.
 """
 
 find: Final[Callable[[Device, str | None, int, int], Allocation | None]] = _native.find

@@ -421,8 +421,8 @@ class HandOver:
         """
 
     def open_all(self, handles: tuple[Any, ...], opened: list[Any], /) -> None:
-        """Append the ranges of the first handles, up to one of an exporter that this process has not met, or whose opens
-        count, or that only Python opens.
+        """Append the ranges of the first handles, up to one of an exporter that this process has not met, or whose
+        opens count, or that only Python opens.
         """
 
 def read_tree(seal: Seal, raw: bytes, /) -> TreeParts | None:

@@ -123,13 +123,17 @@ def pickle_arrays(found: list[Any], known: Iterable[Allocation], made: dict[Devi
 class _Group:
     """The arrays in one allocation: what is exported is the range that they span."""
 
-    __slots__ = ("_covered", "_leases", "_read_only", "high", "low", "number")
+    __slots__ = ("_allocation", "_device", "_handle", "_leases", "_read_only", "high", "low", "number")
 
-    def __init__(self, number: int, covered: Range, read_only: bool) -> None:
+    def __init__(
+        self, number: int, allocation: Allocation, device: Device, handle: Handle | None, read_only: bool, low: int
+    ) -> None:
         self.number = number
-        self.low = covered.offset
-        self.high = covered.offset
-        self._covered = covered
+        self.low = low
+        self.high = low
+        self._allocation = allocation
+        self._device = device
+        self._handle = handle
         self._read_only = read_only
         self._leases: list[Any] = []
 
@@ -140,15 +144,13 @@ class _Group:
 
     def spread(self) -> None:
         """Export the whole allocation."""
-        self.low, self.high = 0, self._covered.allocation.nbytes
+        self.low, self.high = 0, self._allocation.nbytes
 
     def range(self, more: Any) -> Range:
         """What to export, with all that the export has to hold."""
-        allocation, _, _, device, context, _, handle, _ = self._covered
-        lease = self._leases, more
-        found: Range = _new(
-            Range, (allocation, self.low, self.high - self.low, device, context, self._read_only, handle, lease)
-        )
+        device, low, lease = self._device, self.low, (self._leases, more)
+        fields = self._allocation, low, self.high - low, device, device.context, self._read_only, self._handle, lease
+        found: Range = _new(Range, fields)
         return found
 
 
@@ -395,30 +397,24 @@ class _Placing:
         """
         groups: dict[tuple[int, bool], _Group] = {}
 
-        def group_of(covered: Range) -> _Group:
-            access = read_only or covered.read_only
-            key = id(covered.allocation), access
+        def group_of(allocation: Any, device: Device, handle: Handle | None, access: bool, low: int) -> _Group:
+            key = id(allocation), access
             group = groups.get(key)
             if group is None:
-                group = groups[key] = _Group(len(groups), covered, access)
+                group = groups[key] = _Group(len(groups), allocation, device, handle, access, low)
             return group
 
         leaves = self.leaves
         lying: list[_Group] = []
         for source in self.sources:
-            covered = source.covered
-            group = group_of(covered)
-            group.add(
-                covered.offset, covered.offset + covered.nbytes, () if covered.lease is None else (covered.lease,)
-            )
+            allocation, low, nbytes, device, _, only_read, handle, lease = source.covered
+            group = group_of(allocation, device, handle, read_only or only_read, low)
+            group.add(low, low + nbytes, () if lease is None else (lease,))
             lying.append(group)
         places: list[tuple[int, _Group]] = []
         for start, low, high, members in leaves.placed():
             allocation = self._allocations[bisect_right(self._starts, start) - 1]
-            device = allocation.device
-            group = group_of(
-                _new(Range, (allocation, low - start, high - low, device, device.context, False, None, None))
-            )
+            group = group_of(allocation, allocation.device, None, read_only, low - start)
             group.add(low - start, high - start, members if allocation.foreign else ())
             places.append((start, group))
         for group in groups.values() if spread else ():

@@ -889,7 +889,7 @@ def test_hand_over_takes_its_kit() -> None:
             HandOver(**kit)
     for nonsense in ("text", None, b"", bytearray(1)):
         assert _hand_over.attach(nonsense) is _hand_over.share(nonsense) is None
-    dicts = ("decided", "opened_on", "texts", "dtypes", "lasting")
+    dicts = ("decided", "opened_on", "texts", "dtypes", "lasting", "started")
     kit = dict.fromkeys(CLASSES, object) | {name: {} for name in dicts}
     steps = "prepared_by", "decode_dtype", "order_of", "exchange_of", "kind_of", "range_at", "current_mark", "offer"
     kit |= dict.fromkeys(("forms", *steps, "mark", "release_slot", "reopened", "partial", "rlock"))

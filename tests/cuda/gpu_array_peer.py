@@ -31,6 +31,11 @@ def share_slowly(value: int, unordered: bool) -> bytes:
     return bytes(kept["handle"])
 
 
+def finish() -> None:
+    """Wait for what `share_slowly` has queued."""
+    kept["stream"].synchronize()
+
+
 def read_torch(raw: bytes, unordered: bool = False) -> tuple[int, int, bool]:
     """First and last element, read by a stream of this process; and whether the host was held up before."""
     import torch
@@ -42,6 +47,19 @@ def read_torch(raw: bytes, unordered: bool = False) -> tuple[int, int, bool]:
         busy = not stream.query()
         stream.synchronize()
         return int(copied[0]), int(copied[1]), busy
+
+
+def read_tensor(raw: bytes) -> tuple[int, int, bool, tuple[int, ...], str]:
+    """The same of a tensor that `attach` makes; and its shape and device."""
+    import torch
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        tensor = xs.attach(raw, like=torch)
+        copied = torch.stack((tensor[0], tensor[-1]))
+        busy = not stream.query()
+        stream.synchronize()
+        return int(copied[0]), int(copied[1]), busy, tuple(tensor.shape), str(tensor.device)
 
 
 def attach_ring(raw: bytes, free: bytes, full: bytes) -> None:

@@ -47,6 +47,21 @@ def test_a_fast_reader_of_what_a_slow_kernel_makes(gpu: xs.Device, unordered: bo
             assert held_up  # the reader's stream waited, its host did not
 
 
+@pytest.mark.usefixtures("gpu")
+def test_tensors_are_made_in_order() -> None:
+    """In a process where torch has not met the GPU yet, of what is there, and of what a slow kernel makes."""
+    need("torch")
+    shape, where = (peer.SIZE,), "cuda:0"
+    with Child(timeout=SLOW) as maker, Child(timeout=SLOW) as reader:
+        for value in 7, 8, 9:
+            raw = maker.call(peer.share_slowly, value, False)
+            if value == 8:  # its stream waits, not its host
+                assert reader.call(peer.read_tensor, raw) == (8, 8, True, shape, where)
+            maker.call(peer.finish)
+            found = reader.call(peer.read_tensor, raw)
+            assert (*found[:2], *found[3:]) == (value, value, shape, where)
+
+
 def test_a_buffer_is_used_again_when_its_slow_reader_is_through(gpu: xs.Device) -> None:
     need("torch")
     import torch

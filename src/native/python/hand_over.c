@@ -648,6 +648,7 @@ static void withdraw(const xp_hand_over *self, PyObject *table, PyObject *memory
     PyErr_Restore(type, value, trace);
 }
 
+/* What it owns. */
 static void forget(source *s)
 {
     PyObject *all[] = {s->allocation, s->device, s->keep, s->prepared, s->shape, s->strides, s->text, s->number, s->mark};

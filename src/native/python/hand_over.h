@@ -9,7 +9,7 @@
     _(SharedArray) _(ArrayHandle) _(Handle) _(Range) _(Parts) _(Allocation) _(Exported) _(End) _(Opener) _(Device)    \
         _(Import) _(Export) _(Node) _(Table) _(Implicit) _(Located) _(Timeline) _(Opened) _(Order) _(Turn) _(Peers)   \
         _(Peer)                                                    /* classes */                                      \
-        _(decided) _(opened_on) _(texts) _(dtypes) _(lasting) _(started) /* dicts that it fills */                          \
+        _(decided) _(opened_on) _(texts) _(dtypes) _(lasting) _(started) /* dicts that it fills */                    \
         _(off) _(layers_on) _(here) _(sealings) _(boot_ids)        /* the first two are empty, the others have one item or none */    \
         _(forms) _(prepared_by) _(decode_dtype) _(order_of)        /* all of Form; steps in Python */                 \
         _(exchange_of) _(kind_of) _(range_at) _(current_mark) _(mark) _(offer) _(release_slot)         \

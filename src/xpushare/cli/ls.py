@@ -8,13 +8,14 @@ freed when its last importer closes it or ends. Exit status 1 when a dead proces
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 from fnmatch import fnmatchcase
 from typing import Final
 
 import xpushare
 from xpushare._names import survey_named
-from xpushare.sharing.survey import Row, command_line
+from xpushare.sharing.survey import Row, Survey, command_line
 
 __all__ = ["add_arguments", "human", "run"]
 
@@ -114,9 +115,20 @@ def _processes(rows: list[Row]) -> dict[int, str]:
     return {pid: line for pid, line in found.items() if line}
 
 
+def _found() -> Survey:
+    """What is shared. Where that is much, looking for garbage meanwhile takes a seventh of the time, and finds none."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return survey_named()
+    finally:
+        if collects:
+            gc.enable()
+
+
 def run(arguments: argparse.Namespace) -> int:
     """0, or 1 when a dead process left something."""
-    found = survey_named()
+    found = _found()
     rows = [row for row in found.rows if _wanted(row, arguments)]
     left = [row for row in rows if row["state"] == "left"]
     processes = _processes(rows)

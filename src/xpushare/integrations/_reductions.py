@@ -23,7 +23,7 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import xpushare as xs
-from xpushare import arrays
+from xpushare import _hand_over, arrays
 from xpushare._array import Marks, array_of, open_array, pickled_by, placed, view_of
 from xpushare._array_handle import checked_parts
 from xpushare._device import Device
@@ -123,7 +123,11 @@ class _Run:
         if not nbytes or node.current().peers.mapping_at(address) is not None:
             return False
         try:
-            allocation = arrays.range_at(Located(address, nbytes, False, backend), keep).allocation
+            allocation = None
+            if self.allocations and self.allocations[-1].device.backend == backend:
+                allocation = _hand_over.find(self.allocations[-1].device, backend, address, nbytes)
+            if allocation is None:
+                allocation = arrays.range_at(Located(address, nbytes, False, backend), keep).allocation
             prepared_by(allocation, node.current().table(), False)  # now: it may refuse
         except _REFUSALS as error:
             _refused(keep, error)
