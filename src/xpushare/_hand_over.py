@@ -17,7 +17,7 @@ from xpushare._array import SharedArray, order_of
 from xpushare._array_handle import ArrayHandle, Parts, decode_dtype, dtypes, texts
 from xpushare._device import Device
 from xpushare._like import started
-from xpushare._native import HandOver, offer
+from xpushare._native import HandOver, Leaves, offer
 from xpushare._system import boot_ids
 from xpushare.adapters.base import Export, Form, Import
 from xpushare.core.declare import layers_on
@@ -32,7 +32,7 @@ from xpushare.sharing.node import Node, here
 from xpushare.sharing.peers import Opener, Peer, Peers, Turn
 from xpushare.sharing.table import Exported, Table
 
-__all__ = ["SWITCH", "attach", "attach_as", "export_all", "find", "off", "open_all", "share"]
+__all__ = ["SWITCH", "attach", "attach_as", "export_all", "find", "find_all", "off", "open_all", "share"]
 
 SWITCH: Final = "XPUSHARE_NATIVE_HAND_OVER"
 off: Final[list[str]] = [SWITCH] if os.environ.get(SWITCH) == "0" else []
@@ -104,8 +104,13 @@ make the array: of what is read-only, or not written yet, or on devices that it 
 find: Final[Callable[[Device, str | None, int, int], Allocation | None]] = _native.find
 """Of another library, by device, backend, address and size: its allocation there, as `arrays.range_at` finds it."""
 
-export_all: Final[Callable[[list[Range]], list[Handle] | None]] = _native.export_all
-"""What `memory.get_all` returns for ranges of allocations that are prepared for exports."""
+find_all: Final[Callable[[Leaves, dict[int, Any]], None]] = _native.find_all
+"""`find` for the next of a tree's arrays, up to one at which Python has to look. The dict: by the numbers of their
+kinds, tuples that begin with the device and the backend.
+"""
+
+export_all: Final[Callable[[list[Range], bool], list[Handle] | None]] = _native.export_all
+"""What `memory.get_all` returns for ranges of allocations that are prepared for exports; true: for a pickle."""
 
 open_all: Final[Callable[[tuple[Handle, ...], list[Range]], None]] = _native.open_all
 """Append what `memory.open_all` appends, for the first of the handles: up to one that needs Python."""

@@ -40,5 +40,8 @@ def trim() -> int:
     shares stays mapped for 2 s after it was closed, up to a quarter of the device's memory, since opening it again
     takes long; it counts as closed for its exporter, but is not free before. An allocation that fails gives all of this
     back by itself. `statistics()` says how much is kept now.
+
+    Another library's array whose handle was closed is held while an importer has it open. The next `share` or `close`
+    lets it go, or this does; its memory is not counted.
     """
     return core.trim()

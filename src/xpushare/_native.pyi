@@ -415,9 +415,14 @@ class HandOver:
         Python has to look.
         """
 
-    def export_all(self, ranges: list[Any], /) -> Any:
-        """The handles of as many exports; None, with nothing exported, unless all are of prepared allocations of this
-        process.
+    def find_all(self, leaves: Leaves, alike: dict[int, Any], /) -> None:
+        """`find` for the next arrays, as far as it goes and they are like earlier ones, which `leaves` then places.
+        `alike`: by the numbers of their kinds, tuples that begin with the device and the backend.
+        """
+
+    def export_all(self, ranges: list[Any], implicit: bool, /) -> Any:
+        """The handles of as many exports, for a pickle if `implicit`; None, with nothing exported, unless all are of
+        prepared allocations of this process.
         """
 
     def open_all(self, handles: tuple[Any, ...], opened: list[Any], /) -> None:
@@ -491,16 +496,19 @@ class Leaves:
         None if it was not viewed.
         """
 
-    def learn(self, start: int, nbytes: int, device: object, /) -> None:
+    def learn(self, start: int, nbytes: int, device: object, allocation: object, /) -> None:
         """Place arrays in that allocation, too."""
+
+    def allocation(self, address: int, nbytes: int, /) -> Any:
+        """The allocation that has these bytes; None if none is known."""
 
     def skip(self, device: object | None, /) -> None:
         """The caller places the array that `next` named. Others of its kind, on `device`, need not be looked at; None:
         they do.
         """
 
-    def placed(self) -> list[tuple[int, int, int, list[Any]]]:
-        """The allocations that arrays were placed in: start, lowest byte and end of the arrays, and these."""
+    def placed(self) -> list[tuple[Any, int, int, int, list[Any]]]:
+        """The allocations that arrays were placed in: each, its start, lowest byte and end of the arrays, and these."""
 
     def assign(self, memory: dict[int, tuple[int, int]], kinds: dict[int, tuple[int, int]], /) -> None:
         """Give what was placed its numbers. `memory`, by the allocation's start: its number, and where it begins;

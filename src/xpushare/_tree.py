@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -93,12 +92,12 @@ def share_tree(
     return sealed, placing.copied
 
 
-def _exported(ranges: list[Range], read_only: bool) -> list[Handle]:
-    """`memory.get` of each: all of them, or none."""
+def _exported(ranges: list[Range], read_only: bool, implicit: bool = False) -> list[Handle]:
+    """`memory.get` of each: all of them, or none. `implicit`: for a pickle."""
     if layers_on:
-        return memory.get_each(ranges, read_only)
-    found = None if read_only else _hand_over.export_all(ranges)
-    return memory.get_all(ranges, read_only) if found is None else found
+        return memory.get_each(ranges, read_only, implicit)
+    found = None if read_only else _hand_over.export_all(ranges, implicit)
+    return memory.get_all(ranges, read_only, implicit) if found is None else found
 
 
 def pickle_arrays(found: list[Any], known: Iterable[Allocation], made: dict[Device, list[Handle]]) -> bytes:
@@ -114,7 +113,7 @@ def pickle_arrays(found: list[Any], known: Iterable[Allocation], made: dict[Devi
     marks = [mark(work, work.device) for work in works]
     groups = placing.describe({id(work): number for number, work in enumerate(works)}, False, spread=True)
     ranges = [group.range([mark.export for mark in marks]) for group in groups]
-    handles = (memory.get_each if layers_on else memory.get_all)(ranges, False, implicit=True)
+    handles = _exported(ranges, False, implicit=True)
     for handle, each in zip(handles, ranges, strict=True):
         made.setdefault(each.device, []).append(handle)
     return tree_bytes(handles, marks, placing.leaves, placing.dtypes, flatten(found)[1], 0)
@@ -184,8 +183,6 @@ class _Placing:
         self._stream = stream
         self._ordered = not is_unordered(stream)
         self._private: list[_Private] = []
-        self._starts: list[int] = []  # addresses of the allocations found so far, sorted, and the allocations
-        self._allocations: list[Allocation] = []
         self._current: dict[Any, Work | None] = {}  # streams that arrays are produced on
         self._dtypes: dict[tuple[int, ...], Any] = {}  # of DLPack's types
         self._distinct: dict[int, Work] = {}  # by the id of the driver's queue
@@ -214,22 +211,20 @@ class _Placing:
             self._at = index
             array = self._found[index]
             where = leaves.where()
-            if index != tried and where is not None and self._locate(array, *where):
+            if index != tried and where is not None and where[0] in self._alike:
                 tried = index
-                continue
+                _hand_over.find_all(leaves, self._alike)
+                if leaves.next() != index or self._locate(array, *where):
+                    continue
             self._indices.append(index)
             found = self._add(array)
             leaves.skip(None if where is None or found is None else self._is_alike(array, found, where[0], where[1]))
 
     def _locate(self, array: Any, kind: int, _on: int, low: int, nbytes: int) -> bool:
-        """Tell `leaves` in which allocation the array lies, if it is like an earlier one."""
-        alike = self._alike.get(kind)
-        if alike is None:
-            return False
+        """Tell `leaves` in which allocation the array lies, which is like an earlier one."""
+        alike = self._alike[kind]
         try:
-            allocation = _hand_over.find(alike.device, alike.backend, low, nbytes)
-            if allocation is None:
-                allocation = arrays.range_at(arrays.Located(low, nbytes, False, alike.backend), array).allocation
+            allocation = arrays.range_at(arrays.Located(low, nbytes, False, alike.backend), array).allocation
             if self._copy:
                 memory.prepared_by(allocation, node.current().table(), False)
         except XpuShareError:
@@ -299,24 +294,17 @@ class _Placing:
         return dtype
 
     def _learn(self, allocation: Allocation) -> None:
-        at = bisect_right(self._starts, allocation.address)
-        if not at or self._allocations[at - 1] is not allocation:
-            self._starts.insert(at, allocation.address)
-            self._allocations.insert(at, allocation)
-            self.leaves.learn(allocation.address, allocation.nbytes, allocation.device)
+        self.leaves.learn(allocation.address, allocation.nbytes, allocation.device, allocation)
 
     def _known(self, array: Any, found: arrays.Described, dtype: Any) -> Source | None:
         """In an allocation that an earlier array has shown: asking the driver takes long."""
         low, high = extent(found.shape, found.strides, found.itemsize)
-        at = bisect_right(self._starts, found.address + low) - 1
-        if at < 0 or low == high:
-            return None
-        allocation = self._allocations[at]
-        offset = found.address + low - allocation.address
-        if offset + high - low > allocation.nbytes:
+        allocation = None if low == high else self.leaves.allocation(found.address + low, high - low)
+        if allocation is None:
             return None
         device = allocation.device
         lease = array if allocation.foreign else None
+        offset = found.address + low - allocation.address
         place = _new(Range, (allocation, offset, high - low, device, device.context, found.read_only, None, lease))
         source: Source = _new(Source, (place, -low, found.shape, found.strides, dtype))
         return source
@@ -412,8 +400,7 @@ class _Placing:
             group.add(low, low + nbytes, () if lease is None else (lease,))
             lying.append(group)
         places: list[tuple[int, _Group]] = []
-        for start, low, high, members in leaves.placed():
-            allocation = self._allocations[bisect_right(self._starts, start) - 1]
+        for allocation, start, low, high, members in leaves.placed():
             group = group_of(allocation, allocation.device, None, read_only, low - start)
             group.add(low - start, high - start, members if allocation.foreign else ())
             places.append((start, group))

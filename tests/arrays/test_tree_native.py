@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import threading
 import warnings
 import weakref
 from collections.abc import Iterator
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -26,9 +28,10 @@ from xpushare.core import memory
 from xpushare.core.layers import enable_layers
 from xpushare.core.ordering import Order
 from xpushare.sharing import identity, node
-from xpushare.sharing.handle import fields_of
+from xpushare.sharing.handle import PICKLED, fields_of
 
 torch: Any = pytest.importorskip("torch")
+torch_reductions: Any = pytest.importorskip("xpushare.integrations.torch")
 pytestmark = [
     pytest.mark.skipif(bool(_hand_over.off), reason="the native way is switched off"),
     pytest.mark.skipif(not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), reason="torch is older than 2.11"),
@@ -502,6 +505,63 @@ def test_what_is_open_may_have_expired(peer: Child, message: bytes, opened_by_py
 def withdraw_model() -> None:
     """In the peer."""
     kept["handle"].close()
+
+
+def pickled_model(by_python: bool) -> bytes:
+    """In the peer."""
+    share_model()
+    gone = kept.pop("model")
+    torch_reductions.install()
+    found: Any = long_way(ForkingPickler.dumps, gone) if by_python else ForkingPickler.dumps(gone)
+    torch_reductions.uninstall()
+    return bytes(found)
+
+
+def opens_left() -> list[int]:
+    """In the peer: of what pickles export."""
+    table = node.current().table()
+    exported = [each for each in table.exports() if each.implicit]
+    assert all(fields_of(each.handle).flags & PICKLED for each in exported)
+    return [table.domain.opens_left(fields_of(each.handle).entry) for each in exported]
+
+
+@pytest.mark.parametrize("by_python", [False, True])
+def test_pickles_are_exported_and_opened_without_python(
+    peer: Child, by_python: bool, opened_by_python: list[int]
+) -> None:
+    """Their opens count, also of what is open already."""
+    xs.attach(peer.call(share_one))  # so that the exporter is known
+    message = peer.call(pickled_model, by_python)
+    assert peer.call(opens_left) == [1, 1, 1]
+    first = pickle.loads(message)
+    assert opened_by_python == []
+    assert peer.call(opens_left) == [0, 0, 0]
+    again = pickle.loads(peer.call(lambda raw: raw, message))
+    assert first["whole"][3] == again["whole"][3] == 3
+    assert first["whole"].data_ptr() == again["whole"].data_ptr()
+    assert opened_by_python == []
+    assert peer.call(opens_left) == [0, 0, 0]
+    del first, again
+    peer.call(close_model)
+
+
+def test_pickled_exports_are_all_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt between two of them leaves none, and nothing waits to be opened."""
+    tree = [torch.from_dlpack(xs.malloc_host(64).as_array(8, "u1")) for _ in range(5)]
+    xs.share(tree).close()
+    table = node.current().table()
+    before = table.statistics()["exports"]
+    torch_reductions.install()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(table, "_exports", _Interrupted(table._exports))
+            with pytest.raises(KeyboardInterrupt):
+                ForkingPickler.dumps(tree)
+            assert table._exports.left == 0  # type: ignore[attr-defined]
+    finally:
+        torch_reductions.uninstall()
+    assert table.statistics()["exports"] == before
+    assert not table.pickles_wait()
 
 
 @pytest.mark.parametrize("options", [{"read_only": True}, {"opens": 3}, {"ttl": 60}], ids=str)

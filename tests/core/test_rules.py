@@ -612,7 +612,8 @@ def test_rule_5_put_of_one_handle_leaves_the_others(pair: Pair, peer: Child) -> 
         expired(xs.ipc.memory.open, one, match="it was put")
 
 
-def test_rule_5_foreign_memory_stays_held_while_somebody_has_it_open(peer: Child) -> None:
+@pytest.mark.parametrize("by", ["an export", "trim"])
+def test_rule_5_foreign_memory_stays_held_while_somebody_has_it_open(peer: Child, by: str) -> None:
     def make_foreign() -> xs.ipc.Handle:
         from xpushare.adapters.mock import ForeignArray
 
@@ -633,13 +634,17 @@ def test_rule_5_foreign_memory_stays_held_while_somebody_has_it_open(peer: Child
 
     held, _references = peer.call(put, handle)
     assert held == 1
-    memory.close()
 
     def sweep() -> int:
-        with xs.malloc_device(PAGE, "mock:0") as memory:
-            xs.ipc.memory.put(xs.ipc.memory.get(memory))
+        if by == "trim":
+            xs.trim()
+        else:
+            with xs.malloc_device(PAGE, "mock:0") as memory:
+                xs.ipc.memory.put(xs.ipc.memory.get(memory))
         return node.current().table().statistics()["lingering"]
 
+    assert peer.call(sweep) == 1
+    memory.close()
     assert peer.call(sweep) == 0
     peer.call(lambda: kept["array"].free())
     assert lingering is not None

@@ -18,9 +18,9 @@ from scripted_driver import MIB2, Range, ScriptedDriver
 import xpushare as xs
 from exchange import Tensor, capsule
 from harness import wait_until
-from xpushare import _device, _hand_over, adapters
+from xpushare import _device, _hand_over, _tree, adapters
 from xpushare._array_handle import checked_parts
-from xpushare._native import Recogniser, Scopes
+from xpushare._native import Leaves, Recogniser, Scopes
 from xpushare.adapters import vendor
 from xpushare.adapters.cuda._adapter import Cuda
 from xpushare.core.ordering import current_work
@@ -197,8 +197,11 @@ def of_tree(handle: Any) -> list[Any]:
     return [table._exports[fields_of(each).generation] for each in handle.handles]
 
 
-def test_trees_are_found_by_the_same_calls(library: type[OfALibrary], driver: ScriptedDriver) -> None:
+def test_trees_are_found_by_the_same_calls(
+    library: type[OfALibrary], driver: ScriptedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Python places the first array of a kind; memory that is new is asked for all at once."""
+    monkeypatch.setattr(_tree._Placing, "_locate", None)  # it looks for none of the others
     driver.foreign += [Range(START + index * MIB2, MIB2, 0, legacy=1, buffer=70 + index) for index in range(1, 4)]
     arrays = [library(START + index * MIB2) for index in range(4)]
     new = ["cuPointerGetAttributes", *ENTER, "cuIpcGetMemHandle", *LEAVE]
@@ -233,6 +236,19 @@ def test_trees_with_options(library: type[OfALibrary], driver: ScriptedDriver, o
     with xs.share(arrays, **options) as handle:
         assert [each.source.address for each in of_tree(handle)] == [START, START + MIB2]
         assert handle.copied_nbytes == 0
+
+
+def test_python_finds_in_a_tree_what_native_code_does_not(library: type[OfALibrary], driver: ScriptedDriver) -> None:
+    """What comes after it is found natively again."""
+    driver.foreign += [Range(START + index * MIB2, MIB2, 0, legacy=1, buffer=70 + index) for index in range(1, 5)]
+    arrays = [library(START + index * MIB2) for index in range(5)]
+    driver.fail = {1: 999}  # the question for the second array's memory
+    with xs.share(arrays) as handle:
+        assert [each.source.address for each in of_tree(handle)] == [each.start for each in arrays]
+        assert driver.calls.count("cuIpcGetMemHandle") == 4
+    for wrong in ([], {}), (Leaves([]), []):
+        with pytest.raises(TypeError, match="leaves and a dict"):
+            _hand_over.find_all(*wrong)  # type: ignore[arg-type]
 
 
 def test_what_a_tree_may_not_contain(library: type[OfALibrary], driver: ScriptedDriver) -> None:

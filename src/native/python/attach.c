@@ -313,7 +313,7 @@ static PyObject *open_new(const xp_hand_over *self, const xp_types *types, const
     PyObject *room = READ(a->opener, Opener, room), *maps = READ(a->opener, Opener, maps), *found = NULL;
     PyObject *opening = READ(a->peers, Peers, _opening), *turn = NULL, *known = NULL;
     if (room && maps && opening && !has_more_to_ask(self, a, room)) {
-        bool alone = maps != Py_True;
+        bool alone = maps != Py_True || a->h->flags & XP_ENTRY_PICKLED;
         if (alone && (turn = take_turn(self, a, opening)))
             known = found_in(a->cache, a->key); /* another thread may have been first */
         if ((!alone || (turn && known == NULL)) && !PyErr_Occurred()) {
@@ -734,6 +734,15 @@ static PyObject *open_range(const xp_hand_over *self, const xp_types *types, arr
     return range;
 }
 
+/* As `Peers.count` does it. */
+static bool count_open(const xp_hand_over *self, const arrival *a)
+{
+    PyObject *table = READ(a->peer, Peer, table);
+    bool good = table && xp_count_open(table, a->h);
+    Py_XDECREF(table);
+    return good;
+}
+
 /* open_all(handles, opened): append the ranges of the first of them, as far as they are of an exporter that this process
  * has met and need no more than that. */
 PyObject *xp_over_open_all(PyObject *object, PyObject *const *args, Py_ssize_t n)
@@ -757,11 +766,11 @@ PyObject *xp_over_open_all(PyObject *object, PyObject *const *args, Py_ssize_t n
         a.memory = PyTuple_GetItem(args[0], i);
         PyObject *fields = Py_TYPE(a.memory) == CLASS(Handle) ? READ(a.memory, Handle, _fields) : NULL, *range = NULL;
         a.h = fields ? xp_fields_of(types, fields) : NULL; /* the handle, which the tuple keeps, keeps them */
-        if (a.h && a.h->kind == XP_KIND_MEMORY && !(a.h->flags & (XP_ENTRY_COUNTED | XP_ENTRY_PICKLED)) &&
+        if (a.h && a.h->kind == XP_KIND_MEMORY && !(a.h->flags & XP_ENTRY_COUNTED) &&
             (like_last(a.h, last) || look_up(self, &a)))
             range = open_range(self, types, &a);
         last = a.h;
-        going = range && PyList_Append(args[1], range) == 0;
+        going = range && count_open(self, &a) && PyList_Append(args[1], range) == 0;
         Py_XDECREF(fields);
         Py_XDECREF(range);
     }

@@ -4,6 +4,7 @@
 #include "dlpack.h"
 #include "foreign.h"
 #include "hand_over.h"
+#include "tree.h"
 
 #define TEXT(name) #name,
 static const char *const kit_texts[] = {KIT(TEXT)}, *const name_texts[] = {NAMES(TEXT)};
@@ -99,8 +100,8 @@ typedef struct {
     int ndim;
     int64_t lengths[XP_MAX_DIMS], steps[XP_MAX_DIMS];
     uint64_t offset, nbytes; /* of the bytes that the elements span, in the allocation */
-    bool read_only;
-    xp_foreign found; /* where it is new */
+    bool read_only, implicit; /* implicit: a pickle's, which counts its opens */
+    xp_foreign found;         /* where it is new */
     xp_handle made;
 } source;
 
@@ -515,7 +516,8 @@ static bool keep(const xp_hand_over *self, PyObject *exports, PyObject *handle, 
     PyObject *nbytes = PyLong_FromUnsignedLongLong(xp_prepared_nbytes(s->prepared));
     bool good = made && foreign && zero && generation && nbytes && WRITE(made, Exported, handle, handle) &&
                 WRITE(made, Exported, source, s->allocation) && WRITE(made, Exported, keep, s->keep) &&
-                WRITE(made, Exported, foreign, foreign) && WRITE(made, Exported, implicit, Py_False) &&
+                WRITE(made, Exported, foreign, foreign) &&
+                WRITE(made, Exported, implicit, s->implicit ? Py_True : Py_False) &&
                 WRITE(made, Exported, nbytes, nbytes) &&
                 WRITE(made, Exported, outlives, Py_False) && WRITE(made, Exported, deadline, zero) &&
                 PyObject_SetItem(exports, generation, made) == 0;
@@ -550,12 +552,15 @@ static PyObject *enter(const xp_hand_over *self, const xp_types *types, const xp
     PyObject *own = READ(table, Table, _entries), *domain = READ(table, Table, domain);
     PyObject *exports = READ(table, Table, _exports), *handle = NULL;
     uint32_t entry = XP_ENTRIES;
-    if (own && Py_TYPE(own) == types->own_table && domain && exports && xp_take_entry(own, domain, &entry) &&
+    xp_domain *d = domain ? xp_domain_of(domain) : NULL;
+    if (own && Py_TYPE(own) == types->own_table && d && exports && xp_take_entry(own, domain, &entry) &&
         entry != XP_ENTRIES) {
         uint64_t generation = xp_next_generation(own);
-        if (xp_enter(own, key, s->prepared, entry, generation,
-                     s->read_only ? XP_ENTRY_READ_ONLY : 0, 0, s->offset, s->nbytes, &s->made))
+        uint32_t flags = (s->read_only ? XP_ENTRY_READ_ONLY : 0) | (s->implicit ? XP_ENTRY_PICKLED : 0);
+        if (xp_enter(own, key, s->prepared, entry, generation, flags, 0, s->offset, s->nbytes, &s->made))
             handle = new_handle(self, types, &s->made);
+        if (s->implicit)
+            xp_set_opens(d, entry, 0);
         if (handle && offer(self, entry, s) && keep(self, exports, handle, s)) {
             XP_STORE(&xp_own_entry(own, entry)->generation, generation);
         } else {
@@ -681,20 +686,12 @@ static PyObject *over_share(PyObject *object, PyObject *array)
 
 /* --- the same for trees, step by step ------------------------------------------------------------------------------ */
 
-/* find(device, backend, address, nbytes): the allocation of another library that has those bytes, prepared for exports;
- * None where Python has to look. */
-static PyObject *over_find(PyObject *object, PyObject *const *args, Py_ssize_t n)
+/* The allocation of another library that has those bytes, prepared for exports where it can be. NULL: see `declined`. */
+static PyObject *find(const xp_hand_over *self, const xp_types *types, PyObject *node, PyObject *table,
+                      PyObject *device, PyObject *backend, uint64_t address, uint64_t nbytes)
 {
-    const xp_hand_over *self = (xp_hand_over *)object;
-    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
-    uint64_t address, nbytes;
-    if (xp_arity("find", n, 4, 4) < 0 || xp_as_u64(args[2], &address) < 0 || xp_as_u64(args[3], &nbytes) < 0)
-        return NULL;
-    bool on = key_if_on(self, types) && Py_TYPE(args[0]) == CLASS(Device) && args[1] != Py_None;
-    PyObject *node = on ? only(self, K_here) : NULL, *table = node ? READ(node, Node, _table) : NULL;
     source s = {.ndim = 0};
-    if (table && table != Py_None)
-        s.allocation = recognise(self, types, node, args[0], args[1], address, nbytes, &s.found);
+    s.allocation = recognise(self, types, node, device, backend, address, nbytes, &s.found);
     if (s.allocation && s.found.payload_nbytes) { /* it is new */
         s.prepared = READ(s.allocation, Allocation, prepared);
         if (s.prepared == Py_None) {
@@ -703,18 +700,87 @@ static PyObject *over_find(PyObject *object, PyObject *const *args, Py_ssize_t n
         }
     }
     quietly();
-    PyObject *found = PyErr_Occurred() ? NULL : Py_NewRef(s.allocation ? s.allocation : Py_None);
-    Py_XDECREF(table);
+    PyObject *found = PyErr_Occurred() ? NULL : Py_XNewRef(s.allocation);
     forget(&s);
     return found;
 }
 
-/* export_all(ranges): the handles of as many exports of prepared allocations; None, and no export, for others. */
-static PyObject *over_export_all(PyObject *object, PyObject *ranges)
+/* find(device, backend, address, nbytes): the same; None where Python has to look. */
+static PyObject *over_find(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
     const xp_hand_over *self = (xp_hand_over *)object;
     const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    uint64_t address, nbytes;
+    if (xp_arity("find", n, 4, 4) < 0 || xp_as_u64(args[2], &address) < 0 || xp_as_u64(args[3], &nbytes) < 0)
+        return NULL;
+    bool on = key_if_on(self, types) && Py_TYPE(args[0]) == CLASS(Device) && args[1] != Py_None;
+    PyObject *node = on ? only(self, K_here) : NULL, *table = node ? READ(node, Node, _table) : NULL, *found = NULL;
+    if (table && table != Py_None)
+        found = find(self, types, node, table, args[0], args[1], address, nbytes);
+    Py_XDECREF(table);
+    return found ? found : declined();
+}
+
+/* Have the leaves learn the allocation of the bytes, where it is on the device of the arrays that are alike. */
+static bool find_next(const xp_hand_over *self, const xp_types *types, PyObject *node, PyObject *table,
+                      PyObject *leaves, PyObject *alike, uint64_t address, uint64_t nbytes)
+{
+    PyObject *device = PyTuple_GetItem(alike, 0), *backend = device ? PyTuple_GetItem(alike, 1) : NULL;
+    if (backend == NULL || Py_TYPE(device) != CLASS(Device) || backend == Py_None)
+        return false;
+    PyObject *found = find(self, types, node, table, device, backend, address, nbytes);
+    PyObject *on = found ? READ(found, Allocation, device) : NULL, *prepared = on ? READ(found, Allocation, prepared) : NULL;
+    PyObject *start = prepared ? READ(found, Allocation, address) : NULL;
+    PyObject *size = start ? READ(found, Allocation, nbytes) : NULL;
+    uint64_t first, length;
+    bool good = size && on == device && prepared != Py_None && xp_as_u64(start, &first) == 0 &&
+                xp_as_u64(size, &length) == 0 && xp_leaves_learn(leaves, first, length, device, found) == 0;
+    PyObject *all[] = {found, on, prepared, start, size};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        Py_XDECREF(all[i]);
+    return good;
+}
+
+/* find_all(leaves, alike): `find` for the next arrays, as far as it goes, and have the leaves place them. alike: by the
+ * numbers of their kinds, tuples that begin with the device and the backend. */
+static PyObject *over_find_all(PyObject *object, PyObject *const *args, Py_ssize_t n)
+{
+    const xp_hand_over *self = (xp_hand_over *)object;
+    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    if (xp_arity("find_all", n, 2, 2) < 0)
+        return NULL;
+    if (Py_TYPE(args[0]) != types->leaves || !PyDict_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "find_all() takes leaves and a dict");
+        return NULL;
+    }
+    PyObject *node = key_if_on(self, types) ? only(self, K_here) : NULL;
+    PyObject *table = node ? READ(node, Node, _table) : NULL;
+    bool going = table && table != Py_None;
+    uint64_t address, nbytes, before = 0;
+    uint32_t number;
+    while (going && xp_leaves_next(args[0], &number, &address, &nbytes) && address != before) {
+        PyObject *kind = PyLong_FromUnsignedLong(number), *alike = kind ? found_in(args[1], kind) : NULL;
+        before = address; /* one that is not placed then is left to Python */
+        going = alike && PyTuple_Check(alike) &&
+                find_next(self, types, node, table, args[0], alike, address, nbytes);
+        Py_XDECREF(kind);
+        Py_XDECREF(alike);
+    }
+    Py_XDECREF(table);
+    quietly();
+    return declined();
+}
+
+/* export_all(ranges, implicit): the handles of as many exports of prepared allocations; None, and no export, for
+ * others. */
+static PyObject *over_export_all(PyObject *object, PyObject *const *args, Py_ssize_t count)
+{
+    const xp_hand_over *self = (xp_hand_over *)object;
+    const xp_types *types = PyType_GetModuleState(Py_TYPE(object));
+    if (xp_arity("export_all", count, 2, 2) < 0)
+        return NULL;
     const xp_key *key = key_if_on(self, types);
+    PyObject *ranges = args[0];
     Py_ssize_t n = PyList_Check(ranges) ? PyList_Size(ranges) : 0;
     PyObject *node = key ? only(self, K_here) : NULL, *table = node ? READ(node, Node, _table) : NULL, *found = NULL;
     source *s = PyMem_Calloc((size_t)n + 1, sizeof *s);
@@ -722,6 +788,7 @@ static PyObject *over_export_all(PyObject *object, PyObject *ranges)
     bool known = table && table != Py_None && s && handles;
     for (Py_ssize_t i = 0; i < n && known; i++) {
         PyObject *range = PyList_GetItem(ranges, i);
+        s[i].implicit = args[1] == Py_True;
         known = lies(self, range, &s[i]) && xp_as_u64(PyTuple_GetItem(range, 2), &s[i].nbytes) == 0 &&
                 (s[i].prepared = READ(s[i].allocation, Allocation, prepared)) &&
                 Py_TYPE(s[i].prepared) == types->template;
@@ -746,7 +813,8 @@ static PyMethodDef over_methods[] = {
     {"attach", xp_over_attach, METH_O, NULL},
     {"attach_as", XP_FAST(xp_over_attach_as), METH_FASTCALL, NULL},
     {"find", XP_FAST(over_find), METH_FASTCALL, NULL},
-    {"export_all", over_export_all, METH_O, NULL},
+    {"find_all", XP_FAST(over_find_all), METH_FASTCALL, NULL},
+    {"export_all", XP_FAST(over_export_all), METH_FASTCALL, NULL},
     {"open_all", XP_FAST(xp_over_open_all), METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -199,6 +199,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(s->template);
     Py_VISIT(s->own_table);
     Py_VISIT(s->tree_parts);
+    Py_VISIT(s->leaves);
     Py_VISIT(s->domain);
     Py_VISIT(s->peer_table);
     Py_VISIT(s->slot);
@@ -224,6 +225,7 @@ static int module_clear(PyObject *module)
     Py_CLEAR(s->template);
     Py_CLEAR(s->own_table);
     Py_CLEAR(s->tree_parts);
+    Py_CLEAR(s->leaves);
     Py_CLEAR(s->domain);
     Py_CLEAR(s->peer_table);
     Py_CLEAR(s->slot);

@@ -40,7 +40,7 @@ PyObject *xp_dims_tuple(const int64_t *values, int n);
 /* The types of which C makes objects; each interpreter has its own. From a type, PyType_GetModuleState returns it. */
 typedef struct {
     PyTypeObject *fields, *lease, *mapping, *span, *queue_calls, *owned_fd, *seal, *template, *own_table,
-        *peer_table, *tree_parts, *domain, *slot, *importer, *stream_queue, *idle_check, *scopes, *with, *recogniser;
+        *peer_table, *tree_parts, *leaves, *domain, *slot, *importer, *stream_queue, *idle_check, *scopes, *with, *recogniser;
     PyObject *held_name; /* "_held" */
 } xp_types;
 xp_types *xp_types_of(PyObject *module);

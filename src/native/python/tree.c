@@ -1,7 +1,7 @@
 /* Trees: TreeParts reads the handle of one, and makes its arrays; Leaves describes the arrays of one, and seals its
  * handle. What they do not know they leave to Python. */
+#include "tree.h"
 #include "dlpack.h"
-#include "objects.h"
 
 #include <stdlib.h>
 
@@ -291,7 +291,7 @@ typedef struct {
 /* An allocation that arrays were found in. */
 typedef struct {
     uint64_t start, end, low, high; /* low, high: of the arrays that were placed here */
-    PyObject *on;                   /* its device, as above */
+    PyObject *allocation, *on;      /* itself and its device, as above */
     PyObject *arrays;               /* the list of those that were placed here */
 } leaf_slot;
 
@@ -459,29 +459,41 @@ static leaf_slot *slot_of(const xp_leaves *self, uint64_t first, uint64_t last)
     return slot && last <= slot->end ? slot : NULL;
 }
 
-/* next(): place the arrays that lie where earlier ones did, up to the next at which Python has to look: its index; or
- * None. */
-static PyObject *leaves_next(PyObject *object, PyObject *Py_UNUSED(none))
+/* Place the arrays that lie where earlier ones did, up to the next at which somebody has to look. -1: an exception is set;
+ * 0: there is none; 1 */
+static int place(xp_leaves *self)
 {
-    xp_leaves *self = (xp_leaves *)object;
     for (; self->at < self->n; self->at++) {
         leaf *l = &self->leaves[self->at];
         if (!l->viewed || self->kinds[l->kind].on == NULL)
-            return PyLong_FromSsize_t(self->at);
+            return 1;
         uint64_t first = l->address + (uint64_t)l->low, last = l->address + (uint64_t)l->high;
         leaf_slot *slot = slot_of(self, first, last);
         if (slot == NULL || slot->on != self->kinds[l->kind].on)
-            return PyLong_FromSsize_t(self->at);
+            return 1;
         if (slot->arrays == NULL && (slot->arrays = PyList_New(0)) == NULL)
-            return NULL;
+            return -1;
         if (PyList_Append(slot->arrays, PyTuple_GetItem(self->arrays, self->at)) < 0)
-            return NULL;
+            return -1;
         slot->low = first < slot->low ? first : slot->low;
         slot->high = last > slot->high ? last : slot->high;
         l->start = slot->start;
         l->placed = true;
     }
-    Py_RETURN_NONE;
+    return 0;
+}
+
+/* next(): see `place`: the index of that array, or None */
+static PyObject *leaves_next(PyObject *object, PyObject *Py_UNUSED(none))
+{
+    int rc = place((xp_leaves *)object);
+    return rc < 0 ? NULL : rc ? PyLong_FromSsize_t(((xp_leaves *)object)->at) : Py_NewRef(Py_None);
+}
+
+/* The array at which somebody has to look; NULL where it was not viewed. */
+static const leaf *here(const xp_leaves *self)
+{
+    return self->at < self->n && self->leaves[self->at].viewed ? &self->leaves[self->at] : NULL;
 }
 
 /* where(): (kind, DLPack's device type, address of the lowest byte, bytes) of the array that `next` named; None where
@@ -489,39 +501,31 @@ static PyObject *leaves_next(PyObject *object, PyObject *Py_UNUSED(none))
 static PyObject *leaves_where(PyObject *object, PyObject *Py_UNUSED(none))
 {
     const xp_leaves *self = (xp_leaves *)object;
-    const leaf *l = self->at < self->n ? &self->leaves[self->at] : NULL;
-    if (l == NULL || !l->viewed)
+    const leaf *l = here(self);
+    if (l == NULL)
         Py_RETURN_NONE;
     return Py_BuildValue("(IiKK)", l->kind, self->kinds[l->kind].device.type,
                          (unsigned long long)(l->address + (uint64_t)l->low), (unsigned long long)(l->high - l->low));
 }
 
-/* learn(start, nbytes, device): other arrays may lie in that allocation, too */
+/* learn(start, nbytes, device, allocation): other arrays may lie there, too */
 static PyObject *leaves_learn(PyObject *object, PyObject *const *args, Py_ssize_t n)
 {
-    xp_leaves *self = (xp_leaves *)object;
     uint64_t start, nbytes;
-    if (xp_arity("learn", n, 3, 3) < 0 || xp_as_u64(args[0], &start) < 0 || xp_as_u64(args[1], &nbytes) < 0)
+    if (xp_arity("learn", n, 4, 4) < 0 || xp_as_u64(args[0], &start) < 0 || xp_as_u64(args[1], &nbytes) < 0 ||
+        xp_leaves_learn(object, start, nbytes, args[2], args[3]) < 0)
         return NULL;
-    uint32_t at = self->slot_count;
-    while (at && self->slots[at - 1].start > start)
-        at--;
-    if (at && self->slots[at - 1].start == start)
-        Py_RETURN_NONE;
-    if (self->slot_count == self->slot_room) {
-        uint32_t room = 2 * self->slot_room + 16;
-        leaf_slot *grown = PyMem_Realloc(self->slots, room * sizeof *grown);
-        if (grown == NULL)
-            return PyErr_NoMemory();
-        self->slots = grown;
-        self->slot_room = room;
-    }
-    if (PyList_Append(self->held, args[2]) < 0)
-        return NULL;
-    memmove(self->slots + at + 1, self->slots + at, (self->slot_count - at) * sizeof *self->slots);
-    self->slots[at] = (leaf_slot){start, start + nbytes, UINT64_MAX, 0, args[2], NULL};
-    self->slot_count++;
     Py_RETURN_NONE;
+}
+
+/* allocation(address, nbytes): the one that has these bytes, or None */
+static PyObject *leaves_allocation(PyObject *object, PyObject *const *args, Py_ssize_t n)
+{
+    uint64_t address, nbytes;
+    if (xp_arity("allocation", n, 2, 2) < 0 || xp_as_u64(args[0], &address) < 0 || xp_as_u64(args[1], &nbytes) < 0)
+        return NULL;
+    const leaf_slot *slot = slot_of((xp_leaves *)object, address, address + nbytes);
+    return Py_NewRef(slot ? slot->allocation : Py_None);
 }
 
 /* skip(device): Python places the array that `next` named. `device`: on which others of its kind need no look; or
@@ -543,8 +547,8 @@ static PyObject *leaves_skip(PyObject *object, PyObject *device)
     Py_RETURN_NONE;
 }
 
-/* placed(): for each allocation that arrays were placed in (its start, the lowest byte, the one behind the highest,
- * the arrays) */
+/* placed(): for each allocation that arrays were placed in (itself, its start, the lowest byte, the one behind the
+ * highest, the arrays) */
 static PyObject *leaves_placed(PyObject *object, PyObject *Py_UNUSED(none))
 {
     const xp_leaves *self = (xp_leaves *)object;
@@ -552,7 +556,8 @@ static PyObject *leaves_placed(PyObject *object, PyObject *Py_UNUSED(none))
     for (uint32_t i = 0; found && i < self->slot_count; i++) {
         const leaf_slot *slot = &self->slots[i];
         PyObject *item = slot->arrays == NULL ? NULL
-                                              : Py_BuildValue("(KKKO)", (unsigned long long)slot->start,
+                                              : Py_BuildValue("(OKKKO)", slot->allocation,
+                                                              (unsigned long long)slot->start,
                                                               (unsigned long long)slot->low,
                                                               (unsigned long long)slot->high, slot->arrays);
         if (slot->arrays && (item == NULL || PyList_Append(found, item) < 0))
@@ -709,6 +714,7 @@ static PyObject *leaves_seal(PyObject *object, PyObject *const *args, Py_ssize_t
 static PyMethodDef leaves_methods[] = {
     {"view", XP_FAST(leaves_view), METH_FASTCALL, NULL},   {"next", leaves_next, METH_NOARGS, NULL},
     {"where", leaves_where, METH_NOARGS, NULL},            {"learn", XP_FAST(leaves_learn), METH_FASTCALL, NULL},
+    {"allocation", XP_FAST(leaves_allocation), METH_FASTCALL, NULL},
     {"skip", leaves_skip, METH_O, NULL},                   {"placed", leaves_placed, METH_NOARGS, NULL},
     {"assign", XP_FAST(leaves_assign), METH_FASTCALL, NULL}, {"set", XP_FAST(leaves_set), METH_FASTCALL, NULL},
     {"seal", XP_FAST(leaves_seal), METH_FASTCALL, NULL},   {NULL, NULL, 0, NULL},
@@ -717,6 +723,46 @@ static PyType_Slot leaves_slots[] = {
     {Py_tp_new, leaves_new}, {Py_tp_dealloc, leaves_dealloc}, {Py_tp_methods, leaves_methods}, {0, NULL},
 };
 static PyType_Spec leaves_spec = {"xpushare._native.Leaves", sizeof(xp_leaves), 0, Py_TPFLAGS_DEFAULT, leaves_slots};
+
+/* --- for hand_over.c ---------------------------------------------------------------------------------------------- */
+
+bool xp_leaves_next(PyObject *object, uint32_t *kind, uint64_t *address, uint64_t *nbytes)
+{
+    xp_leaves *self = (xp_leaves *)object;
+    const leaf *l = place(self) > 0 ? here(self) : NULL;
+    if (l) {
+        *kind = l->kind;
+        *address = l->address + (uint64_t)l->low;
+        *nbytes = (uint64_t)(l->high - l->low);
+    }
+    return l != NULL;
+}
+
+int xp_leaves_learn(PyObject *object, uint64_t start, uint64_t nbytes, PyObject *device, PyObject *allocation)
+{
+    xp_leaves *self = (xp_leaves *)object;
+    uint32_t at = self->slot_count;
+    while (at && self->slots[at - 1].start > start)
+        at--;
+    if (at && self->slots[at - 1].start == start)
+        return 0;
+    if (self->slot_count == self->slot_room) {
+        uint32_t room = 2 * self->slot_room + 16;
+        leaf_slot *grown = PyMem_Realloc(self->slots, room * sizeof *grown);
+        if (grown == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        self->slots = grown;
+        self->slot_room = room;
+    }
+    if (PyList_Append(self->held, device) < 0 || PyList_Append(self->held, allocation) < 0)
+        return -1;
+    memmove(self->slots + at + 1, self->slots + at, (self->slot_count - at) * sizeof *self->slots);
+    self->slots[at] = (leaf_slot){start, start + nbytes, UINT64_MAX, 0, allocation, device, NULL};
+    self->slot_count++;
+    return 0;
+}
 
 /* --- what contains the arrays ------------------------------------------------------------------------------------- */
 
@@ -922,7 +968,8 @@ static PyMethodDef functions[] = {
 
 int xp_init_tree(PyObject *module)
 {
-    if (PyModule_AddFunctions(module, functions) < 0 || xp_add_type(module, &leaves_spec) < 0)
+    if (PyModule_AddFunctions(module, functions) < 0 ||
+        xp_keep_type(module, &leaves_spec, &xp_types_of(module)->leaves) < 0)
         return -1;
     return xp_keep_type(module, &parts_spec, &xp_types_of(module)->tree_parts);
 }

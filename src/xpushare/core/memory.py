@@ -248,7 +248,15 @@ def _trim_imports() -> int:
     return node.current().peers.kept.give_up()
 
 
-_trimmers: list[Callable[[], int]] = [_trim_host, _trim_imports]
+def _trim_exports() -> int:
+    """Other libraries' arrays that importers have closed. They are not counted: their libraries know what is free."""
+    table = None if node.left else node.current().table_if_any
+    if table is not None:
+        table.sweep(everything=True)
+    return 0
+
+
+_trimmers: list[Callable[[], int]] = [_trim_host, _trim_imports, _trim_exports]
 
 
 def on_trim(function: Callable[[], int]) -> None:
@@ -260,7 +268,8 @@ def on_trim(function: Callable[[], int]) -> None:
 def trim() -> int:
     """Give back freed memory that this process keeps for later allocations, the allocation that the next small arrays
     would be parts of, if none is yet, and closed memory of other processes that is still mapped here; returns how many
-    bytes that was. A device's mappings end as after a close, off the caller's thread.
+    bytes that was. A device's mappings end as after a close, off the caller's thread. Other libraries' arrays that were
+    held for importers are let go, too, where these have closed them.
     """
     return sum(function() for function in _trimmers)
 

@@ -187,10 +187,7 @@ class _ForeignLegacy(_ForeignMemory):
     """Memory of cudaMalloc: a handle of 64 bytes names the whole allocation, for as long as that lives."""
 
     lasting_export = True
-
-    def __init__(self, gpu: Gpu, address: int, nbytes: int) -> None:
-        super().__init__(gpu, address, nbytes)
-        self._handle = b""
+    _handle = b""  # until it is named
 
     @property
     def named(self) -> bool:
