@@ -125,21 +125,22 @@ class _Group:
     __slots__ = ("_allocation", "_device", "_handle", "_leases", "_read_only", "high", "low", "number")
 
     def __init__(
-        self, number: int, allocation: Allocation, device: Device, handle: Handle | None, read_only: bool, low: int
-    ) -> None:
+        self, number: int, allocation: Allocation, device: Device, handle: Handle | None, read_only: bool,
+        low: int, high: int, leases: Any,
+    ) -> None:  # fmt: skip
         self.number = number
         self.low = low
-        self.high = low
+        self.high = high
         self._allocation = allocation
         self._device = device
         self._handle = handle
         self._read_only = read_only
-        self._leases: list[Any] = []
+        self._leases = [leases]
 
-    def add(self, low: int, high: int, leases: Iterable[Any]) -> None:
+    def add(self, low: int, high: int, leases: Any) -> None:
         self.low = min(self.low, low)
         self.high = max(self.high, high)
-        self._leases.extend(leases)
+        self._leases.append(leases)
 
     def spread(self) -> None:
         """Export the whole allocation."""
@@ -385,24 +386,26 @@ class _Placing:
         """
         groups: dict[tuple[int, bool], _Group] = {}
 
-        def group_of(allocation: Any, device: Device, handle: Handle | None, access: bool, low: int) -> _Group:
+        def group_of(
+            allocation: Any, device: Device, handle: Handle | None, access: bool, low: int, high: int, leases: Any
+        ) -> _Group:
             key = id(allocation), access
             group = groups.get(key)
             if group is None:
-                group = groups[key] = _Group(len(groups), allocation, device, handle, access, low)
+                group = groups[key] = _Group(len(groups), allocation, device, handle, access, low, high, leases)
+            else:
+                group.add(low, high, leases)
             return group
 
         leaves = self.leaves
         lying: list[_Group] = []
         for source in self.sources:
             allocation, low, nbytes, device, _, only_read, handle, lease = source.covered
-            group = group_of(allocation, device, handle, read_only or only_read, low)
-            group.add(low, low + nbytes, () if lease is None else (lease,))
-            lying.append(group)
+            lying.append(group_of(allocation, device, handle, read_only or only_read, low, low + nbytes, lease))
         places: list[tuple[int, _Group]] = []
         for allocation, start, low, high, members in leaves.placed():
-            group = group_of(allocation, allocation.device, None, read_only, low - start)
-            group.add(low - start, high - start, members if allocation.foreign else ())
+            leases = members if allocation.foreign else None
+            group = group_of(allocation, allocation.device, None, read_only, low - start, high - start, leases)
             places.append((start, group))
         for group in groups.values() if spread else ():
             group.spread()

@@ -210,20 +210,20 @@ def test_it_bears_what_goes_wrong(caplog: pytest.LogCaptureFixture) -> None:
     keeper.look()
     assert not keeper.looks
     for _ in range(2):
-        found.keep(object(), 1, b"", 10, room, lambda end: end)
+        found.keep(1, b"", 10, room, lambda end: end, object())
         keeper.look()
         assert found.nbytes == 0
         assert not keeper.looks
     assert "lost" in caplog.text
 
     def keeps_more(_item: object) -> bool:
-        found.keep(object(), object(), b"", 10, room, lambda end: end)
+        found.keep(object(), b"", 10, room, lambda end: end, object())
         return False
 
-    found.keep(object(), 2, b"", 10, room, lambda end: end)
+    found.keep(2, b"", 10, room, lambda end: end, object())
     found.give_up(keeps_more)
     found.end()
-    found.keep(object(), 3, b"", 10, room, lambda end: end)
+    found.keep(3, b"", 10, room, lambda end: end, object())
     assert found.nbytes == 0
     keeper.look()
     assert not keeper.looks
@@ -234,7 +234,7 @@ def test_an_interrupt_miscounts_for_a_moment_only(monkeypatch: pytest.MonkeyPatc
     room = Room(lambda: 400, lambda: 0, keeper.look_after)
     assert room.prepare()
     keeper.look()
-    found.keep(object(), 1, b"", 60, room, lambda end: end)
+    found.keep(1, b"", 60, room, lambda end: end, object())
     with monkeypatch.context() as patch:
         patch.setattr(Kept, "_leave", interrupt)
         with pytest.raises(KeyboardInterrupt):
@@ -268,7 +268,7 @@ def test_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     keeper.look()
 
     def keep(number: int, nbytes: int, where: Room) -> None:
-        found.keep(End(number), number, b"", nbytes, where, lambda end: end.number)
+        found.keep(number, b"", nbytes, where, lambda end: end.number, End(number))
 
     keep(1, 60, room)
     keep(2, 100, other)

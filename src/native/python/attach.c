@@ -239,16 +239,11 @@ static bool keep_later(const xp_hand_over *self, const arrival *a, PyObject *mad
         PyObject *end = READ(made, Allocation, _end), *nbytes = READ(made, Allocation, nbytes);
         PyObject *kind = READ(made, Allocation, kind), *kept = READ(a->peers, Peers, kept);
         PyObject *reopen = kind ? CALL(partial, self->kit[K_reopened], a->device, driver, kind) : NULL;
-        PyObject *method = kept ? GET(kept, keep) : NULL, *args = method ? PyTuple_Pack(1, method) : NULL;
-        PyObject *words = args ? PyDict_New() : NULL, *keep = NULL;
-        if (words && end && nbytes && reopen && PyDict_SetItem(words, self->names[N_key], a->key) == 0 &&
-            PyDict_SetItem(words, self->names[N_cookie], PyTuple_GetItem(a->key, 0)) == 0 &&
-            PyDict_SetItem(words, self->names[N_nbytes], nbytes) == 0 &&
-            PyDict_SetItem(words, self->names[N_room], room) == 0 &&
-            PyDict_SetItem(words, self->names[N_reopen], reopen) == 0)
-            keep = PyObject_Call(self->kit[K_partial], args, words);
+        PyObject *method = kept ? GET(kept, keep) : NULL, *keep = NULL;
+        if (end && nbytes && reopen && method)
+            keep = CALL(partial, method, a->key, PyTuple_GetItem(a->key, 0), nbytes, room, reopen);
         rc = keep && WRITE(end, End, keep, keep) ? 1 : -1;
-        PyObject *all[] = {end, nbytes, kind, kept, reopen, method, args, words, keep};
+        PyObject *all[] = {end, nbytes, kind, kept, reopen, method, keep};
         for (size_t i = 0; i < sizeof all / sizeof *all; i++)
             Py_XDECREF(all[i]);
     }

@@ -19,7 +19,7 @@
     _(has_streams) _(acquire) _(release) _(_sweep_for) _(acquire_known) _(handle) _(sweep) _(withdraw) _(forget) _(_remember)         \
         _(setdefault) _(meet) _(_discard) _(import_memory) _(address) _(nbytes) _(host_accessible) _(device)          \
         _(lasting_export) _(export) _(requires_grad) _(slot) _(data) _(close) _(_items) _(keep) _(keepable)           \
-        _(most_nbytes) _(prepare) _(importer) _(key) _(cookie) _(room) _(reopen) _(recogniser) _(object_named) _(find)   \
+        _(most_nbytes) _(prepare) _(importer) _(cookie) _(recogniser) _(object_named) _(find)   \
         _(maps) _(_starts) _(_dlpacks)
 /* Slots of these classes, which are read and set without a search for their names. */
 #define SLOTS(_)                                                                                                      \

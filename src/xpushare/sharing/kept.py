@@ -89,7 +89,7 @@ class Kept:
         self._ended = False
 
     def keep(
-        self, end: object, key: Hashable, cookie: bytes, nbytes: int, room: Room, reopen: Callable[[Any], Any]
+        self, key: Hashable, cookie: bytes, nbytes: int, room: Room, reopen: Callable[[Any], Any], end: object
     ) -> None:
         """Keep `end`, of which `reopen` makes the import anew; or let it go, where there is no room."""
         item = _Item(time.monotonic() + SECONDS, nbytes, cookie, room, end, reopen)

@@ -445,7 +445,7 @@ class Peers:
         own: ref[Any] = ref(resource)
         keep = None
         if room is not None and (reopen := resource.reopener()) is not None and room.prepare():
-            keep = partial(self.kept.keep, key=key, cookie=key[0], nbytes=resource.nbytes, room=room, reopen=reopen)
+            keep = partial(self.kept.keep, key, key[0], resource.nbytes, room, reopen)
         resource.on_death(self.forget, key, keep)
         if self._cache.setdefault(key, own) is own:
             return made

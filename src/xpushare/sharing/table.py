@@ -117,9 +117,10 @@ class Table:
         # What `_device` says of those of which memory was exported, by the id of the object that describes each.
         self.exporting: dict[int, tuple[DeviceInfo, bytes, int]] = {}
         self._exports: dict[int, Exported] = {}
-        self._put: dict[int, int] = {}  # generation -> reason, for the exporter's own message
+        # Ordered dicts: the first item of a plain one is found the slower, the more before it have gone.
+        self._put: OrderedDict[int, int] = OrderedDict()  # generation -> reason, for the exporter's own message
         self._lingering: OrderedDict[int, Any] = OrderedDict()  # entry -> foreign source that importers still have open
-        self._named: dict[Hashable, int] = {}  # the serials of other libraries' allocations; the newest last
+        self._named: OrderedDict[Hashable, int] = OrderedDict()  # serials of other libraries' allocations; newest last
         self._serving = False
         self._make()
 
@@ -164,10 +165,13 @@ class Table:
     def object_named(self, name: Hashable) -> int:
         """The serial number of another library's allocation, the same whenever it is exported."""
         with self._lock:
-            known = self._named.pop(name, 0) or self.new_object()
-            self._named[name] = known
-            if len(self._named) > _NAMED:
-                del self._named[next(iter(self._named))]
+            known = self._named.get(name, 0)
+            if known:
+                self._named.move_to_end(name)
+            else:
+                known = self._named[name] = self._entries.new_object()
+                if len(self._named) > _NAMED:
+                    self._named.popitem(last=False)
         return known
 
     def prepare(self, kind: str, device: DeviceInfo, what: Export, serial: int) -> Template:
@@ -358,7 +362,7 @@ class Table:
         if reason != layout.REASON_PUT:
             self._put[generation] = reason
             if len(self._put) > _REMEMBERED:
-                del self._put[next(iter(self._put))]
+                self._put.popitem(last=False)
 
     def _sweep(self, tries: int = _ENDING_TRIES) -> list[Any]:
         """End what is over: foreign memory that nobody has open any more, and exports that end by themselves. Returns
