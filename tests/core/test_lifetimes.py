@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -20,6 +21,9 @@ from peering import PAGE, call_on, exported, exported_event, exported_physical, 
 import xpushare as xs
 from harness import Child, kept
 from xpushare import _errors
+from xpushare.sharing import layout, node
+from xpushare.sharing import table as table_module
+from xpushare.sharing.handle import fields_of
 
 Pair = tuple[str, str]
 
@@ -365,3 +369,26 @@ def test_at_most_one_thread_of_ours(device: str) -> None:
     with Child() as child:
         first, second, third = child.call(threads, device)
     assert (second - first, third - first) == (0, 1)
+
+
+def test_of_ended_exports_and_named_memory_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = node.current().table()
+    monkeypatch.setattr(table_module, "_REMEMBERED", 3)
+    monkeypatch.setattr(table_module, "_NAMED", 2)
+    monkeypatch.setattr(table, "_put", OrderedDict())
+    monkeypatch.setattr(table, "_named", OrderedDict())
+    array = xs.empty(8, "u1")
+    shared = [xs.share(array) for _ in range(5)]
+    for each in shared:
+        assert table.withdraw(each.handle, layout.REASON_FREED)
+    reasons = [table.why_expired(fields_of(each.handle).generation) for each in shared]
+    for each in shared:
+        each.close()
+    put, freed = layout.REASONS[layout.REASON_PUT], layout.REASONS[layout.REASON_FREED]
+    assert [put in reason for reason in reasons] == [True, True, False, False, False]
+    assert [freed in reason for reason in reasons] == [False, False, True, True, True]
+    first, second = table.object_named("first"), table.object_named("second")
+    assert table.object_named("first") == first  # the newest now
+    assert len({first, second, table.object_named("third")}) == 3
+    assert table.object_named("first") == first
+    assert table.object_named("second") != second
