@@ -841,9 +841,9 @@ def test_a_new_allocation_of_a_device(peer: Child) -> None:
             end = {f"end {name}": each for name, each in slots_of(allocation._end).items()}
             made.append(slots_of(allocation) | end)
             keep = made[-1].pop("end keep")
-            words = dict(keep.keywords)
-            reopen = words.pop("reopen")
-            made[-1] |= {"keep": (keep.func, keep.args, words), "reopen": (reopen.func, reopen.args[::2])}
+            *arguments, reopen = keep.args
+            assert not keep.keywords
+            made[-1] |= {"keep": (keep.func, arguments), "reopen": (reopen.func, reopen.args[::2])}
             del keep, reopen
             for name in "driver", "end forget", "end _release", "_end":
                 made[-1][name] = type(made[-1][name])

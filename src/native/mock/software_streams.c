@@ -80,14 +80,16 @@ void ss_capture(stream *s, int yes) { lock(), s->capturing = yes, unlock(OK); }
 
 #define LOAD(type, at) __atomic_load_n((type *)(at), __ATOMIC_SEQ_CST)
 #define STORE(type, at, value) __atomic_store_n((type *)(at), (type)(value), __ATOMIC_SEQ_CST)
+static int rest(int *looks) { return usleep(++*looks < 200 ? 50 : 1000); } /* who waits for long uses little of a CPU */
 static void carry_out(const op *o)
 {
+    int looks = 0;
     void *at = (void *)(uintptr_t)o->at, *value = (void *)(uintptr_t)o->value;
     switch (o->kind) {
     case STORE64: STORE(uint64_t, at, o->value); break;
     case STORE32: STORE(uint32_t, at, o->value); break;
-    case WAIT64: while (!LOAD(int, &stopped) && (LOAD(uint64_t, at) & o->more) < o->value) usleep(50); break;
-    case WAIT32: while (!LOAD(int, &stopped) && LOAD(uint32_t, at) < (uint32_t)o->value) usleep(50); break;
+    case WAIT64: while (!LOAD(int, &stopped) && (LOAD(uint64_t, at) & o->more) < o->value) rest(&looks); break;
+    case WAIT32: while (!LOAD(int, &stopped) && LOAD(uint32_t, at) < (uint32_t)o->value) rest(&looks); break;
     case HOST: ((void (*)(void *))(uintptr_t)o->more)(value); break;
     case CALLBACK: ((void (*)(event *, int, void *))(uintptr_t)o->more)(o->event, (int)o->at, value); break;
     case COPY: memmove(at, value, o->more); break;
