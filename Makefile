@@ -7,8 +7,6 @@ FILE ?= README.md
 DEVICE ?=
 ARGS ?=
 TESTS ?= tests
-# Folders whose tests do not mind each other.
-PARALLEL := $(if $(filter tests,$(TESTS)),tests/ur tests/arrays tests/stream tests/conformance tests/sharing)
 
 # The first interpreter that is new enough; PYTHON=… chooses another.
 NEW_ENOUGH := -c "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))"
@@ -27,8 +25,7 @@ demo: $(VENV)/installed ## two processes share FILE (default: README.md) on DEVI
 
 test: $(VENV)/installed $(VENV)/test ## the tests, without the long ones
 	$(BIN)/python -m pytest tests/native --basetemp $(VENV)/tmp $(ARGS)
-	$(if $(PARALLEL),$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadfile $(PARALLEL) --basetemp $(VENV)/tmp $(ARGS))
-	$(BIN)/python -m pytest -m "not soak" $(addprefix --ignore ,tests/native $(PARALLEL)) --basetemp $(VENV)/tmp $(TESTS) $(ARGS)
+	$(BIN)/python -m pytest -m "not soak" -n 2 --dist loadfile --ignore tests/native --basetemp $(VENV)/tmp $(TESTS) $(ARGS)
 
 libraries: $(VENV)/libraries ## torch, JAX, Ray, Dask and others, into the same environment: their tests run then
 
