@@ -33,7 +33,8 @@ def exporting() -> Iterator[None]:
 
 
 def settle() -> None:
-    """Return once the queues that were closed have ended, and all teardowns are over."""
+    """Return once closed queues have ended, nothing that was closed is kept, and all teardowns are over."""
+    xs.trim()
     wait_until(lambda: not any(gpu.streams for gpu in level_zero().engine.devices()))
     level_zero().engine.teardown.settle(20)
 
