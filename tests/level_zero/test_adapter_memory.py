@@ -14,7 +14,7 @@ from tests.harness import Child, open_fds, wait_until
 import xpushare as xs
 from xpushare import adapters
 from xpushare._fds import OwnedFd
-from xpushare.adapters.base import DriverMemory, Form, Import
+from xpushare.adapters.base import DriverMemory, DriverPhysical, Form, Import
 from xpushare.adapters.level_zero._adapter import LevelZero
 
 DEVICE = "level_zero:0"
@@ -153,6 +153,45 @@ def test_using_and_closing_leaves_nothing() -> None:
         after = child.call(cycle)
         assert after[0] <= before[0]
         assert after[1] <= before[1], f"{before[1]} mappings of buffers, then {after[1]}"
+
+
+def content(physical: DriverPhysical, fill: bytes = b"") -> bytes:
+    """The first four bytes, which are filled before."""
+    adapter, info = level_zero(), level_zero().devices()[0]
+    place, queue = adapter.reserve(info, physical.nbytes, 0), adapter.queue(info)
+    place.map(0, physical, 0, physical.nbytes, "rw")
+    with xs.malloc_host(4, DEVICE) as host:
+        if fill:
+            queue.fill(place.address, fill, 4, place)
+        queue.copy(host.ptr, place.address, 4, place)
+        queue.synchronize(20)
+        found = bytes(memoryview(host))
+    queue.release()
+    place.unmap(0, physical.nbytes)
+    place.release()
+    return found
+
+
+def test_an_import_of_a_file_outlives_others() -> None:
+    """Intel's driver closes the kernel's one handle of physical memory with the first import that is destroyed."""
+    adapter, info = level_zero(), level_zero().devices()[0]
+    gpu = adapter.device(info)
+    if gpu.lacks_physical_ipc():
+        pytest.skip("this driver shares no physical memory")
+    made = adapter.physical(info, gpu.granularity(False), True)
+    assert content(made, b"page") == b"page"
+    export = made.export()
+    fds = [OwnedFd(os.dup(export.fds[0])) for _ in range(3)]
+    made.release()
+    settle()
+    said = export.nbytes, export.exposed_nbytes, export.payload
+    first, second = (adapter.import_physical(info, Import(*said, [fd], False, form=export.form)) for fd in fds[:2])
+    first.release()
+    assert content(second) == b"page"
+    second.release()
+    third = adapter.import_physical(info, Import(*said, fds[2:], False, form=export.form))
+    assert content(third) == b"page"
+    third.release()
 
 
 def test_an_allocation_shares_its_pages_with_no_other() -> None:

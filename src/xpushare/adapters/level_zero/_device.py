@@ -262,7 +262,7 @@ class Gpu(CountedMemory):
         nbytes = fd_nbytes(doing, fd)
         if nbytes % self._granularity:
             raise InvalidHandleError(f"{doing}: the exporter's file descriptor has {nbytes} bytes, not whole pages")
-        return self.find_origin(doing, origin).import_pages(doing, nbytes, fd)
+        return self.find_origin(doing, origin).import_shared(doing, nbytes, fd)
 
     def reserve(self, doing: str, nbytes: int, address: int) -> int:
         return self.driver.made(doing, "zeVirtualMemReserve", self.platform.context, address, nbytes)
@@ -274,7 +274,7 @@ class Gpu(CountedMemory):
         """Intel's driver maps an object at one address at a time."""
         call = "zeVirtualMemMap", self.platform.context, address, pages.nbytes, pages.handle, 0, n.ACCESS["none"]
         code = self.driver.code(*call)
-        if code == Code.INVALID_ARGUMENT and pages.users > 2 and not self.lacks_physical_ipc():
+        if code == Code.INVALID_ARGUMENT and pages.original is None and not self.lacks_physical_ipc():
             return False
         if code:
             raise self.error(doing, call[0], code)

@@ -12,7 +12,7 @@ from typing import Final
 
 from xpushare._errors import InvalidHandleError
 from xpushare.adapters.stream.background import quietly
-from xpushare.adapters.virtual_memory.fds import DriverFds
+from xpushare.adapters.virtual_memory.fds import DriverFds, file_of
 
 __all__ = ["CountedMemory", "Pages"]
 
@@ -30,6 +30,7 @@ class Pages:
     users: int = 1  # this handle, and mappings
     original: Pages | None = None  # of an import of this process's own memory, which uses its original
     idle: list[Pages] = field(default_factory=list["Pages"])  # such imports that are not mapped now
+    file: tuple[int, int] | None = None  # that a peer's came by
 
 
 class CountedMemory(abc.ABC):
@@ -39,6 +40,7 @@ class CountedMemory(abc.ABC):
 
     def __init__(self) -> None:
         self._mapped: dict[int, Pages] = {}  # by address
+        self._imports: dict[tuple[int, int] | None, Pages] = {}  # of peers' memory, by file
 
     @abc.abstractmethod
     def export_fd(self, doing: str, handle: Pages) -> int: ...
@@ -50,12 +52,27 @@ class CountedMemory(abc.ABC):
     def destroy_pages(self, doing: str, pages: Pages) -> None: ...
     @abc.abstractmethod
     def map_pages(self, doing: str, address: int, pages: Pages) -> bool:
-        """Map all of it. False if the driver refuses, and the reason may be that it is mapped elsewhere (it has more
-        users than its handle and this mapping).
+        """Map all of it. False if the driver refuses, and the reason may be that it is mapped elsewhere: an import with
+        an `original` never is.
         """
 
     @abc.abstractmethod
     def unmap_pages(self, doing: str, address: int, nbytes: int) -> None: ...
+
+    def import_shared(self, doing: str, nbytes: int, fd: int) -> Pages:
+        """`import_pages`, or another use of what was imported before.
+
+        A driver may have one handle of the kernel's for all imports of a file, and close that with the first of them.
+        """
+        file = file_of(fd)
+        with _counting:
+            found = self._imports.get(file)
+            if found is None:
+                found = self._imports[file] = self.import_pages(doing, nbytes, fd)
+                found.file = file
+            else:
+                found.users += 1
+            return found
 
     def location(self, doing: str, handle: Pages) -> int:
         return handle.device.ordinal
@@ -74,12 +91,13 @@ class CountedMemory(abc.ABC):
                 return
             if original is not None:
                 original.idle.append(handle)
+            else:  # with the lock: the next import of the file comes afterwards
+                handle.device._imports.pop(handle.file, None)
+                for again in handle.idle:
+                    quietly(self.destroy_pages, doing, again)
+                self.destroy_pages(doing, handle)
         if original is not None:
             self.release(doing, original)
-            return
-        for again in handle.idle:
-            quietly(self.destroy_pages, doing, again)
-        self.destroy_pages(doing, handle)
 
     def map(self, doing: str, address: int, nbytes: int, handle: Pages) -> None:
         if nbytes != handle.nbytes:

@@ -13,7 +13,7 @@ from typing import Final, Self, final
 
 from xpushare._errors import DeviceError, InvalidHandleError, from_os_error
 
-__all__ = ["DriverFds", "duplicate", "fd_nbytes"]
+__all__ = ["DriverFds", "duplicate", "fd_nbytes", "file_of"]
 
 _HIGHEST: Final = 4096  # higher numbers would make the kernel's table of them large
 _numbers: Final = threading.RLock()  # of what drivers have: nobody else gets one of them while it may be closed
@@ -40,7 +40,7 @@ def fd_nbytes(doing: str, fd: int) -> int:
     return found
 
 
-def _file_of(fd: int) -> tuple[int, int]:
+def file_of(fd: int) -> tuple[int, int]:
     """Tells the file behind a descriptor from others."""
     found = os.fstat(fd)
     return found.st_dev, found.st_ino
@@ -68,20 +68,20 @@ class DriverFds:
         """A copy for the driver. Its number is a high one, which nobody else gets while the driver may close it."""
         limit = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _HIGHEST)
         given = duplicate(doing, fd, limit // 2)
-        self._files[given] = _file_of(given)
+        self._files[given] = file_of(given)
         return given
 
     def take(self, doing: str, fd: int) -> int:
         """A copy for us of one that the driver keeps."""
         taken = duplicate(doing, fd)
-        self._files[fd] = _file_of(taken)
+        self._files[fd] = file_of(taken)
         return taken
 
     def close(self) -> None:
         """Close what the driver has left open."""
         for fd, file in self._files.items():
             try:
-                if _file_of(fd) == file:
+                if file_of(fd) == file:
                     os.close(fd)
             except OSError:
                 pass  # the driver has closed it
