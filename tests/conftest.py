@@ -52,6 +52,13 @@ def _frozen() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_exported() -> Iterator[None]:
+    """What the tests of a file leave exported ends with it, not by time while another file's tests count."""
+    yield
+    harness.withdraw_all()
+
+
 @pytest.fixture(autouse=True)
 def _no_survivors() -> Iterator[None]:
     """Kill, by pid, the children that a test left behind; such a test fails."""

@@ -26,7 +26,7 @@ from typing import Any, Literal, Self
 import cloudpickle  # type: ignore[import-untyped]
 
 __all__ = ["TIMEOUT", "Child", "ChildDied", "HarnessError", "Pending", "become_another_user", "children", "fd_count",
-           "kept", "mapping_count", "open_fds", "rss", "wait_until"]  # fmt: skip
+           "kept", "mapping_count", "new_fds", "open_fds", "rss", "wait_until", "withdraw_all"]  # fmt: skip
 
 TIMEOUT = 60.0  # of a child that imports torch on a busy machine
 
@@ -292,6 +292,11 @@ def fd_count(pid: int | None = None) -> int:
     return len(open_fds(pid))
 
 
+def new_fds(before: dict[int, str]) -> dict[int, str]:
+    """What this process has open and had not `before`: earlier ones of its own may end at any time."""
+    return dict(open_fds().items() - before.items())
+
+
 def mapping_count(pid: int | None = None) -> int:
     """How many mappings a process has (lines of /proc/…/maps)."""
     with open(f"/proc/{pid or 'self'}/maps", "rb") as file:
@@ -302,6 +307,15 @@ def rss(pid: int | None = None) -> int:
     """Resident bytes of a process."""
     with open(f"/proc/{pid or 'self'}/statm", "rb") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def withdraw_all() -> None:
+    """End every export of this process."""
+    from xpushare.sharing import layout, node
+
+    table = node.current().table_if_any
+    for each in table.exports() if table is not None else ():
+        table.withdraw(each.handle, layout.REASON_PUT)  # type: ignore[union-attr]
 
 
 def wait_until(predicate: Callable[[], object], timeout: float = TIMEOUT, what: str = "") -> None:

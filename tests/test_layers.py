@@ -21,11 +21,10 @@ import numpy as np
 import pytest
 
 import xpushare as xs
-from harness import TIMEOUT
+from harness import TIMEOUT, withdraw_all
 from xpushare import attach, share, ur
 from xpushare.core import declare, layers
 from xpushare.core.logger import Level, Logger, listeners
-from xpushare.sharing import node
 from xpushare.ur import urEnqueueUSMFill, urEventRelease, urUSMFree
 from xpushare.ur._spec import FUNCTIONS
 
@@ -58,18 +57,6 @@ class World:
 
     def event(self) -> ur.Event:
         return ur.urEventCreateExp(self.context, self.device, ur.ExpEventDesc(ur.ExpEventFlags.IPC_EXP))
-
-
-def withdraw_all() -> None:
-    table = node.current().table_if_any
-    for each in table.exports() if table is not None else ():
-        table.put(each.handle)  # type: ignore[union-attr]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _alone() -> None:
-    """What the tests before have exported would be retained here."""
-    withdraw_all()
 
 
 @pytest.fixture(scope="module")

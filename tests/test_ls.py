@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import xpushare as xs
-from harness import Child, become_another_user, fd_count, kept
+from harness import Child, become_another_user, kept, new_fds, open_fds, withdraw_all
 from xpushare.cli.ls import human
 from xpushare.sharing import identity, layout, node
 from xpushare.sharing.survey import changed, survey
@@ -210,17 +210,15 @@ def seen_alive(pid: int) -> bool:
 
 def test_looking_does_not_end_ones_own_memberships(exporter: Child, importer: Child) -> None:
     # Closing any fd of a commons would drop this process's locks on it.
-    table = node.current().table_if_any
-    for earlier in table.exports() if table is not None else ():  # what other tests of this process left exported
-        table.put(earlier.handle)
+    withdraw_all()  # what other tests of this process left exported
     with xs.ipc.memory.open(exporter.call(export_all)["memory"]), xs.malloc_device(NBYTES, DEVICE) as memory:
         handle = xs.ipc.memory.get(memory)
         importer.call(lambda raw: kept.update(opened=xs.ipc.memory.open(raw)), bytes(handle))
-        before = fd_count()
+        before = open_fds()
         for _ in range(3):
             assert rows_of(exporter.pid)["memory"]["importers"] == [os.getpid()]
             assert rows_of(os.getpid())["memory"]["importers"] == [importer.pid]
-        assert fd_count() == before
+        assert not new_fds(before)
         assert exporter.call(seen_alive, os.getpid())
         assert ls("--json").stdout.count(f'"exporter": {os.getpid()},') == 1
         importer.call(close_all)

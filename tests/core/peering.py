@@ -111,9 +111,7 @@ def forget() -> None:
     """Drop what earlier tests left in `kept`, and withdraw what they exported."""
     kept.clear()
     gc.collect()
-    table = node.current().table_if_any
-    for export in table.exports() if table is not None else ():
-        table.put(export.handle)
+    harness.withdraw_all()
 
 
 def exported(

@@ -18,7 +18,7 @@ import pytest
 from peering import PAGE, forget, holdings
 
 import xpushare as xs
-from harness import kept
+from harness import kept, withdraw_all
 from xpushare.sharing import node
 
 PACKAGE = str(Path(xs.__file__).parent)
@@ -110,11 +110,10 @@ def left_over() -> dict[str, Any]:
     for key in ("memory", "queue", "event"):
         kept.pop(key, None)
     gc.collect()
-    table = node.current().table_if_any
-    for handle in [each.handle for each in table.exports()] if table is not None else ():
-        table.put(handle)  # which the interrupt took on its way to the caller
+    withdraw_all()  # also what the interrupt took on its way to the caller
     gc.collect()
     found = holdings()
+    table = node.current().table_if_any
     del found["peers"]  # an exporter that was met stays known
     found["fds"] = [name for name in found["fds"] if "pidfd" not in name]
     found["slots"] = table.domain.new_slot() if table is not None else 0

@@ -15,7 +15,7 @@ import pytest
 from leaving_peer import HOWS
 
 import xpushare as xs
-from xpushare.sharing import node
+from harness import withdraw_all
 
 DEVICES = ["native_cpu:0", "mock:0", "mock:1"]
 LONG = {"XPUSHARE_LINGER": "600"}  # who lingers in vain fails the test
@@ -70,9 +70,7 @@ class Gate:
 def _puts() -> Iterator[None]:
     """Put what a test has exported."""
     yield
-    table = node.current().table()
-    for each in table.exports():
-        table.put(each.handle)
+    withdraw_all()
 
 
 @pytest.fixture

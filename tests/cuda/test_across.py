@@ -189,27 +189,27 @@ def offered(gpu: xs.Device) -> Iterator[xs.ipc.Handle]:
 
 
 def test_memory_of_a_vulkan_program(driver: ScriptedDriver, gpu: xs.Device, offered: xs.ipc.Handle) -> None:
-    fds = harness.fd_count()
+    before = harness.open_fds()
     with xs.ipc.memory.open(offered, device=gpu) as memory:
         assert (memory.device, memory.nbytes) == (gpu, 100)
         assert memory.ptr - 4096 in driver.live["import"]
         assert memory.__dlpack_device__() == (2, 0), "kDLCUDA"
         assert len(driver.live["external"]) == 1
     harness.wait_until(lambda: not driver.live["external"] and not driver.live["import"])
-    assert harness.fd_count() == fds
+    assert not harness.new_fds(before)
 
 
 @pytest.mark.parametrize("call", ["cuImportExternalMemory", "cuExternalMemoryGetMappedBuffer"])
 def test_a_vulkan_import_that_fails_leaves_nothing(
     driver: ScriptedDriver, gpu: xs.Device, offered: xs.ipc.Handle, call: str
 ) -> None:
-    fds = harness.fd_count()
+    before = harness.open_fds()
     driver.fail_named[call] = 999
     with pytest.raises(xs.DeviceError, match=call):
         xs.ipc.memory.open(offered, device=gpu)
     driver.fail_named.clear()
     assert not driver.live["external"]
-    assert harness.fd_count() == fds
+    assert not harness.new_fds(before)
 
 
 def test_memory_of_a_vulkan_program_on_another_gpu(driver: ScriptedDriver, cuda: Cuda, offered: xs.ipc.Handle) -> None:

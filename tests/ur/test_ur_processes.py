@@ -204,12 +204,12 @@ def test_lost_event(rt: Runtime) -> None:
 def test_a_failed_open_leaves_nothing(rt: Runtime, peer: Child, no_fd_leak: None) -> None:  # noqa: ARG001
     data = peer.call(ur_peer.export_memory, b"abc")
     ur.urIPCCloseMemHandleExp(rt.context, ur.urIPCOpenMemHandleExp(rt.context, rt.device, data))
-    before = harness.fd_count()
+    before = harness.open_fds()
     peer.call(ur_peer.put)
     for _ in range(10):
         with refused(R.ERROR_INVALID_VALUE):
             ur.urIPCOpenMemHandleExp(rt.context, rt.device, data)
-    assert harness.fd_count() == before
+    assert not harness.new_fds(before)
 
 
 def test_forked_child(rt: Runtime) -> None:

@@ -141,7 +141,7 @@ def test_opened_and_closed_memory_leaves_no_descriptor() -> None:
         for _ in range(20):
             with xs.ipc.memory.open(handle, device=device) as opened:
                 os.close(vulkan.memory_fd(opened).fd)
-        wait_until(lambda: fd_count() == before)
+        wait_until(lambda: fd_count() <= before)
 
 
 def test_the_exporter_opens_its_own_handle() -> None:
