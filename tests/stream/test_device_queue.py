@@ -402,8 +402,9 @@ def test_operands_are_let_go_though_nobody_asks(
     until(lambda: driver.library.ss_streams() == streams)
 
 
+@pytest.mark.parametrize("releases", ["settle", "look_after", "synchronize"])
 def test_settling_waits_for_what_another_thread_releases(
-    engine: Engine, device: Device, memory: Memory, until: Until
+    engine: Engine, device: Device, memory: Memory, until: Until, releases: str
 ) -> None:
     releasing, go, settled = threading.Event(), threading.Event(), threading.Event()
 
@@ -416,7 +417,8 @@ def test_settling_waits_for_what_another_thread_releases(
     queue.fill(memory.address, b"a", 1, Slow())
 
     def first() -> None:
-        until(lambda: (queue.settle(), releasing.is_set())[1])
+        arguments = (10,) if releases == "synchronize" else ()
+        until(lambda: (getattr(queue, releases)(*arguments), releasing.is_set())[1])
 
     threads = [threading.Thread(target=first), threading.Thread(target=lambda: (queue.settle(), settled.set()))]
     threads[0].start()

@@ -469,15 +469,20 @@ class DeviceQueue(DriverQueue):
     def _reap(self) -> None:
         """Release the operands of finished operations. Called with captures left alone."""
         with self._releasing:
-            gone = []  # dropped outside `_state`, since their release may call us
-            with self._state:
-                while self._kept and self._reached((first := self._kept[0])[0]):
-                    if not self._kept or self._kept[0] is not first:
-                        continue  # asking ran what was released, or a signal's handler, which did the same
-                    mark, keep = self._kept.popleft()
-                    self._marks.append(mark)
-                    gone.append(keep)
-            del gone
+            # Their release may call us, so not with `_state`; but with this lock, which `settle` waits for: no variable
+            # of this method may hold them longer.
+            self._take_finished().clear()
+
+    def _take_finished(self) -> list[object]:
+        finished: list[object] = []
+        with self._state:
+            while self._kept and self._reached((first := self._kept[0])[0]):
+                if not self._kept or self._kept[0] is not first:
+                    continue  # asking ran what was released, or a signal's handler, which did the same
+                mark, keep = self._kept.popleft()
+                self._marks.append(mark)
+                finished.append(keep)
+        return finished
 
     def settle(self) -> None:
         """Release the operands of finished operations, or wait until another thread has released them; on a broken
